@@ -1,0 +1,73 @@
+"""probe: what a reinforcement-learning training step does with memory, tokens and padding, while it happens.
+
+The front door. Names load on first use, so that ``import probe`` costs next to nothing and brings neither torch nor
+plotly; see :data:`EXPORTS` for where each lives.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from probe.core.memory_logger import GPUMemoryLogger, log_gpu_memory_usage
+    from probe.core.metric import Metric, append_to_dict, reduce_metrics
+    from probe.core.protocol import DataProto, DataProtoItem
+    from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches
+    from probe.core.torch_functional import logprobs_from_logits, masked_mean, masked_whiten
+    from probe.hooks import Listener, emit, observed, phase, point, points, scope, subscribe, watch
+    from probe.report import write_report
+    from probe.run.reader import Run
+    from probe.run.reader import Run as open  # noqa: A004  (`probe.open(path)` is how a person says it)
+    from probe.session import Session, current_session, start
+    from probe.tracking.tracking import Tracking
+
+#: Public name → "module:attribute".
+EXPORTS = {
+    "DataProto": "probe.core.protocol:DataProto",
+    "DataProtoItem": "probe.core.protocol:DataProtoItem",
+    "GPUMemoryLogger": "probe.core.memory_logger:GPUMemoryLogger",
+    "Listener": "probe.hooks:Listener",
+    "Metric": "probe.core.metric:Metric",
+    "Run": "probe.run.reader:Run",
+    "Session": "probe.session:Session",
+    "Tracking": "probe.tracking.tracking:Tracking",
+    "append_to_dict": "probe.core.metric:append_to_dict",
+    "emit": "probe.hooks:emit",
+    "log_gpu_memory_usage": "probe.core.memory_logger:log_gpu_memory_usage",
+    "logprobs_from_logits": "probe.core.torch_functional:logprobs_from_logits",
+    "masked_mean": "probe.core.torch_functional:masked_mean",
+    "masked_whiten": "probe.core.torch_functional:masked_whiten",
+    "micro_batches": "probe.core.seqlen_balancing:micro_batches",
+    "observed": "probe.hooks:observed",
+    "open": "probe.run.reader:Run",
+    "phase": "probe.hooks:phase",
+    "point": "probe.hooks:point",
+    "points": "probe.hooks:points",
+    "rearrange_micro_batches": "probe.core.seqlen_balancing:rearrange_micro_batches",
+    "reduce_metrics": "probe.core.metric:reduce_metrics",
+    "scope": "probe.hooks:scope",
+    "current_session": "probe.session:current_session",
+    "start": "probe.session:start",
+    "subscribe": "probe.hooks:subscribe",
+    "watch": "probe.hooks:watch",
+    "write_report": "probe.report:write_report",
+}
+
+__all__ = [*sorted(EXPORTS), "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module, attribute = EXPORTS[name].split(":")
+    except KeyError:
+        raise AttributeError(f"module 'probe' has no attribute {name!r}") from None
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *EXPORTS})

@@ -1,0 +1,45 @@
+"""What went wrong with the observing itself, and what was lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from probe.run.reader import Run
+
+# A listener's row says for which time it failed, and there is one for each; other rows say how many they stand for.
+_COUNT: Final = "sum(case when kind = 'listener' then 1 else count end)::bigint"
+
+
+def table(run: Run) -> pd.DataFrame:
+    """Incidents, equal ones folded into one row, the most frequent first.
+
+    Returns:
+        kind, where, message, count (sum of their counts), ranks (how many had it), first_step, last_step,
+        switched_off, first_ns and last_ns (wall clock).
+    """
+    return run.sql(
+        f"""
+        select kind, "where", message, {_COUNT} as count, count(distinct rank) as ranks,
+               min(step) as first_step, max(step) as last_step, bool_or(switched_off) as switched_off,
+               min(wall_ns) as first_ns, max(wall_ns) as last_ns
+        from incidents group by kind, "where", message order by count desc, kind, "where", message
+        """
+    )
+
+
+def over_time(run: Run) -> pd.DataFrame:
+    """Incidents by step and kind: step, kind, count; those outside steps have step None."""
+    return run.sql(f"select step, kind, {_COUNT} as count from incidents group by all order by step, kind")
+
+
+def dropped(run: Run) -> pd.DataFrame:
+    """Rows that a full queue dropped: where (the table), count, ranks; empty when nothing is missing."""
+    return run.sql(
+        """
+        select "where", sum(count)::bigint as count, count(distinct rank) as ranks from incidents
+        where kind = 'dropped_rows' group by "where" order by count desc, "where"
+        """
+    )

@@ -1,0 +1,253 @@
+"""Where the memory peaks are: over time, by phase, by micro-batch.
+
+Every scope that ends reports the largest value between its ends, its children's included. The scope that *made* a
+peak is therefore the innermost one that has it: no scope inside it has as large a peak. Those are the "owners" here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pandas as pd
+
+from probe.analysis.query import POINTS, bucket, empty, extent, literal, started_ns
+
+if TYPE_CHECKING:
+    from probe.run.reader import Run
+
+#: Columns of :func:`timeline`.
+TIMELINE: Final = (
+    "series",
+    "begin_s",
+    "end_s",
+    "value_bytes",
+    "rank",
+    "step",
+    "role",
+    "phase",
+    "micro_batch",
+    "kind",
+    "name",
+    "peak_kind",
+    "top",
+    "source",
+    "device_total_bytes",
+)
+
+# A child lies within its parent in time as well: a resumed run uses its scope ids again.
+_OWNERS: Final = """
+with ends as (
+  select rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, scope, source, peak_kind,
+         wall_ns, wall_ns - coalesce(host_duration_ns, 0) as begin_ns, coalesce(host_duration_ns, 0) as duration_ns,
+         peak_allocated_bytes, peak_reserved_bytes, device_total_bytes, not_torch_bytes
+  from memory where edge = 'leave' and peak_allocated_bytes is not null
+), owners as (
+  select * from ends outside where not exists (
+    select 1 from ends inside
+    where inside.rank = outside.rank and inside.parent_id = outside.scope_id
+      and inside.wall_ns between outside.begin_ns and outside.wall_ns
+      and inside.peak_allocated_bytes >= outside.peak_allocated_bytes
+  )
+)
+"""
+
+
+def peaks(run: Run) -> pd.DataFrame:
+    """The largest peak of each role and the scope that made it, largest first.
+
+    Returns:
+        One row a role: role (None outside any), phase, micro_batch, step, rank, kind, name, peak_allocated_bytes,
+        peak_reserved_bytes, peak_kind, device_total_bytes, headroom_ratio (free share of the device at that peak;
+        reserved counts where it is known), source, wall_ns.
+    """
+    frame = run.sql(
+        _OWNERS
+        + """
+        select * from owners
+        qualify row_number() over (
+          partition by role order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1
+        order by peak_allocated_bytes desc, role
+        """
+    )
+    held = frame["peak_reserved_bytes"].fillna(frame["peak_allocated_bytes"])
+    frame["headroom_ratio"] = 1 - held / frame["device_total_bytes"]
+    return frame
+
+
+def by_phase(run: Run) -> pd.DataFrame:
+    """The peak of each phase: the largest with its place, and the smallest that any rank had as its largest.
+
+    Returns:
+        role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name, peak_kind, source,
+        device_total_bytes; largest first. A phase's value is that of its owners, so a step's own code outside any
+        phase has a row with phase None.
+    """
+    return run.sql(
+        _OWNERS
+        + """
+        , per_rank as (select role, phase, rank, max(peak_allocated_bytes) as peak from owners group by all)
+        , spread as (select role, phase, min(peak) as least_rank_bytes, count(*) as ranks from per_rank group by all)
+        , best as (
+          select * from owners qualify row_number() over (
+            partition by role, phase order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1)
+        select best.role, best.phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
+               peak_kind, source, device_total_bytes
+        from best join spread on best.role is not distinct from spread.role
+                             and best.phase is not distinct from spread.phase
+        order by peak_allocated_bytes desc, best.role, best.phase
+        """
+    )
+
+
+def by_step(run: Run) -> pd.DataFrame:
+    """The largest peak of each step over all ranks, with the place that made it: step, peak_allocated_bytes, …"""
+    return run.sql(
+        _OWNERS
+        + """
+        select step, peak_allocated_bytes, rank, role, phase, micro_batch, name, source, device_total_bytes from owners
+        where step is not null
+        qualify row_number() over (
+          partition by step order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1
+        order by step
+        """
+    )
+
+
+def by_tokens(run: Run, points: int = POINTS) -> pd.DataFrame:
+    """Peak memory of each micro-batch beside its tokens: what one more token costs.
+
+    The n-th micro-batch of that index that was formed in a (rank, step, phase) belongs to the n-th one that ran
+    there; where the two counts differ nothing is paired. Beyond ``points`` rows the largest peaks are kept and the
+    rest are thinned evenly.
+
+    Returns:
+        rank, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
+    """
+    frame = run.sql(
+        """
+        with formed as (
+          select rank, step, phase, micro_batch, tokens, sequences, coalesce(list_max(lengths), 0) as longest,
+                 row_number() over (partition by rank, step, phase, micro_batch order by wall_ns, batch_id) as nth,
+                 count(*) over (partition by rank, step, phase, micro_batch) as of
+          from micro_batches
+        ), ran as (
+          select rank, step, role, phase, micro_batch, peak_allocated_bytes, source,
+                 row_number() over (partition by rank, step, phase, micro_batch order by wall_ns) as nth,
+                 count(*) over (partition by rank, step, phase, micro_batch) as of
+          from memory where edge = 'leave' and kind = 'micro_batch' and peak_allocated_bytes is not null
+        )
+        select ran.rank, ran.step, role, ran.phase, ran.micro_batch, tokens, sequences, longest,
+               peak_allocated_bytes, source
+        from ran join formed
+          on ran.rank = formed.rank and ran.step is not distinct from formed.step
+         and ran.phase is not distinct from formed.phase and ran.micro_batch = formed.micro_batch
+         and ran.nth = formed.nth and ran.of = formed.of
+        where tokens > 0
+        order by peak_allocated_bytes desc, ran.rank, ran.step, ran.phase, ran.micro_batch
+        """
+    )
+    if len(frame) <= points:
+        return frame
+    kept = np.unique(np.concatenate([np.arange(points // 4), np.linspace(0, len(frame) - 1, points * 3 // 4)]))
+    return frame.iloc[kept.astype(int)].reset_index(drop=True)
+
+
+def slope_bytes_per_token(frame: pd.DataFrame) -> pd.DataFrame:
+    """Least-squares line of peak over tokens for each (role, phase) of :func:`by_tokens`.
+
+    Returns:
+        role, phase, bytes_per_token, base_bytes, micro_batches; only phases with three or more micro-batches of
+        unlike size.
+    """
+    rows = []
+    for (role, phase), part in frame.groupby(["role", "phase"], dropna=False):
+        if len(part) >= 3 and part["tokens"].nunique() > 1:
+            slope, base = np.polyfit(part["tokens"].astype(float), part["peak_allocated_bytes"].astype(float), 1)
+            rows.append((role, phase, float(slope), float(base), len(part)))
+    return pd.DataFrame(rows, columns=["role", "phase", "bytes_per_token", "base_bytes", "micro_batches"])
+
+
+def timeline(run: Run, rank: int | None = None, points: int = POINTS) -> pd.DataFrame:
+    """Memory of one rank over time.
+
+    Args:
+        rank: None takes the one that made the largest peak.
+        points: at most so many scopes of a role, and so many values of a line; peaks are kept.
+
+    Returns:
+        Columns :data:`TIMELINE`; ``series`` is "peak" (a scope that made its own peak, from begin_s to end_s; top
+        marks the largest of its role), "allocated" or "reserved" (a value at begin_s). Seconds since the run began.
+    """
+    if rank is None:
+        found = run.sql(
+            """select rank from memory where coalesce(peak_allocated_bytes, allocated_bytes) is not null
+            order by coalesce(peak_allocated_bytes, allocated_bytes) desc, rank limit 1"""
+        )
+        if found.empty:
+            return empty(TIMELINE)
+        rank = int(found["rank"][0])
+    frame = pd.concat([_scopes(run, rank, points), *_lines(run, rank, points)], ignore_index=True)
+    start = started_ns(run)
+    for name in ("begin", "end"):
+        frame[f"{name}_s"] = (frame.pop(f"{name}_ns") - start) / 1e9
+    return frame[list(TIMELINE)]
+
+
+def ranks(run: Run) -> pd.DataFrame:
+    """Choices for :func:`timeline`: label and rank, the ones with the largest peaks first (at most 16)."""
+    frame = run.sql(
+        """select rank, max(coalesce(peak_allocated_bytes, allocated_bytes)) as most from memory
+        group by rank having most is not null order by most desc, rank limit 16"""
+    )
+    label = [f"rank {rank}" for rank in frame["rank"]]
+    if label:
+        label[0] += " (largest peak)"
+    return pd.DataFrame({"label": label, "rank": frame["rank"]})
+
+
+def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
+    _, begin, end = extent(run, "memory", f"rank = {literal(rank)}")
+    frame = run.sql(
+        _OWNERS
+        + f"""
+        select 'peak' as series, min(begin_ns) as begin_ns, max(wall_ns) as end_ns,
+               max(peak_allocated_bytes) as value_bytes, rank, role,
+               arg_max(step, peak_allocated_bytes) as step, arg_max(phase, peak_allocated_bytes) as phase,
+               arg_max(micro_batch, peak_allocated_bytes) as micro_batch,
+               arg_max(kind, peak_allocated_bytes) as kind, arg_max(name, peak_allocated_bytes) as name,
+               arg_max(peak_kind, peak_allocated_bytes) as peak_kind, any_value(source) as source,
+               max(device_total_bytes) as device_total_bytes
+        from (select *, count(*) over (partition by role) as of, row_number() over (order by wall_ns) as nth
+              from owners where rank = {literal(rank)})
+        group by rank, role,
+                 case when of <= {points} then nth else -1 - {bucket("wall_ns", begin, end, points)} end
+        order by begin_ns
+        """
+    )
+    frame["top"] = False
+    if not frame.empty:
+        frame.loc[frame.groupby("role", dropna=False)["value_bytes"].idxmax(), "top"] = True
+    return frame
+
+
+def _lines(run: Run, rank: int, points: int) -> list[pd.DataFrame]:
+    return [_line(run, rank, name, points) for name in ("allocated", "reserved")]
+
+
+def _line(run: Run, rank: int, name: str, points: int) -> pd.DataFrame:
+    column = f"{name}_bytes"
+    _, begin, end = extent(run, "memory", f"rank = {literal(rank)} and {column} is not null")
+    # Of each time slice the smallest and the largest value, in the order they came: a peak is never thinned away.
+    frame = run.sql(
+        f"""
+        select distinct wall_ns as begin_ns, wall_ns as end_ns, {column} as value_bytes, source, device_total_bytes
+        from (select *, {bucket("wall_ns", begin, end, max(points // 2, 1))} as slice from memory
+              where rank = {literal(rank)} and {column} is not null)
+        qualify row_number() over (partition by slice order by {column}, wall_ns) = 1
+             or row_number() over (partition by slice order by {column} desc, wall_ns) = 1
+        order by begin_ns
+        """  # noqa: S608  (column names are this module's own)
+    )
+    places = dict.fromkeys(("role", "phase", "kind", "name", "peak_kind"))
+    return frame.assign(series=name, rank=rank, step=np.nan, micro_batch=np.nan, top=False, **places)

@@ -1,0 +1,62 @@
+"""Small SQL helpers that the analyses share. Frames come back with plain columns; nothing here draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import pandas as pd
+
+if TYPE_CHECKING:
+    from probe.run.reader import Run
+
+#: Points of one line that are enough for a screen.
+POINTS: Final = 2000
+
+
+def literal(value: str | int | None) -> str:
+    """``value`` as an SQL literal; text is quoted, so that a name from a user stays a name.
+
+    >>> literal("it's"), literal(3), literal(None)
+    ("'it''s'", '3', 'null')
+    """
+    if value is None:
+        return "null"
+    return str(int(value)) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+
+
+def same(column: str, value: str | int | None) -> str:
+    """The SQL condition that ``column`` is ``value``, NULL included.
+
+    >>> same("phase", None)
+    'phase is not distinct from null'
+    """
+    return f"{column} is not distinct from {literal(value)}"
+
+
+def bucket(time: str, begin_ns: int, end_ns: int, count: int) -> str:
+    """SQL for the index, 0 to ``count − 1``, of the time slice that ``time`` falls into.
+
+    >>> bucket("wall_ns", 0, 100, 10)
+    'least(floor((wall_ns - 0) * 10.0 / 100), 9)'
+    """
+    return f"least(floor(({time} - {begin_ns}) * {count}.0 / {max(end_ns - begin_ns, 1)}), {count - 1})"
+
+
+def extent(run: Run, table: str, where: str = "true") -> tuple[int, int, int]:
+    """Rows of ``table`` under ``where``, and their first and last wall-clock time; (0, 0, 0) without any."""
+    found = run.sql(
+        f"select count(*) n, coalesce(min(wall_ns), 0) a, coalesce(max(wall_ns), 0) b from {table} where {where}"  # noqa: S608  (no user text)
+    )
+    return int(found["n"][0]), int(found["a"][0]), int(found["b"][0])
+
+
+def started_ns(run: Run) -> int:
+    """Wall-clock nanoseconds at which the first process of the run began to record; 0 for an empty run."""
+    processes = run.processes
+    return 0 if processes.empty else int(processes["wall_ns"].min())
+
+
+def empty(columns: Sequence[str]) -> pd.DataFrame:
+    """A frame without rows: what an analysis gives where nothing was recorded."""
+    return pd.DataFrame({name: [] for name in columns})

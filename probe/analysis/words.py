@@ -1,0 +1,161 @@
+"""Numbers and places as a person says them: the one spelling that findings, figures and the report share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pandas as pd
+
+from probe.records import GIB
+
+#: What memory means for each ``source`` of a memory row.
+SOURCES: Final = {
+    "cuda": "GPU memory",
+    "accelerator": "accelerator memory",
+    "process_rss": "process memory (RSS)",
+    "fake": "memory of the fake device",
+}
+UNKNOWN: Final = "—"
+
+
+def missing(value: Any) -> bool:
+    """Whether there is no number or name. NaN read back from a frame counts as missing.
+
+    >>> missing(None), missing(float("nan")), missing(0), missing("")
+    (True, True, False, False)
+    """
+    return value is None or bool(pd.isna(value))
+
+
+def size(value: float | None) -> str:
+    """Bytes with a fitting binary unit and three digits.
+
+    >>> size(1536), size(3.5 * 1024**3), size(0), size(None)
+    ('1.50 KiB', '3.50 GiB', '0 B', '—')
+    """
+    if missing(value):
+        return UNKNOWN
+    number, unit = float(value or 0), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007  (the unit that fits is kept)
+        if abs(number) < 1000 or unit == "TiB":
+            break
+        number /= 1024
+    return f"{number:.0f} {unit}" if unit == "B" else f"{_digits(number)} {unit}"
+
+
+def _digits(number: float) -> str:
+    magnitude = abs(number)
+    return f"{number:.0f}" if magnitude >= 100 else f"{number:.1f}" if magnitude >= 10 else f"{number:.2f}"
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands separated; large ones shortened.
+
+    >>> count(1234), count(12_345_678), count(None)
+    ('1,234', '12.3 M', '—')
+    """
+    if missing(value):
+        return UNKNOWN
+    number = float(value or 0)
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(number) >= 10 * limit or (unit != "M" and abs(number) >= limit):
+            return f"{_digits(number / limit)} {unit}"
+    return f"{number:,.0f}"
+
+
+def percent(ratio: float | None) -> str:
+    """A share of one as per cent, small ones with more digits.
+
+    >>> percent(0.4567), percent(0.0013), percent(0.061), percent(None)
+    ('46 %', '0.13 %', '6.1 %', '—')
+    """
+    if missing(ratio):
+        return UNKNOWN
+    value = 100 * float(ratio or 0)
+    return f"{value:.0f} %" if abs(value) >= 10 else f"{value:.1f} %" if abs(value) >= 1 else f"{value:.2g} %"
+
+
+def seconds(value: float | None) -> str:
+    """A duration.
+
+    >>> seconds(0.0123), seconds(2.5), seconds(75), seconds(7300), seconds(None)
+    ('12.3 ms', '2.50 s', '1 min 15 s', '2 h 1 min', '—')
+    """
+    if missing(value):
+        return UNKNOWN
+    number = float(value or 0)
+    if number < 1:
+        return f"{_digits(number * 1e3)} ms"
+    if number < 60:
+        return f"{_digits(number)} s"
+    minutes, rest = divmod(round(number), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def number(value: float | None) -> str:
+    """Any other number, four significant digits; NaN is a number here.
+
+    >>> number(0.123456), number(1500.0), number(float("nan")), number(None)
+    ('0.1235', '1500', 'NaN', '—')
+    """
+    if value is None or value is pd.NA:
+        return UNKNOWN
+    return "NaN" if value != value else f"{float(value):.4g}"
+
+
+def ratio(value: float | None) -> str:
+    """A quotient such as an imbalance.
+
+    >>> ratio(1.234), ratio(None)
+    ('1.23×', '—')
+    """
+    return UNKNOWN if missing(value) else f"{float(value or 0):.2f}×"
+
+
+def whole(value: Any) -> int | None:
+    """A nullable whole number out of a frame, where it may have become a float.
+
+    >>> whole(3.0), whole(float("nan"))
+    (3, None)
+    """
+    return None if missing(value) else int(value)
+
+
+def name(value: Any, otherwise: str = "no role") -> str:
+    """A user's name, or words for its absence."""
+    return otherwise if missing(value) or value == "" else str(value)
+
+
+def place(row: Mapping[str, Any], *, rank: bool = True) -> str:
+    """Where a row happened, from the outside in; what it doesn't have is left out.
+
+    >>> place({"step": 3.0, "role": "actor", "phase": "update", "micro_batch": 0, "rank": 1})
+    'actor · update · micro-batch 0 · step 3 · rank 1'
+    """
+    get = row.get
+    parts = [str(get(key)) for key in ("role", "phase") if not missing(get(key)) and get(key) != ""]
+    if not parts and not missing(get("name")) and get("name"):
+        parts = [str(get("name"))]
+    for key, label in (("micro_batch", "micro-batch"), ("step", "step"), ("rank", "rank")):
+        if not missing(get(key)) and (rank or key != "rank"):
+            parts.append(f"{label} {whole(get(key))}")
+    return " · ".join(parts)
+
+
+def memory(source: Any) -> str:
+    """What is meant by memory where a row's ``source`` is this."""
+    return SOURCES.get(str(source), "memory") if not missing(source) else "memory"
+
+
+def at(peak_kind: Any) -> str:
+    """How sure a peak is, as a word to put before it; empty when it is exact.
+
+    >>> at("at_least"), at("exact")
+    ('at least ', '')
+    """
+    return {"at_least": "at least ", "at_most": "at most "}.get(str(peak_kind), "")
+
+
+#: One GiB, for axes.
+AXIS_BYTES: Final = GIB

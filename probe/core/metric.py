@@ -1,0 +1,423 @@
+"""Metrics as they are collected over micro-batches and workers, and how many values become one.
+
+Two contracts live side by side. :func:`reduce_metrics` keeps the documented one of verl: the reducer is
+guessed from the key ("max", then "min", else the mean), which reads "min" in "timing/admin". A
+:class:`Metric` carries its own reducer and wins over the name; it keeps a small state that can be merged, so
+that a mean over ranks with unequal counts is the mean of the values and not a mean of means.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from typing import Any, Final, SupportsFloat, cast
+
+from probe.errors import InputError, InputTypeError, UnknownNameError
+from probe.hooks import observed
+
+
+class AggregationType(enum.StrEnum):
+    """How the values of a :class:`Metric` become one number."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    WEIGHTED_MEAN = "weighted_mean"
+
+
+class Metric:
+    """Values of one quantity, kept as the few numbers that its aggregation needs; never as a list.
+
+    Args:
+        aggregation: ``"mean"``, ``"sum"``, ``"min"``, ``"max"`` or ``"weighted_mean"``, or an enum member
+            whose value is one of them.
+        value: what it starts with: a number, a (nested) list, a numpy array, a tensor or a Metric. None means
+            empty.
+
+    Attributes:
+        count: values seen, NaN included. nan_count: how many of them were NaN.
+        total: sum of value x weight. weight: sum of the weights; every weight is 1 but those of a weighted
+            mean.
+        smallest, largest: of the values that aren't NaN; None where there is none.
+
+    Raises:
+        UnknownNameError: an aggregation that isn't one of those. InputTypeError: a value that isn't a number.
+
+    >>> Metric("mean", [1.0, 2.0, 6.0]).aggregate()
+    3.0
+    >>> loss = Metric("weighted_mean")
+    >>> loss.append(2.0, weight=30)  # the mean over 30 tokens
+    >>> loss.append(4.0, weight=10)
+    >>> loss.aggregate()
+    2.5
+    >>> Metric("max").aggregate()
+    nan
+    """
+
+    __slots__ = ("aggregation", "count", "largest", "nan_count", "smallest", "total", "weight")
+
+    def __init__(self, aggregation: str | enum.Enum, value: Any = None) -> None:
+        self.aggregation: AggregationType = _aggregation(aggregation)
+        self.count = 0
+        self.nan_count = 0
+        self.total = 0.0
+        self.weight = 0.0
+        self.smallest: float | None = None
+        self.largest: float | None = None
+        if value is not None:
+            self.extend(value)
+
+    def append(self, value: Any, weight: SupportsFloat | None = None) -> None:
+        """Add one number, or everything that another Metric of the same aggregation has seen.
+
+        Args:
+            value: a number, 0-d array or tensor, or a Metric.
+            weight: only for ``"weighted_mean"``; at least 0, 1 by default. A value of weight 0 leaves the
+                mean alone even where it is NaN: it is a mean over nothing.
+
+        Raises:
+            InputTypeError: not a number. InputError: more than one value; a weight where none belongs, or
+                below 0.
+        """
+        if isinstance(value, Metric):
+            _refuse_weight(weight, "a Metric has its own weights")
+            self._merge(value)
+            return
+        numbers = [value] if type(value) is float else numbers_of(value, "value")
+        if len(numbers) != 1:
+            raise InputError(f"value: got {len(numbers)} values, expected one number; extend takes many")
+        self._add(numbers, None if weight is None else [_weight(weight, self.aggregation)])
+
+    def extend(self, values: Any, weights: Any = None) -> None:
+        """Add many numbers, or everything that another Metric of the same aggregation has seen.
+
+        Args:
+            values: a (nested) list, tuple, numpy array or tensor of numbers, a number, or a Metric.
+            weights: one for each value, only for ``"weighted_mean"``.
+
+        Raises:
+            InputTypeError: not numbers. InputError: weights that don't belong or don't fit; another
+                aggregation.
+        """
+        if isinstance(values, Metric):
+            _refuse_weight(weights, "a Metric has its own weights")
+            self._merge(values)
+            return
+        numbers = numbers_of(values, "values")
+        if weights is None:
+            self._add(numbers, None)
+            return
+        checked = [_weight(one, self.aggregation) for one in numbers_of(weights, "weights")]
+        if len(checked) != len(numbers):
+            raise InputError(f"weights: got {len(checked)} for {len(numbers)} values, expected one each")
+        self._add(numbers, checked)
+
+    def aggregate(self) -> float:
+        """The one number. NaN where there is no value (or no weight), and where a value is NaN.
+
+        >>> Metric("sum", [1, 2, float("nan")]).aggregate()
+        nan
+        """
+        if not self.count:
+            return math.nan
+        if self.aggregation is AggregationType.SUM:
+            return self.total
+        if self.aggregation in (AggregationType.MEAN, AggregationType.WEIGHTED_MEAN):
+            return self.total / self.weight if self.weight else math.nan
+        extreme = self.smallest if self.aggregation is AggregationType.MIN else self.largest
+        return math.nan if self.nan_count or extreme is None else extreme
+
+    @staticmethod
+    def merge(metrics: Iterable[Metric]) -> Metric:
+        """A new Metric that has seen what all of ``metrics`` have; they stay as they are.
+
+        Raises:
+            InputError: no metric, or different aggregations. InputTypeError: something else than a Metric.
+        """
+        parts = list(metrics)
+        for part in parts:
+            if not isinstance(part, Metric):
+                raise InputTypeError(f"metrics: got {part!r}, expected Metrics only")
+        if not parts:
+            raise InputError("metrics: got none, expected at least one Metric")
+        merged = parts[0].init_list()
+        for part in parts:
+            merged._merge(part)
+        return merged
+
+    @staticmethod
+    def aggregate_dp(metrics: Iterable[Metric]) -> float:
+        """One number from the Metrics of all data-parallel ranks, one each.
+
+        Means are over all values of all ranks, each with its weight, so that ranks may have seen unequal
+        numbers of them. ``"min"`` and ``"max"`` are over all. A ``"sum"`` is the mean of the ranks' sums, as
+        in verl: it does not grow with the number of ranks, and a rank that has seen nothing counts as 0.
+
+        >>> Metric.aggregate_dp([Metric("mean", [1.0, 1.0, 1.0]), Metric("mean", [5.0])])
+        2.0
+        >>> Metric.aggregate_dp([Metric("sum", [1.0, 2.0]), Metric("sum", [5.0])])
+        4.0
+        """
+        parts = list(metrics)
+        merged = Metric.merge(parts)
+        if merged.aggregation is AggregationType.SUM:
+            return merged.aggregate() / len(parts)
+        return merged.aggregate()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], aggregation: str | enum.Enum) -> dict[str, Metric]:
+        """A Metric of ``aggregation`` for each value of ``data``.
+
+        >>> Metric.from_dict({"tokens": [3, 4]}, "sum")
+        {'tokens': Metric('sum', 7.0, count=2)}
+        """
+        return {key: cls(aggregation, value) for key, value in data.items()}
+
+    def init_list(self) -> Metric:
+        """A new, empty Metric of the same aggregation."""
+        return type(self)(self.aggregation)
+
+    def _merge(self, other: Metric) -> None:
+        if other.aggregation is not self.aggregation:
+            raise InputError(
+                f"aggregation: got a {other.aggregation.value!r} Metric, expected {self.aggregation.value!r}"
+            )
+        self.count += other.count
+        self.nan_count += other.nan_count
+        self.total += other.total
+        self.weight += other.weight
+        self._widen(other.smallest, other.largest)
+
+    def _add(self, numbers: list[float], weights: list[float] | None) -> None:
+        if not numbers:
+            return
+        nan_count = sum(map(math.isnan, numbers))
+        known = [number for number in numbers if not math.isnan(number)] if nan_count else numbers
+        if weights is None:
+            self.total += exact_sum(numbers)
+            self.weight += len(numbers)
+        else:
+            self.total += exact_sum([n * w for n, w in zip(numbers, weights, strict=True) if w])
+            self.weight += exact_sum(weights)
+        self.count += len(numbers)
+        self.nan_count += nan_count
+        if known:
+            self._widen(min(known), max(known))
+
+    def _widen(self, smallest: float | None, largest: float | None) -> None:
+        if smallest is not None and (self.smallest is None or smallest < self.smallest):
+            self.smallest = smallest
+        if largest is not None and (self.largest is None or largest > self.largest):
+            self.largest = largest
+
+    def __repr__(self) -> str:
+        return f"Metric({self.aggregation.value!r}, {self.aggregate()!r}, count={self.count})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Metric):
+            return NotImplemented
+        return all(_same(getattr(self, name), getattr(other, name)) for name in Metric.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, as a list is
+
+
+#: The order in which the documented rule looks into a key; what holds neither is averaged.
+_NAMED: Final = (AggregationType.MAX, AggregationType.MIN)
+
+
+def reducer_for(key: str) -> AggregationType:
+    """The reducer that the documented rule of :func:`reduce_metrics` picks for ``key``. Case-sensitive.
+
+    >>> [str(reducer_for(key)) for key in ("max_reward", "min_error", "minmax_diff", "loss", "Max")]
+    ['max', 'min', 'max', 'mean', 'mean']
+    """
+    return next((reducer for reducer in _NAMED if reducer.value in key), AggregationType.MEAN)
+
+
+@observed(
+    "metric.reduce_metrics",
+    "values become one number each; argument metrics: dict of key to values, result: dict of key to float",
+)
+def reduce_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Reduce each entry of ``metrics`` to one Python float, by verl's documented rule.
+
+    "max" in the key means the largest value, else "min" in it the smallest, else the mean; case counts, and
+    the rule also finds "min" in "timing/admin". A :class:`Metric`, or a list of Metrics, is reduced by its
+    own aggregation. Values may be numbers, numpy arrays, tensors (one on a device is copied, which waits for
+    it) and lists of those, however ragged: they are flattened.
+
+    Args:
+        metrics: stays as it is.
+
+    Returns:
+        A new dict with the keys of ``metrics``. No value gives NaN; a NaN among the values gives NaN.
+
+    Raises:
+        InputTypeError: ``metrics`` isn't a mapping, or a value isn't a number (None, str …); the key is
+            named.
+
+    >>> reduce_metrics({"loss": [1.0, 2.0, 3.0], "max_reward": [5.0, 8.0], "min_error": [0.1, 0.05]})
+    {'loss': 2.0, 'max_reward': 8.0, 'min_error': 0.05}
+    >>> reduce_metrics({"max_reward": [], "tokens": Metric("sum", [3, 4])})
+    {'max_reward': nan, 'tokens': 7.0}
+    """
+    if not isinstance(metrics, Mapping):
+        raise InputTypeError(f"metrics: got {type(metrics).__name__}, expected a dict of lists of numbers")
+    return {key: as_metric(key, value).aggregate() for key, value in metrics.items()}
+
+
+def as_metric(key: str, value: Any) -> Metric:
+    """What :func:`reduce_metrics` makes of one entry: the Metric itself, or the values under the documented
+    rule.
+
+    Raises:
+        InputTypeError, InputError: as :func:`reduce_metrics`.
+    """
+    if isinstance(value, Metric):
+        return value
+    where = f"metrics[{key!r}]"
+    if isinstance(value, list | tuple) and any(isinstance(one, Metric) for one in value):
+        if not all(isinstance(one, Metric) for one in value):
+            raise InputTypeError(f"{where}: got Metrics and plain values in one list, expected one kind")
+        return Metric.merge(value)
+    metric = Metric(reducer_for(key) if isinstance(key, str) else AggregationType.MEAN)
+    metric._add(numbers_of(value, where), None)
+    return metric
+
+
+def append_to_dict(data: MutableMapping[str, Any], new_data: Mapping[str, Any], prefix: str = "") -> None:
+    """Collect the values of ``new_data`` in the lists of ``data``, in place.
+
+    A list extends the list under its key, any other value is appended to it, and a missing list is made. A
+    :class:`Metric` extends a Metric under its key, or a copy of it is put there; plain numbers are added to a
+    Metric that is already there. All or nothing: on an error ``data`` is as it was.
+
+    Args:
+        data: key to list, or to Metric. new_data: key to value; stays as it is, and none of its lists is
+            shared.
+        prefix: put before each key that doesn't begin with it.
+
+    Raises:
+        InputTypeError: an entry of ``data`` that is neither list nor Metric, a Metric for a list, or
+            something that isn't a number for a Metric; the key is named. InputError: a Metric of another
+            aggregation.
+
+    >>> metrics = {"loss": [1.0]}
+    >>> append_to_dict(metrics, {"loss": 2.0, "grad_norm": [0.5, 0.7]})
+    >>> metrics
+    {'loss': [1.0, 2.0], 'grad_norm': [0.5, 0.7]}
+    >>> append_to_dict(metrics, {"tokens": Metric("sum", 3)}, prefix="actor/")
+    >>> metrics["actor/tokens"]
+    Metric('sum', 3.0, count=1)
+    """
+    for name, given in (("data", data), ("new_data", new_data)):
+        if not isinstance(given, Mapping):
+            raise InputTypeError(f"{name}: got {type(given).__name__}, expected a dict")
+    added: dict[str, list[Any] | Metric] = {}
+    for name, value in new_data.items():
+        key = name if not prefix or name.startswith(prefix) else prefix + name
+        _collect(added, key, data.get(key), value)
+    for key, news in added.items():
+        if key in data:
+            data[key].extend(news)
+        else:
+            data[key] = news
+
+
+def _collect(added: dict[str, list[Any] | Metric], key: str, target: Any, value: Any) -> None:
+    """Add ``value`` to what ``key`` will receive, or raise before anything has changed."""
+    into = added.get(key, target)
+    if not (into is None or isinstance(into, list | Metric)):
+        raise InputTypeError(f"data[{key!r}]: got {type(into).__name__}, expected a list or a Metric")
+    if isinstance(into, list) and isinstance(value, Metric):
+        raise InputTypeError(f"new_data[{key!r}]: got a Metric, but data[{key!r}] is a list of plain values")
+    if isinstance(into, Metric) or isinstance(value, Metric):
+        news = added.setdefault(key, (into if isinstance(into, Metric) else value).init_list())
+        given = value if isinstance(value, Metric) else numbers_of(value, f"new_data[{key!r}]")
+        cast("Metric", news).extend(given)
+    else:
+        plain = cast("list[Any]", added.setdefault(key, []))
+        plain.extend(value if isinstance(value, list) else [value])
+
+
+def numbers_of(values: Any, where: str) -> list[float]:
+    """The numbers in ``values``, flattened: a number, array or tensor, or a (nested, even ragged) list of
+    those.
+
+    Args:
+        where: names the argument in the error.
+
+    Raises:
+        InputTypeError: something in it isn't a number.
+
+    >>> numbers_of([1, [2.5, [True]]], "values")
+    [1.0, 2.5, 1.0]
+    """
+    numbers: list[float] = []
+    _flatten(values, where, numbers)
+    return numbers
+
+
+def _flatten(value: Any, where: str, into: list[float]) -> None:
+    if isinstance(value, list | tuple):
+        for one in value:
+            if type(one) is float:
+                into.append(one)
+            else:
+                _flatten(one, where, into)
+    elif not isinstance(value, float | int) and hasattr(value, "tolist"):  # numpy and torch alike
+        plain = value.tolist()
+        if type(plain) is type(value):
+            raise InputTypeError(f"{where}: got {value!r}, expected numbers")
+        _flatten(plain, where, into)
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        _flatten(list(value), where, into)
+    else:
+        into.append(_number(value, where))
+
+
+def _number(value: Any, where: str) -> float:
+    if not isinstance(value, str | bytes) and hasattr(value, "__float__"):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputTypeError(f"{where}: got {value!r}, expected a number ({error})") from error
+    raise InputTypeError(f"{where}: got {value!r} ({type(value).__name__}), expected numbers")
+
+
+def exact_sum(numbers: Sequence[float]) -> float:
+    """The sum, rounded once, where it is finite; infinities and NaN as in IEEE arithmetic."""
+    try:
+        return math.fsum(numbers)
+    except (OverflowError, ValueError):  # an intermediate overflow, or inf + -inf
+        return float(sum(numbers))
+
+
+def _aggregation(given: str | enum.Enum) -> AggregationType:
+    name = given.value if isinstance(given, enum.Enum) else given  # verl's own enum fits as well
+    try:
+        return AggregationType(name)
+    except ValueError:
+        raise UnknownNameError.of("aggregation", given, list(AggregationType)) from None
+
+
+def _weight(weight: SupportsFloat, aggregation: AggregationType) -> float:
+    if aggregation is not AggregationType.WEIGHTED_MEAN:
+        raise InputError(f"weight: got {weight!r} for a {aggregation.value!r} Metric, expected none")
+    (number,) = numbers_of(weight, "weight") or (math.nan,)
+    if not number >= 0:
+        raise InputError(f"weight: got {number!r}, expected 0 or more")
+    return number
+
+
+def _refuse_weight(weight: Any, why: str) -> None:
+    if weight is not None:
+        raise InputError(f"weight: got {weight!r}, expected none: {why}")
+
+
+def _same(mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, float) and isinstance(theirs, float) and math.isnan(mine):
+        return math.isnan(theirs)
+    return bool(mine == theirs)

@@ -1,0 +1,35 @@
+"""The two formulas of GRPO, from "DeepSeekMath" (arXiv 2402.03300), sections 4.1.1 and 4.1.2, with no KL term."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
+    """How much better each response did than the others to the same prompt, in standard deviations of its group.
+
+    Args:
+        rewards: (prompts × group_size,) with the responses to one prompt side by side.
+
+    Returns:
+        The same shape. A group whose responses all did equally well gets zeros: it teaches nothing.
+
+    >>> group_advantages(torch.tensor([0.0, 1.0, 5.0, 5.0]), 2)
+    tensor([-0.7071,  0.7071,  0.0000,  0.0000])
+    """
+    groups = rewards.view(-1, group_size)
+    centred = groups - groups.mean(1, keepdim=True)
+    return (centred / (groups.std(1, keepdim=True) + 1e-6)).view(-1)
+
+
+def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+    """The clipped policy loss of each token, and which tokens the clipping holds back (1.0 where it does).
+
+    Args:
+        log_prob, old_log_prob, advantages: (rows, tokens). clip: how far the ratio may move from 1 and still count.
+    """
+    ratio = torch.exp(log_prob - old_log_prob)
+    free = -advantages * ratio
+    clipped = -advantages * ratio.clamp(1 - clip, 1 + clip)
+    return torch.maximum(free, clipped), (clipped > free).float()

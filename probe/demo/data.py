@@ -1,0 +1,57 @@
+"""The task: verifiable arithmetic, as a parquet file of prompts and answers like those that post-training reads.
+
+Prompts are 2 to 20 characters long and answers 1 to 19, with a long tail: that is what makes token balance and
+padding worth looking at. ``12+345=`` asks for a sum, ``7*86=`` for a product and ``r123,45=`` for each of the
+numbers read backwards (``321,54``).
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+#: Widest prompt and answer that :func:`problem` makes, in characters.
+PROMPT_WIDTH: Final = 21
+ANSWER_WIDTH: Final = 19
+
+
+def number(rng: random.Random, digits: int) -> int:
+    """A number of up to ``digits`` digits, short ones as likely as long ones."""
+    return rng.randrange(10 ** rng.randint(1, digits))
+
+
+def problem(rng: random.Random) -> dict[str, str]:
+    """One row: ``kind``, ``prompt`` (ends in ``=``) and ``answer``."""
+    kind = rng.choices(["sum", "product", "reverse"], weights=[5, 2, 3])[0]
+    if kind == "sum":
+        terms = [number(rng, 2) for _ in range(rng.choice([2, 2, 2, 3]))]
+        return {"kind": kind, "prompt": "+".join(map(str, terms)) + "=", "answer": str(sum(terms))}
+    if kind == "product":
+        left, right = number(rng, 1), number(rng, 2)
+        return {"kind": kind, "prompt": f"{left}*{right}=", "answer": str(left * right)}
+    words = [str(number(rng, 4)) for _ in range(rng.choice([1, 1, 2, 3, 4]))]
+    return {"kind": kind, "prompt": f"r{','.join(words)}=", "answer": ",".join(word[::-1] for word in words)}
+
+
+def write_problems(path: Path, *, rows: int, seed: int) -> Path:
+    """Write ``rows`` distinct problems to the parquet file ``path``; nine in ten are marked ``split="train"``."""
+    rng = random.Random(seed)  # noqa: S311  (arithmetic, not cryptography)
+    found: dict[str, dict[str, str]] = {}
+    while len(found) < rows:
+        one = problem(rng)
+        found.setdefault(one["prompt"], one)
+    table = [
+        {**one, "split": "test" if index % 10 == 0 else "train"} for index, one in enumerate(found.values())
+    ]
+    pq.write_table(pa.Table.from_pylist(table), path)
+    return path
+
+
+def read_problems(path: Path, split: str) -> list[dict[str, str]]:
+    """The rows of one split, in the file's order."""
+    rows: list[dict[str, str]] = pq.read_table(path, filters=[("split", "=", split)]).to_pylist()
+    return rows

@@ -1,0 +1,501 @@
+"""Memory counters, capacity and timing events of one device, behind one small interface.
+
+:func:`detect` finds the device: CUDA, else another accelerator, else the CPU, where memory is the process's resident
+set. Three promises hold for each of them:
+
+* nothing here synchronises: events are recorded and asked whether they are done, never waited for;
+* nothing here creates a device context: until the trainer itself uses the device its counters are unknown (None);
+* a number that isn't known is None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import sys
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+
+from probe.errors import InputError
+
+#: Timing events that a device keeps for the next scope instead of making new ones.
+_SPARE_EVENTS: Final = 1024
+
+#: ``CU_STREAM_CAPTURE_MODE_RELAXED`` and its twin in HIP.
+_RELAXED: Final = 2
+
+
+class Counters(NamedTuple):
+    """Memory of one device at one moment, in bytes; None is unknown.
+
+    The peaks are since they were last reset. ``used_bytes`` is what all processes use of the device together.
+    """
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    used_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+UNKNOWN: Final = Counters()
+
+
+class Statistics(NamedTuple):
+    """Where others read and reset the allocator's statistics of one device: two functions of one namespace.
+
+    ``namespace.<read>(index)`` returns nested dicts, ``{"allocated_bytes": {"all": {"current": 0, "peak": 0}}}``;
+    ``namespace.<reset>(index)`` sets every ``"peak"`` to its ``"current"``. Every public reader of torch looks them up
+    there when it is called, so that this is the one place where peaks can be folded back.
+    """
+
+    namespace: Any
+    read: str
+    reset: str
+    index: int
+
+
+class Device(ABC):
+    """One device. Reading takes microseconds and never waits for the device.
+
+    Attributes:
+        source: ``"cuda"``, ``"accelerator"``, ``"process_rss"`` or ``"fake"``.
+        unsure: what a peak that did not rise in a scope is: ``"at_most"`` where the counter may show an older
+            peak, ``"at_least"`` where only the values seen are known.
+    """
+
+    source: str = ""
+    unsure: str = "at_most"
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Such as ``"cuda:0"`` or ``"cpu"``."""
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """What a person calls it, such as the name of the GPU."""
+
+    @abstractmethod
+    def read(self, *, whole: bool = False) -> Counters:
+        """The counters now.
+
+        Args:
+            whole: also ask the driver for ``used_bytes`` and ``total_bytes``, which takes longer.
+        """
+
+    def bind(self) -> bool:
+        """Whether there is anything to read yet. Called by the thread that trains: a device that was named without
+        an index becomes that thread's current one, as soon as the trainer uses it."""
+        return True
+
+    @property
+    def bound(self) -> bool:
+        """What :meth:`bind` last answered."""
+        return True
+
+    def statistics(self) -> tuple[Statistics, ...]:
+        """Through which functions others read the statistics; empty where the peaks must not be reset."""
+        return ()
+
+    def event(self) -> Any | None:
+        """A timing event recorded on the current stream, or None where there is no such thing."""
+        return None
+
+    def done(self, event: Any) -> bool:
+        """Whether the device has come to the event. From any thread; does not wait."""
+        return True
+
+    def elapsed_ns(self, begin: Any, end: Any) -> int | None:
+        """Device time between two events; None while one isn't done, and where it can't be known."""
+        return None
+
+    def recycle(self, *events: Any) -> None:
+        """These events are no longer needed."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+def counters_of(statistics: Mapping[str, Any]) -> Counters:
+    """Counters from the nested statistics of torch's caching allocator; unknown when they are empty.
+
+    >>> counters_of({"allocated_bytes": {"all": {"current": 5, "peak": 7}}})[:4]
+    (5, None, 7, None)
+    """
+    if not statistics:
+        return UNKNOWN
+    allocated = statistics.get("allocated_bytes", {}).get("all", {})
+    reserved = statistics.get("reserved_bytes", {}).get("all", {})
+    return Counters(allocated.get("current"), reserved.get("current"), allocated.get("peak"), reserved.get("peak"))
+
+
+def detect(device: Any = None) -> Device:
+    """The device whose memory is of interest.
+
+    Args:
+        device: a :class:`Device` (returned as it is), anything that ``torch.device`` takes, or None for CUDA, else
+            another accelerator, else the CPU. ``"cuda"`` without an index is the device that is current when the
+            trainer first uses CUDA.
+
+    Raises:
+        InputError: a device that torch doesn't know, or that this machine doesn't have.
+    """
+    if isinstance(device, Device):
+        return device
+    import torch
+
+    if device is None:
+        return _default(torch)
+    try:
+        wanted = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device: got {device!r}, expected a torch device such as 'cuda:0' or 'cpu'") from error
+    return _named(torch, wanted)
+
+
+def _default(torch: Any) -> Device:
+    # device_count asks NVML first, so that a process that forks later can still use CUDA in its children.
+    if torch.cuda.device_count() > 0:
+        return CudaDevice()
+    kind = _accelerator(torch)
+    return CpuDevice() if kind is None else AcceleratorDevice(kind)
+
+
+def _named(torch: Any, wanted: Any) -> Device:
+    if wanted.type == "cpu":
+        return CpuDevice()
+    if wanted.type == "cuda" and torch.cuda.device_count() > (wanted.index or 0):
+        return CudaDevice(wanted.index)
+    if wanted.type != "cuda" and wanted.type == _accelerator(torch):
+        return AcceleratorDevice(wanted.type, wanted.index)
+    raise InputError(f"device: got {str(wanted)!r}, expected a device of this machine whose memory torch counts")
+
+
+def _accelerator(torch: Any) -> str | None:
+    """Type of this machine's accelerator when torch counts its memory, such as "xpu"."""
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None or not hasattr(accelerator, "memory_stats") or not accelerator.is_available():
+        return None
+    current = accelerator.current_accelerator()
+    return None if current is None or current.type == "mps" else str(current.type)
+
+
+# ------------------------------------------------------------------------------------------------------------- cuda
+
+
+class CudaDevice(Device):
+    """A CUDA (or ROCm) device, through torch's caching allocator.
+
+    Args:
+        index: None takes the device that is current when the trainer first uses CUDA.
+    """
+
+    source = "cuda"
+
+    def __init__(self, index: int | None = None) -> None:
+        import torch
+
+        self._torch = torch
+        self._index = index
+        self._bound = False
+        self._spare: deque[Any] = deque(maxlen=_SPARE_EVENTS)
+
+    @property
+    def name(self) -> str:
+        return "cuda" if self._index is None else f"cuda:{self._index}"
+
+    @property
+    def description(self) -> str:
+        if not self.bind():
+            return "CUDA device, not in use yet"
+        return str(self._torch.cuda.get_device_name(self._index))
+
+    def bind(self) -> bool:
+        if not self._torch.cuda.is_initialized():
+            # Never before the trainer: it would create a context on a device that the trainer may not have chosen.
+            self._bound = False
+        elif not self._bound:
+            if self._index is None:
+                self._index = int(self._torch.cuda.current_device())
+            self._bound = True
+        return self._bound
+
+    @property
+    def bound(self) -> bool:
+        return self._bound
+
+    def read(self, *, whole: bool = False) -> Counters:
+        if not self._bound and not self.bind():
+            return UNKNOWN
+        # The nested form: flattening and sorting it, as `memory_stats` does, takes longer than all the rest.
+        counters = counters_of(self._torch.cuda.memory_stats_as_nested_dict(self._index))
+        return counters._replace(**self._whole()) if whole else counters
+
+    def _whole(self) -> dict[str, int]:
+        with _relaxed_capture() as relaxed:
+            if not relaxed:
+                return {}
+            try:
+                free, total = self._torch.cuda.mem_get_info(self._index)
+            except RuntimeError:  # the device is in an error state, which is not ours to report
+                return {}
+        return {"used_bytes": total - free, "total_bytes": total}
+
+    def statistics(self) -> tuple[Statistics, ...]:
+        if not self._bound or self._index is None:
+            return ()
+        core = self._torch._C
+        pairs = (
+            ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"),
+            ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats"),
+        )
+        return tuple(Statistics(core, read, reset, self._index) for read, reset in pairs if hasattr(core, read))
+
+    def event(self) -> Any | None:
+        cuda = self._torch.cuda
+        # A captured event would become a node of the user's graph.
+        if not self._bound or cuda.is_current_stream_capturing() or not _can_relax():
+            return None
+        try:
+            event = self._spare.pop()
+        except IndexError:
+            event = cuda.Event(enable_timing=True)
+        event.record(cuda.current_stream(self._index))
+        return event
+
+    def done(self, event: Any) -> bool:
+        with _relaxed_capture():
+            return _query(event)
+
+    def elapsed_ns(self, begin: Any, end: Any) -> int | None:
+        with _relaxed_capture():
+            return _elapsed_ns(begin, end)
+
+    def recycle(self, *events: Any) -> None:
+        self._spare.extend(events)
+
+
+def _query(event: Any) -> bool:
+    try:
+        return bool(event.query())
+    except RuntimeError:  # the device is in an error state: there is nothing more to wait for
+        return True
+
+
+def _elapsed_ns(begin: Any, end: Any) -> int | None:
+    try:
+        if not (begin.query() and end.query()):
+            return None
+        return round(begin.elapsed_time(end) * 1e6)
+    except RuntimeError:  # the device is in an error state, or one of the events was never recorded
+        return None
+
+
+@functools.cache
+def _exchange_mode() -> Any | None:
+    """The driver's function that changes which calls the calling thread may make while another one captures."""
+    candidates = (
+        ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
+        ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+        ("nvcuda.dll", "cuThreadExchangeStreamCaptureMode"),
+    )
+    for library, function in candidates:
+        try:
+            return getattr(ctypes.CDLL(library), function)
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+def _can_relax() -> bool:
+    return _exchange_mode() is not None
+
+
+@contextmanager
+def _relaxed_capture() -> Iterator[bool]:
+    """Inside, the calling thread's queries don't break a CUDA graph that another thread is capturing.
+
+    In the default mode the driver invalidates a capture when *any* thread asks an event whether it's done. Yields
+    whether that could be arranged.
+    """
+    exchange = _exchange_mode()
+    mode = ctypes.c_int(_RELAXED)
+    relaxed = exchange is not None and exchange(ctypes.byref(mode)) == 0
+    try:
+        yield relaxed
+    finally:
+        if relaxed and exchange is not None:
+            exchange(ctypes.byref(mode))  # it now holds the mode of before
+
+
+# ------------------------------------------------------------------------------------------------ other accelerators
+
+
+class AcceleratorDevice(Device):
+    """Any accelerator whose memory ``torch.accelerator`` counts, such as XPU.
+
+    Args:
+        kind: its type. index: None takes the device that is current when the trainer first uses it.
+    """
+
+    source = "accelerator"
+
+    def __init__(self, kind: str, index: int | None = None) -> None:
+        import torch
+
+        self._torch = torch
+        self._kind = kind
+        self._index = index
+        self._bound = False
+
+    @property
+    def name(self) -> str:
+        return self._kind if self._index is None else f"{self._kind}:{self._index}"
+
+    @property
+    def description(self) -> str:
+        if not self.bind():
+            return f"{self._kind} device, not in use yet"
+        named = getattr(self._torch.get_device_module(self._kind), "get_device_name", None)
+        return self.name if named is None else str(named(self._index))
+
+    def bind(self) -> bool:
+        # Empty until the allocator is in use; asking makes no context.
+        if not self._bound and self._torch.accelerator.memory_stats(self._index or 0):
+            if self._index is None:
+                self._index = int(self._torch.accelerator.current_device_index())
+            self._bound = True
+        return self._bound
+
+    @property
+    def bound(self) -> bool:
+        return self._bound
+
+    def read(self, *, whole: bool = False) -> Counters:
+        if not self._bound and not self.bind():
+            return UNKNOWN
+        flat = self._torch.accelerator.memory_stats(self._index)
+        values = (flat.get(f"{what}_bytes.all.{when}") for when in ("current", "peak") for what in _KINDS)
+        counters = Counters(*values)
+        return counters._replace(**self._whole()) if whole else counters
+
+    def _whole(self) -> dict[str, int]:
+        ask = getattr(self._torch.accelerator, "get_memory_info", None)
+        if ask is None:
+            return {}
+        try:
+            free, total = ask(self._index)
+        except RuntimeError:  # not every accelerator tells
+            return {}
+        return {"used_bytes": total - free, "total_bytes": total}
+
+    def statistics(self) -> tuple[Statistics, ...]:
+        # Of XPU all readers are known. Another vendor's own module may read in a way that can't be folded.
+        if not self._bound or self._index is None or self._kind != "xpu":
+            return ()
+        core = self._torch._C
+        pairs = (
+            ("_xpu_memoryStats", "_xpu_resetPeakMemoryStats"),
+            ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats"),
+        )
+        return tuple(Statistics(core, read, reset, self._index) for read, reset in pairs if hasattr(core, read))
+
+    def event(self) -> Any | None:
+        if not self._bound:
+            return None
+        try:
+            event = self._torch.Event(device=self.name, enable_timing=True)
+            event.record(self._torch.accelerator.current_stream(self._index))
+        except RuntimeError:  # not every accelerator has timing events
+            return None
+        return event
+
+    def done(self, event: Any) -> bool:
+        return _query(event)
+
+    def elapsed_ns(self, begin: Any, end: Any) -> int | None:
+        return _elapsed_ns(begin, end)
+
+
+_KINDS: Final = ("allocated", "reserved")
+
+
+# -------------------------------------------------------------------------------------------------------------- cpu
+
+
+class CpuDevice(Device):
+    """No accelerator: memory means the process's resident set (RSS), and allocated means resident."""
+
+    source = "process_rss"
+    unsure = "at_least"
+
+    @property
+    def name(self) -> str:
+        return "cpu"
+
+    @property
+    def description(self) -> str:
+        return platform.processor() or platform.machine()
+
+    def read(self, *, whole: bool = False) -> Counters:
+        resident, peak = process_rss_bytes(), _peak_rss_bytes()
+        if resident is not None and peak is not None:
+            peak = max(peak, resident)  # the kernel brings its mark up to date late
+        if not whole:
+            return Counters(allocated_bytes=resident, peak_allocated_bytes=peak)
+        import psutil
+
+        machine = psutil.virtual_memory()
+        return Counters(resident, None, peak, None, machine.total - machine.available, machine.total)
+
+
+_ON_LINUX: Final = sys.platform.startswith("linux")
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+def process_rss_bytes() -> int | None:
+    """Resident set of this process, now. None where the system doesn't tell.
+
+    >>> process_rss_bytes() > 1_000_000
+    True
+    """
+    if not _ON_LINUX:
+        return _psutil_rss()
+    try:
+        descriptor = os.open("/proc/self/statm", os.O_RDONLY)
+    except OSError:
+        return _psutil_rss()
+    try:
+        return int(os.read(descriptor, 128).split(None, 2)[1]) * _PAGE
+    finally:
+        os.close(descriptor)
+
+
+def _psutil_rss() -> int | None:
+    import psutil
+
+    try:
+        return int(psutil.Process().memory_info().rss)
+    except psutil.Error:
+        return None
+
+
+def _peak_rss_bytes() -> int | None:
+    """High-water mark of the resident set since the process began; it can't be reset without being root.
+
+    It may have been inherited from the program that started this one, and then it only stands still for longer.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,108 @@
+"""What goes wrong in probe, and which built-in exception each kind also is.
+
+::
+
+    ProbeError                       everything raised on purpose by probe
+    ├── InputError (ValueError)      an argument has a value that can't be used
+    │   ├── ShapeError               tensors or arrays that don't fit each other
+    │   ├── ConflictError (AssertionError)
+    │   │                            two batches disagree on a key (the documented contract of ``union``)
+    │   ├── CapacityError            a sequence is longer than what may hold it
+    │   ├── UnknownNameError         a name outside a fixed list of choices
+    │   └── SerializationError (TypeError)
+    │                                a value that can't be written, or bytes that can't be read
+    ├── InputTypeError (TypeError)   an argument has a type that can't be used
+    ├── MissingKeyError (KeyError)   a key that isn't there
+    ├── RunError                     a run directory can't be used
+    │   ├── RunNotFoundError (FileNotFoundError)
+    │   └── SchemaVersionError       the run was written by a newer probe
+    ├── BackendError (RuntimeError)  a tracking backend can't be set up
+    ├── PeerError (RuntimeError)     another rank failed, so this one stops too
+    ├── SessionError (RuntimeError)  a session is used in a state that doesn't allow it
+    └── MissingDependencyError (ImportError)
+                                     an optional package isn't installed
+
+Messages name the argument, what was given and what was expected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class ProbeError(Exception):
+    """Everything that probe raises on purpose."""
+
+
+class InputError(ProbeError, ValueError):
+    """An argument has a value that can't be used."""
+
+
+class ShapeError(InputError):
+    """Tensors or arrays whose shapes don't fit each other."""
+
+
+class ConflictError(InputError, AssertionError):
+    """Two batches hold different values under one key."""
+
+
+class CapacityError(InputError):
+    """A sequence is longer than the micro-batch or buffer that must hold it."""
+
+
+class UnknownNameError(InputError):
+    """A name that isn't one of the choices."""
+
+    @classmethod
+    def of(cls, argument: str, given: object, choices: Iterable[str]) -> UnknownNameError:
+        """The error for ``argument`` that was ``given`` something outside ``choices``."""
+        return cls(f"{argument}: got {given!r}, expected one of {', '.join(sorted(choices))}")
+
+
+class SerializationError(InputError, TypeError):
+    """A value that can't be written, or bytes that can't be read back."""
+
+
+class InputTypeError(ProbeError, TypeError):
+    """An argument has a type that can't be used."""
+
+
+class MissingKeyError(ProbeError, KeyError):
+    """A key that isn't there; the message lists what is."""
+
+    def __str__(self) -> str:
+        # KeyError shows the repr of its argument, which buries a readable sentence in quotes.
+        return str(self.args[0]) if self.args else ""
+
+
+class RunError(ProbeError):
+    """A run directory can't be used."""
+
+
+class RunNotFoundError(RunError, FileNotFoundError):
+    """There is no run at that path."""
+
+
+class SchemaVersionError(RunError):
+    """The run was written with a newer row schema than this probe can read."""
+
+
+class BackendError(ProbeError, RuntimeError):
+    """A tracking backend can't be set up."""
+
+
+class PeerError(ProbeError, RuntimeError):
+    """Another rank reported an error, so that this rank stops with the same message."""
+
+
+class SessionError(ProbeError, RuntimeError):
+    """A session is used in a state that doesn't allow it."""
+
+
+class MissingDependencyError(ProbeError, ImportError):
+    """An optional package isn't installed; the message names the extra that brings it."""
+
+    @classmethod
+    def of(cls, what: str, package: str, extra: str) -> MissingDependencyError:
+        """The error for a feature ``what`` that needs ``package`` from ``probe-rl[extra]``."""
+        return cls(f"{what} needs the package {package!r}; install it with: pip install 'probe-rl[{extra}]'")

@@ -1,0 +1,618 @@
+"""The ground floor: named points in the code, and the scope that the program is in.
+
+Three things happen here and nothing else:
+
+* :func:`observed` marks a function as a point, :func:`emit` tells of a moment inside one, and a :class:`Listener`
+  that was given to :func:`subscribe` hears of both. With no listener a point costs one attribute test and the call.
+* :class:`Scope` says where the program is (step, role, phase, micro-batch). It is a context variable, so threads and
+  asyncio tasks each have their own. Entering and leaving one is itself a point, :data:`SCOPE`.
+* A listener never harms the caller: what it raises is counted, logged once with its traceback, told to the
+  listener's own :meth:`Listener.failed`, and after :data:`MAX_FAILURES` the listener is switched off.
+
+Standard library only, so that a training worker can carry it for free.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import inspect
+import itertools
+import logging
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import MappingProxyType, TracebackType
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from probe.errors import InputTypeError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: Failures of one listener after which it is switched off.
+MAX_FAILURES: Final = 3
+
+_log = logging.getLogger("probe.hooks")
+
+
+# ---------------------------------------------------------------------------------------------------------- scopes
+
+
+class Scope:
+    """Where the program is. Immutable by convention; a child inherits what it doesn't set.
+
+    Attributes:
+        id: unique in the process, 0 for the process itself.
+        parent: the enclosing scope, None for the process.
+        kind: ``"process"``, ``"step"``, ``"phase"``, ``"watch"``, ``"micro_batch"`` or a user's own word.
+        name: what a person calls it, such as the phase's name.
+        step: the trainer's global step. role: such as ``"actor"``. phase: such as ``"old_log_prob"``.
+        micro_batch: index of the micro-batch within its batch, from 0.
+    """
+
+    __slots__ = ("id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        parent: Scope | None = None,
+        *,
+        step: int | None = None,
+        role: str | None = None,
+        phase: str | None = None,
+        micro_batch: int | None = None,
+    ) -> None:
+        self.id = next(_scope_ids)
+        self.kind = kind
+        self.name = name
+        self.parent = parent
+        if parent is not None:
+            step = parent.step if step is None else step
+            role = parent.role if role is None else role
+            phase = parent.phase if phase is None else phase
+            micro_batch = parent.micro_batch if micro_batch is None else micro_batch
+        self.step = step
+        self.role = role
+        self.phase = phase
+        self.micro_batch = micro_batch
+
+    def __repr__(self) -> str:
+        return f"Scope({self.path!r}, step={self.step}, role={self.role!r}, micro_batch={self.micro_batch})"
+
+    @property
+    def path(self) -> str:
+        """Names from the outermost scope inward, joined by ``/``; empty for the process."""
+        names = [scope.name for scope in self.ancestors() if scope.parent is not None]
+        return "/".join(reversed(names))
+
+    def ancestors(self) -> Iterator[Scope]:
+        """This scope, its parent, and so on outward."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+
+_scope_ids = itertools.count()
+_PROCESS: Final = Scope("process", "process")
+_current: ContextVar[Scope] = ContextVar("probe_scope", default=_PROCESS)
+
+
+def current_scope() -> Scope:
+    """The scope that the calling thread or task is in."""
+    return _current.get()
+
+
+class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("phase", "update")`)
+    """Context manager: the block runs in a new :class:`Scope`, and listeners of :data:`SCOPE` hear of both ends.
+
+    Args:
+        kind, name, step, role, phase, micro_batch: see :class:`Scope`; what is None is inherited.
+        values: anything else that a listener may want to know, such as the tokens of a micro-batch.
+
+    ``values`` may be added to inside the block (``as opened``: ``opened.values["tokens"] = 17``).
+    """
+
+    __slots__ = ("_changes", "_notice", "_outer", "kind", "name", "scope", "values")
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        *,
+        step: int | None = None,
+        role: str | None = None,
+        phase: str | None = None,
+        micro_batch: int | None = None,
+        **values: Any,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.values = values
+        self.scope: Scope | None = None
+        self._changes = (step, role, phase, micro_batch)
+        self._notice: tuple[Event, list[tuple[Listener, Any]]] | None = None
+        self._outer: Scope = _PROCESS
+
+    def __enter__(self) -> scope:
+        step, role, phase, micro_batch = self._changes
+        self._outer = _current.get()
+        opened = Scope(
+            self.kind, self.name, self._outer, step=step, role=role, phase=phase, micro_batch=micro_batch
+        )
+        self.scope = opened
+        _current.set(opened)
+        if SCOPE.listeners and not _thread.busy:
+            event = Event(SCOPE, None, (), {}, self.values, opened)
+            self._notice = (event, _enter(event))
+            event.begin_ns = time.monotonic_ns()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._notice is not None:
+            event, states = self._notice
+            self._notice = None
+            event.end_ns = time.monotonic_ns()
+            event.error = error
+            _leave(event, states)
+        # A scope inside may have been left open (a generator that nobody closed), and this scope may be closed late
+        # by the garbage collector: restore only while we are inside it.
+        if any(inner is self.scope for inner in _current.get().ancestors()):
+            _current.set(self._outer)
+
+    def suspend(self) -> None:
+        """Step out without ending: a generator gives control back to its consumer."""
+        _current.set(self._outer)
+
+    def resume(self) -> None:
+        """Step in again after :meth:`suspend`."""
+        self._outer = _current.get()
+        _current.set(cast(Scope, self.scope))
+
+
+# ---------------------------------------------------------------------------------------------- points and listeners
+
+
+class Event:
+    """One call of an observed function, one scope, or one moment told by :func:`emit`.
+
+    It is emptied as soon as its listeners have returned, so that it never keeps a tensor or a traceback alive: a
+    listener takes what it needs and does not keep the event.
+
+    Attributes:
+        point: where. function: the observed function, None for scopes and moments.
+        args, kwargs: as the caller gave them. values: what :func:`emit` or :class:`scope` was given.
+        result: what the function returned. error: what it, or the scope's body, raised.
+        scope: the scope around it (for :data:`SCOPE` the scope itself).
+        begin_ns, end_ns: ``time.monotonic_ns()`` around the call itself, listeners excluded.
+    """
+
+    __slots__ = (
+        "args",
+        "begin_ns",
+        "end_ns",
+        "error",
+        "function",
+        "kwargs",
+        "point",
+        "result",
+        "scope",
+        "values",
+    )
+
+    def __init__(
+        self,
+        point: Point,
+        function: Callable[..., Any] | None,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        values: Mapping[str, Any],
+        scope: Scope,
+    ) -> None:
+        self.point = point
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.values = values
+        self.scope = scope
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.begin_ns = 0
+        self.end_ns = 0
+
+    def argument(self, name: str, default: Any = None) -> Any:
+        """The value that parameter ``name`` has in this call, its own default included; else ``default``."""
+        if name in self.kwargs:
+            return self.kwargs[name]
+        if self.function is None:
+            return default
+        position, fallback = _parameters(self.function).get(name, (sys.maxsize, inspect.Parameter.empty))
+        if position < len(self.args):
+            return self.args[position]
+        return default if fallback is inspect.Parameter.empty else fallback
+
+    def _empty(self) -> None:
+        self.function, self.args, self.kwargs, self.values = None, (), _NOTHING, _NOTHING
+        self.result = self.error = None
+
+
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@functools.lru_cache(maxsize=1024)
+def _parameters(function: Callable[..., Any]) -> dict[str, tuple[int, Any]]:
+    parameters = inspect.signature(function).parameters
+    return {name: (position, one.default) for position, (name, one) in enumerate(parameters.items())}
+
+
+class Listener:
+    """What hears of events. Override what is needed; the rest does nothing.
+
+    What :meth:`enter` returns comes back as ``state`` in :meth:`leave` of the same event.
+    """
+
+    def enter(self, event: Event) -> Any:
+        """An observed call or a scope begins. ``event.begin_ns`` isn't set yet."""
+
+    def leave(self, event: Event, state: Any) -> None:
+        """It ended; ``event.result`` or ``event.error`` is set."""
+
+    def fire(self, event: Event) -> None:
+        """A moment told by :func:`emit`; ``event.values`` holds what was told."""
+
+    def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
+        """One of the methods above raised ``error``, for the ``count``-th time."""
+
+
+class Point:
+    """A place in the code that can be listened to. Made by :func:`point`, one for each name."""
+
+    __slots__ = ("about", "listeners", "name")
+
+    def __init__(self, name: str, about: str = "") -> None:
+        self.name = name
+        self.about = about
+        self.listeners: tuple[Listener, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Point({self.name!r}, {len(self.listeners)} listeners)"
+
+
+class _ThreadState(threading.local):
+    busy = False  # inside a listener: what it calls in turn is not observed
+
+
+_thread = _ThreadState()
+_lock = threading.RLock()
+_points: dict[str, Point] = {}
+_subscriptions: list[tuple[str, Listener]] = []
+_failures: dict[int, int] = {}
+
+
+def point(name: str, about: str = "") -> Point:
+    """The point called ``name``, made on first use. ``about`` says when it fires and what it carries."""
+    with _lock:
+        found = _points.get(name)
+        if found is None:
+            found = _points[name] = Point(name, about)
+            _attach(found)
+        elif about and not found.about:
+            found.about = about
+        return found
+
+
+def points() -> dict[str, Point]:
+    """All points made so far, by name. Importing a module makes its points."""
+    with _lock:
+        return dict(sorted(_points.items()))
+
+
+def _attach(where: Point) -> None:
+    wanted = (listener for pattern, listener in _subscriptions if fnmatch.fnmatchcase(where.name, pattern))
+    where.listeners = tuple(dict.fromkeys(wanted))
+
+
+#: Entering and leaving a :class:`scope`. Carries the scope itself and its ``values``.
+SCOPE: Final = point("scope", "a scope (step, phase, watch, micro-batch) is entered and left; carries its values")
+
+
+class Subscription:
+    """What :func:`subscribe` returns; ``close()`` ends it, as does leaving it as a context manager."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+
+    def close(self) -> None:
+        """The listener hears no more. Safe to call twice."""
+        unsubscribe(self._listener)
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def subscribe(listener: Listener, *patterns: str) -> Subscription:
+    """Let ``listener`` hear of all points whose names match one of ``patterns``, those made later included.
+
+    Args:
+        listener: heard in the order of subscription; left in the reverse order.
+        patterns: names, or shell patterns such as ``"data_proto.*"``.
+    """
+    with _lock:
+        _subscriptions.extend((pattern, listener) for pattern in patterns)
+        for where in _points.values():
+            _attach(where)
+    return Subscription(listener)
+
+
+def unsubscribe(listener: Listener) -> None:
+    """End every subscription of ``listener``."""
+    with _lock:
+        _subscriptions[:] = [pair for pair in _subscriptions if pair[1] is not listener]
+        _failures.pop(id(listener), None)
+        for where in _points.values():
+            _attach(where)
+
+
+@contextmanager
+def silenced() -> Iterator[None]:
+    """What the calling thread does inside the block is not observed."""
+    before, _thread.busy = _thread.busy, True
+    try:
+        yield
+    finally:
+        _thread.busy = before
+
+
+# ----------------------------------------------------------------------------------------------------- telling them
+
+
+def observed(name: str, about: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make a function a point: its calls can be listened to.
+
+    >>> @observed("doctest.double", "a number is doubled")
+    ... def double(x): return 2 * x
+    >>> class Print(Listener):
+    ...     def leave(self, event, state): print(event.point.name, event.argument("x"), "->", event.result)
+    >>> with subscribe(Print(), "doctest.*"):
+    ...     double(4)
+    doctest.double 4 -> 8
+    8
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        where = point(name, about)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not where.listeners:
+                return function(*args, **kwargs)
+            return cast(R, _call(where, function, args, kwargs))
+
+        return call
+
+    return decorate
+
+
+def _call(
+    where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    if _thread.busy:
+        return function(*args, **kwargs)
+    event = Event(where, function, args, kwargs, _NOTHING, _current.get())
+    states = _enter(event)
+    event.begin_ns = time.monotonic_ns()
+    try:
+        result = function(*args, **kwargs)
+    except BaseException as error:
+        event.end_ns = time.monotonic_ns()
+        event.error = error
+        _leave(event, states)
+        raise
+    event.end_ns = time.monotonic_ns()
+    event.result = result
+    _leave(event, states)
+    return result
+
+
+def emit(where: Point, **values: Any) -> None:
+    """Tell the listeners of ``where`` of a moment. On a hot path, test ``where.listeners`` first."""
+    if not where.listeners or _thread.busy:
+        return
+    event = Event(where, None, (), _NOTHING, values, _current.get())
+    event.begin_ns = event.end_ns = time.monotonic_ns()
+    _thread.busy = True
+    try:
+        for listener in where.listeners:
+            try:
+                listener.fire(event)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a listener never reaches training
+                _failed(listener, event, error)
+    finally:
+        _thread.busy = False
+        event._empty()
+
+
+def _enter(event: Event) -> list[tuple[Listener, Any]]:
+    states: list[tuple[Listener, Any]] = []
+    _thread.busy = True
+    try:
+        for listener in event.point.listeners:
+            try:
+                states.append((listener, listener.enter(event)))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a listener never reaches training
+                _failed(listener, event, error)
+    finally:
+        _thread.busy = False
+    return states
+
+
+def _leave(event: Event, states: list[tuple[Listener, Any]]) -> None:
+    _thread.busy = True
+    try:
+        for listener, state in reversed(states):
+            try:
+                listener.leave(event, state)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a listener never reaches training
+                _failed(listener, event, error)
+    finally:
+        _thread.busy = False
+        event._empty()
+
+
+def _failed(listener: Listener, event: Event, error: BaseException) -> None:
+    with _lock:
+        count = _failures[id(listener)] = _failures.get(id(listener), 0) + 1
+    switched_off = count >= MAX_FAILURES
+    if count == 1:
+        _log.error("%r failed at %s; training goes on", listener, event.point.name, exc_info=error)
+    if switched_off:
+        _log.error("%r failed %d times and is switched off", listener, count)
+        unsubscribe(listener)
+    try:
+        listener.failed(event, error, count, switched_off)
+    except Exception:
+        _log.exception("%r failed while it was told of its failure", listener)
+
+
+# ----------------------------------------------------------------------------------------------------------- watch
+
+
+class watch:  # noqa: N801  (a decorator and a context manager, like contextlib's)
+    """A scope around a function or a block, with a role: ``@watch(role="actor")`` or ``with watch(role="actor"):``.
+
+    Works on functions, methods, coroutines, generators and async generators, and under or over ``staticmethod`` and
+    ``classmethod``. The wrapped function keeps its name, doc, ``__wrapped__`` and every attribute that other
+    decorators set on it.
+
+    Args:
+        role: who works, such as ``"actor"``. None inherits.
+        phase: what is done. None means the phase around it, and where there is none the function's name.
+        name: what the scope is called. None means the function's name, or the role for a block.
+
+    Raises:
+        InputTypeError: it decorates something that isn't a function.
+    """
+
+    def __init__(self, role: str | None = None, *, phase: str | None = None, name: str | None = None) -> None:
+        self.role = role
+        self.phase = phase
+        self.name = name
+        self._open = threading.local()
+
+    def _scope(self, name: str) -> scope:
+        inherited = self.phase is None and _current.get().phase is not None
+        return scope("watch", name, role=self.role, phase=None if inherited else self.phase or name)
+
+    def __enter__(self) -> scope:
+        opened = self._scope(self.name or self.phase or self.role or "watch").__enter__()
+        self._open.__dict__.setdefault("stack", []).append(opened)
+        return opened
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.stack.pop().__exit__(kind, error, trace)
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        if isinstance(function, staticmethod | classmethod):
+            return cast("Callable[P, R]", type(function)(self(function.__func__)))
+        if not callable(function) or inspect.isclass(function):
+            raise InputTypeError(f"watch: got {function!r}, expected a function, method or coroutine function")
+        name = self.name or getattr(function, "__name__", type(function).__name__)
+        make = functools.partial(self._scope, name)
+        return functools.wraps(function)(cast("Callable[P, R]", _wrapper(function, make)))
+
+
+class phase(watch):  # noqa: N801  (a decorator and a context manager, like contextlib's)
+    """A named stretch of a step: ``with phase("old_log_prob"):``, or a decorator like :class:`watch`.
+
+    Args:
+        name: what is done. role: who works; None inherits.
+    """
+
+    def __init__(self, name: str, *, role: str | None = None) -> None:
+        super().__init__(role, phase=name, name=name)
+
+    def _scope(self, name: str) -> scope:
+        return scope("phase", name, role=self.role, phase=self.phase)
+
+
+def _wrapper(function: Callable[..., Any], make: Callable[[], scope]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(function):
+
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            with make():
+                return await function(*args, **kwargs)
+
+        return run_async
+    if inspect.isasyncgenfunction(function):
+
+        async def run_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+            async for item in _drive_async(function(*args, **kwargs), make()):
+                yield item
+
+        return run_async_generator
+    if inspect.isgeneratorfunction(function):
+
+        def run_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+            return (yield from _drive(function(*args, **kwargs), make()))
+
+        return run_generator
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with make():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _drive(generator: Generator[Any, Any, Any], around: scope) -> Generator[Any, Any, Any]:
+    """Run ``generator`` with its body inside the scope and its consumer outside."""
+    with around:
+        resume: Callable[[Any], Any] = generator.send
+        given: Any = None
+        while True:
+            try:
+                item = resume(given)
+            except StopIteration as stop:
+                return stop.value
+            around.suspend()
+            try:
+                given = yield item
+                resume = generator.send
+            except GeneratorExit:
+                around.resume()
+                generator.close()
+                raise
+            except BaseException as error:  # handed to the generator, as Python itself would
+                given, resume = error, generator.throw
+            around.resume()
+
+
+async def _drive_async(generator: AsyncGenerator[Any, Any], around: scope) -> AsyncGenerator[Any, Any]:
+    with around:
+        try:
+            async for item in generator:
+                around.suspend()
+                try:
+                    yield item
+                finally:
+                    around.resume()
+        finally:
+            await generator.aclose()

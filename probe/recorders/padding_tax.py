@@ -1,0 +1,237 @@
+"""What padding costs: for every batch that is formed, its rectangle against the tokens that mean something.
+
+Three kinds of batches are told apart by ``source``:
+
+* ``seqlen_balancing.partition``: the micro-batches that a batch is cut into, one ``batch_id`` each;
+* ``data_proto.pad_to_divisor``: a batch that was filled up with copies of its own rows. The copies count as
+padding
+  as a whole, the tokens in them too;
+* ``data_proto.from_dict``, ``from_single_dict`` and ``concat``: batches as they are put together.
+
+They describe the same tokens at different moments, so that sums over different sources count them again. The
+metrics therefore look at one kind only: at the micro-batches where the step has any, else at the batches put
+together.
+
+Causes, for n rows of lengths l in a rectangle S wide: ``longest_row`` is n·max(l) − Σl, ``imposed_width``
+n·(S − max(l)), ``padding_rows`` S for each row that was added. In tokens they sum to rectangle − valid,
+exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple
+
+import torch
+
+from probe.core.metric import Metric
+from probe.hooks import Event
+from probe.recorders.columns import batch_id_of, batches_of, next_batch_id, tensors_of
+from probe.recorders.recorder import Recorder, Rows
+from probe.records import GIB, Deferred, Padding, Row
+
+PREFIX = "probe/padding_tax/"
+PARTITION: Final = "seqlen_balancing.partition"
+PAD_ROWS: Final = "data_proto.pad_to_divisor"
+
+#: Masks up to this many elements are summed at once; larger ones in the writer thread.
+_SMALL: Final = 4096
+
+
+class Field(NamedTuple):
+    """One column of a batch that has an entry for each token."""
+
+    name: str
+    bytes_per_token: int
+
+
+class PaddingTaxRecorder(Recorder):
+    """Padding by cause, from lengths that are on the CPU or that travel there without anybody waiting.
+
+    Attributes:
+        unread: batches that gave no rows, because their mask was changed before it was read.
+    """
+
+    points: ClassVar[tuple[str, ...]] = (
+        PARTITION,
+        PAD_ROWS,
+        "data_proto.from_dict",
+        "data_proto.from_single_dict",
+        "data_proto.concat",
+    )
+    #: Padding over the rectangle, and its parts; each token once and not once for each field, but for the
+    #: bytes.
+    keys: ClassVar[tuple[str, ...]] = (
+        f"{PREFIX}ratio",
+        f"{PREFIX}padding_gib",
+        f"{PREFIX}{{cause}}/padding_tokens",
+    )
+
+    def __init__(self) -> None:
+        self.unread = 0
+
+    def fire(self, event: Event) -> Rows:
+        """``seqlen_balancing.partition``: micro-batches keep the width of the batch."""
+        values = event.values
+        width = values.get("width_tokens")
+        fields = token_fields(values.get("batch"), width)
+        lengths, partitions = list(values["lengths"]), [list(part) for part in values["partitions"]]
+        return Deferred(partial(_partition_rows, lengths, partitions, width, fields))
+
+    def leave(self, event: Event, state: Any) -> Rows:  # noqa: ARG002  # the contract's signature
+        """A DataProto was put together or filled up."""
+        padded_rows = 0
+        if event.point.name == PAD_ROWS:
+            padded_rows = event.result[1] if isinstance(event.result, tuple) else 0
+            if not padded_rows:
+                return None
+        formed = batches_of(event.result)
+        mask = tensors_of(formed[0]).get("attention_mask") if len(formed) == 1 else None
+        if mask is None or mask.ndim != 2 or mask.is_nested:
+            return None
+        fields = token_fields(formed[0], mask.shape[1])
+        make = partial(
+            _formed_rows, batch_id_of(event), event.point.name, fields, mask.shape[1], int(padded_rows)
+        )
+        return self._when_known(mask, make)
+
+    def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
+        """Of this process's micro-batches in the step; where there are none, of the batches put together."""
+        padding = [row for row in rows if isinstance(row, Padding)]
+        chosen = [row for row in padding if row.source == PARTITION] or padding
+        seen: dict[int, Padding] = {}
+        causes: dict[str, Metric] = {}
+        for row in chosen:
+            if seen.setdefault(row.batch_id, row).field == row.field and row.cause != "none":
+                causes.setdefault(f"{PREFIX}{row.cause}/padding_tokens", Metric("sum")).append(row.tokens)
+        rectangle = sum(row.rectangle_tokens for row in seen.values())
+        if not rectangle:
+            return causes
+        spare = rectangle - sum(row.valid_tokens for row in seen.values())
+        amount = sum(row.bytes for row in chosen)
+        return causes | {
+            f"{PREFIX}ratio": Metric("mean", spare / rectangle),
+            f"{PREFIX}padding_gib": Metric("sum", amount / GIB),
+        }
+
+    def _when_known(self, mask: torch.Tensor, make: Callable[[list[int]], list[Padding]]) -> Rows:
+        """Rows from the lengths in ``mask``, as soon as those can be read without anybody waiting."""
+        if mask.device.type == "cpu":
+            if mask.numel() <= _SMALL or mask.is_inference():  # such a tensor can't tell that it was changed
+                return make(_lengths(mask))
+            return Deferred(partial(self._unchanged, mask, mask._version, make))
+        if mask.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
+            return _from_device(mask, make)
+        return None
+
+    def _unchanged(
+        self, mask: torch.Tensor, version: int, make: Callable[[list[int]], list[Padding]]
+    ) -> list[Padding]:
+        lengths = _lengths(mask) if mask._version == version else []
+        if mask._version != version:  # also while it was read
+            self.unread += 1
+            return []
+        return make(lengths)
+
+
+def token_fields(batch: Any, width: int | None) -> list[Field]:
+    """The columns of ``batch`` that have ``width`` entries a row, or (None) the jagged ones; by name."""
+    found = []
+    for name, tensor in tensors_of(batch).items():
+        if tensor.is_nested:
+            if width is None and (values := getattr(tensor, "_values", None)) is not None:
+                found.append(Field(name, _bytes_per_token(values, 1)))
+        elif width is not None and tensor.ndim >= 2 and tensor.shape[1] == width:
+            found.append(Field(name, _bytes_per_token(tensor, 2)))
+    return sorted(found)
+
+
+def padding_rows(
+    lengths: Sequence[int], width: int, fields: Iterable[Field], *, padded_rows: int = 0, **stamp: Any
+) -> list[Padding]:
+    """The rows of one rectangle: one for each cause that has tokens and each field; cause "none" where there
+    is none.
+
+    Args:
+        lengths: tokens of each real row. width: of the rectangle, at least the largest of ``lengths``.
+        padded_rows: further rows that only fill the batch up.
+        stamp: further fields of the rows, such as ``batch_id`` and ``source``.
+    """
+    count, valid, longest = len(lengths), sum(lengths), max(lengths, default=0)
+    causes = {
+        "longest_row": count * longest - valid,
+        "imposed_width": count * (width - longest),
+        "padding_rows": padded_rows * width,
+    }
+    present = {cause: tokens for cause, tokens in causes.items() if tokens} or {"none": 0}
+    return [
+        Padding(
+            field=field.name,
+            cause=cause,
+            tokens=tokens,
+            bytes=tokens * field.bytes_per_token,
+            rectangle_tokens=(count + padded_rows) * width,
+            valid_tokens=valid,
+            rows=count + padded_rows,
+            width_tokens=width,
+            **stamp,
+        )
+        for field in fields
+        for cause, tokens in present.items()
+    ]
+
+
+def _partition_rows(
+    lengths: list[int], partitions: list[list[int]], width: int | None, fields: list[Field]
+) -> list[Padding]:
+    rows: list[Padding] = []
+    for index, part in enumerate(partitions):
+        inside = [int(lengths[row]) for row in part]
+        stamp = {"batch_id": next_batch_id(), "source": PARTITION, "micro_batch": index}
+        if width is None:
+            rows += [_without_padding(sum(inside), len(inside), field, stamp) for field in fields]
+        else:
+            rows += padding_rows(inside, width, fields, **stamp)
+    return rows
+
+
+def _without_padding(tokens: int, rows: int, field: Field, stamp: dict[str, Any]) -> Padding:
+    return Padding(
+        field=field.name,
+        cause="none",
+        tokens=0,
+        bytes=0,
+        rectangle_tokens=tokens,
+        valid_tokens=tokens,
+        rows=rows,
+        **stamp,
+    )
+
+
+def _formed_rows(
+    batch_id: int, source: str, fields: list[Field], width: int, padded_rows: int, lengths: list[int]
+) -> list[Padding]:
+    real = lengths[: len(lengths) - padded_rows]  # the copies stand at the end
+    return padding_rows(real, width, fields, padded_rows=padded_rows, batch_id=batch_id, source=source)
+
+
+def _bytes_per_token(tensor: torch.Tensor, leading: int) -> int:
+    trailing = 1
+    for size in tensor.shape[leading:]:
+        trailing *= size
+    return tensor.element_size() * trailing
+
+
+def _lengths(mask: torch.Tensor) -> list[int]:
+    return [int(length) for length in mask.detach().sum(-1).tolist()]
+
+
+def _from_device(mask: torch.Tensor, make: Callable[[list[int]], list[Padding]]) -> Deferred:
+    """The row sums travel to pinned memory behind the work that is queued already; nobody waits for them."""
+    sums = mask.detach().sum(-1)
+    landing = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
+    landing.copy_(sums, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(mask.device))
+    return Deferred(lambda: make([int(length) for length in landing.tolist()]), done.query)

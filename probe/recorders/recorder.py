@@ -1,0 +1,43 @@
+"""What a recorder is: it turns events into rows and rows into metrics, prints nothing and owns no sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from probe.core.metric import Metric
+from probe.hooks import Event
+from probe.records import Deferred, Row
+
+#: What a recorder may return for an event.
+Rows = Row | Deferred | Iterable[Row | Deferred] | None
+
+
+class Recorder:
+    """Override what is needed. The session calls :meth:`enter`, :meth:`leave` and :meth:`fire` on the training
+    thread, so they take the least and defer the rest; :meth:`sample` and :meth:`metrics` run in its writer thread.
+    """
+
+    #: Hook points, as names or shell patterns.
+    points: ClassVar[tuple[str, ...]] = ()
+    #: Metric keys that :meth:`metrics` may return; ``{role}`` and the like stand for one path segment.
+    keys: ClassVar[tuple[str, ...]] = ()
+
+    def enter(self, event: Event) -> Any:
+        """An observed call or a scope begins; what is returned comes back as ``state``."""
+
+    def leave(self, event: Event, state: Any) -> Rows:
+        """It ended. The event is emptied afterwards: take what is needed."""
+
+    def fire(self, event: Event) -> Rows:
+        """A moment told by ``emit``."""
+
+    def sample(self) -> Rows:
+        """Called a few times a second while the session is open."""
+
+    def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
+        """The metrics of one step, from this process's rows of that step (those of other recorders included)."""
+        return {}
+
+    def close(self) -> None:
+        """The session ends: undo whatever :meth:`enter` or the constructor changed outside."""

@@ -1,0 +1,125 @@
+"""How metrics were reduced: for each key of every ``reduce_metrics`` call, what went in and what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final, NamedTuple
+
+from probe.core.metric import Metric, as_metric, numbers_of, reducer_for
+from probe.errors import ProbeError
+from probe.hooks import Event
+from probe.recorders.recorder import Recorder, Rows
+from probe.records import Deferred, Reduction, Row
+
+PREFIX = "probe/reduction/"
+
+_PLAIN: Final = frozenset({float, int, bool})
+
+
+class Given(NamedTuple):
+    """The values of one key as they were before the call; it may change its argument, as verl's does."""
+
+    reducer: str
+    chosen_by: str
+    count: int
+    #: A list of plain numbers, a Metric, or None where reading them would mean to wait for a device.
+    values: Any
+
+
+class ReductionRecorder(Recorder):
+    """Copies lists of plain numbers when the call begins and looks at them later, off the training thread."""
+
+    points: ClassVar[tuple[str, ...]] = ("metric.reduce_metrics",)
+    keys: ClassVar[tuple[str, ...]] = (f"{PREFIX}keys", f"{PREFIX}nan_values")
+
+    def enter(self, event: Event) -> dict[str, Given] | None:
+        """Keep what is given."""
+        metrics = event.argument("metrics")
+        if metrics is None and event.args:
+            metrics = event.args[0]
+        if not isinstance(metrics, Mapping):
+            return None
+        return {key: _given(key, value) for key, value in metrics.items()}
+
+    def leave(self, event: Event, state: dict[str, Given] | None) -> Rows:
+        """Add what came out. A call that raised reduced nothing."""
+        if not state or not isinstance(event.result, Mapping):
+            return None
+        return Deferred(partial(_rows, state, dict(event.result)))
+
+    def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
+        """Reduced keys and NaN values of the step."""
+        reductions = [row for row in rows if isinstance(row, Reduction)]
+        if not reductions:
+            return {}
+        return {
+            f"{PREFIX}keys": Metric("sum", len(reductions)),
+            f"{PREFIX}nan_values": Metric("sum", [row.nan_count for row in reductions]),
+        }
+
+
+def _given(key: str, value: Any) -> Given:
+    if type(value) is list and _PLAIN.issuperset(map(type, value)):
+        return Given(reducer_for(key).value, "name", len(value), value.copy())
+    foreign = getattr(value, "aggregation", None)
+    if foreign is not None and not isinstance(value, Metric):  # verl's Metric keeps its values in a list
+        return _by_type(str(getattr(foreign, "value", foreign)), getattr(value, "values", []))
+    if _on_device(value):
+        return Given(reducer_for(key).value, "name", _count(value), None)
+    try:
+        metric = as_metric(key, value)
+    except ProbeError:  # the call will say so itself
+        return Given(reducer_for(key).value, "name", _count(value), None)
+    held = value[0] if isinstance(value, list | tuple) and value else value
+    chosen_by = "type" if isinstance(held, Metric) else "name"
+    return Given(metric.aggregation.value, chosen_by, metric.count, Metric.merge([metric]))
+
+
+def _by_type(reducer: str, values: Any) -> Given:
+    if _on_device(values):
+        return Given(reducer, "type", _count(values), None)
+    numbers = numbers_of(values, "values")
+    return Given(reducer, "type", len(numbers), numbers)
+
+
+def _on_device(value: Any) -> bool:
+    """Whether a tensor in ``value`` is on a device: reading it would wait for the work queued there."""
+    if isinstance(value, list | tuple):
+        return any(_on_device(one) for one in value)
+    device = getattr(value, "device", None)
+    return getattr(device, "type", "cpu") != "cpu"
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, list | tuple):
+        return sum(_count(one) for one in value)
+    size = getattr(value, "numel", None)
+    return int(size()) if callable(size) else 1
+
+
+def _rows(given: dict[str, Given], result: Mapping[str, Any]) -> list[Reduction]:
+    return [_row(key, one, result.get(key)) for key, one in given.items()]
+
+
+def _row(key: str, given: Given, value: Any) -> Reduction:
+    seen = given.values
+    if isinstance(seen, list):
+        seen = Metric("mean", seen)
+    return Reduction(
+        key=str(key),
+        reducer=given.reducer,
+        chosen_by=given.chosen_by,
+        count=given.count,
+        smallest=None if seen is None else seen.smallest,
+        largest=None if seen is None else seen.largest,
+        nan_count=0 if seen is None else seen.nan_count,
+        value=None if value is None or _on_device(value) else _number(value),
+    )
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):  # not a number, so it has no value to show
+        return None

@@ -1,0 +1,137 @@
+"""How evenly tokens are spread: one row for each micro-batch of every batch that is cut up.
+
+Imbalance over ranks needs the rows of all of them; the analysis works it out from the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from probe.core.metric import Metric
+from probe.hooks import Event
+from probe.recorders.columns import batch_id_of
+from probe.recorders.recorder import Recorder, Rows
+from probe.records import Deferred, MicroBatch, Row
+
+PREFIX = "probe/token_balance/"
+
+
+class TokenBalanceRecorder(Recorder):
+    """Micro-batches, from the lengths that the partitioner has on the CPU anyway."""
+
+    points: ClassVar[tuple[str, ...]] = ("seqlen_balancing.partition",)
+    #: An imbalance is the largest micro-batch over the mean one of its batch, empty ones included; 1 is even.
+    keys: ClassVar[tuple[str, ...]] = (
+        f"{PREFIX}imbalance_ratio_max",
+        f"{PREFIX}workload_imbalance_ratio_max",
+        f"{PREFIX}utilisation_ratio_mean",
+        f"{PREFIX}largest_micro_batch_tokens",
+        f"{PREFIX}micro_batches",
+        f"{PREFIX}cap_violations",
+        f"{PREFIX}tokens",
+    )
+
+    def fire(self, event: Event) -> Rows:
+        """``seqlen_balancing.partition``: the lists are copied, as the caller gets the same ones."""
+        values = event.values
+        workload = values.get("workload")
+        return Deferred(
+            partial(
+                micro_batch_rows,
+                list(values["lengths"]),
+                [list(part) for part in values["partitions"]],
+                batch_id=batch_id_of(event),
+                workload=None if workload is None else list(workload),
+                cap_tokens=values.get("cap_tokens"),
+                width_tokens=values.get("width_tokens"),
+                source=values.get("source") or event.point.name,
+            )
+        )
+
+    def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
+        """Over all batches that this process cut up in the step."""
+        batches: dict[int, list[MicroBatch]] = {}
+        for row in rows:
+            if isinstance(row, MicroBatch):
+                batches.setdefault(row.batch_id, []).append(row)
+        if not batches:
+            return {}
+        parts = [part for batch in batches.values() for part in batch]
+        tokens = [part.tokens for part in parts]
+        found = {
+            "imbalance_ratio_max": Metric(
+                "max", _imbalances([[p.tokens for p in b] for b in batches.values()])
+            ),
+            "workload_imbalance_ratio_max": Metric("max", _imbalances(_workloads(batches.values()))),
+            "utilisation_ratio_mean": Metric(
+                "mean", [p.utilisation_ratio for p in parts if p.utilisation_ratio is not None]
+            ),
+            "largest_micro_batch_tokens": Metric("max", tokens),
+            "micro_batches": Metric("sum", len(parts)),
+            "cap_violations": Metric("sum", sum(part.over_cap for part in parts)),
+            "tokens": Metric("sum", tokens),
+        }
+        return {PREFIX + name: metric for name, metric in found.items() if metric.count}
+
+
+def micro_batch_rows(
+    lengths: Sequence[int],
+    partitions: Sequence[Sequence[int]],
+    *,
+    batch_id: int,
+    workload: Sequence[float] | None,
+    cap_tokens: int | None,
+    width_tokens: int | None,
+    source: str,
+) -> list[MicroBatch]:
+    """One row for each of ``partitions``, whose entries are indices into ``lengths``.
+
+    Args:
+        workload: the cost of each sequence, or (where there are fewer) of each partition.
+    """
+    shared: dict[str, Any] = {
+        "batch_id": batch_id,
+        "micro_batches": len(partitions),
+        "width_tokens": width_tokens,
+        "cap_tokens": cap_tokens,
+        "source": source,
+    }
+    rows = []
+    for index, part in enumerate(partitions):
+        inside = [int(lengths[row]) for row in part]
+        tokens = sum(inside)
+        rows.append(
+            MicroBatch(
+                micro_batch=index,
+                sequences=len(inside),
+                lengths=inside,
+                indices=[int(row) for row in part],
+                tokens=tokens,
+                utilisation_ratio=tokens / cap_tokens if cap_tokens else None,
+                over_cap=cap_tokens is not None and tokens > cap_tokens,
+                workload=_workload(workload, index, part, len(lengths)),
+                **shared,
+            )
+        )
+    return rows
+
+
+def _workload(
+    workload: Sequence[float] | None, index: int, part: Sequence[int], sequences: int
+) -> float | None:
+    if workload is None:
+        return None
+    if len(workload) == sequences:
+        return float(sum(workload[row] for row in part))
+    return float(workload[index])
+
+
+def _workloads(batches: Any) -> list[list[float]]:
+    return [[p.workload for p in batch] for batch in batches if all(p.workload is not None for p in batch)]
+
+
+def _imbalances(batches: Sequence[Sequence[float]]) -> list[float]:
+    """Largest over mean of each batch; one without anything in it has none."""
+    return [max(batch) * len(batch) / sum(batch) for batch in batches if sum(batch)]

@@ -1,0 +1,221 @@
+"""The narrow waist: the row types. Whatever crosses the walls between probe's rooms is one of these.
+
+Units are in the names: ``_bytes``, ``_ns`` (nanoseconds), ``_tokens``, ``_ratio`` (0 to 1, or a quotient).
+Times are ``time.monotonic_ns()`` of the writing process; its :class:`Process` row holds the wall clock that belongs
+to one such time. ``None`` means unknown: no number is invented. GiB means 1024³ bytes.
+
+A recorder fills what it knows. The session fills the stamp (``rank`` ... ``scope``) from the scope that the event
+happened in; :func:`stamp` is that one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+#: Raised when a field changes its meaning or goes away. New optional fields don't need it.
+SCHEMA_VERSION: Final = 1
+
+GIB: Final = 1024**3
+
+
+class Row(msgspec.Struct, kw_only=True, tag_field="table", omit_defaults=False):
+    """What every row carries: when and where."""
+
+    #: A full queue drops the oldest rows of sampled tables first.
+    sampled: ClassVar[bool] = False
+
+    time_ns: int = 0  #: monotonic; the end of what the row describes
+    rank: int = 0
+    step: int | None = None
+    role: str | None = None
+    phase: str | None = None
+    micro_batch: int | None = None
+    scope_id: int = 0  #: unique in the process; 0 is the process itself
+    scope: str = ""  #: names from the outermost scope inward, joined by "/"
+
+
+class Process(Row, kw_only=True, tag="process"):
+    """The first row of each file: who writes, and which wall-clock time belongs to ``time_ns``."""
+
+    schema_version: int = SCHEMA_VERSION
+    wall_ns: int = 0  #: ``time.time_ns()`` at ``time_ns``
+    pid: int = 0
+    host: str = ""
+    world_size: int = 1
+    device: str = ""  #: "cuda:0"; "cpu" means that memory is the process's RSS
+    device_name: str = ""
+
+
+class Memory(Row, kw_only=True, tag="memory"):
+    """Memory of one device at one moment: an end of a scope, or a sample in between.
+
+    On a machine without an accelerator ``source`` is "process_rss" and allocated means the process's resident set;
+    there is nothing to reserve, and ``reserved_bytes`` stays None.
+    """
+
+    sampled: ClassVar[bool] = True
+
+    edge: str  #: "enter", "leave" or "sample"
+    kind: str = ""  #: kind of the scope: "step", "phase", "watch", "micro_batch"; "" for a sample
+    name: str = ""  #: name of the scope
+    parent_id: int | None = None  #: scope_id of the enclosing scope
+    device: str = ""
+    source: str = ""  #: "cuda", "accelerator", "process_rss" or "fake"
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    #: Only at "leave": the largest value between the scope's ends, its children's included.
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    #: "exact"; "at_most" (counters were never reset, so the peak may be older); "at_least" (only samples are known)
+    peak_kind: str | None = None
+    device_used_bytes: int | None = None  #: all processes on the device
+    device_total_bytes: int | None = None
+    not_torch_bytes: int | None = None  #: device_used − reserved: context, libraries, other processes
+    process_rss_bytes: int | None = None
+    host_duration_ns: int | None = None  #: only at "leave"
+    device_duration_ns: int | None = None  #: from device events; None where there are none
+
+
+class MicroBatch(Row, kw_only=True, tag="micro_batches"):
+    """One micro-batch of one batch on one rank; ``micro_batch`` of the stamp is its index."""
+
+    batch_id: int  #: unique in the process: rows of one call share it
+    micro_batches: int  #: how many the batch was cut into
+    sequences: int
+    lengths: list[int]  #: tokens of each of its sequences
+    indices: list[int] = []  #: rows of the batch that it holds
+    tokens: int  #: sum of lengths
+    width_tokens: int | None = None  #: padded width of its rectangle, None for jagged input
+    cap_tokens: int | None = None
+    utilisation_ratio: float | None = None  #: tokens / cap
+    over_cap: bool = False
+    workload: float | None = None  #: attention-aware cost in arbitrary units
+    source: str = ""  #: the hook point that formed it
+
+
+class Padding(Row, kw_only=True, tag="padding"):
+    """One cause of padding in one field of one batch. The causes of a (batch_id, field) sum exactly to
+    ``rectangle_tokens − valid_tokens``; a batch without padding has one row with cause "none" and 0 tokens.
+    """
+
+    batch_id: int
+    source: str  #: the hook point that formed the batch
+    field: str
+    cause: str  #: "longest_row", "imposed_width", "rounding", "padding_rows", "sequence_parallel", "none" …
+    tokens: int
+    bytes: int
+    rectangle_tokens: int
+    valid_tokens: int
+    rows: int = 0
+    width_tokens: int = 0
+
+
+class Call(Row, kw_only=True, tag="calls"):
+    """One call of an observed function, or one scope (``point`` is then "scope.<kind>")."""
+
+    sampled: ClassVar[bool] = True
+
+    point: str
+    name: str = ""
+    begin_ns: int = 0
+    duration_ns: int = 0  #: host time
+    rows_in: int | None = None
+    rows_out: int | None = None
+    bytes_in: int | None = None
+    bytes_out: int | None = None
+    keys_added: list[str] = []
+    keys_removed: list[str] = []
+    error: str | None = None  #: "ValueError: …" when it raised
+
+
+class Reduction(Row, kw_only=True, tag="reductions"):
+    """How one metric of one ``reduce_metrics`` call was reduced, and from what."""
+
+    key: str
+    reducer: str  #: "mean", "max", "min", "sum", "weighted_mean"
+    chosen_by: str  #: "name" (the documented substring rule) or "type" (a Metric)
+    count: int
+    smallest: float | None = None
+    largest: float | None = None
+    nan_count: int = 0
+    value: float | None = None  #: None where it isn't a number; NaN is a number
+
+
+class Scalar(Row, kw_only=True, tag="scalars"):
+    """One value of one metric, as it was logged."""
+
+    key: str
+    value: float  #: NaN and infinities included
+    source: str = "user"  #: "user" (through Tracking) or "probe" (the session's own)
+
+
+class Incident(Row, kw_only=True, tag="incidents"):
+    """Something went wrong with the observing: a failed listener, dropped rows, a backend that does not answer."""
+
+    kind: str  #: "listener", "dropped_rows", "backend", "writer", "limits" …
+    where: str  #: hook point, backend name …
+    message: str
+    traceback: str | None = None
+    count: int = 1
+    switched_off: bool = False
+
+
+ROW_TYPES: Final[tuple[type[Row], ...]] = (
+    Process,
+    Memory,
+    MicroBatch,
+    Padding,
+    Call,
+    Reduction,
+    Scalar,
+    Incident,
+)
+
+#: Row type by table name, as in ``run.sql("select * from micro_batches")``.
+TABLES: Final[dict[str, type[Row]]] = {str(kind.__struct_config__.tag): kind for kind in ROW_TYPES}
+
+
+class Deferred:
+    """Rows that don't exist yet. A recorder returns one to move work off the training thread.
+
+    Args:
+        build: makes the rows; called once, in the session's writer thread, inside ``hooks.silenced()``.
+        ready: tells whether ``build`` can be called without waiting (such as a CUDA event's ``query``); polled by
+            the writer thread. None means at once.
+
+    It must not keep large tensors alive: that would move the very memory peak that is being measured.
+    """
+
+    __slots__ = ("build", "ready")
+
+    def __init__(self, build: Callable[[], Iterable[Row]], ready: Callable[[], bool] | None = None) -> None:
+        self.build = build
+        self.ready = ready
+
+
+def stamp(row: Row, scope: Any, *, rank: int, time_ns: int) -> Row:
+    """Write into ``row`` where and when it happened. What the recorder has set itself stays.
+
+    Args:
+        row: changed in place and returned.
+        scope: a ``probe.hooks.Scope``, duck-typed so that this module imports nothing.
+        rank: of this process. time_ns: used where the row has none.
+    """
+    row.rank = rank
+    if not row.time_ns:
+        row.time_ns = time_ns
+    if row.step is None:
+        row.step = scope.step
+    if row.role is None:
+        row.role = scope.role
+    if row.phase is None:
+        row.phase = scope.phase
+    if row.micro_batch is None:
+        row.micro_batch = scope.micro_batch
+    if not row.scope_id:
+        row.scope_id = scope.id
+        row.scope = scope.path
+    return row

@@ -1,0 +1,352 @@
+"""The wiring: recorders hear of events, one writer thread keeps their rows, and once per step they become metrics.
+
+One session per process. It owns nothing that a view needs: whoever wants to see the run reads its directory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Literal
+
+from probe import devices, recorders
+from probe.core.metric import Metric, reduce_metrics
+from probe.errors import InputError, SessionError
+from probe.hooks import Event, Listener, Scope, Subscription, current_scope, emit, point, scope, silenced, subscribe
+from probe.records import Incident, Process, Row, Scalar
+from probe.recorders.recorder import Recorder, Rows
+from probe.run.layout import create_run
+from probe.run.reader import Run
+from probe.run.writer import RunWriter
+from probe.tracking.tracking import Tracking
+
+_log = logging.getLogger("probe.session")
+
+#: Metrics of probe's own cost; the recorders declare theirs.
+KEYS: Final = ("probe/cost/hooks_ms", "probe/cost/writer_cpu_ms", "probe/cost/overhead_ratio")
+
+#: Rows of one step that are kept for its metrics; beyond it the step's metrics are left out and an incident says so.
+ROWS_PER_STEP: Final = 200_000
+
+LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
+
+_current: Session | None = None
+_lock = threading.Lock()
+
+
+class _Recording(Listener):
+    """Between the hooks and one recorder: times it, and hands its rows to the writer."""
+
+    def __init__(self, session: Session, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"recorder {type(self.recorder).__name__}"
+
+    def enter(self, event: Event) -> Any:
+        begin = time.perf_counter_ns()
+        state = self.recorder.enter(event)
+        self._session._spend(begin)
+        return state
+
+    def leave(self, event: Event, state: Any) -> None:
+        begin = time.perf_counter_ns()
+        self._session._put(self.recorder.leave(event, state), event.scope, event.end_ns)
+        self._session._spend(begin)
+
+    def fire(self, event: Event) -> None:
+        begin = time.perf_counter_ns()
+        self._session._put(self.recorder.fire(event), event.scope, event.end_ns)
+        self._session._spend(begin)
+
+    def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
+        self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
+
+
+class Session:
+    """An open recording. Made by :func:`start`; ends with :meth:`close` or as a context manager.
+
+    Attributes:
+        directory: the run directory, absolute. rank, world_size: of this process.
+        tracking: where the metrics go, None on ranks other than 0 and when nothing was asked for.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        recorders: Sequence[Recorder],
+        process: Process,
+        *,
+        rank: int,
+        world_size: int,
+        tracking: Tracking | None = None,
+    ) -> None:
+        self.directory = directory
+        self.rank = rank
+        self.world_size = world_size
+        self.tracking = tracking
+        self.closed = False
+        self._recorders = recorders
+        self._rows: dict[int, list[Row]] = {}
+        self._cost_ns: dict[int, int] = {}  # by thread: each key has one writer, so no update is lost
+        self._billed_ns = (0, 0)
+        self._writer = RunWriter(directory, rank=rank, process=process, on_rows=self._see, tick=self._sample)
+        self._subscriptions: list[Subscription] = [
+            subscribe(_Recording(self, recorder), *recorder.points) for recorder in recorders
+        ]
+        atexit.register(self.close)
+
+    # ------------------------------------------------------------------------------------------------ for the user
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[scope]:
+        """The block is one training step. When it ends its metrics are reduced and logged, off this thread.
+
+        Raises:
+            InputError: ``step`` isn't a non-negative whole number.
+        """
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            raise InputError(f"step: got {step!r}, expected a whole number of at least 0")
+        begin = time.monotonic_ns()
+        try:
+            with scope("step", "step", step=step) as opened:
+                yield opened
+        finally:
+            self._writer.mark(partial(self._finish_step, step, time.monotonic_ns() - begin))
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Log the trainer's own metrics: to the tracking backends (rank 0) and as rows of this run.
+
+        Args:
+            metrics: names to numbers (python, numpy or 0-d tensors). step: the global step.
+        """
+        if self.tracking is not None:
+            self.tracking.log(metrics, step)
+        else:
+            emit(LOG, metrics=metrics, step=step)
+
+    @property
+    def run(self) -> Run:
+        """A reader of this run, as any other process would open it."""
+        self.flush()
+        return Run(self.directory)
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until what was recorded so far can be read. Returns False when the time ran out."""
+        return self._writer.flush(timeout_s)
+
+    def close(self, exit_code: int = 0) -> None:
+        """End the recording: hooks come off, rows are rolled over, backends are finished. Safe to call twice.
+
+        Args:
+            exit_code: 0 for success; it gives a tracked run its status.
+        """
+        global _current
+        with _lock:
+            if self.closed:
+                return
+            self.closed = True
+            if _current is self:
+                _current = None
+        atexit.unregister(self.close)
+        for subscription in self._subscriptions:
+            subscription.close()
+        for recorder in self._recorders:
+            self._isolated("close", recorder.close)
+        self._writer.close()
+        if self.tracking is not None:
+            self.tracking.finish(exit_code)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(exit_code=0 if error is None else 1)
+
+    def __repr__(self) -> str:
+        return f"Session({str(self.directory)!r}, rank={self.rank}, {'closed' if self.closed else 'open'})"
+
+    # -------------------------------------------------------------------------------------- on the training thread
+
+    def _put(self, rows: Rows, scope: Scope, time_ns: int) -> None:
+        if rows is not None:
+            self._writer.put(rows, scope, time_ns)
+
+    def _spend(self, begin_ns: int) -> None:
+        thread = threading.get_ident()
+        self._cost_ns[thread] = self._cost_ns.get(thread, 0) + time.perf_counter_ns() - begin_ns
+
+    def _incident(
+        self, kind: str, where: str, message: str, error: BaseException | None, count: int = 1, off: bool = False
+    ) -> None:
+        row = Incident(
+            kind=kind,
+            where=where,
+            message=message,
+            traceback=_traceback(error),
+            count=count,
+            switched_off=off,
+        )
+        self._put(row, current_scope(), time.monotonic_ns())
+
+    # -------------------------------------------------------------------------------------- in the writer's thread
+
+    def _see(self, rows: list[Row]) -> None:
+        for row in rows:
+            if row.step is not None:
+                kept = self._rows.setdefault(row.step, [])
+                if len(kept) <= ROWS_PER_STEP:
+                    kept.append(row)
+
+    def _sample(self) -> list[Any]:
+        with silenced():
+            samples = [self._isolated("sample", recorder.sample) for recorder in self._recorders]
+        return [rows for rows in samples if rows is not None]
+
+    def _finish_step(self, step: int, duration_ns: int) -> None:
+        rows = self._rows.pop(step, [])
+        for stale in [other for other in self._rows if other < step]:
+            del self._rows[stale]
+        if len(rows) > ROWS_PER_STEP:
+            message = f"step {step} has more than {ROWS_PER_STEP} rows on this rank: its metrics are left out"
+            self._incident("limits", "session.step", message, None)
+            return
+        with silenced():
+            metrics: dict[str, Any] = self._own_cost(duration_ns)
+            for recorder in self._recorders:
+                metrics.update(self._isolated("metrics", partial(recorder.metrics, rows)) or {})
+            values = reduce_metrics(metrics)
+            if self.tracking is not None and values:
+                self.tracking.log(values, step)
+        scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
+        self._put(scalars, current_scope(), time.monotonic_ns())
+
+    def _own_cost(self, step_ns: int) -> dict[str, Metric]:
+        hooks_ns, writer_ns = sum(self._cost_ns.values()), self._writer.cost_ns
+        hooks, writer = hooks_ns - self._billed_ns[0], writer_ns - self._billed_ns[1]
+        self._billed_ns = (hooks_ns, writer_ns)
+        values = (hooks / 1e6, writer / 1e6, hooks / step_ns if step_ns else 0.0)
+        return {key: Metric("mean", value) for key, value in zip(KEYS, values, strict=True)}
+
+    def _isolated(self, what: str, action: Any) -> Any:
+        try:
+            return action()
+        except Exception as error:  # a recorder never reaches training, nor the writer thread
+            _log.exception("a recorder failed in %s; the run goes on", what)
+            self._incident("listener", what, repr(error), error)
+            return None
+
+
+def start(
+    project: str,
+    experiment: str | None = None,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    root: str | os.PathLike[str] = "runs",
+    track: str | Sequence[str] | Tracking | None = None,
+    config: Any = None,
+    recorders: Sequence[str | Recorder] | None = None,
+    rank: int | None = None,
+    world_size: int | None = None,
+    device: Any = None,
+    peaks: Literal["nested", "observe"] = "nested",
+) -> Session:
+    """Begin to record this process. Every rank of a job calls it with the same project and experiment.
+
+    Args:
+        project, experiment: name the run directory ``root/project/experiment``. Without an experiment it is named
+            by the time; then give ``run_dir`` or set ``PROBE_RUN_DIR`` so that all ranks agree.
+        run_dir: the directory itself, used as it is.
+        track: backends for the metrics of each step, such as ``"console,tensorboard"`` or a :class:`Tracking`. Only
+            rank 0 tracks. None: the run directory alone.
+        config: the trainer's configuration, any shape; kept with the run and sent to the backends as parameters.
+        recorders: names out of ``recorders.RECORDERS`` or instances; None takes all.
+        rank, world_size: None asks torch.distributed, then the environment (``RANK``, ``WORLD_SIZE``).
+        device: whose memory is watched; None detects one.
+        peaks: ``"nested"`` gives every scope its exact peak (device counters are reset at scope ends, and what
+            others read of them is folded back); ``"observe"`` never touches the counters.
+
+    Raises:
+        SessionError: this process has an open session already.
+        UnknownNameError: an unknown recorder or backend. BackendError: a backend can't be set up.
+    """
+    global _current
+    if peaks not in ("nested", "observe"):
+        raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
+    with _lock:
+        if _current is not None:
+            raise SessionError(f"this process already records to {_current.directory}; close that session first")
+        rank, world_size = _rank(rank, world_size)
+        found = devices.detect(device)
+        chosen = _recorders(recorders, found, peaks)
+        directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config)
+        tracking = _tracking(track, project, directory, config) if rank == 0 else None
+        _current = Session(
+            directory,
+            chosen,
+            _process(world_size, found),
+            rank=rank,
+            world_size=world_size,
+            tracking=tracking,
+        )
+        return _current
+
+
+def current_session() -> Session | None:
+    """The session that this process has open, or None."""
+    return _current
+
+
+def _recorders(asked: Sequence[str | Recorder] | None, device: Any, peaks: str) -> list[Recorder]:
+    options = {"memory": {"device": device, "peaks": peaks}}
+    names = list(recorders.RECORDERS) if asked is None else asked
+    return [
+        recorders.load(one)(**options.get(one, {})) if isinstance(one, str) else one for one in names
+    ]
+
+
+def _tracking(track: str | Sequence[str] | Tracking | None, project: str, directory: Path, config: Any) -> Tracking | None:
+    if track is None or isinstance(track, Tracking):
+        return track
+    names = [name.strip() for name in track.split(",")] if isinstance(track, str) else list(track)
+    return Tracking(project, directory.name, names, config, directory=directory) if names else None
+
+
+def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        found = (distributed.get_rank(), distributed.get_world_size())
+    else:
+        found = (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
+    return found[0] if rank is None else rank, found[1] if world_size is None else world_size
+
+
+def _process(world_size: int, device: Any) -> Process:
+    return Process(
+        time_ns=time.monotonic_ns(),
+        wall_ns=time.time_ns(),
+        pid=os.getpid(),
+        host=platform.node(),
+        world_size=world_size,
+        device=device.name,
+        device_name=device.description,
+    )
+
+
+def _traceback(error: BaseException | None) -> str | None:
+    import traceback
+
+    return None if error is None else "".join(traceback.format_exception(error))

@@ -1,0 +1,117 @@
+"""What a tracking backend is, which there are, and how one is opened.
+
+A user's own backend is a class with :meth:`Backend.log` and :meth:`Backend.close`, named by its dotted path
+(``"my_package.my_module:MyBackend"``). It is made with one argument, the :class:`Setup`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, cast, runtime_checkable
+
+from probe.errors import BackendError, ProbeError, UnknownNameError
+
+#: Backend by name: where its class is. Nothing is imported before it is asked for.
+BACKENDS: Final[dict[str, str]] = {
+    "console": "probe.tracking.console:Console",
+    "file": "probe.tracking.file:File",
+    "mlflow": "probe.tracking.mlflow:MLflow",
+    "tensorboard": "probe.tracking.tensorboard:TensorBoard",
+}
+
+
+class Values(dict[str, float]):
+    """The numbers of one call of ``log``: a dict of floats that also knows when the call was.
+
+    Attributes:
+        wall_ns: nanoseconds since the epoch. A value that is sent again after a failure keeps its time.
+    """
+
+    __slots__ = ("wall_ns",)
+
+    def __init__(self, values: Mapping[str, float], wall_ns: int) -> None:
+        super().__init__(values)
+        self.wall_ns = wall_ns
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a backend is made from.
+
+    Attributes:
+        project, experiment: as given to ``Tracking``.
+        directory: of the run, absolute; None leaves the place to the backend.
+        report: ``report(about, message)`` tells the user once of something that can't be sent as it is.
+    """
+
+    project: str
+    experiment: str
+    directory: Path | None
+    report: Callable[[str, str], None]
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Two methods, called from one thread at a time. What they raise is reported, and what wasn't sent is sent again.
+
+    The constructor takes a :class:`Setup` and raises when it can't work: set-up is loud. Further members are
+    optional: ``location`` (str: absolute path or URL), ``params(parameters: dict[str, scalar])`` for the flat
+    configuration, and ``flush()``.
+    """
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Send the numbers of one step. May be called again with the same numbers after it has raised.
+
+        Args:
+            values: name to number, NaN and infinities included; in fact :class:`Values`.
+        """
+        ...
+
+    def close(self, exit_code: int) -> None:
+        """Complete the run; ``exit_code`` is 0 for success."""
+        ...
+
+
+def open_backend(name: str, setup: Setup) -> Backend:
+    """The backend of that name, or of that dotted path, ready to be used.
+
+    Raises:
+        UnknownNameError: neither a name of :data:`BACKENDS` nor a dotted path. BackendError: it can't be set up.
+        MissingDependencyError: it needs a package that isn't installed.
+    """
+    make = load_backend(name)
+    try:
+        backend = make(setup)
+    except ProbeError:
+        raise
+    except Exception as error:
+        raise BackendError(f"backend {name!r} can't be set up: {error!r}") from error
+    if not isinstance(backend, Backend):
+        raise BackendError(f"backend {name!r}: got {type(backend).__name__}, expected methods log and close")
+    return backend
+
+
+def load_backend(name: str) -> Callable[[Setup], Backend]:
+    """What makes the backend ``name``, imported.
+
+    Raises:
+        UnknownNameError, BackendError: as :func:`open_backend`.
+    """
+    path = BACKENDS.get(name, name)
+    module, colon, attribute = path.partition(":")
+    if not colon:
+        module, _, attribute = path.rpartition(".")
+    if not module or not attribute:
+        raise UnknownNameError.of("default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"])
+    try:
+        found: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise BackendError(f"backend {name!r} can't be imported: {error!r}") from error
+    if not callable(found):
+        raise BackendError(f"backend {name!r}: got {type(found).__name__}, expected a class")
+    return cast(Callable[[Setup], Backend], found)

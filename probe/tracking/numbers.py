@@ -1,0 +1,162 @@
+"""Numbers of every kind, taken as they are at one moment and made plain floats later.
+
+The trainer's thread only takes: what can change afterwards (a tensor, an array, a Metric) is copied at once, and what
+lies on a device is sent on its way without waiting for it. Making floats is left to the sending thread.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from probe.core.metric import Metric
+from probe.tracking.transfer import Transfer
+
+if TYPE_CHECKING:
+    import torch
+
+#: Sends tensors that lie on devices on their way to the host; see ``transfer.start_transfer``.
+StartTransfer = Callable[[Sequence["torch.Tensor"]], Transfer]
+
+_PLAIN: Final = frozenset({float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_})
+
+
+class Unusable(NamedTuple):
+    """Stands where a value was that isn't one number."""
+
+    why: str
+
+
+class Snapshot:
+    """What one call of ``log`` was given, safe from later changes.
+
+    Attributes:
+        values: name to a number of any kind, or :class:`Unusable`.
+        transfer: brings the values of ``waiting``, in that order, from a device; None where there are none.
+        waiting: their names.
+    """
+
+    __slots__ = ("transfer", "values", "waiting")
+
+    def __init__(self, data: Mapping[str, Any], start: StartTransfer) -> None:
+        self.values: dict[str, Any] = dict(data)
+        self.transfer: Transfer | None = None
+        self.waiting: list[str] = []
+        on_device: list[torch.Tensor] = []
+        for name, value in self.values.items():
+            if type(value) in _PLAIN:
+                continue
+            frozen = self.values[name] = _freeze(value)
+            if frozen is value and _is_tensor(value):
+                self.waiting.append(name)
+                on_device.append(value)
+        if on_device:
+            self._send(on_device, start)
+
+    def _send(self, on_device: list[torch.Tensor], start: StartTransfer) -> None:
+        try:
+            self.transfer = start(on_device)
+        except Exception as error:  # a lost device must not reach training through its logging
+            for name in self.waiting:
+                self.values[name] = Unusable(f"it can't be copied from its device: {error!r}")
+        else:
+            for name in self.waiting:
+                self.values[name] = None  # let go of the device's memory
+
+    def ready(self) -> bool:
+        """Whether :meth:`floats` would wait for nothing."""
+        return self.transfer is None or self.transfer.ready()
+
+    def floats(self) -> tuple[dict[str, float], dict[str, str]]:
+        """The numbers, and why the rest are none, each by name."""
+        if self.transfer is not None:
+            self._arrive(self.transfer)
+        good: dict[str, float] = {}
+        bad: dict[str, str] = {}
+        for name, value in self.values.items():
+            try:
+                good[name] = value if type(value) is float else to_float(value)
+            except (TypeError, ValueError, OverflowError) as error:
+                bad[name] = str(error)
+        return good, bad
+
+    def _arrive(self, transfer: Transfer) -> None:
+        self.transfer = None
+        try:
+            arrived: Sequence[Any] = transfer.read()
+        except Exception as error:  # the device may have failed since; its values are missing, the others are not
+            arrived = [Unusable(f"it couldn't be read from its device: {error!r}")] * len(self.waiting)
+        self.values.update(zip(self.waiting, arrived, strict=True))
+
+
+def to_float(value: Any) -> float:
+    """A number of any kind as a Python float: python, numpy, Decimal, Fraction, a Metric, a tensor of one element.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it isn't one number, or no float can hold it; the message says so.
+
+    >>> to_float(np.float32(0.5)), to_float(Metric("mean", [1, 2])), to_float(True)
+    (0.5, 1.5, 1.0)
+    >>> to_float("0.5")
+    Traceback (most recent call last):
+    TypeError: got str, expected a number
+    """
+    if type(value) not in _PLAIN:
+        value = _freeze(value)
+        if isinstance(value, Unusable):
+            raise TypeError(value.why)
+        if _is_tensor(value):
+            value = value.item()
+    number = float(value)
+    if math.isinf(number) and value != number:  # such as Decimal("1e400")
+        raise OverflowError(f"got {value!r}, which no float can hold")
+    return number
+
+
+def _freeze(value: Any) -> Any:
+    """``value`` as it is now: something immutable, :class:`Unusable`, or a tensor on a device, unchanged."""
+    try:
+        if isinstance(value, Metric):
+            return value.aggregate()
+        if _is_tensor(value):
+            return _freeze_tensor(value)
+        if isinstance(value, np.ndarray | np.generic):
+            return _freeze_array(value)
+    except Exception as error:  # odd subclasses of tensors and arrays raise what they like
+        return Unusable(f"it can't be read: {error!r}")
+    if not hasattr(value, "__float__"):
+        return Unusable(f"got {type(value).__name__}, expected a number")
+    return value
+
+
+def _is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")  # nobody has a tensor who hasn't imported torch
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _freeze_tensor(tensor: torch.Tensor) -> Any:
+    if hasattr(tensor, "placements"):
+        return Unusable("got a DTensor, whose value takes a collective to read; log its full_tensor()")
+    if tensor.numel() != 1:
+        return Unusable(f"got a tensor of shape {tuple(tensor.shape)}, expected one element")
+    if tensor.is_complex():
+        return Unusable("got a complex tensor, expected a real number")
+    return tensor.item() if tensor.device.type == "cpu" else tensor
+
+
+def _freeze_array(array: np.ndarray[Any, Any] | np.generic) -> Any:
+    if array.size != 1:
+        return Unusable(f"got an array of shape {array.shape}, expected one element")
+    if np.ma.is_masked(array):
+        return Unusable("got a masked value, expected a number")
+    if array.dtype.kind in "biuf":
+        return array.reshape(-1)[0].item()  # of a longdouble that's the longdouble itself
+    if array.dtype.kind == "O":
+        return _freeze(array.item())
+    if array.dtype.name.startswith(("bfloat16", "float")):  # ml_dtypes
+        return float(array.reshape(()))
+    return Unusable(f"got numpy {array.dtype.name}, expected a real number")

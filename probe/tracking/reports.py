@@ -1,0 +1,75 @@
+"""What went wrong with the tracking, told once a kind and counted from then on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+
+from probe.records import Incident
+
+_log = logging.getLogger("probe.tracking")
+
+
+class Reports:
+    """Warnings that don't flood: the first of each kind is logged and becomes an ``Incident``, later ones are counted.
+
+    Args:
+        on_incident: is given each Incident, on whatever thread it happened; what it raises is logged and ignored.
+    """
+
+    def __init__(self, on_incident: Callable[[Incident], None] | None = None) -> None:
+        self._on_incident = on_incident
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str, str], int] = {}
+        self._told: dict[tuple[str, str, str], int] = {}
+
+    def tell(
+        self,
+        kind: str,
+        where: str,
+        message: str,
+        *,
+        about: str = "",
+        count: int = 1,
+        error: BaseException | None = None,
+    ) -> None:
+        """Report something.
+
+        Args:
+            kind: "backend", "value", "name", "step" or "dropped_rows". where: backend, or "tracking".
+            about: tells things of one kind and place apart, such as the metric's name.
+            count: how often it has happened since the last report.
+        """
+        key = (kind, where, about)
+        with self._lock:
+            seen = self._counts.get(key, 0)
+            self._counts[key] = seen + count
+            if seen:
+                return
+            self._told[key] = count
+        self._publish(kind, where, message, count, error)
+
+    def count(self, kind: str, where: str, about: str = "") -> int:
+        """How often that has happened so far."""
+        return self._counts.get((kind, where, about), 0)
+
+    def close(self) -> None:
+        """Tell of everything that has happened more often than was told."""
+        with self._lock:
+            more = {key: count - self._told[key] for key, count in self._counts.items()}
+            self._told = dict(self._counts)
+        for (kind, where, about), count in more.items():
+            if count:
+                self._publish(kind, where, f"{about or kind}: {count} more since the first report", count, None)
+
+    def _publish(self, kind: str, where: str, message: str, count: int, error: BaseException | None) -> None:
+        _log.warning("%s: %s", where, message)
+        if self._on_incident is None:
+            return
+        trace = None if error is None else "".join(traceback.format_exception(error))
+        try:
+            self._on_incident(Incident(kind=kind, where=where, message=message, traceback=trace, count=count))
+        except Exception:  # reporting a trouble must not make another
+            _log.exception("on_incident failed; training goes on")

@@ -1,0 +1,278 @@
+"""A made-up but consistent run on disk: what several ranks would have written, row by row.
+
+``write_run`` puts any rows into the run layout; ``sample_rows`` makes a rich run to look at. The story it tells is
+always the same: rank 1 is the straggler, step 3 has one micro-batch over its cap, and that one makes the memory peak.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from probe.records import (
+    GIB,
+    Call,
+    Incident,
+    Memory,
+    MicroBatch,
+    Padding,
+    Process,
+    Reduction,
+    Row,
+    Scalar,
+)
+
+WALL_NS = 1_790_000_000_000_000_000
+CAP = 4096
+MS = 1_000_000
+
+
+def process(rank: int, world_size: int = 2, device: str = "cuda:0", name: str = "Made-up 80 GB") -> Process:
+    """The first row of a rank's file; monotonic clocks of ranks start at unlike times."""
+    return Process(
+        rank=rank,
+        time_ns=clock(rank),
+        wall_ns=WALL_NS,
+        pid=100 + rank,
+        host="node-0",
+        world_size=world_size,
+        device=device,
+        device_name=name,
+    )
+
+
+def clock(rank: int) -> int:
+    """What the monotonic clock of a rank reads when the run starts."""
+    return (rank + 1) * 10**12
+
+
+def write_run(
+    directory: Path,
+    rows: Mapping[int, Iterable[Row]],
+    *,
+    project: str = "arithmetic",
+    experiment: str = "grpo-small",
+    processes: Mapping[int, Process] | None = None,
+) -> Path:
+    """Write ``run.json`` and one file for each rank; returns ``directory``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    info = {
+        "schema_version": 1,
+        "project": project,
+        "experiment": experiment,
+        "config": {"train_batch_size": 64},
+        "host": "node-0",
+        "versions": {"probe": "0.1.0", "torch": "2.13.0", "python": "3.11.2"},
+        "started_at": "2026-09-21T14:13:20+00:00",
+    }
+    (directory / "run.json").write_text(json.dumps(info))
+    for rank, own in rows.items():
+        first = (processes or {}).get(rank) or process(rank, world_size=len(rows))
+        lines = [msgspec.json.encode(row) for row in (first, *own)]
+        (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    return directory
+
+
+def sample_rows(
+    ranks: int = 4, steps: int = 12, *, seed: int = 0, accelerator: bool = True, actor: str = "actor"
+) -> dict[int, list[Row]]:
+    """Rows of ``ranks`` ranks over ``steps`` steps, the same for the same ``seed``."""
+    return {rank: _Rank(rank, ranks, seed, accelerator, actor).steps(steps) for rank in range(ranks)}
+
+
+class _Rank:
+    """One rank's storyteller: its clock, its scopes, and the rows so far."""
+
+    def __init__(self, rank: int, ranks: int, seed: int, accelerator: bool, actor: str) -> None:
+        self.random = random.Random(seed * 1000 + rank)
+        self.rank, self.ranks, self.accelerator, self.actor = rank, ranks, accelerator, actor
+        self.now = clock(rank) + 5 * MS
+        self.rows: list[Row] = []
+        self.scopes, self.batches = 0, 0
+        self.unit = GIB if accelerator else GIB // 40
+        self.base = 18 * self.unit
+
+    def steps(self, count: int) -> list[Row]:
+        for step in range(count):
+            self.step(step)
+        if self.rank == 0:
+            self.add(
+                Incident(kind="backend", where="mlflow", message="log failed: connection refused", step=4, count=3)
+            )
+            self.add(Incident(kind="dropped_rows", where="memory", message="dropped 17 rows", step=7, count=17))
+        return self.rows
+
+    def add(self, row: Row, **stamp: object) -> None:
+        for name, value in {"rank": self.rank, "time_ns": self.now, **stamp}.items():
+            setattr(row, name, value)
+        self.rows.append(row)
+
+    def step(self, step: int) -> None:
+        stamp = {"step": step}
+        outer, begin = self.open("step", "step", None, stamp, self.base)
+        lengths = self.lengths(step)
+        self.pad(lengths, stamp)
+        peaks = [
+            self.phase("rollout", "rollout", outer, stamp, 14, 350 + self.random.randrange(120)),
+            self.phase("reward", "reward", outer, stamp, 0.5, 30),
+            self.batch("old_log_prob", outer, stamp, lengths, 5.0),
+            self.phase("adv", None, outer, stamp, 0.8, 12),
+            self.batch("update_actor", outer, stamp, lengths, 9.0),
+        ]
+        self.close("step", "step", None, stamp, outer, begin, max(peaks))
+        self.reductions(step)
+
+    def lengths(self, step: int) -> list[int]:
+        mean = 620 + 110 * (self.rank == 1) + 9 * step
+        return [max(24, int(self.random.gauss(mean, 280))) for _ in range(32)]
+
+    def cuts(self, step: int, lengths: list[int]) -> list[list[int]]:
+        """First-fit under the cap; the story's one loose micro-batch goes over it."""
+        cap = CAP + 900 * (step == 3 and self.rank == 1)
+        bins: list[list[int]] = []
+        for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            home = next((b for b in bins if sum(lengths[i] for i in b) + lengths[index] <= cap), None)
+            bins.append([index]) if home is None else home.append(index)
+        return bins + [[] for _ in range(8 - len(bins))]
+
+    def open(self, kind: str, name: str, parent: int | None, stamp: dict, allocated: float) -> tuple[int, int]:
+        self.scopes += 1
+        self.memory("enter", kind, name, parent, self.scopes, stamp, allocated)
+        self.now += MS // 4
+        return self.scopes, self.now
+
+    def memory(self, edge: str, kind: str, name: str, parent: int | None, scope: int, stamp: dict, now: float, **more):
+        gpu = self.accelerator
+        row = Memory(
+            edge=edge,
+            kind=kind,
+            name=name,
+            parent_id=parent,
+            device="cuda:0" if gpu else "cpu",
+            source="cuda" if gpu else "process_rss",
+            allocated_bytes=int(now),
+            reserved_bytes=int(now * 1.12) if gpu else None,
+            device_total_bytes=80 * GIB if gpu else 8 * GIB,
+            device_used_bytes=int(now * 1.12 + 2 * GIB) if gpu else None,
+            not_torch_bytes=2 * GIB if gpu else None,
+            process_rss_bytes=3 * GIB,
+            **more,
+        )
+        self.add(row, scope_id=scope, scope=name, **stamp)
+
+    def close(
+        self, kind: str, name: str, parent: int | None, stamp: dict, scope: int, begin: int, peak: float
+    ) -> float:
+        duration = self.now - begin
+        self.memory(
+            "leave",
+            kind,
+            name,
+            parent,
+            scope,
+            stamp,
+            self.base,
+            peak_allocated_bytes=int(peak),
+            peak_reserved_bytes=int(peak * 1.12) if self.accelerator else None,
+            peak_kind="exact" if self.accelerator else "at_least",
+            host_duration_ns=duration,
+        )
+        call = Call(point=f"scope.{kind}", name=name, begin_ns=begin, duration_ns=duration)
+        self.add(call, scope_id=scope, scope=name, **stamp)
+        self.now += MS // 5
+        return peak
+
+    def phase(
+        self, name: str, role: str | None, parent: int, stamp: dict, extra: float, duration_ms: float
+    ) -> float:
+        stamp = {**stamp, "role": role, "phase": name}
+        scope, begin = self.open("phase", name, parent, stamp, self.base)
+        self.now += int(duration_ms * MS)
+        return self.close("phase", name, parent, stamp, scope, begin, self.base + extra * self.unit)
+
+    def batch(self, name: str, parent: int, stamp: dict, lengths: list[int], gib_per_cap: float) -> float:
+        stamp = {**stamp, "role": self.actor, "phase": name}
+        cuts = self.cuts(stamp["step"], lengths)
+        scope, begin = self.open("phase", name, parent, stamp, self.base + 2 * self.unit)
+        self.batches += 1
+        for index, cut in enumerate(cuts):
+            self.add(_micro_batch(self.batches, len(cuts), [lengths[i] for i in cut], cut), micro_batch=index, **stamp)
+        peaks = [self.micro(name, scope, stamp, i, [lengths[j] for j in cut], gib_per_cap) for i, cut in enumerate(cuts)]
+        return self.close("phase", name, parent, stamp, scope, begin, max(peaks))
+
+    def micro(self, name: str, parent: int, stamp: dict, index: int, lengths: list[int], gib: float) -> float:
+        stamp = {**stamp, "micro_batch": index}
+        tokens = sum(lengths)
+        scope, begin = self.open("micro_batch", f"micro_batch {index}", parent, stamp, self.base + 2 * self.unit)
+        self.now += int(tokens * (gib / 9) * 0.02 * MS) + MS
+        peak = self.base + (2 + gib * (tokens / CAP) * 3.2) * self.unit
+        return self.close("micro_batch", f"micro_batch {index}", parent, stamp, scope, begin, peak)
+
+    def pad(self, lengths: list[int], stamp: dict) -> None:
+        rows, valid, imposed = len(lengths), sum(lengths), 2048
+        longest = min(max(lengths), imposed)
+        causes = {"longest_row": rows * longest - valid, "imposed_width": rows * (imposed - longest)}
+        for field, width in {"input_ids": 8, "position_ids": 8, "response_mask": 1}.items():
+            for cause, tokens in causes.items():
+                row = Padding(
+                    batch_id=stamp["step"] + 1,
+                    source="data_proto.collate",
+                    field=field,
+                    cause=cause,
+                    tokens=tokens,
+                    bytes=tokens * width,
+                    rectangle_tokens=rows * imposed,
+                    valid_tokens=valid,
+                    rows=rows,
+                    width_tokens=imposed,
+                )
+                self.add(row, **stamp)
+
+    def reductions(self, step: int) -> None:
+        loss = [0.9 / (step + 1) + self.random.random() * 0.1 for _ in range(8)]
+        for key, reducer, value in (
+            ("actor/pg_loss", "mean", sum(loss) / 8),
+            ("actor/grad_norm_max", "max", max(loss)),
+            ("timing/update_actor", "min", min(loss)),
+        ):
+            row = Reduction(
+                key=key,
+                reducer=reducer,
+                chosen_by="name",
+                count=8,
+                smallest=min(loss),
+                largest=max(loss),
+                nan_count=int(step == 5 and key == "actor/pg_loss"),
+                value=value,
+            )
+            self.add(row, step=step)
+        for key, value in (
+            ("probe/cost/hooks_ms", 1.9 + 0.4 * self.random.random()),
+            ("probe/cost/writer_cpu_ms", 5.2 + self.random.random()),
+            ("probe/cost/overhead_ratio", 0.0015 + 0.0004 * self.random.random()),
+        ):
+            self.add(Scalar(key=key, value=value, source="probe"), step=step)
+        reward = 0.1 + 0.06 * step
+        self.add(Scalar(key="critic/rewards/mean", value=reward, source="user"), step=step)
+
+
+def _micro_batch(batch_id: int, count: int, lengths: list[int], indices: list[int]) -> MicroBatch:
+    tokens = sum(lengths)
+    return MicroBatch(
+        batch_id=batch_id,
+        micro_batches=count,
+        sequences=len(lengths),
+        lengths=lengths,
+        indices=indices,
+        tokens=tokens,
+        width_tokens=max(lengths, default=0),
+        cap_tokens=CAP,
+        utilisation_ratio=tokens / CAP,
+        over_cap=tokens > CAP,
+        workload=float(sum(24_576 * n + n * n for n in lengths)),
+        source="seqlen_balancing.rearrange_micro_batches",
+    )
