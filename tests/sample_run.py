@@ -115,7 +115,7 @@ class _Rank:
         stamp = {"step": step}
         outer, begin = self.open("step", "step", None, stamp, self.base)
         lengths = self.lengths(step)
-        self.pad(lengths, stamp)
+        self.padding("data_proto.from_dict", lengths, step + 1, stamp)
         peaks = [
             self.phase("rollout", "rollout", outer, stamp, 14, 350 + self.random.randrange(120)),
             self.phase("reward", "reward", outer, stamp, 0.5, 30),
@@ -128,7 +128,7 @@ class _Rank:
 
     def lengths(self, step: int) -> list[int]:
         mean = 620 + 110 * (self.rank == 1) + 9 * step
-        return [max(24, int(self.random.gauss(mean, 280))) for _ in range(32)]
+        return [min(2048, max(24, int(self.random.gauss(mean, 280)))) for _ in range(32)]
 
     def cuts(self, step: int, lengths: list[int]) -> list[list[int]]:
         """First-fit under the cap; the story's one loose micro-batch goes over it."""
@@ -201,6 +201,9 @@ class _Rank:
         self.batches += 1
         for index, cut in enumerate(cuts):
             self.add(_micro_batch(self.batches, len(cuts), [lengths[i] for i in cut], cut), micro_batch=index, **stamp)
+        for index, cut in enumerate(cuts):
+            stamp_mb = {**stamp, "micro_batch": index}
+            self.padding("seqlen_balancing.partition", [lengths[i] for i in cut], 10_000 + 10 * scope + index, stamp_mb)
         peaks = [self.micro(name, scope, stamp, i, [lengths[j] for j in cut], gib_per_cap) for i, cut in enumerate(cuts)]
         return self.close("phase", name, parent, stamp, scope, begin, max(peaks))
 
@@ -212,15 +215,16 @@ class _Rank:
         peak = self.base + (2 + gib * (tokens / CAP) * 3.2) * self.unit
         return self.close("micro_batch", f"micro_batch {index}", parent, stamp, scope, begin, peak)
 
-    def pad(self, lengths: list[int], stamp: dict) -> None:
+    def padding(self, source: str, lengths: list[int], batch_id: int, stamp: dict) -> None:
         rows, valid, imposed = len(lengths), sum(lengths), 2048
-        longest = min(max(lengths), imposed)
+        longest = max(lengths, default=0)
         causes = {"longest_row": rows * longest - valid, "imposed_width": rows * (imposed - longest)}
+        causes = causes if rows else {"none": 0}
         for field, width in {"input_ids": 8, "position_ids": 8, "response_mask": 1}.items():
             for cause, tokens in causes.items():
                 row = Padding(
-                    batch_id=stamp["step"] + 1,
-                    source="data_proto.collate",
+                    batch_id=batch_id,
+                    source=source,
                     field=field,
                     cause=cause,
                     tokens=tokens,

@@ -168,7 +168,7 @@ def slope_bytes_per_token(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["role", "phase", "bytes_per_token", "base_bytes", "micro_batches"])
 
 
-def timeline(run: Run, rank: int | None = None, points: int = POINTS) -> pd.DataFrame:
+def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFrame:
     """Memory of one rank over time.
 
     Args:

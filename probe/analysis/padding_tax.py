@@ -1,7 +1,9 @@
 """What part of the batches is padding, and why it is there.
 
 Each (batch, field) has its own ledger whose causes sum exactly to rectangle − valid tokens. Fields of one batch repeat
-the same tokens, so tokens are counted on one field of a batch, its widest; bytes are counted on all of them.
+the same tokens, so tokens are counted on one field of a batch, its widest; bytes are counted on all of them. The same
+tokens are also told of at different moments, when a batch is put together and when it is cut: like the recorder's
+metrics, all but :func:`by_source` look at the micro-batches of a (rank, step) that has any, else at its batches.
 """
 
 from __future__ import annotations
@@ -13,18 +15,29 @@ import pandas as pd
 if TYPE_CHECKING:
     from probe.run.reader import Run
 
+_PARTITION: Final = "seqlen_balancing.partition"
+
+_CHOSEN: Final = f"""
+with cut as (select distinct rank, step from padding where source = '{_PARTITION}'),
+chosen as (
+  select padding.* from padding left join cut
+    on padding.rank = cut.rank and padding.step is not distinct from cut.step
+  where source = '{_PARTITION}' or cut.rank is null
+)
+"""
+
 # The widest field of a batch; of equals "input_ids", then the first by name.
 _LEDGER: Final = """
-with fields as (
+, fields as (
   select rank, batch_id, step, source, field, max(rectangle_tokens) as rectangle
-  from padding group by all
+  from chosen group by all
 ), widest as (
   select * from fields qualify row_number() over (
     partition by rank, batch_id, step, source order by rectangle desc, field <> 'input_ids', field) = 1
 ), ledger as (
-  select padding.* from padding semi join widest
-    on padding.rank = widest.rank and padding.batch_id = widest.batch_id and padding.field = widest.field
-   and padding.source = widest.source and padding.step is not distinct from widest.step
+  select chosen.* from chosen semi join widest
+    on chosen.rank = widest.rank and chosen.batch_id = widest.batch_id and chosen.field = widest.field
+   and chosen.source = widest.source and chosen.step is not distinct from widest.step
 )
 """
 
@@ -35,7 +48,8 @@ def by_step(run: Run) -> pd.DataFrame:
     The tokens of a step's rows sum to rectangle_tokens − valid_tokens. Valid tokens are no row of their own.
     """
     return run.sql(
-        _LEDGER
+        _CHOSEN
+        + _LEDGER
         + """
         , batches as (
           select step, sum(rectangle) as rectangle_tokens, sum(valid) as valid_tokens from (
@@ -75,8 +89,9 @@ def ratios(run: Run) -> pd.DataFrame:
 def by_field(run: Run) -> pd.DataFrame:
     """Bytes of padding by field and cause over the whole run: field, cause, bytes, tokens; largest field first."""
     return run.sql(
-        """
-        select field, cause, sum(bytes)::bigint as bytes, sum(tokens)::bigint as tokens from padding
+        _CHOSEN
+        + """
+        select field, cause, sum(bytes)::bigint as bytes, sum(tokens)::bigint as tokens from chosen
         where cause <> 'none' group by field, cause having sum(bytes) > 0
         order by sum(sum(bytes)) over (partition by field) desc, field, bytes desc
         """
@@ -86,7 +101,8 @@ def by_field(run: Run) -> pd.DataFrame:
 def by_source(run: Run) -> pd.DataFrame:
     """Where padded batches are formed: source, batches, padding_tokens, rectangle_tokens, ratio; worst first."""
     return run.sql(
-        _LEDGER
+        "with chosen as (select * from padding)"
+        + _LEDGER
         + """
         select source, count(*) as batches, sum(padding)::bigint as padding_tokens,
                sum(rectangle)::bigint as rectangle_tokens, sum(padding) / nullif(sum(rectangle), 0) as ratio

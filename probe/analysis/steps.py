@@ -76,7 +76,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
     return pd.DataFrame({"label": label, "step": [int(row["step"]) for row in rows]})
 
 
-def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 4000) -> pd.DataFrame:
+def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 1500) -> pd.DataFrame:
     """Phases of one step on every rank, on one clock.
 
     Args:

@@ -34,7 +34,7 @@ _ROUNDS: Final = """
 with cut as (
   select *, dense_rank() over (partition by rank, step, phase order by batch_id) as round from micro_batches
 ), per_batch as (
-  select rank, step, phase, round, sum(tokens) as tokens, max(tokens) as largest, avg(tokens) as mean,
+  select rank, step, phase, round, sum(tokens)::bigint as tokens, max(tokens) as largest, avg(tokens) as mean,
          count(*) as micro_batches, sum(over_cap::int) as over_cap
   from cut group by all
 ), per_slot as (
@@ -43,11 +43,11 @@ with cut as (
 ), waits as (
   select step, phase, round, sum(largest) / nullif(sum(mean), 0) as lockstep_ratio from per_slot group by all
 ), rounds as (
-  select step, phase, round, count(*) as ranks, sum(tokens) as tokens,
+  select step, phase, round, count(*) as ranks, sum(tokens)::bigint as tokens,
          max(tokens) / nullif(avg(tokens), 0) as over_ranks_ratio,
          max(largest / nullif(mean, 0)) as over_micro_batches_ratio,
          arg_max(rank, tokens) as straggler, max(tokens) as straggler_tokens, avg(tokens) as mean_tokens,
-         max(micro_batches) as micro_batches, sum(over_cap) as over_cap
+         max(micro_batches) as micro_batches, sum(over_cap)::bigint as over_cap
   from per_batch group by all
 )
 """
@@ -104,7 +104,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
     frame = frame.sort_values(["worst", "step", "round"], ascending=[False, True, True], kind="stable").head(limit)
     repeated = frame["round"].max() > 1
     label = [
-        f"{_step(one.step)}{'' if one.phase is None else f' · {one.phase}'}"
+        f"{_step(one.step)}{'' if pd.isna(one.phase) else f' · {one.phase}'}"
         f"{f' · batch {one.round}' if repeated else ''} · {one.worst:.2f}×"
         for one in frame.itertuples()
     ]
@@ -181,4 +181,4 @@ def totals(run: Run) -> pd.DataFrame:
 
 
 def _step(step: float | None) -> str:
-    return "outside steps" if step is None or pd.isna(step) else f"step {int(step)}"
+    return "outside steps" if pd.isna(step) else f"step {int(step)}"

@@ -193,16 +193,16 @@ class Metric:
     def _add(self, numbers: list[float], weights: list[float] | None) -> None:
         if not numbers:
             return
-        nan_count = sum(map(math.isnan, numbers))
-        known = [number for number in numbers if not math.isnan(number)] if nan_count else numbers
+        plain = exact_sum(numbers)
+        known = [one for one in numbers if not math.isnan(one)] if math.isnan(plain) else numbers
         if weights is None:
-            self.total += exact_sum(numbers)
+            self.total += plain
             self.weight += len(numbers)
         else:
             self.total += exact_sum([n * w for n, w in zip(numbers, weights, strict=True) if w])
             self.weight += exact_sum(weights)
         self.count += len(numbers)
-        self.nan_count += nan_count
+        self.nan_count += len(numbers) - len(known)
         if known:
             self._widen(min(known), max(known))
 
@@ -222,6 +222,8 @@ class Metric:
 
     __hash__ = None  # type: ignore[assignment]  # mutable, as a list is
 
+
+_FLOATS: Final = frozenset({float})
 
 #: The order in which the documented rule looks into a key; what holds neither is averaged.
 _NAMED: Final = (AggregationType.MAX, AggregationType.MIN)
@@ -362,6 +364,9 @@ def numbers_of(values: Any, where: str) -> list[float]:
 
 def _flatten(value: Any, where: str, into: list[float]) -> None:
     if isinstance(value, list | tuple):
+        if _FLOATS.issuperset(map(type, value)):
+            into.extend(value)
+            return
         for one in value:
             if type(one) is float:
                 into.append(one)

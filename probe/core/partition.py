@@ -7,15 +7,15 @@ that hold single numbers are never made, and who went where is worked out once, 
 
 from __future__ import annotations
 
+import bisect
 import heapq
-import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from probe.errors import CapacityError, InputError, InputTypeError, ShapeError
+from probe.errors import InputError, InputTypeError, ShapeError
 
 if TYPE_CHECKING:
     import torch
@@ -121,6 +121,140 @@ def greedy_partition(seqlen_list: Lengths, k_partitions: int, equal_size: bool) 
     return _lists(weights, parts, k_partitions)
 
 
+def get_group_balanced_partitions(
+    seqlen_list: Lengths, uid_list: Sequence[Hashable] | Array, k_partitions: int
+) -> list[list[int]]:
+    """Balance like :func:`karmarkar_karp`, with rows of the same uid in the same part.
+
+    Keeps the responses to one prompt together, where a group baseline needs them on one rank.
+
+    Args:
+        seqlen_list: length of each row. uid_list: the group of each row; rows of one group needn't be neighbours.
+        k_partitions: number of parts, at most the number of different uids.
+
+    Raises:
+        InputError: more parts than groups. ShapeError: as many uids as lengths are expected.
+
+    >>> get_group_balanced_partitions([5, 1, 5, 1, 3], ["a", "b", "a", "b", "c"], 2)
+    [[0, 2], [1, 3, 4]]
+    """
+    weights = as_weights(seqlen_list, "seqlen_list")
+    if len(uid_list) != len(weights):
+        raise ShapeError(f"uid_list: got {len(uid_list)} uids for {len(weights)} lengths")
+    groups: dict[Hashable, list[int]] = {}
+    for row, uid in enumerate(uid_list.tolist() if isinstance(uid_list, np.ndarray) else uid_list):
+        groups.setdefault(uid, []).append(row)
+    if not 1 <= k_partitions <= len(groups):
+        raise InputError(f"k_partitions: got {k_partitions}, expected 1 to {len(groups)}, the number of different uids")
+    members = list(groups.values())
+    sums = [sum(weights[row].item() for row in rows) for rows in members]
+    parts = karmarkar_karp(sums, k_partitions, equal_size=False)
+    return [sorted(row for group in part for row in members[group]) for part in parts]
+
+
+# ---------------------------------------------------------------------------------------------------- under a cap
+
+
+def pack(tokens: Ints, weights: Array, cap: int, at_least: int) -> list[list[int]]:
+    """Parts whose ``tokens`` stay within ``cap`` and whose ``weights`` are balanced: as few as can be found.
+
+    The number of parts goes up from a lower bound (Martello and Toth's L2) until a balanced partition fits. Where that
+    takes long, best-fit decreasing limits the search from above if tokens are what is balanced.
+
+    Args:
+        tokens: of each unit; each must fit alone. weights: what is balanced, often ``tokens`` itself.
+        at_least: number of parts to start from; at most one part for each unit is made.
+    """
+    n = len(tokens)
+    lowest = min(n, max(at_least, fewest_parts(tokens, cap)))
+    for count in range(lowest, min(lowest + 8, n + 1)):
+        parts = _fitting(tokens, weights, cap, count)
+        if parts is not None:
+            return parts
+    lowest = min(lowest + 8, n)
+    packed = _best_fit(tokens, cap) if weights is tokens else [[row] for row in range(n)]
+    if len(packed) < lowest:
+        return _split_up(weights, packed, lowest)
+    return _search(tokens, weights, cap, lowest, packed)
+
+
+def _search(tokens: Ints, weights: Array, cap: int, low: int, found: list[list[int]]) -> list[list[int]]:
+    """Steps that double, then halve: the first balanced partition that fits into fewer parts than ``found``."""
+    high, step = len(found), 1
+    while low < high:
+        count = min(low + step - 1, high - 1)
+        parts = _fitting(tokens, weights, cap, count)
+        if parts is None:
+            low, step = count + 1, step * 2
+        else:
+            found, high, step = parts, count, 1
+    return found
+
+
+def pack_into(tokens: Ints, weights: Array, cap: int, count: int, fitting: list[list[int]]) -> list[list[int]]:
+    """Exactly ``count`` parts within the cap, at least ``len(fitting)``, given a partition that fits."""
+    if count == len(fitting):
+        return fitting
+    return _fitting(tokens, weights, cap, count) or _split_up(weights, fitting, count)
+
+
+def fewest_parts(tokens: Ints, cap: int) -> int:
+    """No packing under ``cap`` has fewer parts: Martello and Toth's bound L2 (1990).
+
+    What is above half the cap needs a part of its own, and what is left beside it can take only what is small enough.
+    """
+    if not len(tokens):
+        return 0
+    ranked = np.sort(tokens)
+    running = np.concatenate(([0], np.cumsum(ranked)))
+    half = int(np.searchsorted(ranked, cap / 2, side="right"))
+    begin = np.concatenate(([0], np.flatnonzero(np.diff(ranked[:half])) + 1)) if half else np.zeros(1, np.int64)
+    least = ranked[begin] if half else np.zeros(1, np.int64)
+    alone = np.searchsorted(ranked, cap - least, side="right")  # from here on nothing of `least` fits beside
+    beside = (alone - half) * cap - (running[alone] - running[half])
+    rest = np.maximum(running[half] - running[begin] - beside, 0)
+    bound = len(ranked) - half + -(-rest // cap)
+    return max(1, int(bound.max()))
+
+
+def _fitting(tokens: Ints, weights: Array, cap: int, count: int) -> list[list[int]] | None:
+    parts = _balanced(weights, count, equal_size=False)
+    return None if _sums(tokens, parts, count).max() > cap else _lists(weights, parts, count)
+
+
+def _best_fit(tokens: Ints, cap: int) -> list[list[int]]:
+    """Best-fit decreasing: each unit, largest first, into the fullest part that can take it."""
+    parts: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # (room left, part), ascending
+    order = np.argsort(-tokens, kind="stable")
+    for row, need in zip(order.tolist(), tokens[order].tolist(), strict=True):
+        place = bisect.bisect_left(room, (need, -1))
+        if place < len(room):
+            left, part = room.pop(place)
+        else:
+            left, part = cap, len(parts)
+            parts.append([])
+        parts[part].append(row)
+        bisect.insort(room, (left - need, part))
+    return [sorted(part) for part in parts]
+
+
+def _split_up(weights: Array, parts: list[list[int]], count: int) -> list[list[int]]:
+    """``count`` parts out of fewer: the heaviest part of several units is cut into two, again and again."""
+    heap = [_cuttable(weights, part) for part in parts]
+    heapq.heapify(heap)
+    while len(heap) < count:
+        _, _, part = heapq.heappop(heap)
+        for half in karmarkar_karp(weights[part], 2, equal_size=False):
+            heapq.heappush(heap, _cuttable(weights, [part[row] for row in half]))
+    return sorted(part for _, _, part in heap)
+
+
+def _cuttable(weights: Array, part: list[int]) -> tuple[bool, float, list[int]]:
+    """Sorts parts of several units first, heaviest first."""
+    return len(part) < 2, -weights[part].sum().item(), part
+
+
 def _checked(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> Array:
     weights = as_weights(seqlen_list, "seqlen_list")
     if isinstance(k_partitions, bool) or not isinstance(k_partitions, int | np.integer):
@@ -141,6 +275,8 @@ def _checked(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> Array
 
 def as_weights(values: Lengths, argument: str) -> Array:
     """``values`` as a 1-D array of int64 or float64, checked to be finite and not negative."""
+    if hasattr(values, "detach"):  # a tensor, possibly on a device
+        values = values.detach().cpu().numpy()
     try:
         weights = np.asarray(values)
     except ValueError as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 import torch
@@ -51,8 +51,7 @@ def logprobs_from_logits(
         logits: (*, V), floating point. labels: (*), integers in [0, V).
         inplace_backward: write the gradient into the logits' own memory. The exact path does so only where
             nobody else can see it: no leaf, no view, held by no variable and by no other operation of the
-                graph. With
-            flash-attention that is the caller's promise, as documented.
+            graph. With flash-attention that is the caller's promise, as documented.
         ignore_index: where a label equals it the result and the gradient are 0.
 
     Returns:
@@ -71,8 +70,8 @@ def logprobs_from_logits(
     flash = _flash_cross_entropy() if logits.is_cuda and logits.numel() else None
     if flash is not None:
         return _flash_logprobs(flash, logits, labels, inplace_backward, ignore_index)
-    return cast(Tensor, _LogProbs.apply(logits, labels.long(), inplace_backward, ignore_index))  # type:
-    ignore[no - untyped - call]  # torch's own is untyped
+    apply: Callable[..., Tensor] = _LogProbs.apply  # torch leaves it untyped
+    return apply(logits, labels.long(), inplace_backward, ignore_index)
 
 
 def _check_labels(logits: Tensor, labels: Tensor, ignore_index: int | None) -> None:
@@ -113,9 +112,7 @@ class _LogProbs(torch.autograd.Function):
     """Exact, in chunks of rows. Between the passes it keeps the logits, the labels and one number a row."""
 
     @staticmethod
-    def forward(  # type: ignore[override]  # torch declares *args
-        ctx: Any, logits: Tensor, labels: Tensor, inplace: bool, ignore_index: int | None
-    ) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, inplace: bool, ignore_index: int | None) -> Tensor:
         out = logits.new_empty(labels.shape)
         normalizer = torch.empty(labels.shape, dtype=_wide(logits.dtype), device=logits.device)
         for rows, label, result, log_sum in _chunks(logits, labels, out, normalizer):
@@ -125,18 +122,16 @@ class _LogProbs(torch.autograd.Function):
             chosen = wide.gather(-1, index.unsqueeze(-1)).squeeze(-1) - log_sum
             result.copy_(chosen if kept is None else torch.where(kept, chosen, 0))
         ctx.save_for_backward(logits, labels, normalizer)
-        ctx.inplace = inplace and not logits.is_leaf and logits._base is None
+        hidden = inplace and not logits.is_leaf and logits._base is None
+        ctx.inplace = _holders_when_alone() if hidden else None
         ctx.ignore_index = ignore_index
         return out
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]  # torch's own is untyped
-    def backward(  # type: ignore[override]  # as above
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, None, None, None]:
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         logits, labels, normalizer = ctx.saved_tensors
-        # Two references are this function's own: the name above and the argument of getrefcount.
-        alone = ctx.inplace and sys.getrefcount(logits) == 2 and _held_once(logits)
+        alone = ctx.inplace and not _graph_is_kept() and _holders(logits) == ctx.inplace
         result = logits.detach() if alone else torch.empty_like(logits)
         pieces = _chunks(logits.detach(), labels, gradient, normalizer, result)
         for rows, label, given, log_sum, target in pieces:
@@ -171,7 +166,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def _chunks(logits: Tensor, labels: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Matching pieces of the tensors, as views: (rows, V) of those with a vocabulary, (rows,) of the others."""
+    """Matching pieces of the tensors, as views: (rows, V) of the logits and their gradient, else (rows,)."""
     least, most_cpu, most_device = _CHUNK
     most = most_cpu if logits.device.type == "cpu" else most_device
     elements = max(least, min(most, logits.numel() // _CHUNK_SHARE))
@@ -184,7 +179,7 @@ def _pieces(tensors: tuple[Tensor, ...], rows: int) -> Iterator[tuple[Tensor, ..
         return
     flat = [_flat(tensor, tensor.shape[len(leading) :]) for tensor in tensors]
     if all(one is not None for one in flat):
-        yield from zip(*(cast(Tensor, one).split(rows) for one in flat), strict=True)
+        yield from zip(*(torch.split(one, rows) for one in flat if one is not None), strict=True)
         return
     # Such as logits[:, :-1]: flattening would copy everything, so go one dimension down.
     for inner in zip(*(tensor.unbind(0) for tensor in tensors), strict=True):
@@ -198,16 +193,48 @@ def _flat(tensor: Tensor, trailing: torch.Size) -> Tensor | None:
         return None
 
 
-def _held_once(logits: Tensor) -> bool:
-    """Whether nothing but our saved tensor holds ``logits`` and its storage.
+def _graph_is_kept() -> bool:
+    """Whether the running backward pass has ``retain_graph=True``, which may need the logits again."""
+    ask = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return ask is None or bool(ask())
 
-    Asks torch's own counts; where a version lacks one the answer is no, which costs memory and nothing else.
+
+def _holders(tensor: Tensor) -> tuple[int, int, int]:
+    """How many hold the Python object, the tensor behind it, and its memory."""
+    storage_count = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    impl_count = cast("Any", tensor)._use_count()
+    return sys.getrefcount(tensor), impl_count, storage_count
+
+
+class _Held(torch.autograd.Function):
+    """Saves one tensor, as :class:`_LogProbs` does, and tells who holds it when the gradient comes."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, told: list[tuple[int, int, int]]) -> Tensor:
+        ctx.save_for_backward(tensor, None)
+        ctx.told = told
+        return tensor.sum()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:  # noqa: ARG004  # torch's signature
+        tensor, _ = ctx.saved_tensors
+        ctx.told.append(_holders(tensor))
+        return None, None
+
+
+@functools.cache
+def _holders_when_alone() -> tuple[int, int, int] | None:
+    """:func:`_holders` of a tensor that only a graph holds, measured: it differs between versions.
+
+    None where this torch can't tell; then no gradient is written in place, which costs memory only.
     """
-    storage_count = getattr(torch._C, "_storage_Use_Count", None)
-    if storage_count is None or not hasattr(logits, "_use_count"):
-        return False
-    # Each: the saved variable or the tensor, and the Python object that stands for it.
-    return bool(logits._use_count() == 2 and storage_count(logits.untyped_storage()._cdata) == 2)
+    if not (hasattr(torch._C, "_storage_Use_Count") and hasattr(Tensor, "_use_count")):
+        return None
+    told: list[tuple[int, int, int]] = []
+    apply: Callable[..., Tensor] = _Held.apply
+    with torch.enable_grad():
+        torch.autograd.backward(apply(torch.zeros(1, requires_grad=True) * 2, told))
+    return told[0] if told else None
 
 
 @functools.cache
@@ -230,7 +257,7 @@ def _flash_logprobs(
         ignore_index=left_out,
         inplace_backward=inplace_backward and not logits.is_leaf,
     )
-    return cast(Tensor, -loss).to(logits.dtype).view(labels.shape)
+    return cast("Tensor", -loss).to(logits.dtype).view(labels.shape)
 
 
 # --------------------------------------------------------------------------------------------------- masked
@@ -355,8 +382,9 @@ def _check_mask(values: Tensor, mask: Tensor) -> None:
             got = given.dtype if isinstance(given, Tensor) else type(given).__name__
             raise InputTypeError(f"{name}: got {got}, expected a tensor of real numbers")
     if mask.shape != values.shape:
-        given, expected = tuple(mask.shape), tuple(values.shape)
-        raise ShapeError(f"mask: got shape {given}, expected that of values, {expected}")
+        raise ShapeError(
+            f"mask: got shape {tuple(mask.shape)}, expected that of values, {tuple(values.shape)}"
+        )
     if mask.device != values.device:
         raise ShapeError(f"mask: on {mask.device}, but the values are on {values.device}")
 

@@ -1,4 +1,4 @@
-"""Which observed functions ran, for how long, and what they did to the batch: rows, bytes, keys in and out."""
+"""Which observed functions ran, for how long, and what they did to the batch: rows, bytes and keys."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -65,12 +65,6 @@ def tensors_of(batch: Any) -> dict[str, torch.Tensor]:
     return {key: value for key, value in _columns(batch).items() if isinstance(value, torch.Tensor)}
 
 
-def jagged_lengths(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Lengths of the rows of a jagged tensor, without reading them; None for a rectangle."""
-    offsets = getattr(tensor, "_offsets", None)
-    return None if offsets is None else offsets.diff()
-
-
 def _columns(batch: Any) -> dict[str, Any]:
     if type(batch) is dict:
         return batch
@@ -98,8 +92,8 @@ def _size(batch: Any) -> Size:
 def _bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
         # A jagged tensor's own nbytes goes through a slow dispatch.
-        values = getattr(value, "_values", None)
-        return int(values.nbytes if getattr(value, "_offsets", None) is not None else value.nbytes)
+        jagged = getattr(value, "_offsets", None) is not None
+        return int(cast("Any", value)._values.nbytes if jagged else value.nbytes)
     if isinstance(value, np.ndarray):
         return 0 if value.dtype.hasobject else value.nbytes
     nested = getattr(value, "_tensordict", None)
@@ -116,8 +110,8 @@ def _rows(batch: Any) -> int | None:
         columns = (held or batch.non_tensor_batch).values()
         first = next((one for one in columns if hasattr(one, "shape")), None)
         return int(first.shape[0]) if first is not None and len(first.shape) else None
-    batch_size = getattr(held, "batch_size", ())
-    return int(batch_size[0]) if len(batch_size) else None
+    batch_size: Sequence[int] = getattr(held, "batch_size", ())
+    return int(batch_size[0]) if batch_size else None
 
 
 def _total(numbers: Iterable[int | None]) -> int | None:

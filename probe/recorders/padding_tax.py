@@ -188,7 +188,7 @@ def _partition_rows(
     rows: list[Padding] = []
     for index, part in enumerate(partitions):
         inside = [int(lengths[row]) for row in part]
-        stamp = {"batch_id": next_batch_id(), "source": PARTITION, "micro_batch": index}
+        stamp: dict[str, Any] = {"batch_id": next_batch_id(), "source": PARTITION, "micro_batch": index}
         if width is None:
             rows += [_without_padding(sum(inside), len(inside), field, stamp) for field in fields]
         else:
@@ -232,6 +232,6 @@ def _from_device(mask: torch.Tensor, make: Callable[[list[int]], list[Padding]])
     sums = mask.detach().sum(-1)
     landing = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
     landing.copy_(sums, non_blocking=True)
-    done = torch.cuda.Event()
+    done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     done.record(torch.cuda.current_stream(mask.device))
     return Deferred(lambda: make([int(length) for length in landing.tolist()]), done.query)

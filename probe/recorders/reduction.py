@@ -22,7 +22,7 @@ class Given(NamedTuple):
 
     reducer: str
     chosen_by: str
-    count: int
+    seen: int  #: how many values
     #: A list of plain numbers, a Metric, or None where reading them would mean to wait for a device.
     values: Any
 
@@ -103,14 +103,13 @@ def _rows(given: dict[str, Given], result: Mapping[str, Any]) -> list[Reduction]
 
 
 def _row(key: str, given: Given, value: Any) -> Reduction:
-    seen = given.values
-    if isinstance(seen, list):
-        seen = Metric("mean", seen)
+    values = given.values
+    seen: Metric | None = Metric("mean", values) if isinstance(values, list) else values
     return Reduction(
         key=str(key),
         reducer=given.reducer,
         chosen_by=given.chosen_by,
-        count=given.count,
+        count=given.seen,
         smallest=None if seen is None else seen.smallest,
         largest=None if seen is None else seen.largest,
         nan_count=0 if seen is None else seen.nan_count,

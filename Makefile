@@ -1,0 +1,54 @@
+# The same few verbs for people and for CI. Each does all its own set-up.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+RUN_DIR ?=
+
+.PHONY: demo test lint bench test-tensordict-010 clean help
+
+help:  ## what there is
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "probe needs Python 3.11 or newer; set PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.demo
+
+demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
+	$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR))
+
+test: $(VENV)/.dev  ## the whole suite
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## ruff, format, types, arrows between the rooms
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
+	$(BIN)/python -m benchmarks --full --write
+
+# verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too.
+$(VENV)-tensordict-010/.made: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-tensordict-010
+	$(VENV)-tensordict-010/bin/python -m pip install --quiet --disable-pip-version-check \
+		torch==2.13.0 tensordict==0.10.0 --editable '.[demo]' hypothesis pytest pytest-timeout
+	@touch $@
+
+test-tensordict-010: $(VENV)-tensordict-010/.made  ## the core again, on the oldest tensordict that verl uses
+	$(VENV)-tensordict-010/bin/python -m pytest tests/core tests/recorders -m "not multiprocess"
+
+clean:  ## remove the environments
+	rm -rf $(VENV) $(VENV)-tensordict-010

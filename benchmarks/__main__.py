@@ -1,0 +1,83 @@
+"""``python -m benchmarks [NAME…] [--full] [--write]``: every benchmark, each row a ratio measured in one run."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import inspect
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import duration
+
+NAMES = ("hooks", "memory_scope", "partition", "data_proto", "functional", "tracking_log", "demo_overhead")
+TITLES = {
+    "hooks": "Hooks and recorders",
+    "memory_scope": "A memory scope",
+    "partition": "Partitioner against the textbook Karmarkar–Karp",
+    "data_proto": "DataProto against a bare TensorDict",
+    "functional": "Torch functionals",
+    "tracking_log": "Tracking.log of 50 metrics",
+    "demo_overhead": "The demo's step, probe on and off",
+}
+DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+
+def table(name: str, rows: list[dict[str, Any]]) -> str:
+    lines = [
+        f"## {TITLES[name]}",
+        "",
+        "| what | ours | the alternative | ratio | target | note |",
+        "|---|---|---|---|---|---|",
+    ]
+    for one in rows:
+        ours, theirs = one.get("ours_s"), one.get("theirs_s")
+        lines.append(
+            f"| {one['name']} | {'' if ours is None else _quantity(one, ours)} | "
+            f"{'' if theirs is None else _quantity(one, theirs)} | {one['ratio']:.3g} | "
+            f"{one.get('target', '')} | {one.get('note', '')} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _quantity(one: dict[str, Any], value: float) -> str:
+    return f"{value:g} {one['unit']}" if one.get("unit") else duration(value)
+
+
+def machine() -> str:
+    cpu = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if "model name" in line]
+        cpu = names[0] if names else cpu
+    packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "tensordict", "numpy"))
+    return f"{os.cpu_count()} cores of {cpu}, {platform.system()}, Python {platform.python_version()}, {packages}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}; none means all")
+    parser.add_argument("--full", action="store_true", help="the slow rows too (several minutes)")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    chosen = parser.parse_args()
+    parts = []
+    for name in chosen.names or NAMES:
+        rows = importlib.import_module(f"benchmarks.{name}").rows
+        full = {"full": chosen.full} if "full" in inspect.signature(rows).parameters else {}
+        parts.append(table(name, rows(**full)))
+        print(parts[-1], flush=True)
+    if chosen.write:
+        today = datetime.datetime.now(datetime.UTC).date()
+        head = (
+            "# Benchmarks\n\nEvery row compares two ways of doing the same in one run, taking turns; times are medians. "
+            f"`make bench` makes this page.\n\nMeasured on {today}: {machine()}.\n\n"
+        )
+        DOCUMENT.write_text(head + "\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()

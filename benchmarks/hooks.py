@@ -1,0 +1,105 @@
+"""A hook with nobody listening, and with every recorder on, against a span and a string-formatting decorator."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+from opentelemetry.sdk.trace import TracerProvider
+
+from benchmarks.measure import row, seconds
+from probe import hooks
+from probe.session import start
+
+
+def plain(value: int) -> int:
+    return value
+
+
+@hooks.observed("benchmark.plain", "a function that returns its argument")
+def hooked(value: int) -> int:
+    return value
+
+
+def memory_logging(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What such decorators do in the field: read memory and format a line before and after."""
+    logger = logging.getLogger("benchmark")
+    process = psutil.Process()
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        for head in ("Before", "After"):
+            used = process.memory_info().rss / 1024**3
+            total = psutil.virtual_memory().total / 1024**3
+            line = f"{head} {function.__name__}, memory allocated (GB): {used:.2f}, used/total (GB): {used:.2f}/{total:.2f}"
+            logger.debug(line)
+            if head == "Before":
+                result = function(*args, **kwargs)
+        return result
+
+    return call
+
+
+def rows() -> list[dict[str, Any]]:
+    made = [_silent()]
+    tracer = TracerProvider().get_tracer("benchmark")
+
+    def span() -> None:
+        with tracer.start_as_current_span("plain"):
+            plain(1)
+
+    logged = memory_logging(plain)
+    with tempfile.TemporaryDirectory() as folder, start("benchmark", run_dir=Path(folder) / "run") as session:
+        ours, theirs, strings = seconds(lambda: hooked(1), span, lambda: logged(1), repeats=4000)
+        with session.step(1):
+            in_step, _ = seconds(lambda: hooked(1), span, repeats=4000)
+    made += [
+        row("observed call, all recorders on / OpenTelemetry span", ours, theirs, "5 µs"),
+        row("the same / decorator that logs memory as strings", ours, strings, ""),
+        row("the same inside a step / OpenTelemetry span", in_step, theirs, "5 µs"),
+        _import_time(),
+    ]
+    return made
+
+
+def _silent() -> dict[str, Any]:
+    ours, theirs = seconds(_hundred(hooked), _hundred(plain), repeats=2000)
+    note = f"{(ours - theirs) * 1e7:.0f} ns more a call" if ours > theirs else "no measurable difference"
+    return row("hook with nobody listening / plain call", ours / 100, theirs / 100, "100 ns more", note)
+
+
+def _hundred(function: Callable[[int], int]) -> Callable[[], None]:
+    def run() -> None:
+        for _ in range(100):
+            function(1)
+
+    return run
+
+
+def _import_time() -> dict[str, Any]:
+    """``import probe`` beside an interpreter that imports nothing."""
+
+    def run(code: str) -> float:
+        samples = []
+        for _ in range(7):
+            begin = time.perf_counter()
+            subprocess.run([sys.executable, "-c", code], check=True)
+            samples.append(time.perf_counter() - begin)
+        return statistics.median(samples)
+
+    bare, ours = run("pass"), run("import probe")
+    return row("python -c 'import probe' / python -c pass", ours, bare, "150 ms more", f"{(ours - bare) * 1e3:.0f} ms more")
+
+
+if __name__ == "__main__":
+    for one in rows():
+        print(one)

@@ -1,0 +1,229 @@
+"""The dashboards: which panels there are, read from ``dashboards/*.yaml``, and each panel drawn from a run.
+
+A panel is data: words, the analysis that gives its frame, the figure that draws it, the tables it needs and the
+metric keys that show the same in a tracking backend. The notebook, the report, TensorBoard and MLflow all read these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module, resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from probe.errors import InputError, MissingKeyError, UnknownNameError
+from probe.records import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from probe.figures.theme import Theme
+    from probe.run.reader import Run
+
+#: In the order in which they are shown; each is a file ``<name>.yaml``.
+NAMES: Final = ("overview", "memory", "token_balance", "padding_tax", "reductions")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a panel shows, how to read it, and what to do about it."""
+
+    shows: str
+    read: str
+    do: str
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of a run.
+
+    Attributes:
+        id: unique over all dashboards. title, about: words.
+        analysis: dotted path of ``(run, **choice) → frame``. figure: of ``(frame, *, theme) → Figure``.
+        choices: dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments of the
+            analysis; the first row is what is shown without a choice. choose: what is chosen, for a person.
+        table: dotted path of the frame to show as a table, when it isn't the figure's own.
+        columns: of that table. tables: of the run that are read. keys: metric keys that show the same.
+    """
+
+    id: str
+    title: str
+    about: About
+    analysis: str
+    figure: str
+    tables: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    choices: str | None = None
+    choose: str = ""
+    table: str | None = None
+
+    def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
+        """The numbers behind the picture."""
+        frame: pd.DataFrame = _load(self.analysis)(run, **choice)
+        return frame
+
+    def draw(self, run: Run, *, theme: Theme = "light", titled: bool = False, **choice: Any) -> go.Figure:
+        """The picture; a figure that says why in words where the run has nothing to show.
+
+        Args:
+            titled: put the panel's title into the figure, for places that show nothing around it.
+            choice: one row of :meth:`options` without its label.
+        """
+        figure: go.Figure = _load(self.figure)(self.frame(run, **choice), theme=theme)
+        if titled:
+            figure.update_layout(title={"text": self.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}})
+            figure.update_layout(title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38)
+        return figure
+
+    def options(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
+        """What can be chosen: a label and the arguments of :meth:`draw`; the default first, empty without choices."""
+        if self.choices is None:
+            return []
+        frame = _load(self.choices)(run)
+        return [(str(row.pop("label")), _arguments(row)) for row in frame.to_dict("records")]
+
+    def listing(self, run: Run) -> pd.DataFrame:
+        """The table that belongs to the picture, reduced to :attr:`columns`."""
+        frame: pd.DataFrame = _load(self.table or self.analysis)(run)
+        return frame[[name for name in self.columns if name in frame.columns]]
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """Panels of one subject."""
+
+    name: str
+    title: str
+    about: str
+    panels: tuple[Panel, ...] = field(default=())
+
+
+@lru_cache(maxsize=1)
+def dashboards() -> tuple[Dashboard, ...]:
+    """All dashboards, in the order of :data:`NAMES`.
+
+    Raises:
+        InputError: a file says something that can't be used; the message names file, panel and field.
+    """
+    return tuple(parse(name, _source(name).read_text(encoding="utf-8")) for name in NAMES)
+
+
+def dashboard(name: str) -> Dashboard:
+    """The dashboard called ``name``.
+
+    Raises:
+        UnknownNameError: there is none; the message lists what there is.
+    """
+    for one in dashboards():
+        if one.name == name:
+            return one
+    raise UnknownNameError.of("dashboard", name, NAMES)
+
+
+def panel(id: str) -> Panel:
+    """The panel called ``id``, of whichever dashboard.
+
+    Raises:
+        UnknownNameError: there is none; the message lists what there is.
+    """
+    found = {one.id: one for board in dashboards() for one in board.panels}
+    if id not in found:
+        raise UnknownNameError.of("panel", id, found)
+    return found[id]
+
+
+def parse(name: str, text: str) -> Dashboard:
+    """A dashboard from the text of its file; everything that it names is checked.
+
+    Args:
+        name: of the dashboard, for messages too. text: YAML.
+
+    Raises:
+        InputError: the text isn't such a dashboard.
+    """
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"dashboard {name!r}: not YAML: {error}") from error
+    _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")
+    panels = tuple(_panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"]))
+    return Dashboard(name, data["title"], data["about"], panels)
+
+
+_REQUIRED: Final[Mapping[str, type]] = {
+    "id": str,
+    "title": str,
+    "about": dict,
+    "analysis": str,
+    "figure": str,
+    "tables": list,
+}
+_OPTIONAL: Final = {"columns": list, "keys": list, "choices": str, "choose": str, "table": str}
+
+
+def _panel(data: Any, where: str) -> Panel:
+    _expect(data, _REQUIRED, set(_OPTIONAL), where)
+    where = f"{where} ({data['id']})"
+    for name, kind in _OPTIONAL.items():
+        if name in data and not isinstance(data[name], kind):
+            raise InputError(f"{where}: {name}: got {data[name]!r}, expected a {kind.__name__}")
+    _expect(data["about"], {"shows": str, "read": str, "do": str}, set(), f"{where}: about")
+    for table in data["tables"]:
+        if table not in TABLES:
+            raise UnknownNameError.of(f"{where}: tables", table, TABLES)
+    for name, room in (("analysis", "analysis"), ("figure", "figures"), ("choices", "analysis"), ("table", "analysis")):
+        if name in data and not data[name].startswith(f"probe.{room}."):
+            raise InputError(f"{where}: {name}: got {data[name]!r}, expected a path in probe.{room}")
+    lists = {name: tuple(data.get(name, ())) for name in ("tables", "columns", "keys")}
+    return Panel(**{**data, **lists, "about": About(**data["about"])})
+
+
+def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: str) -> None:
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: got {data!r}, expected a mapping")
+    unknown = sorted(map(str, set(data) - set(required) - optional))
+    if unknown:
+        raise InputError(f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted({*required, *optional}))}")
+    for name, kind in required.items():
+        if not isinstance(data.get(name), kind):
+            raise InputError(f"{where}: {name}: got {data.get(name)!r}, expected a {kind.__name__}")
+
+
+def _source(name: str) -> Traversable | Path:
+    """The file of a dashboard: packed into an installed wheel, else in the source tree beside the package."""
+    packed = resources.files("probe") / "_dashboards" / f"{name}.yaml"
+    if packed.is_file():
+        return packed
+    beside = Path(__file__).resolve().parent.parent / "dashboards" / f"{name}.yaml"
+    if beside.is_file():
+        return beside
+    raise MissingKeyError(f"dashboard {name!r}: neither {packed} nor {beside} is there; install probe-rl again")
+
+
+def _load(path: str) -> Callable[..., Any]:
+    module, _, name = path.rpartition(".")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"dashboard path: got {path!r}, expected a function of probe: {error}") from error
+    return found
+
+
+def _arguments(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Cells as plain Python values: a whole number that became a float or a numpy scalar, a missing one as None."""
+    return {str(name): _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value != value or type(value).__name__ == "NAType":
+        return None
+    if hasattr(value, "item"):
+        value = value.item()
+    return int(value) if isinstance(value, float) and value.is_integer() else value

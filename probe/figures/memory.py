@@ -1,0 +1,230 @@
+"""Memory: over time by role with its peaks marked, by phase, and beside the tokens of each micro-batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from probe.analysis import words
+from probe.analysis.memory import slope_bytes_per_token
+from probe.figures import theme as look
+from probe.figures.theme import Theme
+
+MISSING = "No memory was recorded: the memory recorder was off, or no scope has ended yet."
+
+#: The device's capacity is drawn when the peak reaches this share of it; below, it would flatten everything else.
+_SHOW_CAPACITY = 0.4
+
+
+def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
+    """Memory of one rank over time, from ``analysis.memory.timeline``: an area for each role, its peak marked."""
+    if frame.empty:
+        return look.nothing(MISSING, theme)
+    figure = look.blank(theme, height=380)
+    divisor, unit = look.byte_axis(float(frame["value_bytes"].max()))
+    for name, dash in (("reserved", "dot"), ("allocated", "solid")):
+        part = frame[frame["series"] == name]
+        if not part.empty:
+            figure.add_trace(_line(part, name, dash, divisor))
+    scopes = frame[frame["series"] == "peak"]
+    chosen = look.colours(scopes["role"].where(scopes["role"].notna(), None))
+    for role, index in chosen.items():
+        part = scopes[scopes["role"].isna() if role is None else scopes["role"] == role]
+        part = part.iloc[look.thin(part["value_bytes"], look.POINTS // 5)]
+        figure.add_trace(_areas(part, role, index, divisor))
+        figure.add_trace(_dots_on(part, role, index, divisor))
+        figure.add_trace(_marks(part[part["top"].astype(bool)], role, index, divisor))
+    _capacity(figure, frame, divisor)
+    what = words.memory(frame["source"].dropna().iloc[0] if frame["source"].notna().any() else None)
+    figure.update_xaxes(title_text="seconds since the run began")
+    figure.update_yaxes(title_text=f"{what}, {unit}", rangemode="tozero")
+    return figure
+
+
+def _line(part: pd.DataFrame, name: str, dash: str, divisor: float) -> go.Scatter:
+    part = part.iloc[look.thin(part["value_bytes"])]
+    return go.Scatter(
+        x=part["begin_s"],
+        y=part["value_bytes"] / divisor,
+        name=name,
+        mode="lines",
+        line={"color": look.QUIET, "width": 1, "dash": dash, "shape": "hv"},
+        hovertext=[look.hover(words.size(value), f"{name} at this moment") for value in part["value_bytes"]],
+        hoverinfo="text",
+    )
+
+
+def _areas(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scatter:
+    # Each scope is a box from its begin to its end at the height of its peak: five points, the last one a gap.
+    nan, zero = np.full(len(part), np.nan), np.zeros(len(part))
+    begin, end = part["begin_s"].to_numpy(float), part["end_s"].to_numpy(float)
+    peak = part["value_bytes"].to_numpy(float) / divisor
+    return go.Scatter(
+        x=np.column_stack([begin, begin, end, end, nan]).ravel(),
+        y=np.column_stack([zero, peak, peak, zero, nan]).ravel(),
+        name=look.role(role),
+        legendgroup=str(index),
+        mode="lines",
+        fill="tozeroy",
+        line={"color": look.PALETTE[index], "width": 1.4},
+        hoverinfo="skip",
+    )
+
+
+def _dots_on(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scatter:
+    return go.Scatter(
+        x=(part["begin_s"] + part["end_s"]) / 2,
+        y=part["value_bytes"].astype(float) / divisor,
+        name=f"scopes of {look.role(role)}",
+        legendgroup=str(index),
+        showlegend=False,
+        mode="markers",
+        marker={"color": look.PALETTE[index], "size": 4},
+        hovertext=[_told(row) for row in part.to_dict("records")],
+        hoverinfo="text",
+    )
+
+
+def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scatter:
+    return go.Scatter(
+        x=(part["begin_s"] + part["end_s"]) / 2,
+        y=part["value_bytes"] / divisor,
+        mode="markers+text",
+        marker={"color": look.PALETTE[index], "symbol": look.SYMBOLS[index], "size": 10, "line": {"width": 1}},
+        text=[f"{words.at(kind)}{words.size(value)}" for kind, value in zip(part["peak_kind"], part["value_bytes"], strict=True)],
+        textposition="top center",
+        cliponaxis=False,
+        name=f"peak of {look.role(role)}",
+        legendgroup=str(index),
+        showlegend=False,
+        hovertext=[_told(row, "largest peak of this role") for row in part.to_dict("records")],
+        hoverinfo="text",
+    )
+
+
+def _told(row: dict[str, Any], more: str | None = None) -> str:
+    seconds = words.seconds(row["end_s"] - row["begin_s"])
+    return look.hover(
+        f"{words.at(row['peak_kind'])}{words.size(row['value_bytes'])} at its peak",
+        look.place(row),
+        f"{look.label(words.name(row['kind'], 'scope'))} {look.label(words.name(row['name'], ''))}, {seconds}",
+        more,
+    )
+
+
+def _capacity(figure: go.Figure, frame: pd.DataFrame, divisor: float) -> None:
+    total, peak = frame["device_total_bytes"].max(), frame["value_bytes"].max()
+    if not words.missing(total) and peak >= _SHOW_CAPACITY * total:
+        figure.add_hline(
+            y=float(total) / divisor,
+            line={"color": look.ALARM, "width": 1, "dash": "dash"},
+            annotation={"text": f"capacity {words.size(total)}", "font": {"color": look.ALARM, "size": 11}},
+            annotation_position="bottom right",
+        )
+
+
+def by_phase(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
+    """The peak of each phase, from ``analysis.memory.by_phase``; a tick shows the rank that peaked lowest."""
+    if frame.empty:
+        return look.nothing(MISSING, theme)
+    rows = frame.head(24).iloc[::-1].to_dict("records")
+    divisor, unit = look.byte_axis(float(frame["peak_allocated_bytes"].max()))
+    figure = look.blank(theme, height=90 + 30 * len(rows), bargap=0.35)
+    place = list(range(len(rows)))
+    chosen = look.colours(row["role"] if not words.missing(row["role"]) else None for row in frame.to_dict("records"))
+    index = [chosen[None if words.missing(row["role"]) else row["role"]] for row in rows]
+    figure.add_trace(
+        go.Bar(
+            x=[float(row["peak_allocated_bytes"]) / divisor for row in rows],
+            y=place,
+            orientation="h",
+            name="largest over ranks and steps",
+            marker={"color": [look.PALETTE[one] for one in index]},
+            text=[words.at(row["peak_kind"]) + words.size(row["peak_allocated_bytes"]) for row in rows],
+            textposition="auto",
+            hovertext=[look.hover(words.size(row["peak_allocated_bytes"]), look.place(row)) for row in rows],
+            hoverinfo="text",
+            showlegend=False,
+        )
+    )
+    several = [(y, row) for y, row in zip(place, rows, strict=True) if row["ranks"] > 1]
+    if several:
+        figure.add_trace(_lowest(several, divisor))
+    figure.update_yaxes(tickvals=place, ticktext=[look.phase(row) for row in rows], showgrid=False)
+    what = words.memory(frame["source"].iloc[0])
+    figure.update_xaxes(title_text=f"peak of {what}, {unit}", showgrid=True, rangemode="tozero")
+    return figure
+
+
+def _lowest(rows: list[tuple[int, dict[str, Any]]], divisor: float) -> go.Scatter:
+    return go.Scatter(
+        x=[float(row["least_rank_bytes"]) / divisor for _, row in rows],
+        y=[y for y, _ in rows],
+        mode="markers",
+        name="peak of the lowest rank",
+        marker={"symbol": "line-ns-open", "size": 18, "color": look.ALARM, "line": {"width": 3}},
+        hovertext=[look.hover(words.size(row["least_rank_bytes"]), "peak of the lowest rank") for _, row in rows],
+        hoverinfo="text",
+    )
+
+
+def by_tokens(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
+    """Peak over tokens for each micro-batch, from ``analysis.memory.by_tokens``, with the line through each phase."""
+    if frame.empty:
+        return look.nothing("No micro-batch has both its tokens and its memory recorded.", theme)
+    figure = look.blank(theme, height=340)
+    divisor, unit = look.byte_axis(float(frame["peak_allocated_bytes"].max()))
+    slopes = slope_bytes_per_token(frame).to_dict("records")
+    for index, (_, part) in enumerate(frame.groupby(["role", "phase"], dropna=False, sort=True)):
+        first = part.iloc[0].to_dict()
+        colour = index % len(look.PALETTE)
+        part = part.iloc[look.thin(part["peak_allocated_bytes"])]
+        figure.add_trace(_dots(part, look.phase({**first, "name": None}) or "micro-batches", colour, divisor))
+        for slope in slopes:
+            if all(_same(slope[key], first[key]) for key in ("role", "phase")):
+                figure.add_trace(_slope(part, slope, colour, divisor))
+    figure.update_xaxes(title_text="tokens of the micro-batch", rangemode="tozero", tickformat=",d")
+    figure.update_yaxes(title_text=f"peak of {words.memory(frame['source'].iloc[0])}, {unit}")
+    return figure
+
+
+def _same(left: Any, right: Any) -> bool:
+    return (words.missing(left) and words.missing(right)) or bool(left == right)
+
+
+def _dots(part: pd.DataFrame, name: str, colour: int, divisor: float) -> go.Scatter:
+    told = [
+        look.hover(
+            words.size(row["peak_allocated_bytes"]),
+            f"{words.count(row['tokens'])} tokens, {words.count(row['sequences'])} sequences, longest {words.count(row['longest'])}",
+            look.place(row),
+        )
+        for row in part.to_dict("records")
+    ]
+    return go.Scatter(
+        x=part["tokens"].astype(float),
+        y=part["peak_allocated_bytes"].astype(float) / divisor,
+        mode="markers",
+        name=name,
+        marker={"color": look.PALETTE[colour], "symbol": look.SYMBOLS[colour], "size": 7, "opacity": 0.6},
+        hovertext=told,
+        hoverinfo="text",
+    )
+
+
+def _slope(part: pd.DataFrame, slope: dict[str, Any], colour: int, divisor: float) -> go.Scatter:
+    ends = np.array([float(part["tokens"].min()), float(part["tokens"].max())])
+    told = look.hover(f"{words.size(slope['bytes_per_token'])} a token", f"over a base of {words.size(slope['base_bytes'])}")
+    return go.Scatter(
+        x=ends,
+        y=(slope["base_bytes"] + slope["bytes_per_token"] * ends) / divisor,
+        mode="lines",
+        line={"color": look.PALETTE[colour], "width": 1.5, "dash": "dash"},
+        showlegend=False,
+        name="least squares",
+        hovertext=[told, told],
+        hoverinfo="text",
+    )

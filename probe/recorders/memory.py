@@ -1,0 +1,224 @@
+"""The memory table: what a device held at the ends of each scope, the peak in between, and samples."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from probe.core.metric import Metric
+from probe.devices import Counters, Device, detect, process_rss_bytes
+from probe.hooks import SCOPE, Event, Scope
+from probe.records import GIB, Deferred, Memory, Row
+from probe.recorders.peaks import OpenPeaks, PeakLedger, PeakRange, Peaks
+from probe.recorders.recorder import Recorder, Rows
+
+#: A device that doesn't answer for this long keeps its duration to itself, and the rest of the row is written.
+PATIENCE_NS: Final = 30_000_000_000
+
+#: What a role can't be called, since keys of the same depth have these names.
+_TAKEN: Final = frozenset(
+    {
+        "phase",
+        "peak_allocated_gib_max",
+        "peak_reserved_gib_max",
+        "peak_rss_gib_max",
+        "device_used_gib_max",
+        "not_torch_gib_max",
+        "headroom_gib",
+    }
+)
+
+
+class _Opened:
+    """What :meth:`MemoryRecorder.enter` leaves for :meth:`MemoryRecorder.leave`."""
+
+    __slots__ = ("begin", "peaks", "time_ns")
+
+    def __init__(self, peaks: OpenPeaks, begin: Any, time_ns: int) -> None:
+        self.peaks = peaks
+        self.begin = begin
+        self.time_ns = time_ns
+
+
+class MemoryRecorder(Recorder):
+    """Writes two :class:`~probe.records.Memory` rows for each scope when it ends, and samples in between.
+
+    Args:
+        device: anything that ``devices.detect`` takes; None detects one.
+        peaks: ``"nested"`` gives every scope its exact peak; ``"observe"`` never resets the device's counters.
+
+    Used and total memory of the whole device stand in samples only: they take a call of the driver.
+
+    Raises:
+        InputError: a device that this machine doesn't have. UnknownNameError: another word for ``peaks``.
+    """
+
+    points: ClassVar[tuple[str, ...]] = (SCOPE.name,)
+    keys: ClassVar[tuple[str, ...]] = (
+        "probe/memory/peak_allocated_gib_max",
+        "probe/memory/peak_reserved_gib_max",
+        "probe/memory/peak_rss_gib_max",
+        "probe/memory/device_used_gib_max",
+        "probe/memory/not_torch_gib_max",
+        "probe/memory/headroom_gib",
+        "probe/memory/{role}/peak_allocated_gib_max",
+        "probe/memory/{role}/peak_reserved_gib_max",
+        "probe/memory/{role}/peak_rss_gib_max",
+        "probe/memory/phase/{phase}/peak_allocated_gib_max",
+        "probe/memory/phase/{phase}/peak_reserved_gib_max",
+        "probe/memory/phase/{phase}/peak_rss_gib_max",
+    )
+
+    def __init__(self, device: Device | Any = None, peaks: Peaks = "nested") -> None:
+        self.device = detect(device)
+        self._ledger = PeakLedger(self.device, peaks)
+
+    def enter(self, event: Event) -> _Opened:
+        peaks = self._ledger.open()
+        return _Opened(peaks, self.device.event(), time.monotonic_ns())
+
+    def leave(self, event: Event, state: _Opened) -> Deferred | None:
+        if self._ledger.closed:
+            return None
+        end = None if state.begin is None else self.device.event()
+        now, peaks = self._ledger.close(state.peaks)
+        duration = _Duration(self.device, state.begin, end)
+        entered = (state.time_ns, state.peaks.at_enter)
+        left = (event.end_ns or time.monotonic_ns(), now)
+        build = partial(
+            self._rows, event.scope, entered, left, peaks, event.end_ns - event.begin_ns, duration
+        )
+        return Deferred(build, duration.ready if duration.pending else None)
+
+    def sample(self) -> Rows:
+        if self._ledger.closed:
+            return None
+        now = self._ledger.look(whole=True)
+        row = self._row("sample", now)
+        row.time_ns = time.monotonic_ns()
+        row.device_used_bytes, row.device_total_bytes = now.used_bytes, now.total_bytes
+        if now.used_bytes is not None and now.reserved_bytes is not None:
+            row.not_torch_bytes = now.used_bytes - now.reserved_bytes
+        row.process_rss_bytes = process_rss_bytes()
+        return row
+
+    def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
+        metrics: dict[str, Metric] = {}
+        for row in rows:
+            if isinstance(row, Memory):
+                for key, value, aggregation in _values(row):
+                    metrics.setdefault(key, Metric(aggregation)).append(value / GIB)
+        return metrics
+
+    def close(self) -> None:
+        self._ledger.stop()
+
+    def _row(self, edge: str, counters: Counters) -> Memory:
+        return Memory(
+            edge=edge,
+            device=self.device.name,
+            source=self.device.source,
+            allocated_bytes=counters.allocated_bytes,
+            reserved_bytes=counters.reserved_bytes,
+        )
+
+    def _rows(
+        self,
+        scope: Scope,
+        entered: tuple[int, Counters],
+        left: tuple[int, Counters],
+        peaks: PeakRange,
+        host_ns: int,
+        duration: _Duration,
+    ) -> list[Memory]:
+        rows = [self._edge("enter", scope, *entered), self._edge("leave", scope, *left)]
+        rows[1].peak_allocated_bytes = peaks.allocated_bytes
+        rows[1].peak_reserved_bytes = peaks.reserved_bytes
+        rows[1].peak_kind = peaks.kind
+        rows[1].host_duration_ns = host_ns
+        rows[1].device_duration_ns = duration.take()
+        return rows
+
+    def _edge(self, edge: str, scope: Scope, time_ns: int, counters: Counters) -> Memory:
+        row = self._row(edge, counters)
+        row.time_ns = time_ns
+        row.kind, row.name, row.scope_id, row.scope = scope.kind, scope.name, scope.id, scope.path
+        row.parent_id = None if scope.parent is None else scope.parent.id
+        if self.device.source == "process_rss":
+            row.process_rss_bytes = counters.allocated_bytes
+        return row
+
+
+class _Duration:
+    """Device time between two events, read once the device has come to the second one."""
+
+    __slots__ = ("_begin", "_clock", "_deadline_ns", "_device", "_end")
+
+    def __init__(
+        self, device: Device, begin: Any, end: Any, clock: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self._device = device
+        self._begin = begin
+        self._end = end
+        self._clock = clock
+        self._deadline_ns = clock() + PATIENCE_NS
+
+    @property
+    def pending(self) -> bool:
+        return self._begin is not None and self._end is not None
+
+    def ready(self) -> bool:
+        return self._device.done(self._end) or self._clock() > self._deadline_ns
+
+    def take(self) -> int | None:
+        """The duration in ns, or None; the events go back to the device."""
+        if not self.pending:
+            return None
+        elapsed_ns = self._device.elapsed_ns(self._begin, self._end)
+        if elapsed_ns is not None:
+            self._device.recycle(self._begin, self._end)
+        self._begin = self._end = None
+        return elapsed_ns
+
+
+def _values(row: Memory) -> Iterator[tuple[str, int, str]]:
+    """Metric key, bytes and aggregation of what one row contributes."""
+    if row.edge == "sample":
+        yield from _sampled(row)
+        return
+    # "at_most" is the height of an older peak, which isn't this scope's.
+    if row.edge != "leave" or row.peak_kind not in ("exact", "at_least"):
+        return
+    names = [""]
+    if row.role is not None:
+        names.append(f"{_segment(row.role, _TAKEN)}/")
+    if row.phase is not None:
+        names.append(f"phase/{_segment(row.phase)}/")
+    allocated = "peak_rss_gib_max" if row.source == "process_rss" else "peak_allocated_gib_max"
+    for name in names:
+        if row.peak_allocated_bytes is not None:
+            yield f"probe/memory/{name}{allocated}", row.peak_allocated_bytes, "max"
+        if row.peak_reserved_bytes is not None:
+            yield f"probe/memory/{name}peak_reserved_gib_max", row.peak_reserved_bytes, "max"
+
+
+def _sampled(row: Memory) -> Iterator[tuple[str, int, str]]:
+    if row.device_used_bytes is not None:
+        yield "probe/memory/device_used_gib_max", row.device_used_bytes, "max"
+        if row.device_total_bytes is not None:
+            yield "probe/memory/headroom_gib", row.device_total_bytes - row.device_used_bytes, "min"
+    if row.not_torch_bytes is not None:
+        yield "probe/memory/not_torch_gib_max", row.not_torch_bytes, "max"
+
+
+def _segment(text: str, taken: frozenset[str] = frozenset()) -> str:
+    """``text`` as one segment of a metric's name.
+
+    >>> _segment("actor / rollout"), _segment("phase", _TAKEN), _segment("")
+    ('actor___rollout', 'phase_', '_')
+    """
+    segment = re.sub(r"[^A-Za-z0-9_.-]", "_", text)
+    return f"{segment}_" if segment in taken or not segment.strip(".") else segment

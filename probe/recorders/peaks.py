@@ -1,0 +1,320 @@
+"""Peaks of nested scopes, from a device that has only one peak counter.
+
+Every scope edge reads the counter, tells it to each open scope, and resets it; a scope's peak is then the largest
+value that it was told. So that a reset is invisible to everyone else, :class:`PeakFold` stands in the functions
+through which others read and reset the statistics, and puts the running maximum back into what they are shown.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+from probe.devices import UNKNOWN, Counters, Device, Statistics, counters_of
+from probe.errors import UnknownNameError
+
+Peaks = Literal["nested", "observe"]
+_CHOICES: Final = ("nested", "observe")
+
+#: How a peak is addressed in the nested statistics: the keys above its "peak".
+Path = tuple[Any, ...]
+
+#: What the accelerator's statistics call differently from those of CUDA.
+_ALIASES: Final = {"allocated": "allocation"}
+
+
+class PeakRange(NamedTuple):
+    """The largest values while a scope was open. ``kind``: see ``records.Memory.peak_kind``; None is unknown."""
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    kind: str | None = None
+
+
+class OpenPeaks:
+    """What one open scope was told so far. It ends when it is closed, or when nobody holds it any more."""
+
+    __slots__ = ("__weakref__", "allocated_bytes", "at_enter", "reserved_bytes")
+
+    def __init__(self, at_enter: Counters) -> None:
+        self.at_enter = at_enter
+        self.allocated_bytes = at_enter.allocated_bytes
+        self.reserved_bytes = at_enter.reserved_bytes
+
+    def see(self, allocated_bytes: int | None, reserved_bytes: int | None) -> None:
+        """The device held this much at some time while the scope was open."""
+        if allocated_bytes is not None and allocated_bytes > (self.allocated_bytes or -1):
+            self.allocated_bytes = allocated_bytes
+        if reserved_bytes is not None and reserved_bytes > (self.reserved_bytes or -1):
+            self.reserved_bytes = reserved_bytes
+
+
+class PeakLedger:
+    """Keeps the peaks of all open scopes of all threads of one device.
+
+    Args:
+        device: whose peaks. peaks: ``"nested"`` resets the counters at every edge, ``"observe"`` never does. A device
+            whose readers can't all be folded (``Device.statistics`` is empty) is only observed.
+
+    Between reading a counter and resetting it lie a few hundred nanoseconds, in which memory that another thread
+    takes *and* gives back is not seen.
+
+    Raises:
+        UnknownNameError: another word for ``peaks``.
+    """
+
+    def __init__(self, device: Device, peaks: Peaks = "nested") -> None:
+        if peaks not in _CHOICES:
+            raise UnknownNameError.of("peaks", peaks, _CHOICES)
+        self.device = device
+        self.closed = False
+        self._nested = peaks == "nested"
+        self._fold: PeakFold | None = None
+        self._open: dict[int, weakref.ref[OpenPeaks]] = {}
+        # Reentrant: the garbage collector may close a generator, hence leave a scope, in the middle of an edge.
+        self._lock = threading.RLock()
+
+    def open(self) -> OpenPeaks:
+        """A scope begins. The caller holds what is returned for as long as the scope is open."""
+        with self._lock:
+            opened = OpenPeaks(self._edge())
+            key = id(opened)
+            self._open[key] = weakref.ref(opened, lambda _, key=key: self._open.pop(key, None))
+        return opened
+
+    def close(self, opened: OpenPeaks) -> tuple[Counters, PeakRange]:
+        """The scope ends: the counters now, and its peaks. Scopes may end in any order."""
+        with self._lock:
+            now = self._edge()
+            self._open.pop(id(opened), None)
+        if now.allocated_bytes is None:
+            return now, PeakRange()
+        opened.see(now.allocated_bytes, now.reserved_bytes)
+        if self._fold is not None:
+            return now, PeakRange(opened.allocated_bytes, opened.reserved_bytes, "exact")
+        return now, _observed(opened, now, self.device.unsure)
+
+    def look(self, *, whole: bool = False) -> Counters:
+        """The counters now, from any thread; nothing is reset."""
+        if not self.device.bound:
+            return UNKNOWN
+        counters = self.device.read(whole=whole)
+        if self._fold is None:  # else the counter itself sees more than this
+            with self._lock:
+                self._see(counters)
+        return counters
+
+    def stop(self) -> None:
+        """Take the fold out. What others read is the device's own counter again, which began at the last edge."""
+        with self._lock:
+            self.closed = True
+            self._open.clear()
+            if self._fold is not None:
+                self._fold.remove()
+
+    def _scopes(self) -> Iterator[OpenPeaks]:
+        for reference in list(self._open.values()):
+            opened = reference()
+            if opened is not None:
+                yield opened
+
+    def _edge(self) -> Counters:
+        if self.closed or not self.device.bind():
+            return UNKNOWN
+        if self._nested and self._fold is None:
+            self._install()
+        if self._fold is None:
+            return self._watch()
+        counters = counters_of(self._fold.take())
+        self._tell(counters)
+        return counters
+
+    def _watch(self) -> Counters:
+        counters = self.device.read()
+        self._see(counters)
+        return counters
+
+    def _see(self, counters: Counters) -> None:
+        for opened in self._scopes():
+            opened.see(counters.allocated_bytes, counters.reserved_bytes)
+
+    def _tell(self, counters: Counters) -> None:
+        for opened in self._scopes():
+            opened.see(counters.peak_allocated_bytes, counters.peak_reserved_bytes)
+
+    def _install(self) -> None:
+        where = self.device.statistics()
+        if not where:
+            self._nested = False
+            return
+        for opened in self._scopes():  # opened before there was a device to read: nothing was allocated yet
+            opened.see(0, 0)
+        self._fold = PeakFold(where, self._lock, lambda stats: self._tell(counters_of(stats)))
+
+
+def _observed(opened: OpenPeaks, now: Counters, unsure: str) -> PeakRange:
+    """The peaks of a scope whose device was never reset, as far as they can be known."""
+    before = opened.at_enter
+    allocated, kind = _one(
+        before.allocated_bytes,
+        before.peak_allocated_bytes,
+        now.peak_allocated_bytes,
+        opened.allocated_bytes,
+        unsure,
+    )
+    reserved, other = _one(
+        before.reserved_bytes,
+        before.peak_reserved_bytes,
+        now.peak_reserved_bytes,
+        opened.reserved_bytes,
+        unsure,
+    )
+    return PeakRange(allocated, reserved if other in ("exact", kind) else None, kind)
+
+
+def _one(
+    at_enter: int | None, peak_before: int | None, peak_now: int | None, seen: int | None, unsure: str
+) -> tuple[int | None, str | None]:
+    if seen is None:
+        return None, None
+    if peak_now is None:
+        return seen, "at_least"  # there is no counter
+    if peak_before is not None and peak_now < peak_before:
+        return max(seen, peak_now), "at_least"  # somebody reset it inside the scope
+    if peak_before is None and at_enter is None:
+        return peak_now, "exact"  # the device came into use inside the scope
+    if peak_now > (peak_before or 0) or seen >= peak_now:
+        return peak_now, "exact"  # the counter rose inside the scope, or its height was seen there
+    return (peak_now, unsure) if unsure == "at_most" else (seen, unsure)
+
+
+# ------------------------------------------------------------------------------------------------- the fold
+
+
+class PeakFold:
+    """Stands in the functions that read and reset a device's statistics, so that our resets can't be seen.
+
+    Args:
+        where: all pairs of functions through which this device's statistics are read and reset.
+        lock: an RLock, held while a statistic is read or reset. told: hears the raw statistics before somebody else resets.
+
+    Readers see the larger of the counter and the running maximum of what we have reset away; the running maximum
+    starts anew when somebody else resets. Other devices of the same namespace are passed through.
+    """
+
+    def __init__(
+        self,
+        where: Iterable[Statistics],
+        lock: Any,
+        told: Callable[[Mapping[str, Any]], None],
+    ) -> None:
+        self.active = True
+        self._lock = lock
+        self._told = told
+        self._running: dict[Path, int] = {}
+        self._pairs = [_Pair(self, one) for one in where]
+        self._read = self._pairs[:1] + [pair for pair in self._pairs[1:] if self._adds(pair)]
+        for pair in self._pairs:
+            pair.install()
+
+    def _adds(self, pair: _Pair) -> bool:
+        """Whether this pair shows a peak that the first one doesn't."""
+        known = {path for path, _ in _peaks(self._pairs[0].read())}
+        return any(_alias(path) not in known and path not in known for path, _ in _peaks(pair.read()))
+
+    def take(self) -> Mapping[str, Any]:
+        """The raw statistics of now, reset afterwards. The caller holds the lock."""
+        taken = [pair.read() for pair in self._read]
+        self._pairs[0].reset()
+        for statistics in taken:
+            for path, leaf in _peaks(statistics):
+                if leaf["peak"] > self._running.get(path, -1):
+                    self._running[path] = leaf["peak"]
+        return taken[0]
+
+    def remove(self) -> None:
+        """Put back what was there. Where somebody has patched over us we stay, and only pass through."""
+        with self._lock:
+            self.active = False
+            for pair in self._pairs:
+                pair.remove()
+
+    def shown(self, pair: _Pair) -> Any:
+        """The statistics as they would be if we had never reset anything."""
+        with self._lock:
+            statistics = pair.read()
+            for path, leaf in _peaks(statistics):
+                past = self._running.get(path)
+                if past is None:
+                    past = self._running.get(_alias(path), -1)
+                if past > leaf["peak"]:
+                    leaf["peak"] = past
+            return statistics
+
+    def restart(self, pair: _Pair) -> Any:
+        """Somebody else resets: our open scopes are told what would be lost."""
+        with self._lock:
+            self._told(self._pairs[0].read())
+            result = pair.reset()
+            self._running.clear()
+            return result
+
+
+class _Pair:
+    """One read and one reset function: the originals, and ours in their place."""
+
+    def __init__(self, fold: PeakFold, where: Statistics) -> None:
+        self._where = where
+        self._read = getattr(where.namespace, where.read)
+        self._reset = getattr(where.namespace, where.reset)
+        self._ours = (
+            self._stand_in(self._read, fold, PeakFold.shown),
+            self._stand_in(self._reset, fold, PeakFold.restart),
+        )
+
+    def read(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._read(self._where.index)
+        return found
+
+    def reset(self) -> Any:
+        return self._reset(self._where.index)
+
+    def install(self) -> None:
+        where = self._where
+        setattr(where.namespace, where.read, self._ours[0])
+        setattr(where.namespace, where.reset, self._ours[1])
+
+    def remove(self) -> None:
+        where = self._where
+        originals = (self._read, self._reset)
+        for name, ours, original in zip((where.read, where.reset), self._ours, originals, strict=True):
+            if getattr(where.namespace, name) is ours:
+                setattr(where.namespace, name, original)
+
+    def _stand_in(
+        self, original: Callable[..., Any], fold: PeakFold, action: Callable[[PeakFold, _Pair], Any]
+    ) -> Callable[..., Any]:
+        index = self._where.index
+
+        def stand_in(device: Any, *args: Any, **kwargs: Any) -> Any:
+            if fold.active and device == index and not args and not kwargs:
+                return action(fold, self)
+            return original(device, *args, **kwargs)
+
+        return stand_in
+
+
+def _alias(path: Path) -> Path:
+    return (_ALIASES.get(path[0], path[0]), *path[1:])
+
+
+def _peaks(statistics: Mapping[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict[str, int]]]:
+    """Every dict that holds a "peak", with the keys that lead to it."""
+    for key, value in statistics.items():
+        if isinstance(value, dict):
+            if "peak" in value:
+                yield (*above, key), value
+            else:
+                yield from _peaks(value, (*above, key))

@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from probe import hooks
+from probe.recorders.padding_tax import PREFIX, Field, PaddingTaxRecorder, padding_rows
+from probe.records import GIB, Deferred
+
+PARTITION = hooks.point("seqlen_balancing.partition")
+
+
+class Collect(hooks.Listener):
+    def __init__(self, recorder):
+        self.recorder, self.items, self.errors = recorder, [], []
+
+    def leave(self, event, state):
+        self.items.append(self.recorder.leave(event, state))
+
+    def fire(self, event):
+        self.items.append(self.recorder.fire(event))
+
+    def failed(self, event, error, count, switched_off):
+        self.errors.append(error)
+
+    def rows(self):
+        assert self.errors == []
+        items, self.items = self.items, []
+        built = [list(one.build()) if isinstance(one, Deferred) else list(one or ()) for one in items]
+        return [row for rows in built for row in rows]
+
+
+@pytest.fixture
+def collect():
+    listener = Collect(PaddingTaxRecorder())
+    with hooks.subscribe(listener, *PaddingTaxRecorder.points):
+        yield listener
+
+
+def batch_of(lengths, width, **extra):
+    mask = (torch.arange(width) < torch.tensor(lengths).unsqueeze(-1)).long()
+    fields = {
+        "input_ids": torch.zeros(len(lengths), width, dtype=torch.int64),
+        "attention_mask": mask,
+        "hidden": torch.zeros(len(lengths), width, 3, dtype=torch.bfloat16),
+        "reward": torch.zeros(len(lengths)),
+        "responses": torch.zeros(len(lengths), width - 1, dtype=torch.int32),
+        **extra,
+    }
+    return TensorDict(fields, batch_size=[len(lengths)])
+
+
+def proto(batch):
+    """What a DataProto of any framework has."""
+    return SimpleNamespace(
+        batch=batch, non_tensor_batch={"uid": np.array(["a"] * len(batch), object)}, meta_info={}
+    )
+
+
+@hooks.observed("data_proto.from_dict")
+def from_dict(batch):
+    return proto(batch)
+
+
+@hooks.observed("data_proto.concat")
+def concat(parts):
+    return proto(torch.cat(parts))
+
+
+@hooks.observed("data_proto.pad_to_divisor")
+def pad_to_divisor(data, divisor):
+    missing = -len(data.batch) % divisor
+    return (proto(torch.cat([data.batch, data.batch[:missing]])) if missing else data), missing
+
+
+def partition(batch, lengths, parts, width):
+    hooks.emit(
+        PARTITION,
+        lengths=lengths,
+        partitions=parts,
+        cap_tokens=None,
+        width_tokens=width,
+        batch=batch,
+        workload=None,
+        source="rearrange_micro_batches",
+        strict=True,
+    )
+
+
+def by_cause(rows, field="input_ids"):
+    found = {}
+    for row in rows:
+        if row.field == field:
+            found[row.cause] = found.get(row.cause, 0) + row.tokens
+    return found
+
+
+def assert_identity(rows):
+    groups = {}
+    for row in rows:
+        groups.setdefault((row.batch_id, row.field), []).append(row)
+    for group in groups.values():
+        assert len({(row.rectangle_tokens, row.valid_tokens, row.source) for row in group}) == 1
+        assert sum(row.tokens for row in group) == group[0].rectangle_tokens - group[0].valid_tokens
+        assert len({row.cause for row in group}) == len(group)
+        assert [row.cause for row in group] == ["none"] or all(row.tokens > 0 for row in group)
+
+
+def test_micro_batches_by_cause_and_field(collect):
+    lengths = [4, 2, 3, 6]
+    partition(batch_of(lengths, 6), lengths, [[0, 1], [2], [3]], 6)
+    rows = collect.rows()
+    assert_identity(rows)
+    assert {row.field for row in rows} == {"input_ids", "attention_mask", "hidden"}
+    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2 * 2 + 3, "none": 0}
+    assert len({row.batch_id for row in rows}) == 3
+    sizes = {(row.field, row.bytes // row.tokens) for row in rows if row.tokens}
+    assert sizes == {("input_ids", 8), ("attention_mask", 8), ("hidden", 6)}
+    assert {row.micro_batch: row.rectangle_tokens for row in rows} == {0: 12, 1: 6, 2: 6}
+    assert {row.micro_batch: (row.rows, row.width_tokens) for row in rows} == {
+        0: (2, 6),
+        1: (1, 6),
+        2: (1, 6),
+    }
+    assert {row.source for row in rows} == {"seqlen_balancing.partition"}
+
+
+def test_jagged_micro_batches_have_no_padding(collect):
+    lengths = [3, 1]
+    jagged = torch.nested.nested_tensor([torch.zeros(n) for n in lengths], layout=torch.jagged)
+    batch = TensorDict({"input_ids": jagged, "reward": torch.zeros(2)}, batch_size=[2])
+    partition(batch, lengths, [[0], [1]], None)
+    rows = collect.rows()
+    assert_identity(rows)
+    assert [(row.field, row.cause, row.tokens, row.valid_tokens) for row in rows] == [
+        ("input_ids", "none", 0, 3),
+        ("input_ids", "none", 0, 1),
+    ]
+
+
+def test_without_a_batch_there_are_no_fields(collect):
+    partition(None, [3], [[0]], 4)
+    assert collect.rows() == []
+
+
+@pytest.mark.parametrize("width", [8, 9000])  # summed at once, and in the writer thread
+def test_a_formed_batch(collect, width):
+    from_dict(batch_of([4, 2], width))
+    rows = collect.rows()
+    assert_identity(rows)
+    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2 * (width - 4)}
+    assert {row.source for row in rows} == {"data_proto.from_dict"}
+    assert {row.field for row in rows} == {"input_ids", "attention_mask", "hidden"}
+
+
+def test_concat(collect):
+    concat([batch_of([4, 2], 4), batch_of([1], 4)])
+    rows = collect.rows()
+    assert_identity(rows)
+    assert by_cause(rows) == {"longest_row": 12 - 7}
+
+
+def test_rows_that_fill_up_count_as_a_whole(collect):
+    pad_to_divisor(proto(batch_of([4, 2, 1], 5)), 4)
+    rows = collect.rows()
+    assert_identity(rows)
+    assert by_cause(rows) == {"longest_row": 12 - 7, "imposed_width": 3, "padding_rows": 5}
+    assert {(row.rows, row.rectangle_tokens, row.valid_tokens) for row in rows} == {(4, 20, 7)}
+
+
+def test_nothing_to_fill_up_is_no_batch(collect):
+    pad_to_divisor(proto(batch_of([4, 2], 5)), 2)
+    assert collect.rows() == []
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        TensorDict({"input_ids": torch.zeros(2, 3)}, batch_size=[2]),
+        TensorDict({"input_ids": torch.zeros(2, 3), "attention_mask": torch.ones(2, 1, 3)}, batch_size=[2]),
+        TensorDict({}, batch_size=[2]),
+        TensorDict(
+            {
+                "input_ids": torch.zeros(2, 3, device="meta"),
+                "attention_mask": torch.ones(2, 3, device="meta"),
+            },
+            [2],
+        ),
+    ],
+)
+def test_lengths_that_cant_be_known_give_no_rows(collect, batch):
+    from_dict(batch)
+    assert collect.rows() == []
+
+
+def test_a_failed_call_gives_no_rows(collect):
+    with pytest.raises(AttributeError):
+        pad_to_divisor(None, 2)
+    assert collect.rows() == []
+
+
+def test_a_mask_that_was_changed_is_counted_and_not_guessed(collect):
+    batch = batch_of([4, 2], 9000)
+    from_dict(batch)
+    batch["attention_mask"][0] = 0
+    assert collect.rows() == []
+    assert collect.recorder.unread == 1
+
+
+def test_a_mask_made_in_inference_mode(collect):
+    with torch.inference_mode():
+        from_dict(batch_of([4, 2], 9000))
+    assert by_cause(collect.rows()) == {"longest_row": 2, "imposed_width": 2 * 8996}
+
+
+def test_an_empty_batch(collect):
+    from_dict(batch_of([], 4))
+    rows = collect.rows()
+    assert_identity(rows)
+    assert by_cause(rows) == {"none": 0}
+    assert collect.recorder.metrics(rows) == {}
+
+
+def test_metrics_look_at_micro_batches_where_there_are_any(collect):
+    lengths = [4, 2, 3, 6]
+    batch = batch_of(lengths, 6)
+    from_dict(batch)
+    formed = collect.rows()
+    partition(batch, lengths, [[0, 1], [2], [3]], 6)
+    cut = collect.rows()
+    metrics = {key: one.aggregate() for key, one in collect.recorder.metrics(formed + cut).items()}
+    assert metrics == {
+        f"{PREFIX}ratio": pytest.approx(9 / 24),
+        f"{PREFIX}padding_gib": pytest.approx(9 * (8 + 8 + 6) / GIB),
+        f"{PREFIX}longest_row/padding_tokens": 2.0,
+        f"{PREFIX}imposed_width/padding_tokens": 7.0,
+    }
+    declared = {
+        key.replace("{cause}", cause)
+        for key in PaddingTaxRecorder.keys
+        for cause in ("longest_row", "imposed_width")
+    }
+    assert set(metrics) <= declared
+    alone = {key: one.aggregate() for key, one in collect.recorder.metrics(formed).items()}
+    assert alone[f"{PREFIX}ratio"] == pytest.approx(9 / 24)
+    assert alone[f"{PREFIX}longest_row/padding_tokens"] == 9.0
+
+
+def test_both_recorders_know_a_formed_batch_by_one_number():
+    first, second = Collect(PaddingTaxRecorder()), Collect(PaddingTaxRecorder())
+    with hooks.subscribe(first, "data_proto.*"), hooks.subscribe(second, "data_proto.*"):
+        from_dict(batch_of([4, 2], 5))
+        from_dict(batch_of([4, 2], 5))
+    ids = [[row.batch_id for row in one.rows()] for one in (first, second)]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 2
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 30), max_size=12), st.integers(0, 20), st.integers(0, 5), st.integers(1, 16))
+def test_causes_sum_exactly(lengths, extra, padded, size):
+    width = max(lengths, default=0) + extra
+    rows = padding_rows(lengths, width, [Field("x", size)], padded_rows=padded, batch_id=1, source="s")
+    assert_identity(rows)
+    assert sum(row.bytes for row in rows) == size * ((len(lengths) + padded) * width - sum(lengths))

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from probe import hooks
+from probe.core.metric import Metric, reduce_metrics
+from probe.errors import InputTypeError
+from probe.recorders.reduction import PREFIX, ReductionRecorder
+from probe.records import Deferred
+
+NAN = float("nan")
+
+
+class Collect(hooks.Listener):
+    def __init__(self, recorder):
+        self.recorder, self.items, self.errors = recorder, [], []
+
+    def enter(self, event):
+        return self.recorder.enter(event)
+
+    def leave(self, event, state):
+        self.items.append(self.recorder.leave(event, state))
+
+    def failed(self, event, error, count, switched_off):
+        self.errors.append(error)
+
+    def rows(self):
+        assert self.errors == []
+        built = [one.build() for one in self.items if isinstance(one, Deferred)]
+        return {row.key: row for rows in built for row in rows}
+
+
+@pytest.fixture
+def collect():
+    listener = Collect(ReductionRecorder())
+    with hooks.subscribe(listener, *ReductionRecorder.points):
+        yield listener
+
+
+def test_what_went_in_and_what_came_out(collect):
+    metrics = {
+        "loss": [1.0, 2.0, 6.0],
+        "max_reward": [3, 7],
+        "timing/admin": [4.0, 5.0],
+        "empty": [],
+        "poisoned": [1.0, NAN, 3.0],
+        "tokens": Metric("sum", [3, 4]),
+        "array": np.array([1.0, 2.0]),
+        "tensors": [torch.tensor(1.0), torch.tensor(3.0)],
+        "merged": [Metric("mean", [1.0]), Metric("mean", [2.0, 3.0])],
+        "ragged": [[1.0], [2.0, 6.0]],
+    }
+    reduced = reduce_metrics(metrics)
+    metrics["loss"].clear()
+    metrics["tokens"].append(100)
+    metrics["tensors"][0].fill_(100.0)
+    rows = collect.rows()
+    assert list(rows) == list(reduced)
+    seen = {
+        key: (r.reducer, r.chosen_by, r.count, r.smallest, r.largest, r.nan_count) for key, r in rows.items()
+    }
+    assert seen == {
+        "loss": ("mean", "name", 3, 1.0, 6.0, 0),
+        "max_reward": ("max", "name", 2, 3.0, 7.0, 0),
+        "timing/admin": ("min", "name", 2, 4.0, 5.0, 0),
+        "empty": ("mean", "name", 0, None, None, 0),
+        "poisoned": ("mean", "name", 3, 1.0, 3.0, 1),
+        "tokens": ("sum", "type", 2, 3.0, 4.0, 0),
+        "array": ("mean", "name", 2, 1.0, 2.0, 0),
+        "tensors": ("mean", "name", 2, 1.0, 3.0, 0),
+        "merged": ("mean", "type", 3, 1.0, 3.0, 0),
+        "ragged": ("mean", "name", 3, 1.0, 6.0, 0),
+    }
+    for key, row in rows.items():
+        assert row.value == reduced[key] or (math.isnan(row.value) and math.isnan(reduced[key]))
+
+
+def test_a_reduction_that_changes_its_argument(collect):
+    @hooks.observed("metric.reduce_metrics")
+    def theirs(metrics):
+        for key, value in metrics.items():
+            metrics[key] = np.mean(getattr(value, "values", value))
+        return metrics
+
+    foreign = SimpleNamespace(aggregation=SimpleNamespace(value="sum"), values=[1.0, 5.0])
+    theirs({"loss": [1.0, 3.0], "typed": foreign})
+    rows = collect.rows()
+    assert (rows["loss"].count, rows["loss"].largest, rows["loss"].value) == (2, 3.0, 2.0)
+    assert (rows["typed"].reducer, rows["typed"].chosen_by, rows["typed"].count) == ("sum", "type", 2)
+
+
+def test_tensors_on_a_device_are_not_read(collect):
+    @hooks.observed("metric.reduce_metrics")
+    def lazy(metrics):
+        return metrics
+
+    lazy({"loss": [torch.zeros((), device="meta"), torch.zeros(3, device="meta")]})
+    row = collect.rows()["loss"]
+    assert (row.count, row.smallest, row.largest, row.value) == (4, None, None, None)
+
+
+def test_a_call_that_raised_gives_no_row(collect):
+    with pytest.raises(InputTypeError):
+        reduce_metrics({"loss": None})
+    with pytest.raises(InputTypeError):
+        reduce_metrics(None)
+    assert collect.rows() == {}
+
+
+def test_metrics(collect):
+    reduce_metrics({"loss": [NAN, NAN, 1.0], "kl": [1.0]})
+    found = {
+        key: metric.aggregate()
+        for key, metric in collect.recorder.metrics(list(collect.rows().values())).items()
+    }
+    assert found == {f"{PREFIX}keys": 2.0, f"{PREFIX}nan_values": 2.0}
+    assert set(found) == set(ReductionRecorder.keys)
+    assert collect.recorder.metrics([]) == {}

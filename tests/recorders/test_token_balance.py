@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tensordict import TensorDict
+
+from probe import hooks
+from probe.recorders.token_balance import PREFIX, TokenBalanceRecorder, micro_batch_rows
+from probe.records import Deferred, MicroBatch
+
+PARTITION = hooks.point("seqlen_balancing.partition")
+
+
+class Collect(hooks.Listener):
+    """What the session is to a recorder, without its queue: deferred rows are built when asked for."""
+
+    def __init__(self, recorder):
+        self.recorder, self.items, self.errors = recorder, [], []
+
+    def enter(self, event):
+        return self.recorder.enter(event)
+
+    def leave(self, event, state):
+        self.items.append(self.recorder.leave(event, state))
+
+    def fire(self, event):
+        self.items.append(self.recorder.fire(event))
+
+    def failed(self, event, error, count, switched_off):
+        self.errors.append(error)
+
+    def rows(self):
+        assert self.errors == []
+        found = []
+        for item in self.items:
+            found += list(item.build()) if isinstance(item, Deferred) else [item] if item is not None else []
+        return found
+
+
+def partition(
+    lengths, parts, *, cap=None, width=None, workload=None, source="seqlen_balancing.rearrange_micro_batches"
+):
+    batch = TensorDict({"input_ids": torch.zeros(len(lengths), width or 1)}, batch_size=[len(lengths)])
+    hooks.emit(
+        PARTITION,
+        lengths=lengths,
+        partitions=parts,
+        cap_tokens=cap,
+        width_tokens=width,
+        batch=batch,
+        workload=workload,
+        source=source,
+        strict=True,
+    )
+
+
+@pytest.fixture
+def collect():
+    listener = Collect(TokenBalanceRecorder())
+    with hooks.subscribe(listener, *TokenBalanceRecorder.points):
+        yield listener
+
+
+def test_every_field(collect):
+    lengths, parts = [5, 3, 9, 0], [[2], [0, 1], [], [3]]
+    partition(lengths, parts, cap=8, width=10, workload=[2.0, 1.0, 4.0, 0.5])
+    lengths.clear()  # the caller goes on with its own lists
+    parts[0].append(7)
+    rows = collect.rows()
+    assert len({row.batch_id for row in rows}) == 1
+    assert all(isinstance(row, MicroBatch) and row.micro_batches == 4 for row in rows)
+    assert [row.micro_batch for row in rows] == [0, 1, 2, 3]
+    assert [row.lengths for row in rows] == [[9], [5, 3], [], [0]]
+    assert [row.indices for row in rows] == [[2], [0, 1], [], [3]]
+    assert [row.tokens for row in rows] == [9, 8, 0, 0]
+    assert [row.sequences for row in rows] == [1, 2, 0, 1]
+    assert [row.utilisation_ratio for row in rows] == [9 / 8, 1.0, 0.0, 0.0]
+    assert [row.over_cap for row in rows] == [True, False, False, False]
+    assert [row.workload for row in rows] == [4.0, 3.0, 0.0, 0.5]
+    assert {(row.width_tokens, row.cap_tokens) for row in rows} == {(10, 8)}
+    assert {row.source for row in rows} == {"seqlen_balancing.rearrange_micro_batches"}
+
+
+def test_what_is_unknown_stays_unknown(collect):
+    partition([4, 4], [[0, 1]])
+    (row,) = collect.rows()
+    assert (row.cap_tokens, row.width_tokens, row.utilisation_ratio, row.workload) == (None, None, None, None)
+    assert row.over_cap is False
+
+
+def test_workload_of_each_part():
+    rows = micro_batch_rows(
+        [1, 2, 3],
+        [[0, 1], [2]],
+        batch_id=1,
+        workload=[7.0, 8.0],
+        cap_tokens=None,
+        width_tokens=None,
+        source="x",
+    )
+    assert [row.workload for row in rows] == [7.0, 8.0]
+
+
+def test_batches_have_ids_of_their_own(collect):
+    partition([1], [[0]])
+    partition([1], [[0]])
+    first, second = collect.rows()
+    assert first.batch_id != second.batch_id
+
+
+def test_metrics(collect):
+    partition([6, 2, 0], [[0], [1], [2]], cap=4)
+    partition([3, 3], [[0], [1]], cap=6)
+    metrics = {key: metric.aggregate() for key, metric in collect.recorder.metrics(collect.rows()).items()}
+    assert metrics == {
+        f"{PREFIX}imbalance_ratio_max": pytest.approx(6 * 3 / 8),
+        f"{PREFIX}utilisation_ratio_mean": pytest.approx((1.5 + 0.5 + 0 + 0.5 + 0.5) / 5),
+        f"{PREFIX}largest_micro_batch_tokens": 6.0,
+        f"{PREFIX}micro_batches": 5.0,
+        f"{PREFIX}cap_violations": 1.0,
+        f"{PREFIX}tokens": 14.0,
+    }
+    assert set(metrics) <= set(TokenBalanceRecorder.keys)
+
+
+def test_workload_imbalance_and_empty_batches(collect):
+    partition([0, 0], [[0], [1]])
+    assert f"{PREFIX}imbalance_ratio_max" not in collect.recorder.metrics(collect.rows())
+    partition([2, 2], [[0], [1]], workload=[3.0, 1.0])
+    metrics = collect.recorder.metrics(collect.rows())
+    assert metrics[f"{PREFIX}workload_imbalance_ratio_max"].aggregate() == 1.5
+    assert collect.recorder.metrics([]) == {}
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(1, 6), st.integers(1, 60))
+def test_nothing_is_lost(lengths, count, cap):
+    parts = [list(range(start, len(lengths), count)) for start in range(count)]
+    rows = micro_batch_rows(
+        lengths, parts, batch_id=1, workload=None, cap_tokens=cap, width_tokens=None, source="x"
+    )
+    assert sum(row.tokens for row in rows) == sum(lengths)
+    assert sorted(index for row in rows for index in row.indices) == list(range(len(lengths)))
+    assert sum(row.over_cap for row in rows) == sum(row.tokens > cap for row in rows)

@@ -1,0 +1,106 @@
+"""The structure is tested like behaviour: exports, import cost, the README's commands, the docs' tables."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import probe
+
+ROOT = Path(__file__).parent.parent
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in (ROOT / "probe").rglob("*.py")
+    if path.stem != "__main__"
+)
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize("name", sorted(probe.EXPORTS))
+def test_every_export_is_there(name):
+    module, attribute = probe.EXPORTS[name].split(":")
+    assert getattr(probe, name) is getattr(import_module(module), attribute)
+    assert name in dir(probe)
+
+
+def test_type_checkers_see_the_same_exports():
+    source = (ROOT / "probe" / "__init__.py").read_text()
+    block = source.split("if TYPE_CHECKING:")[1].split("#: Public name")[0]
+    names = set()
+    for line in block.splitlines():
+        if match := re.match(r"\s+from ([\w.]+) import ([\w, ]+?)(?: as (\w+))?(?:  #.*)?$", line):
+            names |= {match[3]} if match[3] else {one.strip() for one in match[2].split(",")}
+    assert names == set(probe.EXPORTS)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = probe.nonsense
+
+
+def test_importing_probe_brings_nothing_heavy():
+    loaded = json.loads(
+        run_python("import sys, json; import probe; print(json.dumps([m for m in sys.modules if '.' not in m]))")
+    )
+    assert not {"torch", "numpy", "pandas", "plotly", "msgspec", "tensordict"} & set(loaded)
+
+
+def test_a_training_worker_never_loads_what_only_views_need():
+    code = (
+        "import sys, json, tempfile, pathlib; import probe\n"
+        "with probe.start('p', 'e', run_dir=pathlib.Path(tempfile.mkdtemp()) / 'run') as session:\n"
+        "    with session.step(1), probe.phase('update'): pass\n"
+        "print(json.dumps([m for m in sys.modules if '.' not in m]))"
+    )
+    assert not {"pandas", "plotly", "ipywidgets"} & set(json.loads(run_python(code)))
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_imports_on_its_own_and_quietly(module):
+    # One process for all would hide an import cycle behind the first import; spawning one each costs too much.
+    import_module(module.removesuffix(".__init__"))
+
+
+def test_the_readme_names_the_makefile_s_commands():
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z0-9-]+)", (ROOT / "README.md").read_text()))
+    assert {"demo", "test"} <= named <= targets
+
+
+def test_ci_runs_the_readme_s_test_command():
+    assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
+def test_every_hook_point_stands_in_the_docs():
+    for module in MODULES:
+        import_module(module.removesuffix(".__init__"))
+    from probe import hooks
+
+    documented = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "hooks.md").read_text(), re.MULTILINE))
+    ours = {
+        name: one.about for name, one in hooks.points().items() if not name.startswith(("doctest.", "test"))
+    }
+    assert all(ours.values()), f"points without a word about them: {[n for n, about in ours.items() if not about]}"
+    assert documented == set(ours)
+
+
+def test_no_user_error_is_an_assert():
+    for path in (ROOT / "probe").rglob("*.py"):
+        asserts = re.findall(r"^\s+assert .*$", path.read_text(), re.MULTILINE)
+        assert not asserts, f"{path.name}: {asserts}"
+
+
+def test_nothing_names_a_registry_host_or_prints_in_the_library():
+    for path in (ROOT / "probe").rglob("*.py"):
+        if "cli" in path.parts or "demo" in path.parts:
+            continue
+        assert not re.search(r"^\s+print\(", path.read_text(), re.MULTILINE), path
