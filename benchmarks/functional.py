@@ -1,27 +1,33 @@
-"""Log-probabilities and metric reduction beside the plain way of writing them: ``python benchmarks/functional.py``.
+"""Log-probabilities and metric reduction beside the plain way of writing them.
 
-Each row is a ratio of medians measured in one run, the two taking turns.
+Times take turns in one process; peak memory is the growth of the resident set, in a process for each way.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.measure import row, seconds
 from probe.core.metric import reduce_metrics
 from probe.core.torch_functional import logprobs_from_logits
 
-ROUNDS = 7
+SHAPE = (4, 512, 8192)
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def plain_logprobs(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Log-softmax of everything, then a gather."""
     return torch.log_softmax(logits, -1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
+
+WAYS: dict[str, Callable[..., torch.Tensor]] = {"ours": logprobs_from_logits, "plain": plain_logprobs}
 
 
 def plain_reduce(metrics: dict[str, list[float]]) -> dict[str, float]:
@@ -32,76 +38,67 @@ def plain_reduce(metrics: dict[str, list[float]]) -> dict[str, float]:
     }
 
 
-def time_ratio(ours: Callable[[], object], theirs: Callable[[], object]) -> float:
-    """Median time of ``ours`` over that of ``theirs``."""
-    taken: tuple[list[float], list[float]] = ([], [])
-    for _ in range(ROUNDS):
-        for call, into in zip((ours, theirs), taken, strict=True):
-            begin = time.perf_counter()
-            call()
-            into.append(time.perf_counter() - begin)
-    return statistics.median(taken[0]) / statistics.median(taken[1])
-
-
-class _Largest(TorchDispatchMode):
-    """The largest storage that an operation makes, in bytes, those that existed before left out."""
-
-    def __init__(self, *known: torch.Tensor) -> None:
-        super().__init__()
-        self._known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor) and result.untyped_storage().data_ptr() not in self._known:
-            self.bytes = max(self.bytes, result.untyped_storage().nbytes())
-        return result
-
-
-def largest_share(logits: torch.Tensor, labels: torch.Tensor) -> float:
-    """The largest temporary of the forward pass, as a part of the logits."""
-    with _Largest(logits, labels) as seen:
-        logprobs_from_logits(logits, labels)
-    return seen.bytes / logits.nbytes
-
-
-def training(function: Callable[..., torch.Tensor], logits: torch.Tensor, labels: torch.Tensor) -> None:
+def train(way: Callable[..., torch.Tensor], leaf: torch.Tensor, labels: torch.Tensor) -> None:
     """Forward and backward, with logits that only the graph holds."""
-    leaf = logits.detach().requires_grad_()
-    function(leaf * 1.0, labels).sum().backward()
+    way(leaf * 1.0, labels).sum().backward()
+    leaf.grad = None
 
 
-def main() -> list[tuple[str, float]]:
-    """Measure and print each ratio."""
-    rows: list[tuple[str, float]] = []
-    for dtype in (torch.float32, torch.bfloat16):
-        logits, labels = torch.randn(4, 512, 8192).to(dtype), torch.randint(8192, (4, 512))
-        name = f"logprobs_from_logits 4×512×8192 {dtype}".replace("torch.", "")
+def made(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.empty(SHAPE, dtype=dtype).normal_(), torch.randint(SHAPE[-1], SHAPE[:-1])
+
+
+def peak_mib(way: str, dtype: str) -> float:
+    """Growth of the resident set over the forward pass, in MiB."""
+    call = [sys.executable, "-m", "benchmarks.functional", way, dtype]
+    root = Path(__file__).parent.parent
+    return float(subprocess.run(call, check=True, capture_output=True, text=True, cwd=root).stdout)
+
+
+def measure_peak(way: str, dtype: str) -> float:
+    small, few = torch.zeros(1, 8, dtype=DTYPES[dtype]), torch.zeros(1, dtype=torch.long)
+    WAYS[way](small, few)  # what torch loads on first use isn't the algorithm's
+    logits, labels = made(DTYPES[dtype])
+    before = peak_kib()
+    with torch.no_grad():
+        WAYS[way](logits, labels)
+    return (peak_kib() - before) / 1024
+
+
+def peak_kib() -> int:
+    """The largest resident set of this program so far. Linux's ru_maxrss would include the parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def rows() -> list[dict[str, Any]]:
+    found = []
+    for name, dtype in DTYPES.items():
+        what = f"logprobs_from_logits {'×'.join(map(str, SHAPE))} {name}"
+        logits, labels = made(dtype)
         with torch.no_grad():
-            forward = time_ratio(
+            forward = seconds(
                 lambda x=logits, y=labels: logprobs_from_logits(x, y),
                 lambda x=logits, y=labels: plain_logprobs(x, y),
+                repeats=7,
             )
-        both = time_ratio(
-            lambda x=logits, y=labels: training(logprobs_from_logits, x, y),
-            lambda x=logits, y=labels: training(plain_logprobs, x, y),
+        leaf = logits.requires_grad_()
+        both = seconds(
+            lambda x=leaf, y=labels: train(logprobs_from_logits, x, y),
+            lambda x=leaf, y=labels: train(plain_logprobs, x, y),
+            repeats=7,
         )
-        rows += [
-            (f"{name}: forward time / log_softmax and gather", forward),
-            (f"{name}: forward and backward time / log_softmax and gather", both),
-            (f"{name}: largest temporary / logits", largest_share(logits, labels)),
+        copy = logits.nbytes / 2**20
+        peaks = peak_mib("ours", name), peak_mib("plain", name)
+        found += [
+            row(f"{what}: forward", *forward, note="log_softmax and gather"),
+            row(f"{what}: forward and backward", *both, note="log_softmax and gather"),
+            row(f"{what}: extra memory", *peaks, note=f"one copy is {copy:g} MiB") | {"unit": "MiB"},
         ]
     metrics = {f"actor/{word}_{index}": [0.1] * 16 for index in range(17) for word in ("max", "min", "loss")}
-    rows.append(
-        (
-            "reduce_metrics of 51 lists of 16: time / numpy",
-            time_ratio(lambda: reduce_metrics(metrics), lambda: plain_reduce(metrics)),
-        )
-    )
-    for what, ratio in rows:
-        print(f"{ratio:8.3f}  {what}")
-    return rows
+    times = seconds(lambda: reduce_metrics(metrics), lambda: plain_reduce(metrics), number=20)
+    return [*found, row("reduce_metrics of 51 lists of 16", *times, note="the same rule over numpy")]
 
 
 if __name__ == "__main__":
-    main()
+    print(measure_peak(*sys.argv[1:]))

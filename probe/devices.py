@@ -1,10 +1,10 @@
 """Memory counters, capacity and timing events of one device, behind one small interface.
 
-:func:`detect` finds the device: CUDA, else another accelerator, else the CPU, where memory is the process's resident
-set. Three promises hold for each of them:
+:func:`detect` finds the device: CUDA, else another accelerator, else the CPU, where memory is the process's
+resident set. Three promises hold for each of them:
 
 * nothing here synchronises: events are recorded and asked whether they are done, never waited for;
-* nothing here creates a device context: until the trainer itself uses the device its counters are unknown (None);
+* nothing here creates a device context: until the trainer itself uses the device its counters are None;
 * a number that isn't known is None.
 """
 
@@ -50,15 +50,16 @@ UNKNOWN: Final = Counters()
 class Statistics(NamedTuple):
     """Where others read and reset the allocator's statistics of one device: two functions of one namespace.
 
-    ``namespace.<read>(index)`` returns nested dicts, ``{"allocated_bytes": {"all": {"current": 0, "peak": 0}}}``;
-    ``namespace.<reset>(index)`` sets every ``"peak"`` to its ``"current"``. Every public reader of torch looks them up
-    there when it is called, so that this is the one place where peaks can be folded back.
+    ``namespace.<read>(index)`` returns nested dicts such as
+    ``{"allocated_bytes": {"all": {"current": 0, "peak": 0}}}``, and ``namespace.<reset>(index)`` sets every
+    ``"peak"`` to its ``"current"``. Every public reader of torch looks them up there when it is called:
+    this is the one place where peaks can be folded back.
     """
 
     namespace: Any
     read: str
     reset: str
-    index: int
+    device_index: int
 
 
 class Device(ABC):
@@ -92,8 +93,8 @@ class Device(ABC):
         """
 
     def bind(self) -> bool:
-        """Whether there is anything to read yet. Called by the thread that trains: a device that was named without
-        an index becomes that thread's current one, as soon as the trainer uses it."""
+        """Whether there is anything to read yet. Called by the thread that trains: a device that was named
+        without an index becomes that thread's current one, as soon as the trainer uses it."""
         return True
 
     @property
@@ -109,15 +110,15 @@ class Device(ABC):
         """A timing event recorded on the current stream, or None where there is no such thing."""
         return None
 
-    def done(self, event: Any) -> bool:
+    def done(self, event: Any) -> bool:  # noqa: ARG002  (there is no event to ask)
         """Whether the device has come to the event. From any thread; does not wait."""
         return True
 
-    def elapsed_ns(self, begin: Any, end: Any) -> int | None:
+    def elapsed_ns(self, begin: Any, end: Any) -> int | None:  # noqa: ARG002  (as above)
         """Device time between two events; None while one isn't done, and where it can't be known."""
         return None
 
-    def recycle(self, *events: Any) -> None:
+    def recycle(self, *events: Any) -> None:  # noqa: B027  (not every device can use them again)
         """These events are no longer needed."""
 
     def __repr__(self) -> str:
@@ -143,9 +144,9 @@ def detect(device: Any = None) -> Device:
     """The device whose memory is of interest.
 
     Args:
-        device: a :class:`Device` (returned as it is), anything that ``torch.device`` takes, or None for CUDA, else
-            another accelerator, else the CPU. ``"cuda"`` without an index is the device that is current when the
-            trainer first uses CUDA.
+        device: a :class:`Device` (returned as it is), anything that ``torch.device`` takes, or None for CUDA,
+            else another accelerator, else the CPU. ``"cuda"`` without an index is the device that is current
+            when the trainer first uses CUDA.
 
     Raises:
         InputError: a device that torch doesn't know, or that this machine doesn't have.
@@ -194,7 +195,7 @@ def _accelerator(torch: Any) -> str | None:
     return None if current is None or current.type == "mps" else str(current.type)
 
 
-# ------------------------------------------------------------------------------------------------------------- cuda
+# ------------------------------------------------------------------------------------------------------- cuda
 
 
 class CudaDevice(Device):
@@ -209,7 +210,7 @@ class CudaDevice(Device):
     def __init__(self, index: int | None = None) -> None:
         import torch
 
-        self._torch = torch
+        self._torch: Any = torch
         self._index = index
         self._bound = False
         self._spare: deque[Any] = deque(maxlen=_SPARE_EVENTS)
@@ -226,7 +227,7 @@ class CudaDevice(Device):
 
     def bind(self) -> bool:
         if not self._torch.cuda.is_initialized():
-            # Never before the trainer: it would create a context on a device that the trainer may not have chosen.
+            # Never before the trainer: that would create a context, perhaps on a device it doesn't want.
             self._bound = False
         elif not self._bound:
             if self._index is None:
@@ -309,7 +310,7 @@ def _elapsed_ns(begin: Any, end: Any) -> int | None:
 
 @functools.cache
 def _exchange_mode() -> Any | None:
-    """The driver's function that changes which calls the calling thread may make while another one captures."""
+    """The driver's function that changes what the calling thread may call while another one captures."""
     candidates = (
         ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
         ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
@@ -331,8 +332,8 @@ def _can_relax() -> bool:
 def _relaxed_capture() -> Iterator[bool]:
     """Inside, the calling thread's queries don't break a CUDA graph that another thread is capturing.
 
-    In the default mode the driver invalidates a capture when *any* thread asks an event whether it's done. Yields
-    whether that could be arranged.
+    In the default mode the driver invalidates a capture when *any* thread asks an event whether it's done.
+    Yields whether that could be arranged.
     """
     exchange = _exchange_mode()
     mode = ctypes.c_int(_RELAXED)
@@ -344,7 +345,7 @@ def _relaxed_capture() -> Iterator[bool]:
             exchange(ctypes.byref(mode))  # it now holds the mode of before
 
 
-# ------------------------------------------------------------------------------------------------ other accelerators
+# ----------------------------------------------------------------------------------------- other accelerators
 
 
 class AcceleratorDevice(Device):
@@ -359,7 +360,7 @@ class AcceleratorDevice(Device):
     def __init__(self, kind: str, index: int | None = None) -> None:
         import torch
 
-        self._torch = torch
+        self._torch: Any = torch
         self._kind = kind
         self._index = index
         self._bound = False
@@ -438,7 +439,7 @@ class AcceleratorDevice(Device):
 _KINDS: Final = ("allocated", "reserved")
 
 
-# -------------------------------------------------------------------------------------------------------------- cpu
+# -------------------------------------------------------------------------------------------------------- cpu
 
 
 class CpuDevice(Device):
@@ -501,7 +502,8 @@ def _psutil_rss() -> int | None:
 def _peak_rss_bytes() -> int | None:
     """High-water mark of the resident set since the process began; it can't be reset without being root.
 
-    It may have been inherited from the program that started this one, and then it only stands still for longer.
+    It may have been inherited from the program that started this one, and then it only stands still for
+    longer.
     """
     try:
         import resource

@@ -1,4 +1,4 @@
-"""Fakes that ship with probe: small real parts to test against, without an accelerator and without waiting."""
+"""Fakes that ship with probe: small real parts to test against, without an accelerator or waiting."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ class FakeEvent:
 class FakeDevice(Device):
     """A device that allocates on demand, with a caching allocator, peaks and a queue of work.
 
-    What a trainer would ask of torch it asks here: :meth:`max_memory_allocated`, :meth:`reset_peak_memory_stats` and
-    so on go through the functions in :attr:`namespace`, as torch's do through those of ``torch._C``.
+    What a trainer would ask of torch it asks here: :meth:`max_memory_allocated`,
+    :meth:`reset_peak_memory_stats` and so on go through the functions in :attr:`namespace`, as torch's do
+    through those of ``torch._C``.
 
     Args:
         total_bytes: capacity. segment_bytes: reserved memory grows in multiples of it.
@@ -96,7 +97,7 @@ class FakeDevice(Device):
         self._peak_allocated = self._peak_reserved = 0
         self._queued_ns = self._done_ns = 0
 
-    # ------------------------------------------------------------------------------------------ what a trainer does
+    # ------------------------------------------------------------------------------------ what a trainer does
 
     def allocate(self, size_bytes: int) -> FakeAllocation:
         """Take memory.
@@ -143,7 +144,7 @@ class FakeDevice(Device):
         until = self._queued_ns if duration_ns is None else self._done_ns + duration_ns
         self._done_ns = min(until, self._queued_ns)
 
-    # ---------------------------------------------------------------------------------------------- what probe asks
+    # ---------------------------------------------------------------------------------------- what probe asks
 
     @property
     def name(self) -> str:
@@ -180,7 +181,7 @@ class FakeDevice(Device):
     def elapsed_ns(self, begin: FakeEvent, end: FakeEvent) -> int | None:
         return end.position_ns - begin.position_ns if self.done(begin) and self.done(end) else None
 
-    # ---------------------------------------------------------------------------------------------------- the inside
+    # --------------------------------------------------------------------------------------------- the inside
 
     def _user(self, what: str, when: str) -> int:
         return int(self.namespace.memory_stats(0)[what]["all"][when])
@@ -201,7 +202,7 @@ class FakeDevice(Device):
     def _rounded(self, size_bytes: int) -> int:
         return -(-size_bytes // self._segment_bytes) * self._segment_bytes
 
-    def _statistics(self, index: int) -> dict[str, Any]:
+    def _statistics(self, index: int) -> dict[str, Any]:  # noqa: ARG002  (as torch's)
         with self._lock:
             return {
                 "num_ooms": 0,
@@ -209,6 +210,6 @@ class FakeDevice(Device):
                 "reserved_bytes": {"all": {"current": self._reserved, "peak": self._peak_reserved}},
             }
 
-    def _reset(self, index: int) -> None:
+    def _reset(self, index: int) -> None:  # noqa: ARG002  (as torch's)
         with self._lock:
             self._peak_allocated, self._peak_reserved = self._allocated, self._reserved

@@ -1,7 +1,7 @@
 """Memory in the log: ``GPUMemoryLogger`` and ``log_gpu_memory_usage``, with the documented lines.
 
-Built on :class:`probe.hooks.watch`, so that a decorated function also is a scope with a role, and a session records
-it. Without an accelerator the lines tell the process's resident set, and say so.
+Built on :class:`probe.hooks.watch`, so that a decorated function also is a scope with a role, and a session
+records it. Without an accelerator the lines tell the process's resident set, and say so.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ _GB: Final = 1024**3
 
 
 class GPUMemoryLogger(watch):
-    """Log the memory before and after each call of a function, as ``"Before <name>, memory allocated (GB): …"``.
+    """Log the memory before and after each call: ``"Before <name>, memory allocated (GB): …"``.
 
-    Works on functions, methods, coroutines and generators, and as a context manager. When the function raises, the
-    line after it is logged all the same. Unless ``logger`` is enabled for ``level`` nothing is read.
+    Works on functions, methods, coroutines and generators, and as a context manager. When the function
+    raises, the line after it is logged all the same. Unless ``logger`` is enabled for ``level`` nothing is
+    read.
 
     Args:
         role: who works, such as ``"actor"``: stands before each line, and is the role of the scope.
         logger: None is the logger ``"probe.core.memory_logger"``.
-        level: of the lines, DEBUG by default. log_only_rank_0: other ranks stay silent; the rank is asked for at
-            each call, so that decorating before ``init_process_group`` is fine.
+        level: of the lines, DEBUG by default. log_only_rank_0: other ranks stay silent; the rank is asked for
+            at each call, so that decorating before ``init_process_group`` is fine.
 
     >>> @GPUMemoryLogger(role="actor")
     ... def update_actor(batch): return len(batch)

@@ -45,7 +45,7 @@ def _stack(cause: str, index: int, tokens: pd.Series, rectangle: pd.Series) -> g
     shared = {"x": tokens.index.astype(float), "y": share, "name": name, "hovertext": told, "hoverinfo": "text"}
     if len(tokens) > _BARS:
         return go.Scatter(**shared, mode="lines", stackgroup="tax", line={"width": 0.5, "color": colour})
-    pattern = {"shape": look.PATTERNS[index % len(look.PATTERNS)], "size": 6, "solidity": 0.25}
+    pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
     return go.Bar(**shared, marker={"color": colour, "pattern": pattern})
 
 
@@ -70,7 +70,7 @@ def by_field(frame: pd.DataFrame, *, theme: Theme = "light", most: int = 20) -> 
                 name=name,
                 marker={
                     "color": look.PALETTE[index % len(look.PALETTE)],
-                    "pattern": {"shape": look.PATTERNS[index % len(look.PATTERNS)], "size": 6, "solidity": 0.25},
+                    "pattern": look.hatch(look.PATTERNS[index % len(look.PATTERNS)]),
                 },
                 hovertext=[
                     look.hover(words.size(row["bytes"]), f"{look.label(row['field'])}: {name}", f"{words.count(row['tokens'])} slots")

@@ -49,7 +49,7 @@ def _bars(part: pd.DataFrame, line: dict[int, int], name: str, colour: int, inde
         name=look.label(name, 28),
         marker={
             "color": look.PALETTE[colour],
-            "pattern": {"shape": look.PATTERNS[index % len(look.PATTERNS)], "size": 6, "solidity": 0.2},
+            "pattern": look.hatch(look.PATTERNS[index % len(look.PATTERNS)]),
         },
         hovertext=_told(part),
         hoverinfo="text",
@@ -113,5 +113,5 @@ def _stack(part: pd.DataFrame, name: str, index: int) -> go.Bar | go.Scatter:
     shared = {"x": part.index.astype(float), "y": seconds, "name": name, "hovertext": told, "hoverinfo": "text"}
     if len(part) > _BARS:
         return go.Scatter(**shared, mode="lines", stackgroup="time", line={"width": 0.5, "color": colour})
-    pattern = {"shape": look.PATTERNS[index % len(look.PATTERNS)], "size": 6, "solidity": 0.2}
+    pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
     return go.Bar(**shared, marker={"color": colour, "pattern": pattern})

@@ -30,6 +30,8 @@ QUIET: Final = "#8a8f98"
 SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "pentagon", "star", "hexagon", "cross")
 PATTERNS: Final = ("", "/", ".", "x", "\\", "-", "|", "+")
 
+_HATCH: Final = "rgba(255,255,255,0.55)"
+
 #: Most points that one trace may have.
 POINTS: Final = 4000
 
@@ -142,6 +144,11 @@ def hover(*lines: str | None) -> str:
 def place(row: dict[str, Any]) -> str:
     """Where a row happened, for a hover box."""
     return label(words.place(row), 120)
+
+
+def hatch(shape: str) -> dict[str, Any]:
+    """The bar pattern of that shape, drawn lightly over the bar's colour."""
+    return {"shape": shape, "size": 6, "solidity": 0.2, "fillmode": "overlay", "fgcolor": _HATCH}
 
 
 def colours(names: Iterable[Any]) -> dict[Any, int]:

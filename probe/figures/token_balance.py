@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -148,31 +150,33 @@ def stragglers(frame: pd.DataFrame, *, theme: Theme = "light", most: int = 32) -
         return look.nothing("Only one rank cut batches: there is nobody to compare it with.", theme)
     part = frame.nlargest(most, "share_ratio").sort_values("rank")
     worst = int(frame["rank"].iloc[0])
-    place = list(range(len(part)))
     figure = look.blank(theme, height=280, bargap=0.3)
-    figure.add_trace(
-        go.Bar(
-            x=place,
-            y=part["share_ratio"].astype(float),
-            marker={
-                "color": [look.PALETTE[1] if rank == worst else look.PALETTE[0] for rank in part["rank"]],
-                "pattern": {"shape": ["/" if rank == worst else "" for rank in part["rank"]]},
-            },
-            text=[words.ratio(value) for value in part["share_ratio"]],
-            textposition="auto",
-            hovertext=[
-                look.hover(
-                    f"rank {row['rank']}: {words.ratio(row['share_ratio'])} the mean",
-                    f"{words.count(row['tokens'])} tokens",
-                    f"fullest in {words.count(row['largest_in'])} of {words.count(row['rounds'])} batches",
-                )
-                for row in part.to_dict("records")
-            ],
-            hoverinfo="text",
-            showlegend=False,
-        )
-    )
+    rows = list(enumerate(part.to_dict("records")))
+    figure.add_trace(_ranks([one for one in rows if one[1]["rank"] != worst], look.PALETTE[0], ""))
+    figure.add_trace(_ranks([one for one in rows if one[1]["rank"] == worst], look.PALETTE[1], "/"))
     figure.add_hline(y=1, line={"color": look.ALARM, "width": 1.5, "dash": "dash"}, annotation_text="even", annotation_position="top right")
-    figure.update_xaxes(tickvals=place, ticktext=[f"rank {rank}" for rank in part["rank"]])
+    figure.update_xaxes(tickvals=[place for place, _ in rows], ticktext=[f"rank {row['rank']}" for _, row in rows])
     figure.update_yaxes(title_text="tokens ÷ mean of the ranks", rangemode="tozero")
     return figure
+
+
+def _ranks(rows: list[tuple[int, dict[Any, Any]]], colour: str, pattern: str) -> go.Bar:
+    return go.Bar(
+        x=[place for place, _ in rows],
+        y=[float(row["share_ratio"]) for _, row in rows],
+        width=0.7,
+        marker={"color": colour, "pattern": look.hatch(pattern)},
+        text=[words.ratio(row["share_ratio"]) for _, row in rows],
+        textposition="outside",
+        cliponaxis=False,
+        hovertext=[
+            look.hover(
+                f"rank {row['rank']}: {words.ratio(row['share_ratio'])} the mean",
+                f"{words.count(row['tokens'])} tokens",
+                f"fullest in {words.count(row['largest_in'])} of {words.count(row['rounds'])} batches",
+            )
+            for _, row in rows
+        ],
+        hoverinfo="text",
+        showlegend=False,
+    )

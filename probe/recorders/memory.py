@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Final
 from probe.core.metric import Metric
 from probe.devices import Counters, Device, detect, process_rss_bytes
 from probe.hooks import SCOPE, Event, Scope
-from probe.records import GIB, Deferred, Memory, Row
 from probe.recorders.peaks import OpenPeaks, PeakLedger, PeakRange, Peaks
 from probe.recorders.recorder import Recorder, Rows
+from probe.records import GIB, Deferred, Memory, Row
 
-#: A device that doesn't answer for this long keeps its duration to itself, and the rest of the row is written.
+#: After this long without an answer of the device a row is written without the device's duration.
 PATIENCE_NS: Final = 30_000_000_000
 
 #: What a role can't be called, since keys of the same depth have these names.
@@ -48,7 +48,8 @@ class MemoryRecorder(Recorder):
 
     Args:
         device: anything that ``devices.detect`` takes; None detects one.
-        peaks: ``"nested"`` gives every scope its exact peak; ``"observe"`` never resets the device's counters.
+        peaks: ``"nested"`` gives every scope its exact peak; ``"observe"`` never resets the device's
+            counters.
 
     Used and total memory of the whole device stand in samples only: they take a call of the driver.
 
@@ -76,7 +77,7 @@ class MemoryRecorder(Recorder):
         self.device = detect(device)
         self._ledger = PeakLedger(self.device, peaks)
 
-    def enter(self, event: Event) -> _Opened:
+    def enter(self, event: Event) -> _Opened:  # noqa: ARG002  (the contract of a recorder)
         peaks = self._ledger.open()
         return _Opened(peaks, self.device.event(), time.monotonic_ns())
 

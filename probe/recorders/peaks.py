@@ -1,8 +1,9 @@
 """Peaks of nested scopes, from a device that has only one peak counter.
 
-Every scope edge reads the counter, tells it to each open scope, and resets it; a scope's peak is then the largest
-value that it was told. So that a reset is invisible to everyone else, :class:`PeakFold` stands in the functions
-through which others read and reset the statistics, and puts the running maximum back into what they are shown.
+Every scope edge reads the counter, tells it to each open scope, and resets it; a scope's peak is then the
+largest value that it was told. So that a reset is invisible to everyone else, :class:`PeakFold` stands in the
+functions through which others read and reset the statistics, and puts the running maximum back into what they
+are shown.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple
 
 from probe.devices import UNKNOWN, Counters, Device, Statistics, counters_of
@@ -26,7 +28,7 @@ _ALIASES: Final = {"allocated": "allocation"}
 
 
 class PeakRange(NamedTuple):
-    """The largest values while a scope was open. ``kind``: see ``records.Memory.peak_kind``; None is unknown."""
+    """The largest values while a scope was open. ``kind``: see ``records.Memory.peak_kind``."""
 
     allocated_bytes: int | None = None
     reserved_bytes: int | None = None
@@ -55,11 +57,11 @@ class PeakLedger:
     """Keeps the peaks of all open scopes of all threads of one device.
 
     Args:
-        device: whose peaks. peaks: ``"nested"`` resets the counters at every edge, ``"observe"`` never does. A device
-            whose readers can't all be folded (``Device.statistics`` is empty) is only observed.
+        device: whose peaks. peaks: ``"nested"`` resets the counters at every edge, ``"observe"`` never does.
+            A device whose readers can't all be folded (``Device.statistics`` is empty) is only observed.
 
-    Between reading a counter and resetting it lie a few hundred nanoseconds, in which memory that another thread
-    takes *and* gives back is not seen.
+    Between reading a counter and resetting it lie a few hundred nanoseconds, in which memory that another
+    thread takes *and* gives back is not seen.
 
     Raises:
         UnknownNameError: another word for ``peaks``.
@@ -73,15 +75,14 @@ class PeakLedger:
         self._nested = peaks == "nested"
         self._fold: PeakFold | None = None
         self._open: dict[int, weakref.ref[OpenPeaks]] = {}
-        # Reentrant: the garbage collector may close a generator, hence leave a scope, in the middle of an edge.
+        # Reentrant: in the middle of an edge the garbage collector may close a generator, hence a scope.
         self._lock = threading.RLock()
 
     def open(self) -> OpenPeaks:
         """A scope begins. The caller holds what is returned for as long as the scope is open."""
         with self._lock:
             opened = OpenPeaks(self._edge())
-            key = id(opened)
-            self._open[key] = weakref.ref(opened, lambda _, key=key: self._open.pop(key, None))
+            self._open[id(opened)] = weakref.ref(opened, partial(self._forget, id(opened)))
         return opened
 
     def close(self, opened: OpenPeaks) -> tuple[Counters, PeakRange]:
@@ -107,12 +108,16 @@ class PeakLedger:
         return counters
 
     def stop(self) -> None:
-        """Take the fold out. What others read is the device's own counter again, which began at the last edge."""
+        """Take the fold out: others read the device's own counter again, which began at the last edge."""
         with self._lock:
             self.closed = True
             self._open.clear()
             if self._fold is not None:
                 self._fold.remove()
+
+    def _forget(self, key: int, reference: weakref.ref[OpenPeaks]) -> None:
+        if self._open.get(key) is reference:
+            del self._open[key]
 
     def _scopes(self) -> Iterator[OpenPeaks]:
         for reference in list(self._open.values()):
@@ -198,10 +203,11 @@ class PeakFold:
 
     Args:
         where: all pairs of functions through which this device's statistics are read and reset.
-        lock: an RLock, held while a statistic is read or reset. told: hears the raw statistics before somebody else resets.
+        lock: an RLock, held while a statistic is read or reset. told: hears the raw statistics before
+            somebody else resets.
 
-    Readers see the larger of the counter and the running maximum of what we have reset away; the running maximum
-    starts anew when somebody else resets. Other devices of the same namespace are passed through.
+    Readers see the larger of the counter and the running maximum of what we have reset away; the running
+    maximum starts anew when somebody else resets. Other devices of the same namespace are passed through.
     """
 
     def __init__(
@@ -249,8 +255,7 @@ class PeakFold:
                 past = self._running.get(path)
                 if past is None:
                     past = self._running.get(_alias(path), -1)
-                if past > leaf["peak"]:
-                    leaf["peak"] = past
+                leaf["peak"] = max(leaf["peak"], past)
             return statistics
 
     def restart(self, pair: _Pair) -> Any:
@@ -275,11 +280,11 @@ class _Pair:
         )
 
     def read(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._read(self._where.index)
+        found: dict[str, Any] = self._read(self._where.device_index)
         return found
 
     def reset(self) -> Any:
-        return self._reset(self._where.index)
+        return self._reset(self._where.device_index)
 
     def install(self) -> None:
         where = self._where
@@ -296,7 +301,7 @@ class _Pair:
     def _stand_in(
         self, original: Callable[..., Any], fold: PeakFold, action: Callable[[PeakFold, _Pair], Any]
     ) -> Callable[..., Any]:
-        index = self._where.index
+        index = self._where.device_index
 
         def stand_in(device: Any, *args: Any, **kwargs: Any) -> Any:
             if fold.active and device == index and not args and not kwargs:

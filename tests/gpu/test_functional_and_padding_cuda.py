@@ -47,7 +47,7 @@ def test_a_variance_of_too_few_is_nan_and_waits_for_nobody(count):
     assert white.isnan().all().item()
 
 
-class _no_sync:  # noqa: N801
+class _no_sync:
     """Whatever waits for the device inside the block raises."""
 
     def __enter__(self):

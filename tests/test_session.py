@@ -1,0 +1,258 @@
+"""The session wires hooks, recorders, the run directory and tracking, and keeps all of them away from training."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import pytest
+import torch
+
+from probe import hooks
+from probe.core.metric import Metric, reduce_metrics
+from probe.core.protocol import DataProto
+from probe.core.seqlen_balancing import micro_batches
+from probe.errors import InputError, SessionError, UnknownNameError
+from probe.recorders.recorder import Recorder
+from probe.records import Incident, Scalar
+from probe.run.reader import Run
+from probe.session import current_session, start
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "run"
+
+
+def make_batch(rows=16, width=12, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, width + 1, (rows,), generator=generator)
+    mask = (torch.arange(width)[None] < lengths[:, None]).long()
+    ids = torch.randint(0, 9, (rows, width), generator=generator)
+    return DataProto.from_dict(tensors={"input_ids": ids, "attention_mask": mask})
+
+
+def train(steps=3, session=None):
+    """A small training that touches every hooked part; returns weights and losses."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+
+    @hooks.watch(role="actor")
+    def update(batch):
+        for part in micro_batches(batch, max_token_len=40):
+            mask = part.batch["attention_mask"]
+            loss = (model(part.batch["input_ids"]).squeeze(-1) * mask).pow(2).sum()
+            loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for step in range(steps):
+        batch = make_batch(seed=step).union(make_batch(seed=step))
+        if session is None:
+            update(batch)
+        else:
+            with session.step(step), hooks.phase("update_actor"):
+                update(batch)
+                session.log(reduce_metrics({"loss": losses, "loss_max": losses}), step)
+    return [one.detach().clone() for one in model.parameters()], losses
+
+
+def test_training_with_probe_on_and_off_is_bitwise_equal(directory):
+    weights, losses = train()
+    with start("p", run_dir=directory) as session:
+        observed_weights, observed_losses = train(session=session)
+    again, _ = train()
+    assert losses == observed_losses
+    for plain, observed, after in zip(weights, observed_weights, again, strict=True):
+        assert torch.equal(plain, observed)
+        assert torch.equal(plain, after)
+
+
+def test_a_run_holds_every_table(directory):
+    with start("p", run_dir=directory) as session:
+        train(session=session)
+    with Run(directory) as run:
+        assert set(run.memory["phase"].dropna()) == {"update_actor"}
+        assert set(run.memory["role"].dropna()) == {"actor"}
+        assert sorted(run.micro_batches["step"].unique()) == [0, 1, 2]
+        assert (run.micro_batches["tokens"] <= 40).all()
+        assert not run.padding.empty
+        assert "data_proto.union" in set(run.calls["point"])
+        assert set(run.reductions["key"]) >= {"loss", "loss_max"}
+        scalars = run.scalars
+        assert set(scalars.loc[scalars["source"] == "user", "key"]) == {"loss", "loss_max"}
+        ours = set(scalars.loc[scalars["source"] == "probe", "key"])
+        assert "probe/token_balance/imbalance_ratio_max" in ours
+        assert "probe/cost/hooks_ms" in ours
+        assert run.incidents.empty, run.incidents[["kind", "where", "message"]].to_string()
+
+
+def test_padding_causes_sum_to_rectangle_minus_valid(directory):
+    with start("p", run_dir=directory) as session:
+        train(session=session)
+    with Run(directory) as run:
+        wrong = run.sql(
+            "select batch_id, field, sum(tokens) as padded, any_value(rectangle_tokens) - any_value(valid_tokens) as gap "
+            "from padding group by batch_id, field having padded <> gap"
+        )
+        assert wrong.empty
+        assert len(run.padding)
+
+
+def test_the_step_s_metrics_reach_tracking_once_and_reduced(directory):
+    with start("p", run_dir=directory, track="file") as session:
+        train(session=session)
+        path = session.tracking.locations["file"]
+    by_step = {}
+    for line in open(path):
+        entry = json.loads(line)
+        for key, value in entry["data"].items():
+            assert key not in by_step.setdefault(entry["step"], {}), f"{key} was logged twice in one step"
+            by_step[entry["step"]][key] = value
+    assert sorted(by_step) == [0, 1, 2]
+    for values in by_step.values():
+        assert {"loss", "loss_max", "probe/cost/hooks_ms", "probe/padding_tax/ratio"} <= set(values)
+        assert values["probe/token_balance/imbalance_ratio_max"] >= 1
+
+
+class Broken(Recorder):
+    points = ("scope", "data_proto.union")
+
+    def enter(self, event):
+        raise RuntimeError("enter is broken")
+
+    def sample(self):
+        raise RuntimeError("sample is broken")
+
+    def metrics(self, rows):
+        raise RuntimeError("metrics is broken")
+
+    def close(self):
+        raise RuntimeError("close is broken")
+
+
+def test_a_broken_recorder_changes_nothing_but_the_incidents(directory, caplog):
+    weights, losses = train()
+    with start("p", run_dir=directory, recorders=["token_balance", Broken()]) as session:
+        observed_weights, observed_losses = train(session=session)
+    assert losses == observed_losses
+    assert all(map(torch.equal, weights, observed_weights))
+    with Run(directory) as run:
+        incidents = run.incidents
+        listener = incidents[incidents["where"].isin(["scope", "data_proto.union"])]
+        assert listener["count"].max() == hooks.MAX_FAILURES
+        assert listener["switched_off"].any()
+        assert "enter is broken" in listener["traceback"].iloc[0]
+        assert {"metrics", "close"} <= set(incidents["where"])
+        assert len(run.micro_batches)
+
+
+class Told(Recorder):
+    points = ("test_session.tell",)
+    keys = ("probe/told/values",)
+
+    def fire(self, event):
+        return Scalar(key=event.values["key"], value=event.values["value"])
+
+    def metrics(self, rows):
+        return {"probe/told/values": Metric("sum", [row.value for row in rows if isinstance(row, Scalar)])}
+
+
+def test_rows_carry_the_scope_they_were_made_in(directory):
+    tell = hooks.point("test_session.tell", "a test tells")
+    with start("p", run_dir=directory, recorders=[Told()], rank=3, world_size=4) as session:
+        with session.step(7), hooks.phase("update", role="critic"), hooks.scope("micro_batch", "2", micro_batch=2):
+            hooks.emit(tell, key="a", value=math.inf)
+        hooks.emit(tell, key="b", value=1.0)
+        thread = threading.Thread(target=hooks.emit, args=(tell,), kwargs={"key": "c", "value": math.nan})
+        thread.start()
+        thread.join()
+    with Run(directory) as run:
+        rows = run.scalars.set_index("key")
+        assert run.missing_ranks == [0, 1, 2]
+    assert rows.loc["a", ["step", "rank", "role", "phase", "micro_batch", "scope"]].tolist() == [
+        7, 3, "critic", "update", 2, "step/update/2",
+    ]  # fmt: skip
+    assert rows.loc["a", "value"] == math.inf
+    assert math.isnan(rows.loc["c", "value"])
+    assert rows.loc["probe/told/values", "value"] == math.inf
+
+
+def test_one_session_at_a_time(directory, tmp_path):
+    with start("p", run_dir=directory) as session:
+        assert current_session() is session
+        with pytest.raises(SessionError, match="already records"):
+            start("p", run_dir=tmp_path / "other")
+        assert current_session() is session
+    assert current_session() is None
+    session.close()
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("step", [-1, 1.5, True, "3", None])
+def test_a_step_that_is_no_step(directory, step):
+    with start("p", run_dir=directory) as session, pytest.raises(InputError, match="step"):
+        with session.step(step):
+            pass
+
+
+def test_wrong_set_up_is_loud_and_leaves_no_session(directory):
+    with pytest.raises(UnknownNameError, match="recorder"):
+        start("p", run_dir=directory, recorders=["memmory"])
+    with pytest.raises(UnknownNameError):
+        start("p", run_dir=directory, track="tensorbord")
+    with pytest.raises(InputError, match="peaks"):
+        start("p", run_dir=directory, peaks="sometimes")
+    assert current_session() is None
+
+
+def test_an_exception_in_the_step_passes_and_is_kept(directory):
+    error = KeyError("mine")
+    with start("p", run_dir=directory) as session:
+        with pytest.raises(KeyError) as caught, session.step(0), hooks.phase("update"):
+            raise error
+        assert caught.value is error
+    with Run(directory) as run:
+        calls = run.calls.set_index("point")
+        assert "KeyError" in calls.loc["scope.phase", "error"]
+        assert "KeyError" in calls.loc["scope.step", "error"]
+
+
+def test_a_process_that_never_closes_leaves_a_whole_run(directory):
+    code = f"""
+        import probe
+        session = probe.start("p", run_dir={str(directory)!r}, track="file")
+        with session.step(0), probe.phase("update"):
+            session.log({{"loss": 1.0}}, 0)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, env=dict(os.environ))
+    with Run(directory) as run:
+        assert "loss" in set(run.scalars["key"])
+        assert (run.calls["point"] == "scope.step").sum() == 1
+
+
+def test_too_many_rows_in_a_step_is_said(directory, monkeypatch):
+    monkeypatch.setattr("probe.session.ROWS_PER_STEP", 5)
+    tell = hooks.point("test_session.tell", "a test tells")
+    with start("p", run_dir=directory, recorders=[Told()]) as session:
+        with session.step(0):
+            for index in range(10):
+                hooks.emit(tell, key=f"k{index}", value=1.0)
+    with Run(directory) as run:
+        assert len(run.scalars) == 10
+        assert run.incidents["kind"].tolist() == ["limits"]
+
+
+def test_an_incident_row_needs_no_listener(directory):
+    with start("p", run_dir=directory) as session:
+        session._put(Incident(kind="test", where="here", message="<b>"), hooks.current_scope(), 1)
+    with Run(directory) as run:
+        assert run.incidents["message"].tolist() == ["<b>"]
