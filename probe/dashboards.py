@@ -49,7 +49,7 @@ class Panel:
         choices: dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments of the
             analysis; the first row is what is shown without a choice. choose: what is chosen, for a person.
         table: dotted path of the frame to show as a table, when it isn't the figure's own.
-        columns: of that table. tables: of the run that are read. keys: metric keys that show the same.
+        columns: of that table. unfolded: whether a page shows the table at once. tables: of the run that are read. keys: metric keys that show the same.
     """
 
     id: str
@@ -63,6 +63,7 @@ class Panel:
     choices: str | None = None
     choose: str = ""
     table: str | None = None
+    unfolded: bool = False
 
     def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
         """The numbers behind the picture."""
@@ -165,7 +166,7 @@ _REQUIRED: Final[Mapping[str, type]] = {
     "figure": str,
     "tables": list,
 }
-_OPTIONAL: Final = {"columns": list, "keys": list, "choices": str, "choose": str, "table": str}
+_OPTIONAL: Final = {"columns": list, "keys": list, "choices": str, "choose": str, "table": str, "unfolded": bool}
 
 
 def _panel(data: Any, where: str) -> Panel:

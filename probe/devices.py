@@ -303,7 +303,7 @@ def _elapsed_ns(begin: Any, end: Any) -> int | None:
     try:
         if not (begin.query() and end.query()):
             return None
-        return round(begin.elapsed_time(end) * 1e6)
+        return round(float(begin.elapsed_time(end)) * 1e6)
     except RuntimeError:  # the device is in an error state, or one of the events was never recorded
         return None
 

@@ -326,7 +326,7 @@ def _panel(panel: Panel, drawn: _Drawn) -> str:
 <p class="shows">{_text(panel.about.shows)}</p>
 {picture}
 <details><summary>How to read it, and what to do</summary><p>{_text(panel.about.read)}</p><p>{_text(panel.about.do)}</p></details>
-{_listing(drawn.listing)}
+{_listing(drawn.listing, panel.unfolded)}
 </article>"""
 
 
@@ -344,7 +344,7 @@ def _picture(panel: Panel, drawn: _Drawn) -> str:
     return choose + chart
 
 
-def _listing(frame: pd.DataFrame) -> str:
+def _listing(frame: pd.DataFrame, unfolded: bool) -> str:
     if frame.empty:
         return ""
     head = "".join(f'<th scope="col">{_text(_heading(str(name)))}</th>' for name in frame.columns)
@@ -356,7 +356,7 @@ def _listing(frame: pd.DataFrame) -> str:
     if len(frame) > TABLE_ROWS:
         more = f"<p class=note>The first {TABLE_ROWS} of {words.count(len(frame))} rows.</p>"
     return (
-        f'<details><summary>As a table</summary><div class="scroll" tabindex="0" role="region" aria-label="Table">'
+        f'<details{" open" if unfolded else ""}><summary>As a table</summary><div class="scroll" tabindex="0" role="region" aria-label="Table">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{more}</details>"
     )
 

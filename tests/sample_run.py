@@ -81,7 +81,15 @@ def sample_rows(
     ranks: int = 4, steps: int = 12, *, seed: int = 0, accelerator: bool = True, actor: str = "actor"
 ) -> dict[int, list[Row]]:
     """Rows of ``ranks`` ranks over ``steps`` steps, the same for the same ``seed``."""
-    return {rank: _Rank(rank, ranks, seed, accelerator, actor).steps(steps) for rank in range(ranks)}
+    told = [_Rank(rank, ranks, seed, accelerator, actor) for rank in range(ranks)]
+    for step in range(steps):
+        for one in told:
+            one.step(step)
+        together = max(one.now - clock(one.rank) for one in told)  # ranks wait for each other at the end of a step
+        for one in told:
+            one.now = clock(one.rank) + together + one.random.randrange(4) * MS
+    told[0].trouble()
+    return {one.rank: one.rows for one in told}
 
 
 class _Rank:
@@ -96,15 +104,10 @@ class _Rank:
         self.unit = GIB if accelerator else GIB // 40
         self.base = 18 * self.unit
 
-    def steps(self, count: int) -> list[Row]:
-        for step in range(count):
-            self.step(step)
-        if self.rank == 0:
-            self.add(
-                Incident(kind="backend", where="mlflow", message="log failed: connection refused", step=4, count=3)
-            )
-            self.add(Incident(kind="dropped_rows", where="memory", message="dropped 17 rows", step=7, count=17))
-        return self.rows
+    def trouble(self) -> None:
+        refused = "log failed: connection refused"
+        self.add(Incident(kind="backend", where="mlflow", message=refused, step=4, count=3))
+        self.add(Incident(kind="dropped_rows", where="memory", message="dropped 17 rows", step=7, count=17))
 
     def add(self, row: Row, **stamp: object) -> None:
         for name, value in {"rank": self.rank, "time_ns": self.now, **stamp}.items():

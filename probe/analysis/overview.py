@@ -86,7 +86,7 @@ def _peak(run: Run, frame: pd.DataFrame) -> tuple[Any, ...]:
         return _tile("peak_memory", "Peak memory", None, words.UNKNOWN, "no memory rows", about, frame["peak_bytes"])
     row = best.iloc[0].to_dict()
     if row["source"] == "process_rss":
-        note, about = "process RSS, no accelerator", about + " Without an accelerator that is the process's own RSS."
+        note, about = "process RSS", about + " Without an accelerator that is the process's own RSS."
     elif words.missing(row["headroom_ratio"]):
         note = "capacity not known"
     else:

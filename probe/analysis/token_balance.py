@@ -6,7 +6,7 @@ together when they are the n-th of their (step, phase): that is a "round".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
@@ -96,20 +96,34 @@ def imbalance(run: Run) -> pd.DataFrame:
 
 
 def choices(run: Run, limit: int = 24) -> pd.DataFrame:
-    """Which rounds :func:`heat` can show, the most uneven first: label, step, phase, round."""
+    """Which rounds :func:`heat` can show: the most uneven, those with most over the cap, then by unevenness.
+
+    Returns:
+        label, step, phase, round; at most ``limit`` rows.
+    """
     frame = rounds(run)
     if frame.empty:
         return empty(("label", "step", "phase", "round"))
     frame["worst"] = frame[["lockstep_ratio", "over_ranks_ratio"]].max(axis=1)
-    frame = frame.sort_values(["worst", "step", "round"], ascending=[False, True, True], kind="stable").head(limit)
-    repeated = frame["round"].max() > 1
-    label = [
-        f"{_step(one.step)}{'' if pd.isna(one.phase) else f' · {one.phase}'}"
-        f"{f' · batch {one.round}' if repeated else ''} · {one.worst:.2f}×"
-        for one in frame.itertuples()
-    ]
+    frame = frame.sort_values(["worst", "step", "round"], ascending=[False, True, True], kind="stable")
+    first, others = frame.head(1), frame.iloc[1:].sort_values("over_cap", ascending=False, kind="stable")
+    frame = pd.concat([first, others]).head(limit)
+    repeated = bool(frame["round"].max() > 1)
+    label = [_label(row, repeated) for row in frame.to_dict("records")]
     label[0] += " (most uneven)"
     return frame[["step", "phase", "round"]].reset_index(drop=True).assign(label=label)
+
+
+def _label(row: dict[Any, Any], repeated: bool) -> str:
+    parts = [_step(row["step"])]
+    if not pd.isna(row["phase"]):
+        parts.append(str(row["phase"]))
+    if repeated:
+        parts.append(f"batch {row['round']}")
+    parts.append(f"{row['worst']:.2f}×")
+    if row["over_cap"]:
+        parts.append(f"{row['over_cap']} over the cap")
+    return " · ".join(parts)
 
 
 def heat(run: Run, step: int | None = None, phase: str | None = None, round: int | None = None) -> pd.DataFrame:

@@ -1,10 +1,12 @@
 """The file of a DataProto: safetensors for the elements, JSON for the rest, in one file. No pickle.
 
-Reading one can't run code: the JSON knows a fixed list of plain types, and whatever else one tries to store raises when
-it is written. Every stretch of bytes has a checksum, so that a damaged file is an error and never a wrong batch.
+Reading one can't run code: the JSON knows a fixed list of plain types, and whatever else one tries to store
+raises when it is written. Every stretch of bytes has a checksum, so that a damaged file is an error and
+never a wrong batch.
 
-The tensors of ``batch`` lie in the file under their own names (``batch/input_ids``), so other tools for safetensors can
-read them. The JSON is itself a tensor of bytes, ``__probe_json__``, since the header of a safetensors file is limited in size.
+The tensors of ``batch`` lie in the file under their own names (``batch/input_ids``), so other tools for
+safetensors can read them. The JSON is itself a tensor of bytes, ``__probe_json__``, since the header of a
+safetensors file is limited in size.
 """
 
 from __future__ import annotations
@@ -63,13 +65,17 @@ def write(
     """Write the three sections of a DataProto to ``path``, whole or not at all.
 
     Raises:
-        SerializationError: something that can't be stored; the message names its key. OSError: as from ``open``.
+        SerializationError: something that can't be stored; the message names its key. OSError: as from
+        ``open``.
     """
     encoder = _Encoder()
     document = {
         "batch": None if batch is None else encoder.batch("batch", batch),
         "non_tensor_batch": [
-            [encoder.value(f"non_tensor_batch[{key!r}]", key), encoder.value(f"non_tensor_batch[{key!r}]", column)]
+            [
+                encoder.value(f"non_tensor_batch[{key!r}]", key),
+                encoder.value(f"non_tensor_batch[{key!r}]", column),
+            ]
             for key, column in non_tensor_batch.items()
         ],
         "meta_info": encoder.value("meta_info", dict(meta_info)),
@@ -86,7 +92,9 @@ def _write_aside(path: Path, write_to: Callable[[Path], object]) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         if not path.parent.is_dir():
-            raise FileNotFoundError(f"path: got {str(path)!r}, but there is no directory {str(path.parent)!r}")
+            raise FileNotFoundError(
+                f"path: got {str(path)!r}, but there is no directory {str(path.parent)!r}"
+            )
         try:
             write_to(aside)
         except SafetensorError as error:  # how safetensors tells of a full disk
@@ -109,8 +117,17 @@ def read(path: str | os.PathLike[str]) -> Sections:
         raise FileNotFoundError(f"path: there is no file {name!r}")
     try:
         return _read(name)
-    except (SafetensorError, KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError) as error:
-        # Whatever bytes a stranger's file holds, the reader must name the file; RecursionError is a RuntimeError.
+    except (
+        SafetensorError,
+        KeyError,
+        TypeError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        RuntimeError,
+    ) as error:
+        # Whatever bytes a stranger's file holds, the reader must name the file; RecursionError is a
+        # RuntimeError.
         raise SerializationError(f"path: {name!r} isn't a whole DataProto file: {error}") from error
 
 
@@ -120,7 +137,9 @@ def _read(name: str) -> Sections:
         if metadata.get("format") != FORMAT:
             raise InputError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
         if int(metadata["version"]) > FORMAT_VERSION:
-            raise InputError(f"it has format version {metadata['version']}, this probe reads {FORMAT_VERSION}")
+            raise InputError(
+                f"it has format version {metadata['version']}, this probe reads {FORMAT_VERSION}"
+            )
         text = file.get_tensor(_JSON).numpy().tobytes()
         if zlib.crc32(text) != int(metadata["json_crc32"]):
             raise InputError("its JSON is damaged")
@@ -139,10 +158,10 @@ def _read(name: str) -> Sections:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())
+    return zlib.crc32(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
 
 
-# ------------------------------------------------------------------------------------------------------------ writing
+# ------------------------------------------------------------------------------------------------ writing
 
 
 class _Encoder:
@@ -174,9 +193,15 @@ class _Encoder:
         if tensor.is_nested:
             return self._nested(where, name, tensor)
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-            raise SerializationError(f"{where}: got a {tensor.layout} tensor on {tensor.device}, expected a dense one")
+            raise SerializationError(
+                f"{where}: got a {tensor.layout} tensor on {tensor.device}, expected a dense one"
+            )
         plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        spec = {_TAG: "tensor", "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+        spec = {
+            _TAG: "tensor",
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+        }
         if plain.dtype not in _NATIVE:
             plain = plain.reshape(-1).view(torch.uint8)
         return {**spec, "name": self._keep(name, plain)}
@@ -195,7 +220,9 @@ class _Encoder:
 
     def _nested(self, where: str, name: str, column: Any) -> dict[str, Any]:
         if not is_jagged(column):
-            raise SerializationError(f"{where}: got a nested tensor of the strided layout, expected a jagged one")
+            raise SerializationError(
+                f"{where}: got a nested tensor of the strided layout, expected a jagged one"
+            )
         offsets, lengths = column.offsets(), column.lengths()
         if id(offsets) not in self._offsets:
             self._offsets[id(offsets)] = self.tensor(where, f"{name}.offsets", offsets)
@@ -214,7 +241,9 @@ class _Encoder:
             return value
         if kind is float:
             return value if math.isfinite(value) else {_TAG: "float", "v": repr(value)}
-        if isinstance(value, torch.Tensor) and kind in (torch.Tensor, torch.nn.Parameter) or is_jagged(value):
+        if (isinstance(value, torch.Tensor) and kind in (torch.Tensor, torch.nn.Parameter)) or is_jagged(
+            value
+        ):
             return self.tensor(where, where, value)
         if kind in (list, tuple, dict, set, frozenset, np.ndarray) or isinstance(value, np.ndarray):
             return self._container(where, value)
@@ -271,7 +300,7 @@ class _Encoder:
         return {**spec, "name": self._keep(where, torch.from_numpy(data))}
 
 
-# ------------------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------------ reading
 
 
 class _Decoder:

@@ -19,9 +19,11 @@ _Pairs = set[tuple[int, int]]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal by content: dtype, shape and elements for tensors and arrays, NaN equal to NaN.
+    """Whether two values are equal by content: dtype, shape and elements for tensors and arrays, NaN equal
+    to NaN.
 
-    Tensors on different devices are compared on the device of ``one``. What can't be compared is not the same.
+    Tensors on different devices are compared on the device of ``one``. What can't be compared is not the
+    same.
 
     >>> same({"a": torch.tensor([1.0, float("nan")])}, {"a": torch.tensor([1.0, float("nan")])})
     True
@@ -75,19 +77,16 @@ def _same_containers(one: Any, other: Any, open_pairs: _Pairs) -> bool:
 
 
 def same_tensors(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same dtype, shape and elements; NaN equals NaN, jagged rows go by their content."""
+    """Whether two tensors have the same dtype, shape and elements; NaN equals NaN, jagged rows go by their
+    content."""
     if one is other:
         return True
     if one.dtype != other.dtype or one.is_nested != other.is_nested or one.layout != other.layout:
         return False
-    if one.is_nested:
-        return _same_nested(one, other)
-    if one.shape != other.shape:
-        return False
-    if _same_memory(one, other):
-        return True
     try:
-        return bool(_differences(one, other) is None)
+        if one.is_nested:
+            return _same_nested(one, other)
+        return one.shape == other.shape and (_same_memory(one, other) or _differences(one, other) is None)
     except (RuntimeError, NotImplementedError):  # meta, sparse and quantised tensors have no comparison
         return False
 
@@ -158,7 +157,7 @@ def _same_batches(one: Any, other: Any, open_pairs: _Pairs) -> bool:
     return mine.keys() == theirs.keys() and all(_same(v, theirs[key], open_pairs) for key, v in mine.items())
 
 
-# ----------------------------------------------------------------------------------------------------- what differs
+# ----------------------------------------------------------------------------------------- what differs
 
 
 def difference(one: Any, other: Any) -> str:
@@ -185,7 +184,8 @@ def _shapes(one: Any, other: Any) -> str:
 
 
 def shape_text(value: Any) -> str:
-    """The shape of a tensor or array: ``(4, 7)``, or ``(4, j≤7)`` for a jagged one whose longest row is known.
+    """The shape of a tensor or array: ``(4, 7)``, or ``(4, j≤7)`` for a jagged one whose longest row is
+    known.
 
     >>> shape_text(torch.zeros(4, 7))
     '(4, 7)'

@@ -1,9 +1,10 @@
-"""Rows of a TensorDict, jagged columns included: which rows an index means, and taking, cutting and joining them.
+"""Rows of a TensorDict, jagged columns included: which rows an index means, and taking, cutting and joining
+them.
 
 TensorDict itself can't index, join or split jagged columns before 0.15.3, and some of its versions lose the
-cached longest row on the way, after which padding goes wrong. So the jagged columns are handled here, from their
-values and offsets. Columns that share one offsets tensor share one afterwards as well, without which torch refuses to
-combine them; the shortest and the longest row are always known.
+cached longest row on the way, after which padding goes wrong. So the jagged columns are handled here, from
+their values and offsets. Columns that share one offsets tensor share one afterwards as well, without which
+torch refuses to combine them; the shortest and the longest row are always known.
 
 Letters in shapes: B rows, T tokens of all rows together, ``*`` anything.
 """
@@ -25,14 +26,16 @@ _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 
 
 class RowIndexError(InputError, IndexError):
-    """A row outside the batch; an :class:`IndexError` as well, which is what ends iteration and what callers expect."""
+    """A row outside the batch; an :class:`IndexError` as well, which is what ends iteration and what callers
+    expect."""
 
 
-# --------------------------------------------------------------------------------------------------- what an index means
+# --------------------------------------------------------------------------------------- what an index means
 
 
 def row_number(item: object, rows: int) -> int | None:
-    """``item`` as a row from 0, if it is one integer in any of its guises (Python, NumPy, 0-d tensor or array).
+    """``item`` as a row from 0, if it is one integer in any of its guises (Python, NumPy, 0-d tensor or
+    array).
 
     Raises:
         RowIndexError: it is outside ``rows``. InputTypeError: it is one boolean or one float.
@@ -62,10 +65,12 @@ def row_numbers(index: object, rows: int) -> torch.Tensor:
         rows: B.
 
     Returns:
-        int64, 1-d. It stays on the device of a tensor; there its range isn't checked, which would wait for the device.
+        int64, 1-d. It stays on the device of a tensor; there its range isn't checked, which would wait for
+        the device.
 
     Raises:
-        RowIndexError: a row outside the batch. ShapeError: a mask of another length, or an index that isn't 1-d.
+        RowIndexError: a row outside the batch. ShapeError: a mask of another length, or an index that isn't
+        1-d.
         InputTypeError: anything else than integers and booleans.
 
     >>> row_numbers([0, -1], 3).tolist(), row_numbers(np.array([True, False, True]), 3).tolist()
@@ -124,7 +129,7 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
     return torch.tensor([int(one) for one in numbers], dtype=torch.int64)
 
 
-# ------------------------------------------------------------------------------------------------------- jagged columns
+# ------------------------------------------------------------------------------------------- jagged columns
 
 
 def is_jagged(value: object) -> bool:
@@ -163,7 +168,8 @@ def jagged_lengths(column: Any) -> torch.Tensor:
 
 
 def jagged_bounds(column: Any) -> tuple[int, int]:
-    """Shortest and longest row: from the column's cache, or else from its lengths (which waits for its device)."""
+    """Shortest and longest row: from the column's cache, or else from its lengths (which waits for its
+    device)."""
     shortest, longest = column._maybe_min_seqlen, column._maybe_max_seqlen
     if shortest is None or longest is None:
         return _bounds(jagged_lengths(column))
@@ -180,8 +186,8 @@ def _bounds(lengths: torch.Tensor) -> tuple[int, int]:
 class Shared:
     """What one operation made of each offsets tensor, so that columns which shared one share the outcome.
 
-    Columns with equal offsets in separate tensors come out sharing as well; that is only looked up on the CPU, where
-    it waits for nothing.
+    Columns with equal offsets in separate tensors come out sharing as well; that is only looked up on the
+    CPU, where it waits for nothing.
     """
 
     def __init__(self) -> None:
@@ -261,7 +267,8 @@ def _join_jagged(parts: Sequence[Any], shared: Shared) -> torch.Tensor:
 
 
 def compact_jagged(column: Any) -> Any:
-    """The column with rows that stand side by side, without holes between them; itself if it is so already."""
+    """The column with rows that stand side by side, without holes between them; itself if it is so
+    already."""
     if column.lengths() is None:
         return column
     everything = torch.arange(column.shape[0], device=column.device)
@@ -269,7 +276,8 @@ def compact_jagged(column: Any) -> Any:
 
 
 def map_jagged(column: Any, change: Callable[[torch.Tensor], torch.Tensor], shared: Shared) -> torch.Tensor:
-    """The column with ``change`` applied to its values and to its offsets (moved or copied, never reshaped)."""
+    """The column with ``change`` applied to its values and to its offsets (moved or copied, never
+    reshaped)."""
     offsets, lengths = column.offsets(), column.lengths()
 
     def plan() -> tuple[Any, ...]:
@@ -280,7 +288,7 @@ def map_jagged(column: Any, change: Callable[[torch.Tensor], torch.Tensor], shar
     return build_jagged(values, new, shortest, longest, lengths=kept, ragged_dim=column._ragged_idx)
 
 
-# ------------------------------------------------------------------------------------------------------ whole batches
+# ------------------------------------------------------------------------------------------ whole batches
 
 
 def columns(batch: TensorDictBase) -> dict[str, Any]:
@@ -349,9 +357,9 @@ def pieces(batch: TensorDictBase, sizes: Sequence[int], shared: Sequence[Shared]
     return [rebuilt(batch, table, size) for table, size in zip(tables, sizes, strict=True)]
 
 
-def _column_pieces(column: Any, sizes: Sequence[int], shared: Sequence[Shared]) -> Sequence[Any]:
+def _column_pieces(column: Any, sizes: Sequence[int], shared: Sequence[Shared]) -> Any:
     if isinstance(column, torch.Tensor) and not column.is_nested:
-        return column.split(list(sizes))
+        return torch.split(column, list(sizes))  # type: ignore[no-untyped-call]  # torch leaves it untyped
     if _is_batch(column):
         return pieces(column, sizes, shared)
     spans = list(spans_of(sizes))
@@ -374,7 +382,8 @@ def join(batches: Sequence[TensorDictBase], shared: Shared | None = None) -> Ten
     """The rows of all ``batches``, which have the same keys, one after the other.
 
     Raises:
-        RuntimeError, TypeError: torch can't join a column; :func:`probe.core.protocol.DataProto.concat` says why.
+        RuntimeError, TypeError: torch can't join a column; :func:`probe.core.protocol.DataProto.concat` says
+        why.
     """
     shared = shared or Shared()
     first = batches[0]
@@ -409,7 +418,8 @@ def cloned(batch: TensorDictBase) -> TensorDict:
 
 
 def moved(batch: TensorDictBase, device: torch.device) -> TensorDictBase:
-    """``batch`` on ``device``; jagged columns keep sharing their offsets, which TensorDict's own ``to`` doesn't ensure."""
+    """``batch`` on ``device``; jagged columns keep sharing their offsets, which TensorDict's own ``to``
+    doesn't ensure."""
     if not any(is_jagged(column) for column in batch.values()):
         return batch.to(device)
     shared = Shared()

@@ -1,16 +1,17 @@
 """Tensors and TensorDicts as plain tuples of numbers, strings and byte arrays, and back.
 
-A payload says by itself what it is (dtype, shape, layout), so that both ends need no common setting. It holds the bytes
-of the elements and nothing around them: a view of a large storage is as small as what it shows. On the CPU a contiguous
-tensor isn't copied: its payload shares its memory until it is pickled.
+A payload says by itself what it is (dtype, shape, layout), so that both ends need no common setting. It
+holds the bytes
+of the elements and nothing around them: a view of a large storage is as small as what it shows. On the CPU a
+contiguous tensor isn't copied: its payload shares its memory until it is pickled.
 
 Forms of a payload::
 
     tensor      (dtype, shape, bytes)                    e.g. ("float32", (4, 7), uint8 array of 112 bytes);
                 (dtype, shape, bytes, device)            the device is left out for the CPU
     jagged      ("jagged", values, offsets, lengths, ragged_dim, shortest, longest)
-                offsets: a tensor's payload, or the name of the column that holds the same offsets; lengths: a tensor's
-                payload or None
+                offsets: a tensor's payload, or the name of the column that holds the same offsets; lengths:
+                a tensor's payload or None
     strided     ("strided", [tensor, ...])               a nested tensor of the old layout
     rows        ("rows", [object, ...])                  an object for each row (NonTensorStack)
     constant    ("constant", object)                     an object for all rows (NonTensorData)
@@ -35,14 +36,15 @@ Payload: TypeAlias = tuple[Any, ...]
 _DENSE_FORMS: Final = (3, 4)
 
 
-# -------------------------------------------------------------------------------------------------------- one tensor
+# -------------------------------------------------------------------------------------------- one tensor
 
 
 def serialize_single_tensor(obj: torch.Tensor) -> Payload:
     """A tensor as a payload (see the top of this file): any dtype, any strides, 0-d, empty, nested.
 
     Raises:
-        InputTypeError: not a tensor. SerializationError: sparse, quantised or on the meta device, which has no bytes.
+        InputTypeError: not a tensor. SerializationError: sparse, quantised or on the meta device, which has
+        no bytes.
 
     >>> dtype, shape, data = serialize_single_tensor(torch.tensor([1, 2], dtype=torch.int16))
     >>> dtype, shape, data.tolist()
@@ -54,7 +56,9 @@ def serialize_single_tensor(obj: torch.Tensor) -> Payload:
         return _nested_payload(obj, {}, "")
     if obj.layout is not torch.strided or obj.is_quantized or obj.device.type == "meta":
         what = "quantised" if obj.is_quantized else f"{obj.layout} on {obj.device}"
-        raise SerializationError(f"obj: got a tensor that is {what}, expected a dense one that holds its elements")
+        raise SerializationError(
+            f"obj: got a tensor that is {what}, expected a dense one that holds its elements"
+        )
     device = obj.device
     plain = obj.detach().resolve_conj().resolve_neg().cpu().contiguous()
     data = plain.reshape(-1).view(torch.uint8).numpy()
@@ -76,7 +80,9 @@ def deserialize_single_tensor(arr: Payload) -> torch.Tensor:
     tensor(2.5000)
     """
     if not isinstance(arr, tuple | list) or not arr:
-        raise SerializationError(f"arr: got {type(arr).__name__}, expected the tuple of serialize_single_tensor")
+        raise SerializationError(
+            f"arr: got {type(arr).__name__}, expected the tuple of serialize_single_tensor"
+        )
     if arr[0] in ("jagged", "strided"):
         return _nested_tensor(tuple(arr), {})
     if len(arr) not in _DENSE_FORMS:
@@ -89,7 +95,9 @@ def dtype_of(name: object) -> torch.dtype:
     """The torch dtype called ``name``; SerializationError where there is none."""
     found = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype):
-        raise SerializationError(f"dtype: got {name!r}, expected the name of a torch dtype such as 'bfloat16'")
+        raise SerializationError(
+            f"dtype: got {name!r}, expected the name of a torch dtype such as 'bfloat16'"
+        )
     return found
 
 
@@ -123,7 +131,7 @@ def tensor_from_bytes(data: Any, dtype: torch.dtype, shape: Any) -> torch.Tensor
         raise SerializationError(f"arr: the bytes don't fit {dtype} {shape}: {error}") from error
 
 
-# ------------------------------------------------------------------------------------------------------ nested tensors
+# ------------------------------------------------------------------------------------------ nested tensors
 
 
 def _nested_payload(column: Any, holders: dict[int, str], name: str) -> Payload:
@@ -138,7 +146,9 @@ def _nested_payload(column: Any, holders: dict[int, str], name: str) -> Payload:
     return "jagged", values, where, kept, column._ragged_idx, *jagged_bounds(column)
 
 
-def _nested_tensor(payload: Payload, offsets_by_name: dict[str, torch.Tensor], name: str = "") -> torch.Tensor:
+def _nested_tensor(
+    payload: Payload, offsets_by_name: dict[str, torch.Tensor], name: str = ""
+) -> torch.Tensor:
     if payload[0] == "strided":
         rows = [deserialize_single_tensor(row) for row in payload[1]]
         return torch.nested.nested_tensor(rows)
@@ -160,7 +170,7 @@ def _nested_tensor(payload: Payload, offsets_by_name: dict[str, torch.Tensor], n
     )
 
 
-# --------------------------------------------------------------------------------------------------------- TensorDicts
+# --------------------------------------------------------------------------------------------- TensorDicts
 
 
 @observed("data_proto.serialize", "a TensorDict becomes a payload of plain tuples and byte arrays")
@@ -232,7 +242,9 @@ def batch_of(arr: Payload) -> TensorDict:
     try:
         return TensorDict(columns, batch_size=torch.Size(size), device=device)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise SerializationError(f"arr: the columns don't fit the batch size {tuple(size)}: {error}") from error
+        raise SerializationError(
+            f"arr: the columns don't fit the batch size {tuple(size)}: {error}"
+        ) from error
 
 
 def _column(payload: Any, offsets: dict[str, torch.Tensor], name: str, size: Any) -> Any:

@@ -28,9 +28,9 @@ from probe.errors import InputError, InputTypeError, ShapeError
 #: Keeps a quotient finite over an empty mask, and a square root over a constant; as documented.
 _EPSILON: Final = 1e-8
 
-#: Elements of logits worked on at once: at least, at most on the CPU (caches), at most on a device (launches).
+#: Elements of logits worked on at once: at least, at most on the CPU (caches), at most on a device.
 _CHUNK: Final = (2**18, 2**20, 2**25)
-#: ... and on a device never more than this part of them, so that the extra memory stays far below one copy.
+#: ... and, above the least, never more than this part: the extra memory stays far below one copy.
 _CHUNK_SHARE: Final = 32
 
 # ----------------------------------------------------------------------------------- log-probabilities
@@ -41,9 +41,9 @@ def logprobs_from_logits(
 ) -> Tensor:
     """Log-probability of each label under the softmax of its logits. Nothing is shifted.
 
-    The exact value, worked out in float32 (float64 for float64) over a few rows at a time: beside large
-    logits there is about 1/8 of a copy on a device and a few MiB on the CPU, forward as well as, in place,
-    backward. On CUDA flash-attention's cross-entropy is used where it is installed.
+    The exact value, worked out in float32 (float64 for float64) over a few rows at a time. Next to large
+    logits it takes 1/4 of a copy at most, next to small ones a few MiB: forward and, in place, backward.
+    On CUDA flash-attention's cross-entropy is used where it is installed.
 
     Args:
         logits: (*, V), floating point. labels: (*), integers in [0, V).

@@ -30,13 +30,13 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         if not part.empty:
             figure.add_trace(_line(part, name, dash, divisor))
     scopes = frame[frame["series"] == "peak"]
-    chosen = look.colours(scopes["role"].where(scopes["role"].notna(), None))
-    for role, index in chosen.items():
+    highest = float(scopes["value_bytes"].max()) if len(scopes) else 0.0
+    for role, index in look.role_colours(scopes["role"]).items():
         part = scopes[scopes["role"].isna() if role is None else scopes["role"] == role]
         part = part.iloc[look.thin(part["value_bytes"], look.POINTS // 5)]
         figure.add_trace(_areas(part, role, index, divisor))
         figure.add_trace(_dots_on(part, role, index, divisor))
-        figure.add_trace(_marks(part[part["top"].astype(bool)], role, index, divisor))
+        figure.add_trace(_marks(part[part["top"].astype(bool)], role, index, divisor, highest))
     _capacity(figure, frame, divisor)
     what = words.memory(frame["source"].dropna().iloc[0] if frame["source"].notna().any() else None)
     figure.update_xaxes(title_text="seconds since the run began")
@@ -69,7 +69,7 @@ def _areas(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scat
         legendgroup=str(index),
         mode="lines",
         fill="tozeroy",
-        line={"color": look.PALETTE[index], "width": 1.4},
+        line={"color": look.PALETTE[index], "width": 1},
         hoverinfo="skip",
     )
 
@@ -82,19 +82,23 @@ def _dots_on(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Sc
         legendgroup=str(index),
         showlegend=False,
         mode="markers",
-        marker={"color": look.PALETTE[index], "size": 4},
+        marker={"color": look.PALETTE[index], "size": 3},
         hovertext=[_told(row) for row in part.to_dict("records")],
         hoverinfo="text",
     )
 
 
-def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scatter:
+def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float, highest: float) -> go.Scatter:
     return go.Scatter(
         x=(part["begin_s"] + part["end_s"]) / 2,
         y=part["value_bytes"] / divisor,
         mode="markers+text",
         marker={"color": look.PALETTE[index], "symbol": look.SYMBOLS[index], "size": 10, "line": {"width": 1}},
-        text=[f"{words.at(kind)}{words.size(value)}" for kind, value in zip(part["peak_kind"], part["value_bytes"], strict=True)],
+        # Low peaks stand close together where nobody looks for them: their numbers are in the hover box only.
+        text=[
+            f"{words.at(kind)}{words.size(value)}" if value >= highest / 2 else ""
+            for kind, value in zip(part["peak_kind"], part["value_bytes"], strict=True)
+        ],
         textposition="top center",
         cliponaxis=False,
         name=f"peak of {look.role(role)}",
@@ -134,7 +138,7 @@ def by_phase(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     divisor, unit = look.byte_axis(float(frame["peak_allocated_bytes"].max()))
     figure = look.blank(theme, height=90 + 30 * len(rows), bargap=0.35)
     place = list(range(len(rows)))
-    chosen = look.colours(row["role"] if not words.missing(row["role"]) else None for row in frame.to_dict("records"))
+    chosen = look.role_colours(frame["role"])
     index = [chosen[None if words.missing(row["role"]) else row["role"]] for row in rows]
     figure.add_trace(
         go.Bar(
@@ -144,7 +148,8 @@ def by_phase(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
             name="largest over ranks and steps",
             marker={"color": [look.PALETTE[one] for one in index]},
             text=[words.at(row["peak_kind"]) + words.size(row["peak_allocated_bytes"]) for row in rows],
-            textposition="auto",
+            textposition="inside",
+            insidetextanchor="start",
             hovertext=[look.hover(words.size(row["peak_allocated_bytes"]), look.place(row)) for row in rows],
             hoverinfo="text",
             showlegend=False,

@@ -132,7 +132,8 @@ def role(value: Any) -> str:
 
 def phase(row: dict[str, Any]) -> str:
     """Role and phase of a row for an axis, whichever it has."""
-    return label(words.place({"role": row.get("role"), "phase": row.get("phase"), "name": row.get("name")}), 32)
+    names = {key: label(row[key], 18) for key in ("role", "phase", "name") if not words.missing(row.get(key))}
+    return words.place(names)
 
 
 def hover(*lines: str | None) -> str:
@@ -154,6 +155,12 @@ def hatch(shape: str) -> dict[str, Any]:
 def colours(names: Iterable[Any]) -> dict[Any, int]:
     """A stable index into :data:`PALETTE` for each distinct name, in order of appearance."""
     return {name: index % len(PALETTE) for index, name in enumerate(dict.fromkeys(names))}
+
+
+def role_colours(roles: Iterable[Any]) -> dict[Any, int]:
+    """:func:`colours` of roles by name, so that a role has one colour in all figures; no role (None) comes last."""
+    names = {None if words.missing(one) else one for one in roles}
+    return colours(sorted(names, key=lambda one: (one is None, str(one))))
 
 
 def thin(values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = POINTS) -> npt.NDArray[np.intp]:

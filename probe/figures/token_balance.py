@@ -94,19 +94,7 @@ def _scale(largest: float, cap: float | None) -> dict[str, object]:
     names = ["0", f"cap {words.count(cap)}"] if cap else ["0", words.count(top)]
     if cap and largest > 1.12 * cap:
         ticks, names = [*ticks, largest], [*names, words.count(largest)]
-    bar = {
-        "orientation": "h",
-        "y": 1.02,
-        "yanchor": "bottom",
-        "x": 1,
-        "xanchor": "right",
-        "len": 0.5,
-        "thickness": 9,
-        "tickvals": ticks,
-        "ticktext": names,
-        "ticklabelposition": "outside top",
-        "outlinewidth": 0,
-    }
+    bar = {"thickness": 10, "tickvals": ticks, "ticktext": names, "outlinewidth": 0, "x": 1.01, "xpad": 0}
     return {"cmin": 0, "cmax": top, "colorbar": bar}
 
 
@@ -167,8 +155,8 @@ def _ranks(rows: list[tuple[int, dict[Any, Any]]], colour: str, pattern: str) ->
         width=0.7,
         marker={"color": colour, "pattern": look.hatch(pattern)},
         text=[words.ratio(row["share_ratio"]) for _, row in rows],
-        textposition="outside",
-        cliponaxis=False,
+        textposition="inside",
+        insidetextanchor="middle",
         hovertext=[
             look.hover(
                 f"rank {row['rank']}: {words.ratio(row['share_ratio'])} the mean",

@@ -3,22 +3,20 @@
 Three kinds of batches are told apart by ``source``:
 
 * ``seqlen_balancing.partition``: the micro-batches that a batch is cut into, one ``batch_id`` each;
-* ``data_proto.pad_to_divisor``: a batch that was filled up with copies of its own rows. The copies count as
-padding
-  as a whole, the tokens in them too;
+* ``data_proto.pad_to_divisor``, ``data_proto.padding``: a batch filled up with copies of its own rows. The
+  copies count as padding as a whole, the tokens in them too;
 * ``data_proto.from_dict``, ``from_single_dict`` and ``concat``: batches as they are put together.
 
 They describe the same tokens at different moments, so that sums over different sources count them again. The
-metrics therefore look at one kind only: at the micro-batches where the step has any, else at the batches put
-together.
+metrics therefore look at the micro-batches alone where the step has any, else at all batches formed.
 
 Causes, for n rows of lengths l in a rectangle S wide: ``longest_row`` is n·max(l) − Σl, ``imposed_width``
-n·(S − max(l)), ``padding_rows`` S for each row that was added. In tokens they sum to rectangle − valid,
-exactly.
+n·(S − max(l)), ``padding_rows`` S for each row that was added. Their tokens sum exactly to rectangle − valid.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
@@ -34,6 +32,7 @@ from probe.records import GIB, Deferred, Padding, Row
 PREFIX = "probe/padding_tax/"
 PARTITION: Final = "seqlen_balancing.partition"
 PAD_ROWS: Final = "data_proto.pad_to_divisor"
+PADDED: Final = "data_proto.padded"
 
 #: Masks up to this many elements are summed at once; larger ones in the writer thread.
 _SMALL: Final = 4096
@@ -56,6 +55,7 @@ class PaddingTaxRecorder(Recorder):
     points: ClassVar[tuple[str, ...]] = (
         PARTITION,
         PAD_ROWS,
+        PADDED,
         "data_proto.from_dict",
         "data_proto.from_single_dict",
         "data_proto.concat",
@@ -70,30 +70,49 @@ class PaddingTaxRecorder(Recorder):
 
     def __init__(self) -> None:
         self.unread = 0
+        self._nested = threading.local()
+
+    def enter(self, event: Event) -> int:  # noqa: ARG002  # the contract's signature
+        """How many calls of these points are around this one."""
+        depth: int = getattr(self._nested, "depth", 0)
+        self._nested.depth = depth + 1
+        return depth
 
     def fire(self, event: Event) -> Rows:
-        """``seqlen_balancing.partition``: micro-batches keep the width of the batch."""
+        """A batch was cut into micro-batches, which keep its width, or rows were added to one."""
         values = event.values
+        if event.point.name == PADDED:
+            # Where an observed call did it, that call's end tells of the rows.
+            return (
+                None
+                if values["source"] == PAD_ROWS
+                else self._formed(event, values["data"], values["pad_rows"])
+            )
         width = values.get("width_tokens")
         fields = token_fields(values.get("batch"), width)
         lengths, partitions = list(values["lengths"]), [list(part) for part in values["partitions"]]
         return Deferred(partial(_partition_rows, lengths, partitions, width, fields))
 
-    def leave(self, event: Event, state: Any) -> Rows:  # noqa: ARG002  # the contract's signature
-        """A DataProto was put together or filled up."""
+    def leave(self, event: Event, state: int) -> Rows:
+        """A DataProto was put together or filled up. Of calls inside each other the outer one counts."""
+        self._nested.depth = state
+        if state:
+            return None
         padded_rows = 0
         if event.point.name == PAD_ROWS:
             padded_rows = event.result[1] if isinstance(event.result, tuple) else 0
             if not padded_rows:
                 return None
-        formed = batches_of(event.result)
+        return self._formed(event, event.result, int(padded_rows))
+
+    def _formed(self, event: Event, result: Any, padded_rows: int) -> Rows:
+        formed = batches_of(result)
         mask = tensors_of(formed[0]).get("attention_mask") if len(formed) == 1 else None
         if mask is None or mask.ndim != 2 or mask.is_nested:
             return None
         fields = token_fields(formed[0], mask.shape[1])
-        make = partial(
-            _formed_rows, batch_id_of(event), event.point.name, fields, mask.shape[1], int(padded_rows)
-        )
+        source = event.values.get("source") or event.point.name
+        make = partial(_formed_rows, batch_id_of(event), source, fields, mask.shape[1], padded_rows)
         return self._when_known(mask, make)
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:

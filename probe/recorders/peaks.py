@@ -189,9 +189,11 @@ def _one(
     if peak_before is not None and peak_now < peak_before:
         return max(seen, peak_now), "at_least"  # somebody reset it inside the scope
     if peak_before is None and at_enter is None:
-        return peak_now, "exact"  # the device came into use inside the scope
+        return max(peak_now, seen), "exact"  # the device came into use inside the scope
     if peak_now > (peak_before or 0) or seen >= peak_now:
-        return peak_now, "exact"  # the counter rose inside the scope, or its height was seen there
+        # The counter rose inside the scope, or its height was seen there. The larger of both, since Linux brings
+        # the mark of the resident set up to date a little late.
+        return max(peak_now, seen), "exact"
     return (peak_now, unsure) if unsure == "at_most" else (seen, unsure)
 
 

@@ -39,6 +39,9 @@ STALE_S: Final = 600
 WALL: Final = "wall_ns"
 LINE: Final = "line"
 
+#: Key of a part's metadata: how many lines of the segment were unreadable.
+BAD_LINES: Final = b"probe_bad_lines"
+
 
 class Column(typing.NamedTuple):
     """One field of a row type as a column."""
@@ -206,7 +209,7 @@ def _fast(table: str, lines: list[bytes]) -> pyarrow.Table | None:
     import pyarrow.json as pj
 
     data = b"\n".join(lines)
-    if any(text in data for text in NON_FINITE):
+    if any(text in data for text in NON_FINITE) or not _is_text(data):
         return None
     options = pj.ReadOptions(use_threads=False, block_size=len(data) + 2**10)
     try:
@@ -217,6 +220,14 @@ def _fast(table: str, lines: list[bytes]) -> pyarrow.Table | None:
     if len(found) != len(lines) or any(found[name].null_count for name in strict):
         return None
     return found
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _fits(row: Row) -> bool:
@@ -274,7 +285,7 @@ def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:
     parts = directory / PARTS_NAME
     parts.mkdir(exist_ok=True)
     for table, found in chunks.items():
-        _write(parts / segment.part(table), table, found)
+        _write(parts / segment.part(table), table, found, columnar.bad)
         yield
     sync_directory(parts)
     source.unlink()
@@ -292,11 +303,12 @@ def _chunks(source: Path) -> Iterator[bytes]:
             yield data[:end]
 
 
-def _write(path: Path, table: str, chunks: Iterable[pyarrow.Table]) -> None:
+def _write(path: Path, table: str, chunks: Iterable[pyarrow.Table], bad: int) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    whole = pa.concat_tables(chunks).cast(schema(table)).replace_schema_metadata(schema(table).metadata)
+    metadata = {**schema(table).metadata, BAD_LINES: str(bad)}
+    whole = pa.concat_tables(chunks).cast(schema(table)).replace_schema_metadata(metadata)
     aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with aside.open("wb") as file:

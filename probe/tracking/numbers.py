@@ -69,7 +69,10 @@ class Snapshot:
 
     def ready(self) -> bool:
         """Whether :meth:`floats` would wait for nothing."""
-        return self.transfer is None or self.transfer.ready()
+        try:
+            return self.transfer is None or self.transfer.ready()
+        except Exception:  # a failed device; reading will say what it was
+            return True
 
     def floats(self) -> tuple[dict[str, float], dict[str, str]]:
         """The numbers, and why the rest are none, each by name."""
@@ -78,6 +81,9 @@ class Snapshot:
         good: dict[str, float] = {}
         bad: dict[str, str] = {}
         for name, value in self.values.items():
+            if not isinstance(name, str):
+                bad[repr(name)] = f"its name is a {type(name).__name__}, expected a str"
+                continue
             try:
                 good[name] = value if type(value) is float else to_float(value)
             except (TypeError, ValueError, OverflowError) as error:

@@ -136,6 +136,19 @@ def test_scopes(rows):
     assert rows[1].duration_ns >= rows[0].duration_ns
 
 
+def test_the_real_data_proto(rows):
+    from probe.core.protocol import DataProto
+
+    data = DataProto.from_single_dict({"a": torch.zeros(4, 4), "uid": np.array(list("wxyz"), object)})
+    DataProto.concat(data.chunk(2)).union(DataProto.from_dict({"b": torch.zeros(4)}))
+    data.pop(batch_keys=["a"])
+    seen = {row.point.partition(".")[2]: row for row in rows}
+    assert (seen["chunk"].rows_in, seen["chunk"].rows_out, seen["chunk"].bytes_in) == (4, 4, 64)
+    assert (seen["concat"].rows_in, seen["concat"].rows_out, seen["concat"].bytes_out) == (4, 4, 64)
+    assert (seen["union"].rows_in, seen["union"].bytes_in, seen["union"].keys_added) == (4, 80, ["b"])
+    assert seen["pop"].rows_in == 4
+
+
 def test_moments_have_no_row(rows):
     hooks.emit(hooks.point("calls_test.moment"), value=1)
     assert rows == []

@@ -20,6 +20,9 @@ class Collect(hooks.Listener):
     def __init__(self, recorder):
         self.recorder, self.items, self.errors = recorder, [], []
 
+    def enter(self, event):
+        return self.recorder.enter(event)
+
     def leave(self, event, state):
         self.items.append(self.recorder.leave(event, state))
 
@@ -172,6 +175,42 @@ def test_rows_that_fill_up_count_as_a_whole(collect):
     assert_identity(rows)
     assert by_cause(rows) == {"longest_row": 12 - 7, "imposed_width": 3, "padding_rows": 5}
     assert {(row.rows, row.rectangle_tokens, row.valid_tokens) for row in rows} == {(4, 20, 7)}
+
+
+def test_a_batch_that_is_made_in_two_layers_counts_once(collect):
+    hooks.observed("data_proto.from_single_dict")(lambda batch: from_dict(batch))(batch_of([4, 2], 5))
+    rows = collect.rows()
+    assert {row.source for row in rows} == {"data_proto.from_single_dict"}
+    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2}
+    from_dict(batch_of([4, 2], 5))
+    assert collect.rows()
+
+
+def test_rows_that_are_added_in_place(collect):
+    padded = hooks.point("data_proto.padded")
+    for source in ("data_proto.padding", "data_proto.pad_to_divisor"):
+        hooks.emit(padded, data=proto(batch_of([4, 2, 2], 5)), rows=2, pad_rows=1, source=source)
+    rows = collect.rows()
+    assert_identity(rows)
+    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2, "padding_rows": 5}
+    assert {row.source for row in rows} == {"data_proto.padding"}
+
+
+def test_the_real_data_proto(collect):
+    from probe.core.protocol import DataProto, pad_dataproto_to_divisor
+
+    columns = dict(batch_of([4, 2, 1], 5).items())
+    data = DataProto.from_single_dict({**columns, "uid": np.array(["a", "b", "c"], object)})
+    assert {row.source for row in collect.rows()} == {"data_proto.from_single_dict"}
+    pad_dataproto_to_divisor(data, 4)
+    rows = collect.rows()
+    assert_identity(rows)
+    assert {row.source for row in rows} == {"data_proto.pad_to_divisor"}
+    assert by_cause(rows) == {"longest_row": 12 - 7, "imposed_width": 3, "padding_rows": 5}
+    DataProto.concat([data, data])
+    rows = collect.rows()
+    assert_identity(rows)
+    assert by_cause(rows) == {"longest_row": 2 * (12 - 7), "imposed_width": 6}
 
 
 def test_nothing_to_fill_up_is_no_batch(collect):

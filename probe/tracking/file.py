@@ -1,0 +1,79 @@
+"""Metrics as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from probe.errors import BackendError
+from probe.tracking.backends import Setup
+
+
+class File:
+    """Appends ``{"step": 3, "data": {"loss": 0.5}, "wall_ns": …}`` a call, each line flushed, nothing ever truncated.
+
+    What JSON has no number for is one of the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``: every strict reader
+    takes the file, and ``float("Infinity")``, DuckDB's ``::DOUBLE`` and JavaScript's ``Number`` take the string.
+
+    The file is ``PROBE_FILE_LOGGER_PATH``, or ``VERL_FILE_LOGGER_PATH``, else ``metrics.jsonl`` in the run's directory,
+    else ``{project}/{experiment}.jsonl`` under ``VERL_FILE_LOGGER_ROOT`` (by default the working directory).
+
+    Raises:
+        BackendError: the file can't be written.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._path = _path(setup)
+        self.location = str(self._path)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered and in append mode: a line is one write, so that lines of several processes don't mix.
+            self._file = self._path.open("ab", buffering=0)
+            self._torn = not _ends_in_newline(self._path)
+        except OSError as error:
+            raise BackendError(f"backend 'file' can't write {self._path}: {error}") from error
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Append one line."""
+        wall_ns = getattr(values, "wall_ns", None) or time.time_ns()
+        data = {name: value if math.isfinite(value) else _TEXT[str(value)] for name, value in values.items()}
+        self._write({"step": step, "data": data, "wall_ns": wall_ns})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+        if self._torn:  # a process that was killed, or a full disk, left half a line
+            text = b"\n" + text
+        self._torn = True
+        written = self._file.write(text)
+        if written != len(text):
+            raise OSError(f"only {written} of {len(text)} bytes fitted into {self._path}")
+        self._torn = False
+
+    def close(self, exit_code: int) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+_TEXT = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _path(setup: Setup) -> Path:
+    named = os.environ.get("PROBE_FILE_LOGGER_PATH") or os.environ.get("VERL_FILE_LOGGER_PATH")
+    if named:
+        return Path(named).absolute()
+    if setup.directory is not None:
+        return setup.directory / "metrics.jsonl"
+    root = os.environ.get("VERL_FILE_LOGGER_ROOT") or "."
+    return Path(root, setup.project, f"{setup.experiment}.jsonl").absolute()
+
+
+def _ends_in_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

@@ -1,0 +1,223 @@
+"""The one front of all tracking backends: log a step's metrics and go on training."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import logging
+import operator
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar, Final
+
+from probe.errors import InputError, InputTypeError, UnknownNameError
+from probe.hooks import observed
+from probe.records import Incident
+from probe.tracking.backends import BACKENDS, Backend, Setup, open_backend
+from probe.tracking.numbers import Snapshot
+from probe.tracking.parameters import flatten
+from probe.tracking.reports import Reports
+from probe.tracking.stream import Entry, Stream
+from probe.tracking.transfer import start_transfer
+
+_log = logging.getLogger("probe.tracking")
+
+#: How long the end of a run may take where nobody says otherwise, seconds.
+FINISH_S: Final = 60.0
+
+
+class Tracking:
+    """Sends metrics to one or more backends, from a thread of its own: ``log`` returns at once.
+
+    Numbers of every kind are taken (python, numpy, tensors of one element, ``Metric``) as they are at the call; those
+    on a device travel by asynchronous copy. What isn't a number is reported once by name and left out. A backend that
+    fails, hangs or is full is reported once, tried again, and harms neither training nor the other backends.
+
+    Args:
+        project_name, experiment_name: non-empty.
+        default_backend: one name or several: a name of :attr:`supported_backend`, or the dotted path of a user's own
+            class (``"package.module:Class"``; see ``probe.tracking.backends``).
+        config: the trainer's configuration, any shape; backends show it as parameters.
+        directory: where backends put their files; None leaves the place to each. Their environment variables win.
+        on_incident: is given an ``Incident`` for each trouble, on the thread where it shows.
+        capacity: calls that may wait to be sent; then the oldest is dropped and counted.
+
+    Attributes:
+        supported_backend: the names there are. logger: backend by the name it was asked for.
+        locations: absolute path or URL by backend name.
+
+    Raises:
+        UnknownNameError, BackendError, MissingDependencyError: a backend can't be used. Set-up is loud; importing
+            mlflow and making its database takes some seconds here rather than later.
+
+    Example::
+
+        with Tracking("demo", "first", ["console", "tensorboard"]) as tracking:
+            tracking.log({"loss": loss, "reward": 0.5}, step=1)  # `loss` may be a tensor on the GPU
+    """
+
+    supported_backend: ClassVar[list[str]] = list(BACKENDS)
+
+    def __init__(
+        self,
+        project_name: str,
+        experiment_name: str,
+        default_backend: str | Sequence[str] = "console",
+        config: Any = None,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        on_incident: Callable[[Incident], None] | None = None,
+        capacity: int = 4096,
+    ) -> None:
+        for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
+            if not isinstance(given, str) or not given:
+                raise InputTypeError(f"{argument}: got {given!r}, expected a non-empty str")
+        if not isinstance(capacity, int) or capacity < 1:
+            raise InputError(f"capacity: got {capacity!r}, expected at least 1")
+        self.logger: dict[str, Backend] = {}
+        self._finished = False
+        self._pid = os.getpid()
+        self._reports = Reports(on_incident)
+        place = None if directory is None else Path(directory).absolute()
+        self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
+        self.locations: dict[str, str] = {
+            name: str(backend.location) for name, backend in self.logger.items() if hasattr(backend, "location")
+        }
+        for name, location in self.locations.items():
+            _log.info("%s: %s", name, location)
+        self._stream = Stream(self.logger, self._reports, capacity=capacity)
+        self._send_parameters(config)
+        atexit.register(self._finish_at_exit)
+
+    def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
+        names = [_current_name(name) for name in names]
+        for name in names:
+            if name not in BACKENDS and "." not in name:
+                raise UnknownNameError.of("default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"])
+        try:
+            for name in names:
+                setup = Setup(project, experiment, directory, partial(self._report, name))
+                self.logger[name] = open_backend(name, setup)
+        except BaseException:
+            for opened, backend in self.logger.items():
+                _close_quietly(opened, backend)
+            raise
+
+    def _report(self, name: str, about: str, message: str) -> None:
+        self._reports.tell("name" if about.startswith("name ") else "value", name, message, about=about)
+
+    def _send_parameters(self, config: Any) -> None:
+        try:
+            parameters = flatten(config)
+        except Exception as error:  # a config object of the user's own making; the metrics matter more
+            self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
+            return
+        for name, backend in self.logger.items():
+            send = getattr(backend, "params", None)
+            if send is not None and parameters:
+                self._stream.do(name, "the parameters", partial(send, parameters))
+
+    @observed("tracking.log", "metrics are logged for a step; arguments data (name to number), step, backend")
+    def log(self, data: Mapping[str, Any], step: int, backend: str | Sequence[str] | None = None) -> None:
+        """Send the metrics of one step. Returns at once; nothing that happens later is raised.
+
+        Args:
+            data: name to number. It and what is in it may be changed afterwards.
+            step: the global step, 0 or more.
+            backend: only these, by exact name; None for all.
+
+        Raises:
+            InputTypeError: ``data`` isn't a mapping or ``step`` no whole number. InputError: ``step`` is negative.
+            UnknownNameError: a backend that this Tracking hasn't got.
+        """
+        if not isinstance(data, Mapping):
+            raise InputTypeError(f"data: got {type(data).__name__}, expected a mapping of names to numbers")
+        checked = step if type(step) is int and step >= 0 else _step(step)
+        names = None if backend is None else self._chosen(backend)
+        if self._finished or os.getpid() != self._pid:
+            why = "after finish()" if self._finished else "in a forked process, which has no thread to send them"
+            self._reports.tell("value", "tracking", f"metrics logged {why} are left out (step {checked})", about=why)
+            return
+        self._stream.put(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Wait until everything so far has reached the backends. False when the time ran out."""
+        if self._finished or os.getpid() != self._pid:
+            return True
+        return self._stream.flush(timeout_s)
+
+    def finish(self, exit_code: int = 0, timeout_s: float = FINISH_S) -> None:
+        """Send what waits and complete the run in every backend. Safe to call twice.
+
+        Args:
+            exit_code: 0 for success; anything else marks the run as failed where the backend has a status.
+            timeout_s: after that it is given up, and what is missing is reported.
+        """
+        if self._finished or os.getpid() != self._pid:
+            return
+        self._finished = True
+        atexit.unregister(self._finish_at_exit)
+        self._stream.close(exit_code, timeout_s)
+        self._reports.close()
+
+    def _finish_at_exit(self) -> None:
+        # An uncaught exception leaves its mark in sys; in a notebook any cell may have, so that it says nothing there.
+        interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
+        self.finish(exit_code=1 if hasattr(sys, "last_value") and not interactive else 0)
+
+    def _chosen(self, backend: str | Sequence[str]) -> frozenset[str]:
+        names = frozenset(_names("backend", backend))
+        for name in names:
+            if name not in self.logger:
+                raise UnknownNameError.of("backend", name, self.logger)
+        return names
+
+    def __enter__(self) -> Tracking:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish(exit_code=0 if error is None else 1)
+
+    def __repr__(self) -> str:
+        return f"Tracking({', '.join(self.logger) or 'no backend'}, {'finished' if self._finished else 'open'})"
+
+
+def _names(argument: str, given: str | Sequence[str]) -> list[str]:
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, Sequence | set | frozenset) or not all(isinstance(name, str) for name in names):
+        raise InputTypeError(f"{argument}: got {given!r}, expected a name or a list of names")
+    return list(dict.fromkeys(names))
+
+
+def _current_name(name: str) -> str:
+    if name == "tracking":
+        warnings.warn("the backend 'tracking' is called 'wandb'", DeprecationWarning, stacklevel=4)
+        return "wandb"
+    return name
+
+
+def _step(step: Any) -> int:
+    if isinstance(step, bool):
+        raise InputTypeError(f"step: got {step!r}, expected a whole number")
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise InputTypeError(f"step: got {step!r}, expected a whole number") from None
+    if number < 0:
+        raise InputError(f"step: got {number}, expected 0 or more")
+    return number
+
+
+def _close_quietly(name: str, backend: Backend) -> None:
+    try:
+        backend.close(1)
+    except Exception:  # another backend's error is on its way to the user
+        _log.exception("backend %s failed to close", name)

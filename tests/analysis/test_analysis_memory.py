@@ -1,0 +1,157 @@
+"""Memory: who made a peak, what a phase needs, what a token costs. Numbers are worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probe.analysis import memory
+from probe.records import GIB, Memory, MicroBatch, Row
+from tests.sample_run import MS, WALL_NS, clock, open_run
+
+
+def ends(
+    scope: int, parent: int | None, begin_ms: int, end_ms: int, peak_gib: float, *, rank: int = 0, **stamp: object
+) -> list[Row]:
+    """Both ends of one scope; allocated is 1 GiB throughout."""
+    stamp = {"kind": "phase", "name": f"s{scope}", **stamp}
+    shared = {"rank": rank, "scope_id": scope, "parent_id": parent, "source": "fake", **stamp}
+    return [
+        Memory(edge="enter", time_ns=clock(rank) + begin_ms * MS, allocated_bytes=GIB, **shared),
+        Memory(
+            edge="leave",
+            time_ns=clock(rank) + end_ms * MS,
+            allocated_bytes=GIB,
+            peak_allocated_bytes=int(peak_gib * GIB),
+            peak_kind="exact",
+            host_duration_ns=(end_ms - begin_ms) * MS,
+            device_total_bytes=16 * GIB,
+            **shared,
+        ),
+    ]
+
+
+@pytest.fixture
+def run(tmp_path: Path):
+    """A step of rank 0 whose second micro-batch makes the peak, and whose "adv" peaks outside its child; rank 1 peaks lower."""
+    rows = {
+        0: [
+            *ends(1, None, 0, 100, 8, kind="step", name="step", step=0),
+            *ends(2, 1, 1, 50, 8, role="actor", phase="update", step=0),
+            *ends(3, 2, 2, 20, 6, role="actor", phase="update", step=0, micro_batch=0, kind="micro_batch"),
+            *ends(4, 2, 21, 40, 8, role="actor", phase="update", step=0, micro_batch=1, kind="micro_batch"),
+            *ends(5, 1, 51, 90, 5, phase="adv", step=0),
+            *ends(6, 5, 52, 60, 3, phase="adv", step=0, kind="watch"),
+        ],
+        1: ends(1, None, 0, 90, 7, role="actor", phase="update", step=0, rank=1),
+    }
+    with open_run(tmp_path, rows) as opened:
+        yield opened
+
+
+def test_a_peak_belongs_to_the_innermost_scope_that_has_it(run) -> None:
+    frame = memory.peaks(run)
+    assert frame["peak_allocated_bytes"].tolist() == [8 * GIB, 5 * GIB]
+    top = frame.iloc[0]
+    assert (top["role"], top["phase"], top["micro_batch"], top["rank"], top["name"]) == ("actor", "update", 1, 0, "s4")
+    assert top["headroom_ratio"] == 0.5
+    assert pd.isna(frame.iloc[1]["role"])
+    assert frame.iloc[1]["name"] == "s5"  # its child peaked lower
+
+
+def test_by_phase_tells_the_lowest_rank_too(run) -> None:
+    frame = memory.by_phase(run)
+    update = frame[frame["phase"] == "update"].iloc[0]
+    assert (update["peak_allocated_bytes"], update["least_rank_bytes"], update["ranks"]) == (8 * GIB, 7 * GIB, 2)
+    assert update["rank"] == 0
+
+
+def test_by_step_names_the_place(run) -> None:
+    row = memory.by_step(run).iloc[0]
+    assert (row["step"], row["rank"], row["micro_batch"], row["peak_allocated_bytes"]) == (0, 0, 1, 8 * GIB)
+
+
+def test_timeline_shows_the_rank_with_the_peak_in_seconds_of_the_run(run) -> None:
+    frame = memory.timeline(run)
+    assert set(frame["rank"]) == {0}
+    top = frame[(frame["series"] == "peak") & (frame["name"] == "s4")].iloc[0]
+    assert top["begin_s"] == pytest.approx(0.021)
+    assert top["end_s"] == pytest.approx(0.040)
+    assert bool(top["top"])
+    assert set(frame["series"]) == {"peak", "allocated"}  # nothing was reserved, and no such line is invented
+    assert set(memory.timeline(run, rank=1)["rank"]) == {1}
+
+
+def test_scopes_that_own_no_peak_are_not_drawn(run) -> None:
+    frame = memory.timeline(run)
+    assert sorted(frame[frame["series"] == "peak"]["name"]) == ["s3", "s4", "s5", "s6"]
+
+
+def test_a_thinned_timeline_keeps_the_peak(tmp_path: Path) -> None:
+    rows = [row for i in range(500) for row in ends(i + 1, None, i * 10, i * 10 + 9, 2 + (i == 321), role="a", step=i)]
+    with open_run(tmp_path, {0: rows}) as run:
+        frame = memory.timeline(run, points=50)
+    scopes = frame[frame["series"] == "peak"]
+    assert len(scopes) <= 50
+    assert scopes["value_bytes"].max() == 3 * GIB
+    assert scopes.loc[scopes["value_bytes"].idxmax(), "step"] == 321
+    assert (frame["series"] == "allocated").sum() <= 52
+
+
+def test_scope_ids_that_a_resumed_run_uses_again_do_not_hide_a_peak(tmp_path: Path) -> None:
+    """Scope 2 of the second process is a child of *its* scope 1, not of the first process's."""
+    first = ends(1, None, 0, 10, 4, role="a", phase="p", step=0)
+    second = [
+        *ends(1, None, 1000, 1100, 9, role="a", phase="p", step=1),
+        *ends(2, 1, 1010, 1020, 9, role="a", phase="p", step=1),
+    ]
+    with open_run(tmp_path, {0: [*first, *second]}) as run:
+        frame = memory.by_step(run)
+    assert frame["peak_allocated_bytes"].tolist() == [4 * GIB, 9 * GIB]
+    assert frame["name"].tolist() == ["s1", "s2"]
+
+
+def formed(index: int, tokens: int, time_ms: int) -> MicroBatch:
+    return MicroBatch(
+        batch_id=1, micro_batches=3, sequences=1, lengths=[tokens], tokens=tokens, micro_batch=index, step=0, phase="p",
+        time_ns=clock(0) + time_ms * MS,
+    )  # fmt: skip
+
+
+def test_peak_over_tokens_and_its_slope(tmp_path: Path) -> None:
+    rows: list[Row] = [formed(i, (i + 1) * 100, 0) for i in range(3)]
+    for i in range(3):
+        stamp = {"role": "a", "phase": "p", "step": 0, "micro_batch": i, "kind": "micro_batch"}
+        rows += ends(i + 1, None, 10 + 10 * i, 19 + 10 * i, 2 + (i + 1) * 0.5, **stamp)
+    with open_run(tmp_path, {0: rows}) as run:
+        frame = memory.by_tokens(run)
+    assert frame["tokens"].tolist() == [300, 200, 100]
+    assert frame["peak_allocated_bytes"].tolist() == [3.5 * GIB, 3 * GIB, 2.5 * GIB]
+    slope = memory.slope_bytes_per_token(frame).iloc[0]
+    assert slope["bytes_per_token"] == pytest.approx(0.005 * GIB)
+    assert slope["base_bytes"] == pytest.approx(2 * GIB)
+
+
+def test_micro_batches_that_do_not_pair_up_are_left_out(tmp_path: Path) -> None:
+    rows = [formed(0, 10, 0), formed(0, 20, 1), *ends(1, None, 2, 3, 2, phase="p", step=0, micro_batch=0, kind="micro_batch")]
+    with open_run(tmp_path, {0: rows}) as run:
+        assert memory.by_tokens(run).empty
+
+
+def test_ranks_lists_the_highest_first(run) -> None:
+    frame = memory.ranks(run)
+    assert frame["rank"].tolist() == [0, 1]
+    assert frame["label"].tolist() == ["rank 0 (largest peak)", "rank 1"]
+
+
+def test_nothing_recorded_gives_empty_frames(tmp_path: Path) -> None:
+    with open_run(tmp_path, {0: []}) as run:
+        for look in (memory.peaks, memory.by_phase, memory.by_step, memory.by_tokens, memory.timeline, memory.ranks):
+            assert look(run).empty
+        assert list(memory.timeline(run).columns) == list(memory.TIMELINE)
+
+
+def test_times_are_wall_clock(run) -> None:
+    assert memory.peaks(run).iloc[0]["wall_ns"] == WALL_NS + 40 * MS

@@ -1,0 +1,75 @@
+"""Findings: what is said about a run, in which order, and that nothing is said without rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from probe.analysis.findings import findings
+from tests.sample_run import open_run, sample_rows
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    with open_run(tmp_path_factory.mktemp("run"), sample_rows(4, 6)) as run:
+        return findings(run)
+
+
+def the(found: pd.DataFrame, words: str) -> dict[str, str]:
+    rows = found[found["finding"].str.contains(words, regex=False)]
+    assert len(rows) == 1, found["finding"].tolist()
+    return rows.iloc[0].to_dict()
+
+
+def test_problems_come_first(found: pd.DataFrame) -> None:
+    order = found["severity"].map({"problem": 0, "notice": 1, "fine": 2}).tolist()
+    assert order == sorted(order)
+
+
+def test_the_peak_is_named_down_to_the_batch(found: pd.DataFrame) -> None:
+    row = the(found, "The largest peak of GPU memory")
+    assert "update_actor · micro-batch 0 · step 3 · rank 1" in row["finding"]
+    assert "4,990 tokens" in row["finding"]
+    assert "of the device's 80.0 GiB was left" in row["finding"]
+
+
+def test_cap_violations_are_a_problem(found: pd.DataFrame) -> None:
+    assert the(found, "over the cap")["severity"] == "problem"
+
+
+def test_the_straggler_is_named(found: pd.DataFrame) -> None:
+    assert "Rank 1 was the straggler" in the(found, "The fullest rank")["finding"]
+
+
+def test_an_accidental_reducer_is_named_with_its_word(found: pd.DataFrame) -> None:
+    row = the(found, "reduced by accident")
+    assert "timing/update_actor shows the smallest value because of “min” in “timing”" in row["finding"]
+
+
+def test_nan_and_dropped_rows_are_told(found: pd.DataFrame) -> None:
+    assert the(found, "NaN went into actor/pg_loss")["severity"] == "problem"
+    assert "17 rows were dropped" in found["finding"][0]
+
+
+def test_padding_is_told_by_cause(found: pd.DataFrame) -> None:
+    text = the(found, "Padding fills")["finding"]
+    assert "imposed width" in text
+    assert "longest row" in text
+
+
+def test_own_cost_is_told(found: pd.DataFrame) -> None:
+    assert the(found, "probe took")["severity"] == "fine"
+
+
+def test_without_an_accelerator_memory_is_called_rss(tmp_path: Path) -> None:
+    with open_run(tmp_path, sample_rows(1, 2, accelerator=False)) as run:
+        row = the(findings(run), "The largest peak")
+    assert "process memory (RSS) was at least" in row["finding"]
+    assert "GPU" not in row["finding"]
+
+
+def test_an_empty_run_has_no_findings(tmp_path: Path) -> None:
+    with open_run(tmp_path, {0: []}) as run:
+        assert findings(run).empty
