@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,7 @@ from probe.records import (
     Row,
     Scalar,
 )
+from probe.run.reader import Run
 
 WALL_NS = 1_790_000_000_000_000_000
 CAP = 4096
@@ -75,6 +77,11 @@ def write_run(
         lines = [msgspec.json.encode(row) for row in (first, *own)]
         (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     return directory
+
+
+def open_run(directory: Path, rows: Mapping[int, Iterable[Row]], **told: Any) -> Run:
+    """:func:`write_run`, and the reader on it."""
+    return Run(write_run(directory, rows, **told))
 
 
 def sample_rows(
@@ -128,6 +135,7 @@ class _Rank:
         ]
         self.close("step", "step", None, stamp, outer, begin, max(peaks))
         self.reductions(step)
+        self.sample()
 
     def lengths(self, step: int) -> list[int]:
         mean = 620 + 110 * (self.rank == 1) + 9 * step
@@ -159,13 +167,25 @@ class _Rank:
             source="cuda" if gpu else "process_rss",
             allocated_bytes=int(now),
             reserved_bytes=int(now * 1.12) if gpu else None,
-            device_total_bytes=80 * GIB if gpu else 8 * GIB,
-            device_used_bytes=int(now * 1.12 + 2 * GIB) if gpu else None,
-            not_torch_bytes=2 * GIB if gpu else None,
-            process_rss_bytes=3 * GIB,
+            process_rss_bytes=None if gpu else int(now),
             **more,
         )
         self.add(row, scope_id=scope, scope=name, **stamp)
+
+    def sample(self) -> None:
+        gpu, now = self.accelerator, self.base
+        row = Memory(
+            edge="sample",
+            device="cuda:0" if gpu else "cpu",
+            source="cuda" if gpu else "process_rss",
+            allocated_bytes=int(now),
+            reserved_bytes=int(now * 1.12) if gpu else None,
+            device_total_bytes=80 * GIB if gpu else 8 * GIB,
+            device_used_bytes=int(now * 1.12 + 2 * GIB) if gpu else 5 * GIB,
+            not_torch_bytes=2 * GIB if gpu else None,
+            process_rss_bytes=3 * GIB if gpu else int(now),
+        )
+        self.add(row)
 
     def close(
         self, kind: str, name: str, parent: int | None, stamp: dict, scope: int, begin: int, peak: float

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+
 from probe import devices
 from probe.devices import (
     UNKNOWN,
@@ -51,8 +52,8 @@ def test_detect_refuses_what_isnt_there(given):
 
 def test_detecting_initialises_nothing():
     code = (
-        "from probe.devices import detect; import torch; d = detect(); d.read(whole=True); d.bind(); d.description;"
-        "d.event(); d.statistics(); assert not torch.cuda.is_initialized()"
+        "from probe.devices import detect; import torch; d = detect(); d.read(whole=True); d.bind();"
+        "d.description; d.event(); d.statistics(); assert not torch.cuda.is_initialized()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
@@ -62,7 +63,7 @@ def test_importing_devices_loads_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-# ------------------------------------------------------------------------------------------------ the processor
+# ---------------------------------------------------------------------------------------------- the processor
 
 
 def test_resident_set_is_what_the_system_says():
@@ -97,7 +98,7 @@ def test_the_processor_has_no_events_and_no_counters_to_reset():
     assert repr(device) == "CpuDevice('cpu')"
 
 
-# ---------------------------------------------------------------------------------------------------------- cuda
+# ------------------------------------------------------------------------------------------------------- cuda
 
 
 class FakeCudaEvent:
@@ -124,7 +125,7 @@ class FakeCudaEvent:
 
 
 class FakeCuda:
-    """As much of ``torch.cuda`` as a device asks; anything that would make a context is an error before use."""
+    """As much of ``torch.cuda`` as a device asks; anything that would make a context is an error."""
 
     def __init__(self):
         self.used = self.capturing = self.broken = False
@@ -261,7 +262,7 @@ def test_without_the_drivers_help_nothing_is_asked_that_could_break_a_capture(cu
     assert cuda.device.read(whole=True) == (10, 20, 30, 40, None, None)
 
 
-# --------------------------------------------------------------------------------------------- other accelerators
+# ----------------------------------------------------------------------------------------- other accelerators
 
 
 class FakeAccelerator:
@@ -269,12 +270,16 @@ class FakeAccelerator:
         self.used, self.tells = False, True
 
     def memory_stats(self, index):
-        return {
-            "allocated_bytes.all.current": 1,
-            "reserved_bytes.all.current": 2,
-            "allocated_bytes.all.peak": 3,
-            "reserved_bytes.all.peak": 4,
-        } if self.used else {}
+        return (
+            {
+                "allocated_bytes.all.current": 1,
+                "reserved_bytes.all.current": 2,
+                "allocated_bytes.all.peak": 3,
+                "reserved_bytes.all.peak": 4,
+            }
+            if self.used
+            else {}
+        )
 
     def current_device_index(self):
         assert self.used
@@ -309,7 +314,7 @@ def test_counters_of_nothing_are_unknown():
     assert counters_of({"num_ooms": 3}) == UNKNOWN
 
 
-# -------------------------------------------------------------------------------------------------------- the fake
+# --------------------------------------------------------------------------------------------------- the fake
 
 
 def test_the_fake_reserves_like_a_caching_allocator():
@@ -321,7 +326,11 @@ def test_the_fake_reserves_like_a_caching_allocator():
     assert device.read()[:2] == (10, 30)
     device.empty_cache()
     assert device.read() == (10, 10, 25, 30, None, None)
-    assert (device.memory_allocated(), device.max_memory_allocated(), device.max_memory_reserved()) == (10, 25, 30)
+    assert (device.memory_allocated(), device.max_memory_allocated(), device.max_memory_reserved()) == (
+        10,
+        25,
+        30,
+    )
     device.reset_peak_memory_stats()
     assert device.max_memory_allocated() == 10
     with pytest.raises(MemoryError, match="80 bytes asked for, 10 of 100 allocated"):

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from probe import hooks
 from probe.errors import InputTypeError
 from probe.hooks import (
@@ -98,7 +99,7 @@ def diary():
         yield listener
 
 
-# ------------------------------------------------------------------------------------------------------- points
+# ----------------------------------------------------------------------------------------------------- points
 
 
 def test_nobody_listening_calls_straight_through():
@@ -188,7 +189,9 @@ def test_argument_finds_what_the_function_would_see():
 
     class Arguments(Listener):
         def leave(self, event, state):
-            seen.append(tuple(event.argument(name, "absent") for name in ("left", "right", "scale", "nothing")))
+            seen.append(
+                tuple(event.argument(name, "absent") for name in ("left", "right", "scale", "nothing"))
+            )
 
     with subscribe(Arguments(), "test.add"):
         add(1)
@@ -261,7 +264,7 @@ def test_silenced_is_for_one_thread_and_nests(diary):
     assert [line[2] for line in diary.lines if line[0] == "leave"] == [4, 6]
 
 
-# ------------------------------------------------------------------------------------------- listeners that fail
+# ---------------------------------------------------------------------------------------- listeners that fail
 
 
 @pytest.mark.parametrize("moment", ["enter", "leave", "fire"])
@@ -327,7 +330,7 @@ def test_failures_start_anew_with_a_new_subscription():
     assert [count for _, _, count, _ in broken.failures] == [1, 1]
 
 
-# -------------------------------------------------------------------------------------------------------- scopes
+# ----------------------------------------------------------------------------------------------------- scopes
 
 
 def test_a_scope_inherits_what_it_doesnt_set():
@@ -337,7 +340,13 @@ def test_a_scope_inherits_what_it_doesnt_set():
             now = current_scope()
             assert (now.step, now.role, now.phase, now.micro_batch) == (4, "actor", "update", 0)
             assert now.path == "step/actor/update/micro_batch"
-            assert [one.kind for one in now.ancestors()] == ["micro_batch", "phase", "watch", "step", "process"]
+            assert [one.kind for one in now.ancestors()] == [
+                "micro_batch",
+                "phase",
+                "watch",
+                "step",
+                "process",
+            ]
             assert opened.values == {"tokens": 17}
             assert now.parent.parent is role.scope
             assert "step=4" in repr(now)
@@ -464,7 +473,7 @@ def test_any_tree_of_scopes_with_an_error_anywhere_is_heard_well_nested(tree, fa
     assert current_scope().id == 0
 
 
-# ---------------------------------------------------------------------------------------------------------- watch
+# ------------------------------------------------------------------------------------------------------ watch
 
 
 class Actor:
@@ -727,7 +736,9 @@ def test_yield_from_and_interleaved_generators():
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["next", "send", "throw", "close"])), max_size=25))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["next", "send", "throw", "close"])), max_size=25)
+)
 def test_watched_generators_do_what_bare_ones_do(actions):
     def talk():
         total = 0
@@ -745,7 +756,9 @@ def test_watched_generators_do_what_bare_ones_do(actions):
             stream = streams[which]
             calls = {
                 "next": lambda stream=stream: next(stream),
-                "send": lambda stream=stream: stream.send(5 if inspect.getgeneratorstate(stream) != "GEN_CREATED" else None),
+                "send": lambda stream=stream: stream.send(
+                    5 if inspect.getgeneratorstate(stream) != "GEN_CREATED" else None
+                ),
                 "throw": lambda stream=stream: stream.throw(KeyError("k")),
                 "close": stream.close,
             }
@@ -797,7 +810,9 @@ def test_an_async_generator_that_raises(diary):
     assert diary.lines[-1] == ("leave", "tokens", "OSError('disk')")
 
 
-@pytest.mark.xfail(strict=True, reason="closing the outer async generator doesn't close the one that holds the scope")
+@pytest.mark.xfail(
+    strict=True, reason="closing the outer async generator doesn't close the one that holds the scope"
+)
 def test_a_closed_async_generator_is_left_at_once(diary):
     @watch(role="rollout")
     async def tokens():

@@ -35,13 +35,20 @@ TIMELINE: Final = (
     "device_total_bytes",
 )
 
-# A child lies within its parent in time as well: a resumed run uses its scope ids again.
+# A child lies within its parent in time as well: a resumed run uses its scope ids again. A peak of kind "at_most" is the
+# height of an older one, and counts only where nothing better is known. What the device holds is only sampled.
 _OWNERS: Final = """
-with ends as (
-  select rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, scope, source, peak_kind,
+with devices as (
+  select rank, max(device_total_bytes) as device_total_bytes, max(not_torch_bytes) as not_torch_bytes
+  from memory group by rank
+), known as (
+  select count(*) > 0 as better from memory where edge = 'leave' and peak_kind in ('exact', 'at_least')
+), ends as (
+  select memory.rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, scope, source, peak_kind,
          wall_ns, wall_ns - coalesce(host_duration_ns, 0) as begin_ns, coalesce(host_duration_ns, 0) as duration_ns,
-         peak_allocated_bytes, peak_reserved_bytes, device_total_bytes, not_torch_bytes
-  from memory where edge = 'leave' and peak_allocated_bytes is not null
+         peak_allocated_bytes, peak_reserved_bytes, devices.device_total_bytes, devices.not_torch_bytes
+  from memory join devices on memory.rank = devices.rank, known
+  where edge = 'leave' and peak_allocated_bytes is not null and (peak_kind is distinct from 'at_most' or not better)
 ), owners as (
   select * from ends outside where not exists (
     select 1 from ends inside
@@ -58,8 +65,9 @@ def peaks(run: Run) -> pd.DataFrame:
 
     Returns:
         One row a role: role (None outside any), phase, micro_batch, step, rank, kind, name, peak_allocated_bytes,
-        peak_reserved_bytes, peak_kind, device_total_bytes, headroom_ratio (free share of the device at that peak;
-        reserved counts where it is known), source, wall_ns.
+        peak_reserved_bytes, peak_kind, device_total_bytes, not_torch_bytes (the most that was seen on that rank),
+        headroom_ratio (share of the device that was left: what is reserved, or else allocated, and what isn't torch's
+        are taken off), source, wall_ns.
     """
     frame = run.sql(
         _OWNERS
@@ -71,7 +79,8 @@ def peaks(run: Run) -> pd.DataFrame:
         """
     )
     held = frame["peak_reserved_bytes"].fillna(frame["peak_allocated_bytes"])
-    frame["headroom_ratio"] = 1 - held / frame["device_total_bytes"]
+    others = frame["not_torch_bytes"].fillna(0)
+    frame["headroom_ratio"] = 1 - (held + others) / frame["device_total_bytes"]
     return frame
 
 
@@ -177,7 +186,7 @@ def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFra
 
     Returns:
         Columns :data:`TIMELINE`; ``series`` is "peak" (a scope that made its own peak, from begin_s to end_s; top
-        marks the largest of its role), "allocated" or "reserved" (a value at begin_s). Seconds since the run began.
+        marks the largest of its role), or "allocated", "reserved", "device_used" (a value at begin_s). Seconds since the run began.
     """
     if rank is None:
         found = run.sql(
@@ -232,18 +241,21 @@ def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
 
 
 def _lines(run: Run, rank: int, points: int) -> list[pd.DataFrame]:
-    return [_line(run, rank, name, points) for name in ("allocated", "reserved")]
+    return [_line(run, rank, name, points) for name in ("allocated", "reserved", "device_used")]
 
 
 def _line(run: Run, rank: int, name: str, points: int) -> pd.DataFrame:
     column = f"{name}_bytes"
-    _, begin, end = extent(run, "memory", f"rank = {literal(rank)} and {column} is not null")
+    where = f"rank = {literal(rank)} and {column} is not null"
+    if name == "device_used":
+        where += " and source <> 'process_rss'"  # there it is the whole machine's
+    _, begin, end = extent(run, "memory", where)
     # Of each time slice the smallest and the largest value, in the order they came: a peak is never thinned away.
     frame = run.sql(
         f"""
         select distinct wall_ns as begin_ns, wall_ns as end_ns, {column} as value_bytes, source, device_total_bytes
         from (select *, {bucket("wall_ns", begin, end, max(points // 2, 1))} as slice from memory
-              where rank = {literal(rank)} and {column} is not null)
+              where {where})
         qualify row_number() over (partition by slice order by {column}, wall_ns) = 1
              or row_number() over (partition by slice order by {column} desc, wall_ns) = 1
         order by begin_ns

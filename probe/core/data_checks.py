@@ -44,8 +44,8 @@ def common_size(columns: Mapping[str, Any], dims: int, check_type: bool = True) 
             raise ShapeError(f"{key!r}: got shape {shape_text(column)}, expected at least {dims} dimensions")
         if column.shape[:dims] != first.shape[:dims]:
             raise ShapeError(
-                f"{key!r}: got shape {shape_text(column)}, expected the first {dims} size(s) of {first_key!r}, "
-                f"{shape_text(first)}"
+                f"{key!r}: got shape {shape_text(column)}, expected the first {dims} "
+                f"size(s) of {first_key!r}, {shape_text(first)}"
             )
     return torch.Size(first.shape[:dims])
 
@@ -55,7 +55,7 @@ def object_column(key: str, value: Any) -> Array:
         return value
     if isinstance(value, str | bytes | torch.Tensor | Mapping) or not isinstance(value, Iterable):
         raise InputTypeError(
-            f"non_tensors[{key!r}]: got {type(value).__name__}, expected a numpy array or a sequence of objects"
+            f"non_tensors[{key!r}]: got {type(value).__name__}, expected an array or a sequence"
         )
     return object_array(list(value))
 

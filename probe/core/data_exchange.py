@@ -60,17 +60,12 @@ def require_rows_of_objects(version: str | None = None) -> None:
 
     >>> require_rows_of_objects("0.9.1")
     Traceback (most recent call last):
-    probe.errors.MissingDependencyError: objects in a TensorDict need tensordict>=0.10, whose NonTensorStack
-    keeps the \
-rows of a batch; found 0.9.1
+    probe.errors.MissingDependencyError: objects in a TensorDict need tensordict>=0.10; found 0.9.1
     """
     found = str(version or tensordict.__version__)
     numbers = tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
     if len(numbers) == 2 and numbers < _OLDEST_WITH_ROWS:
-        raise MissingDependencyError(
-            "objects in a TensorDict need tensordict>=0.10, whose NonTensorStack keeps the rows of a batch; "
-            f"found {found}"
-        )
+        raise MissingDependencyError(f"objects in a TensorDict need tensordict>=0.10; found {found}")
 
 
 def to_mixed_tensordict(
@@ -109,8 +104,8 @@ def from_mixed_tensordict(
         raise InputTypeError(f"tensor_dict: got {type(batch).__name__}, expected a TensorDict")
     if not 1 <= num_batch_dims <= batch.batch_dims:
         raise InputError(
-            f"num_batch_dims: got {num_batch_dims} for a batch size of {tuple(batch.batch_size)}, expected 1 to "
-            f"{batch.batch_dims}"
+            f"num_batch_dims: got {num_batch_dims} for a batch size of {tuple(batch.batch_size)}, "
+            f"expected 1 to {batch.batch_dims}"
         )
     tensors: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
@@ -222,8 +217,8 @@ def _check_ranks(told: Sequence[_Facts]) -> None:
             theirs = one["columns"][key]
             if _common(facts) != _common(theirs):
                 raise ShapeError(
-                    f"all_gather_data_proto: batch[{key!r}] doesn't fit: rank 0 has {_said(facts)}, rank {rank} has "
-                    f"{_said(theirs)}; they may differ in the number of rows only"
+                    f"all_gather_data_proto: batch[{key!r}] doesn't fit: rank 0 has {_said(facts)}, "
+                    f"rank {rank} has {_said(theirs)}; they may differ in the number of rows only"
                 )
 
 

@@ -145,7 +145,7 @@ def _read(name: str) -> Sections:
             raise InputError("its JSON is damaged")
         document = json.loads(text)
         checksums = document["checksums"]
-        tensors = {key: file.get_tensor(key) for key in file.keys() if key != _JSON}  # noqa: SIM118  (not a dict)
+        tensors = {key: file.get_tensor(key) for key in file.keys() if key != _JSON}  # noqa: SIM118
     if tensors.keys() != checksums.keys():
         raise InputError("it lacks tensors, or has some too many")
     for key, tensor in tensors.items():
@@ -158,7 +158,7 @@ def _read(name: str) -> Sections:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    return zlib.crc32(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # has a buffer
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -235,7 +235,7 @@ class _Encoder:
             "bounds": list(jagged_bounds(column)),
         }
 
-    def value(self, where: str, value: Any) -> Any:  # noqa: PLR0911  (one line for each type that can be stored)
+    def value(self, where: str, value: Any) -> Any:  # noqa: PLR0911  (a line for each type)
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value
@@ -256,8 +256,8 @@ class _Encoder:
         if kind in (torch.dtype, torch.device):
             return {_TAG: kind.__name__, "v": str(value).removeprefix("torch.")}
         raise SerializationError(
-            f"{where}: got {kind.__module__}.{kind.__qualname__}, which can't be stored without pickle; expected "
-            "numbers, strings, bytes, lists, tuples, dicts, sets, numpy arrays or tensors"
+            f"{where}: got {kind.__module__}.{kind.__qualname__}, which can't be stored without pickle; "
+            "expected numbers, strings, bytes, lists, tuples, dicts, sets, numpy arrays or tensors"
         )
 
     def _container(self, where: str, value: Any) -> Any:

@@ -118,13 +118,13 @@ def join_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
 
 def _check_same_keys(section: str, keys: Sequence[Iterable[str]]) -> None:
     first = set(keys[0])
-    for number, some in enumerate(keys):
+    for some in keys:
         if first.symmetric_difference(some):
             odd = next(key for key in [*keys[0], *some] if (key in first) != (key in set(some)))
             having = [position for position, one in enumerate(keys) if odd in set(one)]
             lacking = [position for position in range(len(keys)) if position not in having]
             raise MissingKeyError(
-                f"concat: {section}[{odd!r}] is in {_who(having)} but not in {_who(lacking)}, found at data[{number}]"
+                f"concat: {section}[{odd!r}] is in {_who(having)} but not in {_who(lacking)}"
             )
 
 
@@ -147,8 +147,8 @@ def _check_constant(key: str, columns: Sequence[Any], values: Sequence[Any]) -> 
     for number, column in enumerate(columns):
         if type(column) is not type(columns[0]) or not same(column.data, columns[0].data):
             raise ConflictError(
-                f"concat: batch[{key!r}] is one value for all rows, and differs: data[0] has {brief(values[0])}, "
-                f"data[{number}] has {brief(values[number])}"
+                f"concat: batch[{key!r}] is one value for all rows, and differs: data[0] has "
+                f"{brief(values[0])}, data[{number}] has {brief(values[number])}"
             )
 
 
@@ -160,7 +160,7 @@ def _explain(batches: Sequence[TensorDictBase], error: Exception) -> None:
             if form != forms[0]:
                 raise ShapeError(
                     f"concat: batch[{key!r}] doesn't fit: {_described(first, 0)}, "
-                    f"{_described(columns[number], number)}; shapes by position: {_shapes_by_position(columns)}"
+                    f"{_described(columns[number], number)}; shapes: {_shapes_by_position(columns)}"
                 ) from error
 
 
@@ -168,12 +168,10 @@ def _form(column: Any) -> tuple[Any, ...]:
     """What columns must have in common to be joined."""
     if not isinstance(column, torch.Tensor):
         return (type(column),)
-    sizes = (
-        [None if dim == 0 else size for dim, size in enumerate(column.shape)] if not column.is_nested else []
-    )
-    if is_jagged(column):
-        ragged = column._ragged_idx
-        sizes = [size if dim not in (0, ragged) else None for dim, size in enumerate(column.shape)]
+    sizes: list[Any] = []
+    if is_jagged(column) or not column.is_nested:
+        along = (0, getattr(column, "_ragged_idx", 0))
+        sizes = [None if dim in along else size for dim, size in enumerate(column.shape)]
     return (*sizes, column.is_nested, column.layout, column.device)
 
 
@@ -207,8 +205,8 @@ def _join_array(key: str, columns: Sequence[Array]) -> Array:
     for number, column in enumerate(columns):
         if column.shape[1:] != first.shape[1:]:
             raise ShapeError(
-                f"concat: non_tensor_batch[{key!r}] doesn't fit: data[0] has {first.shape}, data[{number}] has "
-                f"{column.shape}"
+                f"concat: non_tensor_batch[{key!r}] doesn't fit: data[0] has {first.shape}, "
+                f"data[{number}] has {column.shape}"
             )
     # numpy would turn numbers beside strings into strings, and dates beside numbers into an error.
     kinds = {column.dtype.kind for column in columns}
@@ -271,8 +269,8 @@ def _metric_dicts(number: int, metrics: Any) -> list[Mapping[str, Any]]:
     for one in found:
         if not isinstance(one, Mapping):
             raise InputTypeError(
-                f"concat: meta_info['metrics'] of data[{number}] holds a {type(one).__name__}, expected a dict, or a "
-                "list of dicts"
+                f"concat: meta_info['metrics'] of data[{number}] holds a {type(one).__name__}, "
+                "expected a dict, or a list of dicts"
             )
     return found
 

@@ -52,7 +52,7 @@ def _same(one: Any, other: Any, open_pairs: _Pairs) -> bool:
 
 def _same_scalars(one: Any, other: Any) -> bool:
     try:
-        return bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124  (only NaN differs from itself)
+        return bool(one == other) or bool(one != one and other != other)  # noqa: PLR0124  (NaN)
     except Exception:  # a foreign __eq__ may raise anything; what can't be compared is not the same
         return False
 

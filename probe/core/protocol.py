@@ -1,18 +1,17 @@
 """DataProto: the batch that travels between the parts of a trainer.
 
 Three members, the documented ones: ``batch`` (a TensorDict, one column for each tensor),
-``non_tensor_batch`` (numpy
-arrays, one entry for each row: prompts, ids, anything) and ``meta_info`` (what holds for the whole batch).
-All methods keep the three together, return the class they were called on, and either do all of what they say
-or nothing.
+``non_tensor_batch`` (numpy arrays, one entry for each row: prompts, ids, anything) and ``meta_info`` (what
+holds for the whole batch). All methods keep the three together, return the class they were
+called on, and either do all of what they say or nothing.
 
 What is shared: results share tensors with their source wherever torch can make a view, and never share
 ``meta_info`` or ``non_tensor_batch``, so that adding a key to one batch doesn't add it to another.
 
 Jagged columns (nested tensors) work everywhere that rows are taken, cut or joined; see
-:mod:`probe.core.rows`.
-The neighbours are :mod:`probe.core.serialization` (payloads), :mod:`probe.core.data_file` (files),
-:mod:`probe.core.data_info` (how a batch looks) and :mod:`probe.core.data_merging` (``union`` and ``concat``).
+:mod:`probe.core.rows`. The neighbours are :mod:`probe.core.serialization` (payloads),
+:mod:`probe.core.data_file` (files), :mod:`probe.core.data_info` (how a batch looks) and
+:mod:`probe.core.data_merging` (``union`` and ``concat``).
 """
 
 from __future__ import annotations
@@ -292,8 +291,8 @@ class DataProto:
             InputTypeError: else.
 
         >>> data = DataProto.from_dict({"a": torch.arange(4)})
-        >>> data[1:3].batch["a"].tolist(), data[torch.tensor([3, 0])].batch["a"].tolist(), data[-1].batch["a"].item()
-        ([1, 2], [3, 0], 3)
+        >>> data[1:3].batch["a"].tolist(), data[torch.tensor([3, 0])].batch["a"].tolist(), data[-1].batch["a"]
+        ([1, 2], [3, 0], tensor(3))
         """
         if isinstance(item, slice):
             return self._slice(item)
@@ -531,7 +530,8 @@ class DataProto:
             MissingKeyError: an old name that isn't there. InputError: not equally many, or a name that would
             be there twice.
 
-        >>> DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)}).rename(["a", "b"], ["b", "a"]).batch["a"]
+        >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)})
+        >>> data.rename(["a", "b"], ["b", "a"]).batch["a"]
         tensor([1., 1.])
         """
         olds, news = key_names("old_keys", old_keys or ()), key_names("new_keys", new_keys or ())
@@ -626,9 +626,8 @@ class DataProto:
 
         Where padding is enabled (:meth:`is_padding_enabled`) and the rows don't divide evenly, copies of the
         first rows are added at the end, and ``meta_info["pad_rows"]`` of each part says how many of its last
-        rows are such copies.
-        ``concat`` adds these up, so that ``unpad_dataproto(joined, joined.meta_info["pad_rows"])`` takes
-        them off again.
+        rows are such copies. ``concat`` adds these up, so that ``unpad_dataproto(joined,
+        joined.meta_info["pad_rows"])`` takes them off again.
 
         Raises:
             InputError: ``chunks`` below 1, or rows that don't divide evenly without padding.
@@ -642,8 +641,8 @@ class DataProto:
             return self._pieces([len(self) // chunks] * chunks)
         if not self.is_padding_enabled():
             raise InputError(
-                f"chunks: got {chunks} for {len(self)} rows, which don't divide evenly; expected a divisor, or "
-                "auto_padding=True, or DataProtoConfig.auto_padding"
+                f"chunks: got {chunks} for {len(self)} rows, which don't divide evenly; expected a "
+                "divisor, or auto_padding=True, or DataProtoConfig.auto_padding"
             )
         parts = self._padded(short, "data_proto.chunk")._pieces([(len(self) + short) // chunks] * chunks)
         size = (len(self) + short) // chunks
@@ -701,14 +700,13 @@ class DataProto:
             ShapeError: not one number for each row. InputError: a negative number. InputTypeError: not
             integers.
 
-        >>> DataProto.from_dict({"a": torch.tensor([7, 8, 9])}).sample_level_repeat([2, 0, 1]).batch["a"].tolist()
+        >>> data = DataProto.from_dict({"a": torch.tensor([7, 8, 9])})
+        >>> data.sample_level_repeat([2, 0, 1]).batch["a"].tolist()
         [7, 7, 9]
         """
         counts = repeat_counts(repeat_times)
         if counts.shape != (len(self),):
-            raise ShapeError(
-                f"repeat_times: got shape {tuple(counts.shape)}, expected one number for each of {len(self)} rows"
-            )
+            raise ShapeError(f"repeat_times: got shape {tuple(counts.shape)}, expected ({len(self)},)")
         if counts.numel() and int(counts.min()) < 0:
             raise InputError(f"repeat_times: got {int(counts.min())}, expected numbers of at least 0")
         return self._take(torch.repeat_interleave(torch.arange(len(self)), counts))

@@ -22,6 +22,9 @@ from probe.errors import InputError, InputTypeError, ShapeError
 
 #: What may stand in the brackets of a batch.
 Index: TypeAlias = "int | slice | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any] | torch.Tensor"
+#: The columns here are made to fit, and checking each again is most of what cutting into many parts would cost.
+#: TensorDict's own methods use the unchecked constructor for the same reason; it isn't public, hence the fallback.
+_UNCHECKED: Final[Callable[..., TensorDict]] = getattr(TensorDict, "_new_unsafe", TensorDict)
 _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -298,7 +301,7 @@ def columns(batch: TensorDictBase) -> dict[str, Any]:
 
 def rebuilt(batch: TensorDictBase, new: dict[str, Any], rows: int) -> TensorDict:
     """A TensorDict of ``new`` columns that has ``batch``'s device and further batch dimensions."""
-    return TensorDict(new, batch_size=torch.Size([rows, *batch.batch_size[1:]]), device=batch.device)
+    return _UNCHECKED(new, batch_size=torch.Size([rows, *batch.batch_size[1:]]), device=batch.device)
 
 
 def _is_batch(column: object) -> bool:
@@ -359,7 +362,7 @@ def pieces(batch: TensorDictBase, sizes: Sequence[int], shared: Sequence[Shared]
 
 def _column_pieces(column: Any, sizes: Sequence[int], shared: Sequence[Shared]) -> Any:
     if isinstance(column, torch.Tensor) and not column.is_nested:
-        return torch.split(column, list(sizes))  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return torch.split(column, list(sizes))
     if _is_batch(column):
         return pieces(column, sizes, shared)
     spans = list(spans_of(sizes))

@@ -18,6 +18,8 @@ MISSING = "No memory was recorded: the memory recorder was off, or no scope has 
 #: The device's capacity is drawn when the peak reaches this share of it; below, it would flatten everything else.
 _SHOW_CAPACITY = 0.4
 
+_LINES = (("device_used", "device used", "dash"), ("reserved", "reserved", "dot"), ("allocated", "allocated", "solid"))
+
 
 def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     """Memory of one rank over time, from ``analysis.memory.timeline``: an area for each role, its peak marked."""
@@ -25,8 +27,8 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=380)
     divisor, unit = look.byte_axis(float(frame["value_bytes"].max()))
-    for name, dash in (("reserved", "dot"), ("allocated", "solid")):
-        part = frame[frame["series"] == name]
+    for series, name, dash in _LINES:
+        part = frame[frame["series"] == series]
         if not part.empty:
             figure.add_trace(_line(part, name, dash, divisor))
     scopes = frame[frame["series"] == "peak"]

@@ -154,8 +154,6 @@ class PeakLedger:
         if not where:
             self._nested = False
             return
-        for opened in self._scopes():  # opened before there was a device to read: nothing was allocated yet
-            opened.see(0, 0)
         self._fold = PeakFold(where, self._lock, lambda stats: self._tell(counters_of(stats)))
 
 
@@ -191,8 +189,8 @@ def _one(
     if peak_before is None and at_enter is None:
         return max(peak_now, seen), "exact"  # the device came into use inside the scope
     if peak_now > (peak_before or 0) or seen >= peak_now:
-        # The counter rose inside the scope, or its height was seen there. The larger of both, since Linux brings
-        # the mark of the resident set up to date a little late.
+        # The counter rose inside the scope, or its height was seen there. The larger of both, since Linux
+        # brings the mark of the resident set up to date a little late.
         return max(peak_now, seen), "exact"
     return (peak_now, unsure) if unsure == "at_most" else (seen, unsure)
 
@@ -221,7 +219,8 @@ class PeakFold:
         self.active = True
         self._lock = lock
         self._told = told
-        self._running: dict[Path, int] = {}
+        # Shaped like the statistics, with a number in each peak's place.
+        self._running: dict[Any, Any] = {}
         self._pairs = [_Pair(self, one) for one in where]
         self._read = self._pairs[:1] + [pair for pair in self._pairs[1:] if self._adds(pair)]
         for pair in self._pairs:
@@ -229,17 +228,15 @@ class PeakFold:
 
     def _adds(self, pair: _Pair) -> bool:
         """Whether this pair shows a peak that the first one doesn't."""
-        known = {path for path, _ in _peaks(self._pairs[0].read())}
-        return any(_alias(path) not in known and path not in known for path, _ in _peaks(pair.read()))
+        known = set(_paths(self._pairs[0].read()))
+        return not known.issuperset(_paths(pair.read()))
 
     def take(self) -> Mapping[str, Any]:
         """The raw statistics of now, reset afterwards. The caller holds the lock."""
         taken = [pair.read() for pair in self._read]
         self._pairs[0].reset()
         for statistics in taken:
-            for path, leaf in _peaks(statistics):
-                if leaf["peak"] > self._running.get(path, -1):
-                    self._running[path] = leaf["peak"]
+            _remember(self._running, statistics)
         return taken[0]
 
     def remove(self) -> None:
@@ -253,11 +250,7 @@ class PeakFold:
         """The statistics as they would be if we had never reset anything."""
         with self._lock:
             statistics = pair.read()
-            for path, leaf in _peaks(statistics):
-                past = self._running.get(path)
-                if past is None:
-                    past = self._running.get(_alias(path), -1)
-                leaf["peak"] = max(leaf["peak"], past)
+            _recall(self._running, statistics)
             return statistics
 
     def restart(self, pair: _Pair) -> Any:
@@ -313,15 +306,36 @@ class _Pair:
         return stand_in
 
 
-def _alias(path: Path) -> Path:
-    return (_ALIASES.get(path[0], path[0]), *path[1:])
+def _remember(running: dict[Any, Any], statistics: Mapping[Any, Any]) -> None:
+    """Raise each running maximum to the peak that the statistics show."""
+    for key, value in statistics.items():
+        if value.__class__ is not dict:
+            continue
+        peak = value.get("peak")
+        if peak is None:
+            _remember(running.setdefault(key, {}), value)
+        elif peak > running.get(key, -1):
+            running[key] = peak
 
 
-def _peaks(statistics: Mapping[Any, Any], above: Path = ()) -> Iterator[tuple[Path, dict[str, int]]]:
-    """Every dict that holds a "peak", with the keys that lead to it."""
+def _recall(running: Mapping[Any, Any], statistics: Mapping[Any, Any]) -> None:
+    """Raise each peak of the statistics to its running maximum."""
+    for key, value in statistics.items():
+        if value.__class__ is not dict:
+            continue
+        past = running.get(key, running.get(_ALIASES.get(key)))
+        if past.__class__ is dict:
+            _recall(past, value)
+        elif past is not None and past > value.get("peak", past):
+            value["peak"] = past
+
+
+def _paths(statistics: Mapping[Any, Any], above: Path = ()) -> Iterator[Path]:
+    """The keys that lead to each peak, in the words of CUDA."""
     for key, value in statistics.items():
         if isinstance(value, dict):
+            name = key if above else _ALIASES.get(key, key)
             if "peak" in value:
-                yield (*above, key), value
+                yield (*above, name)
             else:
-                yield from _peaks(value, (*above, key))
+                yield from _paths(value, (*above, name))

@@ -5,11 +5,12 @@
     runs/<project>/<experiment>/
       run.json                              RunInfo; written once, by whichever rank is first
       rank-00000.jsonl                      segment 0 of rank 0: append-only, one writer
-      rank-00000.1.jsonl                    its next segment: after a roll-over, a restart, or a second process
-      parts/<table>-rank00000-0.parquet     what segment 0 held, once it has been rolled over
+      rank-00000.1.jsonl                    its next segment: after a roll-over, a restart, or a second
+      process parts/<table>-rank00000-0.parquet     what segment 0 held, once it has been rolled over
       *.tmp                                 being written; ignored by every reader
 
-A segment is either a JSONL file or the parts of the same (rank, segment). While both are there, the JSONL file is the
+A segment is either a JSONL file or the parts of the same (rank, segment). While both are there, the JSONL
+file is the
 truth: deleting it is the commit of a roll-over.
 """
 
@@ -104,7 +105,7 @@ class RunInfo(msgspec.Struct, kw_only=True):
     wall_ns: int = 0  #: the same moment as ``time.time_ns()``
 
 
-# ------------------------------------------------------------------------------------------------------- making one
+# ------------------------------------------------------------------------------------------------- making one
 
 
 def create_run(
@@ -115,13 +116,16 @@ def create_run(
     run_dir: str | os.PathLike[str] | None = None,
     config: Any = None,
 ) -> Path:
-    """Make the run directory, or open the one that is there: every rank calls this, and one of them writes run.json.
+    """Make the run directory, or open the one that is there: every rank calls this, and one of them writes
+    run.json.
 
     Args:
-        project, experiment: name the directory ``root/project/experiment``. What a file system can't take in a name
-            is replaced, so that a name never leaves ``root``; run.json keeps the name as it was given. Without an
-            experiment the directory is named by the time and is always a new one, so ranks must agree on ``run_dir``.
-        run_dir: the directory itself, instead of the above. None asks the environment variable ``PROBE_RUN_DIR``.
+        project, experiment: name the directory ``root/project/experiment``. What a file system can't take in
+            a name is replaced, so that a name never leaves ``root``; run.json keeps the name as it was
+            given. Without an experiment the directory is named by the time and is always a new one, so ranks
+            must agree on ``run_dir``.
+        run_dir: the directory itself, instead of the above. None asks the environment variable
+            ``PROBE_RUN_DIR``.
         config: any shape; what JSON can't say is kept as its ``repr``.
 
     Returns:
@@ -219,7 +223,9 @@ def encode_info(info: RunInfo) -> bytes:
 
 
 def write_once(path: Path, data: bytes) -> None:
-    """Make ``path`` hold ``data``, unless it exists. Of many callers one wins, and nobody sees half a file."""
+    """Make ``path`` hold ``data``, unless it exists. Of many callers one wins, and nobody sees half a
+    file.
+    """
     aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with aside.open("wb") as file:
@@ -237,7 +243,7 @@ def write_once(path: Path, data: bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  (one line for each kind of value)
     """``value`` as JSON can hold it; what JSON can't say becomes its ``repr``.
 
     >>> plain({"lr": 1e-6, "betas": (0.9, 0.95), 3: {1}, "clip": float("inf")})
@@ -280,7 +286,7 @@ def _clean(value: Any) -> Any:
     return [_clean(one) for one in value] if isinstance(value, list) else value
 
 
-# ------------------------------------------------------------------------------------------------------ reading it
+# ------------------------------------------------------------------------------------------------- reading it
 
 
 def read_info(path: str | os.PathLike[str]) -> RunInfo:
@@ -312,8 +318,8 @@ def info_at(files: Any, root: str, shown: str) -> RunInfo:
 def _not_a_run(files: Any, root: str, shown: str) -> RunError:
     if not files.exists(root):
         return RunNotFoundError(
-            f"path: there is nothing at {shown!r}; expected a run directory such as runs/<project>/<experiment>. "
-            f"Check the spelling and the directory that it is relative to"
+            f"path: there is nothing at {shown!r}; expected a run directory such as "
+            f"runs/<project>/<experiment>. Check the spelling and the directory that it is relative to"
         )
     return RunError(
         f"path: {shown!r} isn't a run: it has no {INFO_NAME}; expected a run directory such as "

@@ -1,8 +1,9 @@
-"""One row as one line of JSON, exactly: what is read equals what was written, NaN and the infinities included.
+"""One row as one line of JSON, exactly: what is read equals what was written, NaN and the infinities
+included.
 
-JSON has no word for a number that isn't finite. Such a float is written as the text ``"NaN"``, ``"Infinity"`` or
-``"-Infinity"`` in a field that otherwise holds a number, so that it can't be taken for a missing value (``null``) nor
-for a text. Everything else is msgspec's own JSON.
+JSON has no word for a number that isn't finite. Such a float is written as the text ``"NaN"``,
+``"Infinity"`` or ``"-Infinity"`` in a field that otherwise holds a number, so that it can't be taken for a
+missing value (``null``) nor for a text. Everything else is msgspec's own JSON.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class _Tag(msgspec.Struct):
 
 
 def decode(line: bytes) -> Row | None:
-    """The row that ``line`` holds; None for a table that this probe doesn't know. Fields it doesn't know are left out.
+    """The row that ``line`` holds; None for a table that this probe doesn't know. Fields it doesn't know are
+    left out.
 
     Raises:
         msgspec.MsgspecError, UnicodeDecodeError: the line isn't a row.

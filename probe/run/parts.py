@@ -1,10 +1,12 @@
 """Rows as columns: from JSONL lines to Arrow, and a finished segment to Parquet.
 
-The types of the columns come from the row types in ``probe.records``, never from the data. Two columns are added:
-``wall_ns``, the wall-clock time that belongs to ``time_ns`` by the segment's Process row, and ``line``, the
-number of the line in its segment, by which a reader that has followed the JSONL file finds its place again.
+The types of the columns come from the row types in ``probe.records``, never from the data. Two columns are
+added: ``wall_ns``, the wall-clock time that belongs to ``time_ns`` by the segment's Process row, and
+``line``, the number of the line in its segment, by which a reader that has followed the JSONL file finds its
+place again.
 
-pyarrow is imported when it's first needed, which in a training worker is in the writer thread at the first roll-over.
+pyarrow is imported when it's first needed, which in a training worker is in the writer thread at the first
+roll-over.
 """
 
 from __future__ import annotations
@@ -100,7 +102,7 @@ def schema(table: str) -> pyarrow.Schema:
     return pa.schema([*fields, pa.field(LINE, pa.int64())], metadata=metadata)
 
 
-# ------------------------------------------------------------------------------------------------ lines to columns
+# ------------------------------------------------------------------------------------------- lines to columns
 
 
 class Columnar:
@@ -133,7 +135,9 @@ class Columnar:
 
     def _sort(self, line: bytes) -> str | None:
         """The table that ``line`` belongs to, None where it can't be used."""
-        table = line[10 : line.find(b'"', 10)].decode("ascii", "replace") if line[:10] == b'{"table":"' else ""
+        table = (
+            line[10 : line.find(b'"', 10)].decode("ascii", "replace") if line[:10] == b'{"table":"' else ""
+        )
         if table in TABLES and table != "process":
             return table
         row = self._decode(line)
@@ -176,7 +180,9 @@ class Columnar:
         return pc.add(found["time_ns"], pa.scalar(self.offset_ns, pa.int64()))
 
     def _slow(self, table: str, lines: list[bytes], numbers: list[int]) -> tuple[pyarrow.Table, list[int]]:
-        """Row by row, for what :func:`_fast` leaves: floats that aren't finite, unreadable lines, missing fields."""
+        """Row by row, for what :func:`_fast` leaves: floats that aren't finite, unreadable lines, missing
+        fields.
+        """
         rows, kept = [], []
         for line, number in zip(lines, numbers, strict=True):
             row = self._decode(line)
@@ -257,20 +263,24 @@ def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
     defaults = {one.name: one.default for one in columns(table)}
     for values in found.to_pylist():
         fields = {
-            name: defaults[name] if value is None else value for name, value in values.items() if name in known
+            name: defaults[name] if value is None else value
+            for name, value in values.items()
+            if name in known
         }
         yield values[LINE], kind(**fields)
 
 
-# --------------------------------------------------------------------------------------------- a segment to Parquet
+# --------------------------------------------------------------------------------------- a segment to Parquet
 
 
 def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:
-    """Turn a finished JSONL segment into Parquet parts. A generator, so that the caller can do its other work in
+    """Turn a finished JSONL segment into Parquet parts. A generator, so that the caller can do its other
+    work in
     between: it yields after every few milliseconds of work, and has done nothing that counts until it ends.
 
-    The parts are written aside, synced and renamed; then the JSONL file is deleted, which is the commit. Killed at
-    any moment it leaves either the JSONL file, which wins over parts of its segment, or all of the parts.
+    The parts are written aside, synced and renamed; then the JSONL file is deleted, which is the commit.
+    Killed at any moment it leaves either the JSONL file, which wins over parts of its segment, or all of the
+    parts.
 
     Raises:
         OSError: a file can't be read or written; the JSONL file is as it was.

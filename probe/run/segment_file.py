@@ -17,11 +17,12 @@ ROWS_PER_WRITE: Final = 4096
 class SegmentFile:
     """Appends lines to a segment of ``rank`` that nobody else writes to.
 
-    Lines wait in :attr:`backlog` until the operating system has taken them. A write that stops half-way (a full
-    disk) goes on at the very byte, so that no line is torn or doubled for those who follow the file.
+    Lines wait in :attr:`backlog` until the operating system has taken them. A write that stops half-way (a
+    full disk) goes on at the very byte, so that no line is torn or doubled for those who follow the file.
 
     Args:
-        header: a line that begins every segment. backlog: where lines wait, and are dropped when there are too many.
+        header: a line that begins every segment. backlog: where lines wait, and are dropped when there are
+            too many.
     """
 
     def __init__(self, directory: Path, rank: int, header: bytes, backlog: Shedding) -> None:
@@ -33,6 +34,7 @@ class SegmentFile:
         self._header = header
         self._descriptor = -1
         self._half_written = b""
+        self._at_line_start = True  # whether _half_written begins with the first byte of a line
         self._info = b""
         with contextlib.suppress(OSError):
             self._info = (directory / INFO_NAME).read_bytes()
@@ -55,8 +57,9 @@ class SegmentFile:
         while self.waiting:
             if not self._half_written:
                 lines: list[Entry] = self.backlog.take(ROWS_PER_WRITE)
-                self._half_written = b"".join([entry.content for entry in lines])
+                self._half_written = b"".join([content for _, _, content in lines])
             taken = os.write(self._descriptor, self._half_written)
+            self._at_line_start = self._half_written[taken - 1 : taken] == b"\n"
             self._half_written = self._half_written[taken:]
             self.size += taken
 
@@ -81,9 +84,6 @@ class SegmentFile:
         self._half_written = self._header + self._half_written[end:]
         self._at_line_start = True
 
-    #: Whether ``_half_written`` begins with the first byte of a line.
-    _at_line_start = True
-
     def close(self) -> None:
         """Let go of the file. What waits stays."""
         if self._descriptor >= 0:
@@ -99,7 +99,9 @@ def _claim(directory: Path, rank: int) -> tuple[Segment, int]:
         segment = Segment(rank, number)
         path = directory / segment.name
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            descriptor = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666
+            )
         except FileExistsError:
             number += 1
             continue
@@ -115,7 +117,7 @@ def _claim(directory: Path, rank: int) -> tuple[Segment, int]:
 def _segments(directory: Path, *, files: bool = True) -> set[Segment]:
     found: set[Segment] = set()
     if files:
-        found.update(filter(None, map(segment_of, os.listdir(directory))))
-    parts = map(part_of, os.listdir(directory / PARTS_NAME))
+        found.update(filter(None, (segment_of(path.name) for path in directory.iterdir())))
+    parts = (part_of(path.name) for path in (directory / PARTS_NAME).iterdir())
     found.update(part[1] for part in parts if part is not None)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 #: What a full queue gives up, in this order; the last is never given up.
 SAMPLED: Final = 0
@@ -13,21 +13,17 @@ ORDINARY: Final = 1
 KEPT: Final = 2
 
 
-class Entry(NamedTuple):
-    """One thing in the queue. Entries compare by ``number``, which is unique."""
-
-    number: int
-    table: str
-    content: Any
+#: One thing in the queue: its number, by which it is sorted and which is unique; its table; what was added.
+Entry = tuple[int, str, Any]
 
 
 class Shedding:
-    """A first-in-first-out queue for many producers and one consumer. Full, it drops the oldest sampled entries
-    first, then the oldest ordinary ones, and never one that is to be kept.
+    """A first-in-first-out queue for many producers and one consumer. Full, it drops the oldest sampled
+    entries first, then the oldest ordinary ones, and never one that is to be kept.
 
-    Adding takes no lock: numbering (``itertools.count``) and appending (``deque``) are one C call each, so no other
-    thread can come between. Each kind has a deque of its own, so that dropping is one pop; the numbers
-    put them in order again. Two producers that add at the same moment may do so in either order.
+    Adding takes no lock: numbering (``itertools.count``) and appending (``deque``) are one C call each, so
+    no other thread can come between. Each kind has a deque of its own, so that dropping is one pop; the
+    numbers put them in order again. Two producers that add at the same moment may do so in either order.
 
     Args:
         capacity: entries; beyond it adding one drops one.
@@ -49,7 +45,7 @@ class Shedding:
 
     def add(self, priority: int, table: str, content: Any) -> None:
         """Append ``content``; ``table`` is what it counts as, should it be dropped."""
-        self._queues[priority].append(Entry(next(self._numbers), table, content))
+        self._queues[priority].append((next(self._numbers), table, content))
         if len(self._sampled) + len(self._ordinary) > self.capacity:
             self._shed()
 
@@ -64,7 +60,7 @@ class Shedding:
                     entry = (self._sampled or self._ordinary).popleft()
                 except IndexError:  # the consumer was faster
                     continue
-                self.dropped[entry.table] = self.dropped.get(entry.table, 0) + 1
+                self.dropped[entry[1]] = self.dropped.get(entry[1], 0) + 1
 
     def take(self, most: int | None = None) -> list[Entry]:
         """Remove and return the entries in order, ``most`` of them or all that are there now."""
@@ -82,7 +78,7 @@ class Shedding:
             filled = [queue for queue in self._queues if queue]
             if not filled:
                 break
-            taken.extend(_pop(min(filled, key=lambda queue: queue[0].number), 1))
+            taken.extend(_pop(min(filled, key=lambda queue: queue[0][0]), 1))
         return taken
 
 

@@ -1,1 +1,1 @@
-"""Where metrics go: one :class:`~probe.tracking.tracking.Tracking` in front of console, TensorBoard, MLflow, a file …"""
+"""Where metrics go: ``Tracking`` in front of console, TensorBoard, MLflow, a file, a user's own backends."""

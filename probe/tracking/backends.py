@@ -55,7 +55,7 @@ class Setup:
 
 @runtime_checkable
 class Backend(Protocol):
-    """Two methods, called from one thread at a time. What they raise is reported, and what wasn't sent is sent again.
+    """Two methods, called from one thread at a time. After an error the same values are sent again.
 
     The constructor takes a :class:`Setup` and raises when it can't work: set-up is loud. Further members are
     optional: ``location`` (str: absolute path or URL), ``params(parameters: dict[str, scalar])`` for the flat
@@ -79,8 +79,8 @@ def open_backend(name: str, setup: Setup) -> Backend:
     """The backend of that name, or of that dotted path, ready to be used.
 
     Raises:
-        UnknownNameError: neither a name of :data:`BACKENDS` nor a dotted path. BackendError: it can't be set up.
-        MissingDependencyError: it needs a package that isn't installed.
+        UnknownNameError: neither a name of :data:`BACKENDS` nor a dotted path.
+        BackendError: it can't be set up. MissingDependencyError: it needs a package that isn't installed.
     """
     make = load_backend(name)
     try:
@@ -105,7 +105,9 @@ def load_backend(name: str) -> Callable[[Setup], Backend]:
     if not colon:
         module, _, attribute = path.rpartition(".")
     if not module or not attribute:
-        raise UnknownNameError.of("default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"])
+        raise UnknownNameError.of(
+            "default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"]
+        )
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):
@@ -114,4 +116,4 @@ def load_backend(name: str) -> Callable[[Setup], Backend]:
         raise BackendError(f"backend {name!r} can't be imported: {error!r}") from error
     if not callable(found):
         raise BackendError(f"backend {name!r}: got {type(found).__name__}, expected a class")
-    return cast(Callable[[Setup], Backend], found)
+    return cast("Callable[[Setup], Backend]", found)

@@ -13,9 +13,10 @@ _GAP = "   "
 
 
 class Console:
-    """One line a step where it fits, else a block of aligned columns; one write each, so that lines stay whole.
+    """One line a step where it fits, else a block of aligned columns.
 
-    Standard output is looked up at each write: notebooks, progress bars and test runners replace it.
+    Standard output is looked up at each write: notebooks, progress bars and test runners replace it. A
+    step is one write, so that its lines stay together.
     """
 
     location = "standard output"
@@ -45,7 +46,9 @@ def render(values: dict[str, float], step: int, width: int = 120) -> str:
       tokens      40960
     """
     texts = {name: number_text(value) for name, value in values.items()}
-    line = " | ".join([f"step {step}", *(f"{name} {text:<{_VALUE_WIDTH}}" for name, text in texts.items())]).rstrip()
+    line = " | ".join(
+        [f"step {step}", *(f"{name} {text:<{_VALUE_WIDTH}}" for name, text in texts.items())]
+    ).rstrip()
     return line if len(line) <= width else "\n".join([f"step {step}", *_columns(texts, width)])
 
 

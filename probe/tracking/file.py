@@ -14,13 +14,15 @@ from probe.tracking.backends import Setup
 
 
 class File:
-    """Appends ``{"step": 3, "data": {"loss": 0.5}, "wall_ns": …}`` a call, each line flushed, nothing ever truncated.
+    """Appends ``{"step": 3, "data": {"loss": 0.5}, "wall_ns": …}`` a call; nothing is ever truncated.
 
-    What JSON has no number for is one of the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``: every strict reader
-    takes the file, and ``float("Infinity")``, DuckDB's ``::DOUBLE`` and JavaScript's ``Number`` take the string.
+    What JSON has no number for is one of the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``: every strict
+    reader takes the file, and ``float("Infinity")``, ``::DOUBLE`` in DuckDB and ``Number`` in JavaScript take
+    the string.
 
-    The file is ``PROBE_FILE_LOGGER_PATH``, or ``VERL_FILE_LOGGER_PATH``, else ``metrics.jsonl`` in the run's directory,
-    else ``{project}/{experiment}.jsonl`` under ``VERL_FILE_LOGGER_ROOT`` (by default the working directory).
+    The file is ``PROBE_FILE_LOGGER_PATH``, or ``VERL_FILE_LOGGER_PATH``, else ``metrics.jsonl`` in the run's
+    directory, else ``{project}/{experiment}.jsonl`` under ``VERL_FILE_LOGGER_ROOT`` (by default the working
+    directory).
 
     Raises:
         BackendError: the file can't be written.
@@ -31,7 +33,7 @@ class File:
         self.location = str(self._path)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Unbuffered and in append mode: a line is one write, so that lines of several processes don't mix.
+            # Unbuffered and appending: a line is one write, so that lines of several processes don't mix.
             self._file = self._path.open("ab", buffering=0)
             self._torn = not _ends_in_newline(self._path)
         except OSError as error:
@@ -44,7 +46,9 @@ class File:
         self._write({"step": step, "data": data, "wall_ns": wall_ns})
 
     def _write(self, line: dict[str, Any]) -> None:
-        text = json.dumps(line, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+        text = (
+            json.dumps(line, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+        )
         if self._torn:  # a process that was killed, or a full disk, left half a line
             text = b"\n" + text
         self._torn = True
@@ -53,7 +57,7 @@ class File:
             raise OSError(f"only {written} of {len(text)} bytes fitted into {self._path}")
         self._torn = False
 
-    def close(self, exit_code: int) -> None:
+    def close(self, exit_code: int) -> None:  # noqa: ARG002  (the protocol)
         """Close the file."""
         self._file.close()
 

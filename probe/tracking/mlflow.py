@@ -3,13 +3,277 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
 import sys
-import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import batched_compat if False else islice  # noqa: placeholder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.errors import BackendError, MissingDependencyError
+from probe.tracking.backends import Setup
+from probe.tracking.names import NameMap, mlflow_name
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+#: Limits of MLflow: metrics and parameters a call, characters of a parameter.
+METRICS, PARAMETERS, PARAMETER_LENGTH = 1000, 100, 6000
+#: Characters that go into one tag; older servers take 5,000.
+TAG_LENGTH: Final = 4500
+#: Tags with what MLflow has no place for: names that had to change (MLflow's → the metric's), infinities.
+NAMES_TAG, INFINITIES_TAG = "probe.names", "probe.infinities"
+
+#: What a server says that will say the same the next time.
+_LASTING: Final = {
+    "INVALID_PARAMETER_VALUE",
+    "RESOURCE_DOES_NOT_EXIST",
+    "RESOURCE_ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "UNAUTHENTICATED",
+    "INVALID_STATE",
+    "MALFORMED_REQUEST",
+    "NOT_IMPLEMENTED",
+    "ENDPOINT_NOT_FOUND",
+}
+
+
+class MLflow:
+    """A run of the experiment ``project``, named ``experiment``; FINISHED or FAILED by the exit code.
+
+    Where: ``MLFLOW_TRACKING_URI``, else the sqlite file ``mlflow.db`` in the run's directory, else in the
+    working directory (where ``mlflow ui`` looks by itself). ``MLFLOW_RUN_ID`` goes on with that run.
+
+    * Names follow ``names.mlflow_name``; a collision is reported, and the tag ``probe.names`` leads back.
+    * MLflow keeps NaN, but its stores turn an infinity into 1.8e308. No such number is sent: infinities go to
+      the tag ``probe.infinities`` (name → step → text), and each metric is reported once.
+    * A value that is sent again keeps its time, so that MLflow recognises it.
+    * If mlflow isn't imported yet it is imported with its usage telemetry off.
+
+    Raises:
+        MissingDependencyError: without the package mlflow.
+        BackendError: the server, the database or the run can't be used.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._report = setup.report
+        client_class = _import_client()
+        uri, artifacts = _place(setup.directory)
+        with _quiet():
+            try:
+                self._client: MlflowClient = client_class(tracking_uri=uri)
+                run = self._resume() or self._create(setup, artifacts)
+            except BackendError:
+                raise
+            except Exception as error:
+                raise BackendError(f"backend 'mlflow' can't use {uri}: {error}") from error
+        self.tracking_uri = uri
+        self.run_id: str = run.info.run_id
+        self.experiment_id: str = run.info.experiment_id
+        self._parameters = dict(run.data.params)
+        self._infinities: dict[str, dict[str, str]] = _tagged(run, INFINITIES_TAG)
+        known = {name: mapped for mapped, name in _tagged(run, NAMES_TAG).items()}
+        self._names = NameMap(mlflow_name, self._collided, known, run.data.metrics)
+        self._kept_names = len(known)
+
+    @property
+    def location(self) -> str:
+        """The page of the run on a server, or the database."""
+        if self.tracking_uri.startswith(("http://", "https://")):
+            return f"{self.tracking_uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+        return self.tracking_uri
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Send the numbers of one step."""
+        from mlflow.entities import Metric
+
+        time_ms = (getattr(values, "wall_ns", None) or time.time_ns()) // 1_000_000
+        infinite = {name: value for name, value in values.items() if math.isinf(value)}
+        metrics = [
+            Metric(self._names(name), value, time_ms, step)
+            for name, value in values.items()
+            if name not in infinite
+        ]
+        with _translated():
+            for start in range(0, len(metrics), METRICS):
+                self._client.log_batch(
+                    self.run_id, metrics=metrics[start : start + METRICS], synchronous=True
+                )
+            self._keep_infinities(infinite, step)
+            self._keep_names()
+
+    def params(self, parameters: dict[str, Any]) -> None:
+        """Send the configuration. What is too long is cut; what a resumed run has stays as it is."""
+        from mlflow.entities import Param
+
+        names = NameMap(mlflow_name, self._collided)
+        new: list[Param] = []
+        for name, value in parameters.items():
+            key, text = names(name), self._cut(name, str(value))
+            if key not in self._parameters:
+                new.append(Param(key, text))
+            elif self._parameters[key] != text:
+                self._report(
+                    f"parameter {name}",
+                    f"parameter {name!r} keeps the value of the resumed run: {text!r} is not sent",
+                )
+        with _translated():
+            for start in range(0, len(new), PARAMETERS):
+                batch = new[start : start + PARAMETERS]
+                self._client.log_batch(self.run_id, params=batch, synchronous=True)
+                self._parameters.update((param.key, param.value) for param in batch)
+
+    def close(self, exit_code: int) -> None:
+        """Give the run its status."""
+        with _translated():
+            self._client.set_terminated(self.run_id, "FAILED" if exit_code else "FINISHED")
+
+    def _resume(self) -> Run | None:
+        run_id = os.environ.get("MLFLOW_RUN_ID")
+        if not run_id:
+            return None
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = self._client.get_run(run_id)
+        except MlflowException as error:
+            raise BackendError(
+                f"backend 'mlflow': MLFLOW_RUN_ID={run_id} can't be resumed: {error}"
+            ) from error
+        if run.info.lifecycle_stage == "deleted":
+            raise BackendError(
+                f"backend 'mlflow': the run MLFLOW_RUN_ID={run_id} is deleted; restore it first"
+            )
+        self._client.update_run(run_id, status="RUNNING")
+        return run
+
+    def _create(self, setup: Setup, artifacts: str | None) -> Run:
+        from mlflow.exceptions import MlflowException
+
+        experiment = self._client.get_experiment_by_name(setup.project)
+        if experiment is None:
+            try:
+                experiment_id = self._client.create_experiment(setup.project, artifact_location=artifacts)
+            except MlflowException:  # another process was faster
+                experiment = self._client.get_experiment_by_name(setup.project)
+                if experiment is None:
+                    raise
+        if experiment is not None:
+            if experiment.lifecycle_stage == "deleted":
+                raise BackendError(
+                    f"backend 'mlflow': the experiment {setup.project!r} is deleted; restore it first"
+                )
+            experiment_id = experiment.experiment_id
+        return self._client.create_run(experiment_id, run_name=setup.experiment)
+
+    def _collided(self, name: str, wanted: str, mapped: str) -> None:
+        self._report(
+            f"name {name}", f"{name!r} is called {mapped!r} here, as {wanted!r} collides with another name"
+        )
+
+    def _cut(self, name: str, text: str) -> str:
+        if len(text) <= PARAMETER_LENGTH:
+            return text
+        self._report(
+            f"parameter {name}",
+            f"parameter {name!r} has {len(text)} characters and is cut to {PARAMETER_LENGTH}",
+        )
+        return text[: PARAMETER_LENGTH - 6] + " […cut"
+
+    def _keep_names(self) -> None:
+        if len(self._names.changed) == self._kept_names:
+            return
+        changed = {mapped: name for name, mapped in self._names.changed.items()}
+        self._set_tags(NAMES_TAG, changed)
+        self._kept_names = len(changed)
+
+    def _keep_infinities(self, infinite: dict[str, float], step: int) -> None:
+        for name, value in infinite.items():
+            text = "Infinity" if value > 0 else "-Infinity"
+            message = (
+                f"{name!r} is {text} at step {step}, which MLflow can't keep: see the tag {INFINITIES_TAG}"
+            )
+            self._report(f"infinity {name}", message)
+            self._infinities.setdefault(name, {})[str(step)] = text
+        if infinite:
+            self._set_tags(INFINITIES_TAG, self._infinities)
+
+    def _set_tags(self, tag: str, content: dict[str, Any]) -> None:
+        """Write ``content`` as JSON into as many tags as it takes: ``tag``, ``tag.1``, ``tag.2`` …"""
+        text = json.dumps(content, ensure_ascii=True)
+        for number, start in enumerate(range(0, len(text), TAG_LENGTH)):
+            self._client.set_tag(
+                self.run_id, f"{tag}.{number}" if number else tag, text[start : start + TAG_LENGTH]
+            )
+
+
+def _tagged(run: Run, tag: str) -> dict[str, Any]:
+    parts = [run.data.tags.get(tag, "")]
+    while (part := run.data.tags.get(f"{tag}.{len(parts)}")) is not None:
+        parts.append(part)
+    try:
+        content = json.loads("".join(parts) or "{}")
+    except ValueError:  # somebody edited it, or a process died between two parts
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _place(directory: Path | None) -> tuple[str, str | None]:
+    """Where the runs are kept, and where artifacts are: None leaves that to the server."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI")
+    if uri:
+        return uri, None
+    base = directory or Path.cwd()
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BackendError(f"backend 'mlflow' can't write to {base}: {error}") from error
+    return f"sqlite:///{(base / 'mlflow.db').as_posix()}", (base / "mlflow-artifacts").as_uri()
+
+
+def _import_client() -> type[MlflowClient]:
+    variable = "MLFLOW_DISABLE_TELEMETRY"
+    ours = "mlflow" not in sys.modules and variable not in os.environ
+    if ours:  # read by mlflow while it is imported, and there is no other way to tell it
+        os.environ[variable] = "true"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations of its own dependencies
+            from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise MissingDependencyError.of("backend 'mlflow'", "mlflow", "mlflow") from error
+    finally:
+        if ours:
+            os.environ.pop(variable, None)
+    return MlflowClient
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Set up without MLflow's and SQLAlchemy's own chatter about making tables and deprecations."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from mlflow.utils.logging_utils import suppress_logs_in_thread
+        except ImportError:  # a version without that helper; chatter is no reason to fail
+            yield
+            return
+        with suppress_logs_in_thread():
+            yield
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn all but refusals into ConnectionError, after which the stream goes on trying."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code in _LASTING:
+            raise
+        raise ConnectionError(str(error)) from error

@@ -15,8 +15,8 @@ OnCollision = Callable[[str, str, str], None]
 class NameMap:
     """Gives each metric its name in one backend, the same one each time.
 
-    A name is cleaned by the backend's rule. Where the result is taken by another metric, or where one would be a
-    directory of the other (``a`` beside ``a/b``), a number is put behind the part that collides.
+    A name is cleaned by the backend's rule. Where the result is taken by another metric, or where one would
+    be a directory of the other (``a`` beside ``a/b``), a number is put behind the part that collides.
 
     Args:
         clean: the backend's rule, from any string to a legal name.
@@ -101,10 +101,10 @@ _MLFLOW_ILLEGAL = re.compile(r"[^\w./ :-]" if os.name != "nt" else r"[^\w./ -]")
 
 
 def mlflow_name(name: str) -> str:
-    """The rule of MLflow: letters, digits and ``_ . / : -`` and space, a relative path, at most 250 characters.
+    """The rule of MLflow: letters, digits, ``_./:-`` and space; a relative path of at most 250 characters.
 
-    ``@`` becomes ``_at_`` and ``%`` becomes ``_pct``, any other character that's illegal ``_``. Empty segments go,
-    ``.`` and ``..`` become ``_`` and ``__``; what is too long ends in a checksum of the whole.
+    ``@`` becomes ``_at_`` and ``%`` becomes ``_pct``, any other character that's illegal ``_``. Empty
+    segments go, ``.`` and ``..`` become ``_`` and ``__``; what is too long ends in a checksum of the whole.
 
     >>> mlflow_name("memory/reserved(GiB)"), mlflow_name("clip%"), mlflow_name("//a//..//b/"), mlflow_name("")
     ('memory/reserved_GiB_', 'clip_pct', 'a/__/b', '_')

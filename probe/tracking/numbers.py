@@ -1,7 +1,8 @@
 """Numbers of every kind, taken as they are at one moment and made plain floats later.
 
-The trainer's thread only takes: what can change afterwards (a tensor, an array, a Metric) is copied at once, and what
-lies on a device is sent on its way without waiting for it. Making floats is left to the sending thread.
+The trainer's thread only takes: what can change afterwards (a tensor, an array, a Metric) is copied at once,
+and what lies on a device is sent on its way without waiting for it. Making floats is left to the sending
+thread.
 """
 
 from __future__ import annotations
@@ -84,6 +85,9 @@ class Snapshot:
             if not isinstance(name, str):
                 bad[repr(name)] = f"its name is a {type(name).__name__}, expected a str"
                 continue
+            if isinstance(value, Unusable):
+                bad[name] = value.why
+                continue
             try:
                 good[name] = value if type(value) is float else to_float(value)
             except (TypeError, ValueError, OverflowError) as error:
@@ -94,16 +98,18 @@ class Snapshot:
         self.transfer = None
         try:
             arrived: Sequence[Any] = transfer.read()
-        except Exception as error:  # the device may have failed since; its values are missing, the others are not
+        except (
+            Exception
+        ) as error:  # the device may have failed since; its values are missing, the others are not
             arrived = [Unusable(f"it couldn't be read from its device: {error!r}")] * len(self.waiting)
         self.values.update(zip(self.waiting, arrived, strict=True))
 
 
 def to_float(value: Any) -> float:
-    """A number of any kind as a Python float: python, numpy, Decimal, Fraction, a Metric, a tensor of one element.
+    """A number of any kind (python, numpy, Decimal, Fraction, Metric, tensor of one element) as a float.
 
     Raises:
-        TypeError, ValueError, OverflowError: it isn't one number, or no float can hold it; the message says so.
+        TypeError, ValueError: it isn't one number. OverflowError: no float can hold it.
 
     >>> to_float(np.float32(0.5)), to_float(Metric("mean", [1, 2])), to_float(True)
     (0.5, 1.5, 1.0)
@@ -145,6 +151,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _freeze_tensor(tensor: torch.Tensor) -> Any:
+    if type(tensor).__module__ == "torch" and tensor.is_cpu and tensor.numel() == 1:  # quick for the usual case
+        number = tensor.item()
+        return Unusable("got a complex tensor, expected a real number") if type(number) is complex else number
     if hasattr(tensor, "placements"):
         return Unusable("got a DTensor, whose value takes a collective to read; log its full_tensor()")
     if tensor.numel() != 1:

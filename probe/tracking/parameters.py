@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,8 +15,8 @@ _DEPTH = 20
 def plain(config: Any, _depth: int = 0) -> Any:
     """``config`` as dicts, lists and scalars.
 
-    Understands mappings, OmegaConf, dataclasses, namespaces and other objects with attributes, ``to_dict`` and
-    ``model_dump`` (HuggingFace, pydantic). What it doesn't know becomes its string.
+    Understands mappings, OmegaConf, dataclasses, namespaces and other objects with attributes, ``to_dict``
+    and ``model_dump`` (HuggingFace, pydantic). What it doesn't know becomes its string.
 
     >>> plain({"lr": 1e-6, "betas": (0.9, 0.95), "path": __import__("pathlib").PurePosixPath("a/b")})
     {'lr': 1e-06, 'betas': [0.9, 0.95], 'path': 'a/b'}
@@ -37,21 +39,23 @@ def _opened(config: Any) -> Any:
     """One level of ``config`` as a mapping or a list where it is something like one."""
     if type(config).__module__.partition(".")[0] == "omegaconf":
         return _omegaconf(config)
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {field.name: getattr(config, field.name, None) for field in dataclasses.fields(config)}
     if isinstance(config, Mapping | list | tuple | set | frozenset | type):
         return config
+    if dataclasses.is_dataclass(config):
+        return {field.name: getattr(config, field.name, None) for field in dataclasses.fields(config)}
     for name in ("model_dump", "to_dict"):
         method = getattr(config, name, None)
         if callable(method):
-            try:
-                return method()
-            except Exception:  # foreign code; its attributes or its string will do
-                break
-    if type(config).__str__ is object.__str__ and hasattr(config, "__dict__"):
+            return method()
+    return _attributes(config)
+
+
+def _attributes(config: Any) -> Any:
+    """The attributes of a namespace, or of an object that has no text of its own; else the object."""
+    kind = type(config)
+    is_namespace = isinstance(config, argparse.Namespace | types.SimpleNamespace)
+    if is_namespace or (getattr(kind, "__repr__", None) is object.__repr__ and hasattr(config, "__dict__")):
         return {key: value for key, value in vars(config).items() if not key.startswith("_")}
-    if type(config).__name__ in {"Namespace", "SimpleNamespace"}:
-        return vars(config)
     return config
 
 

@@ -13,10 +13,11 @@ _log = logging.getLogger("probe.tracking")
 
 
 class Reports:
-    """Warnings that don't flood: the first of each kind is logged and becomes an ``Incident``, later ones are counted.
+    """Warnings that don't flood: the first of each kind is logged and made an ``Incident``; more are counted.
 
     Args:
-        on_incident: is given each Incident, on whatever thread it happened; what it raises is logged and ignored.
+        on_incident: is given each Incident, on whatever thread it happened; what it raises is logged and
+            ignored.
     """
 
     def __init__(self, on_incident: Callable[[Incident], None] | None = None) -> None:
@@ -62,7 +63,9 @@ class Reports:
             self._told = dict(self._counts)
         for (kind, where, about), count in more.items():
             if count:
-                self._publish(kind, where, f"{about or kind}: {count} more since the first report", count, None)
+                self._publish(
+                    kind, where, f"{about or kind}: {count} more since the first report", count, None
+                )
 
     def _publish(self, kind: str, where: str, message: str, count: int, error: BaseException | None) -> None:
         _log.warning("%s: %s", where, message)

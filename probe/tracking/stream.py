@@ -1,8 +1,9 @@
 """A bounded queue, one thread behind it, and a lane for each backend, so that none can hold up another.
 
-The thread makes floats of what was queued, puts them into the lanes of the backends that want them, and sends lane
-after lane. A lane that fails waits for its time to try again while the others go on. A lane that hangs keeps the
-thread; the next call then starts another thread for the other lanes, and the old one ends when it comes free.
+The thread makes floats of what was queued, puts them into the lanes of the backends that want them, and sends
+lane after lane. A lane that fails waits for its time to try again while the others go on. A lane that hangs
+keeps the thread; the next call then starts another thread for the other lanes, and the old one ends when it
+comes free.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ class Stream:
 
     Args:
         backends: by name. reports: told of everything that goes wrong.
-        capacity: calls of ``log`` that may wait, in the queue and for each backend; beyond it the oldest is dropped,
-            counted and reported.
+        capacity: calls of ``log`` that may wait, in the queue and for each backend; beyond it the oldest is
+            dropped, counted and reported.
         stall_s: see :data:`STALL_S`.
     """
 
@@ -116,7 +117,7 @@ class Stream:
         self._exit_code: int | None = None  # set once the stream is closing
         self._start_thread()
 
-    # ------------------------------------------------------------------------------------------- on any thread
+    # ------------------------------------------------------------------------------------------ on any thread
 
     def put(self, entry: Entry) -> None:
         """Queue one call. Never waits for a backend."""
@@ -143,7 +144,7 @@ class Stream:
         raise UnknownNameError.of("name", name, [lane.name for lane in self._lanes])
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything so far is sent, and the backends have flushed. False when the time ran out."""
+        """Wait until everything so far is sent and flushed. False when the time ran out."""
         deadline = time.monotonic() + timeout_s
         if not self._wait(self._idle, deadline):
             return False
@@ -198,10 +199,12 @@ class Stream:
                 self._reports.tell("backend", lane.name, message, about="unfinished")
         if self._queue:
             message = f"{len(self._queue)} calls were not sent when the time for finishing ran out"
-            self._reports.tell("dropped_rows", "tracking", message, about="unfinished", count=len(self._queue))
+            self._reports.tell(
+                "dropped_rows", "tracking", message, about="unfinished", count=len(self._queue)
+            )
 
     def _relieve(self) -> str:
-        """Start another thread where a backend has kept this one for too long; returns that backend's name."""
+        """Where a backend has kept the thread for too long, start another; returns that backend's name."""
         since = self._busy_since
         if since is None or time.monotonic() - since < self._stall_s:
             return ""
@@ -222,7 +225,7 @@ class Stream:
         except RuntimeError:  # the interpreter is shutting down; the present thread does what it can
             self._owner = previous
 
-    # ------------------------------------------------------------------------------------------ on its own thread
+    # -------------------------------------------------------------------------------------- on its own thread
 
     def _work(self) -> None:
         me = threading.current_thread()
@@ -242,11 +245,14 @@ class Stream:
             return None
 
     def _conversion(self, now: float) -> Callable[[], None] | None:
-        """Turn to the queue where a backend has nothing to do; else its calls wait where their number is bounded."""
+        """Turn to the queue where a backend has nothing to do; until then calls wait in the bounded queue."""
         if not self._queue:
             return None
         hungry = any(lane.available(now) and not lane.pending for lane in self._lanes)
-        if not (hungry or not self._lanes or self._exit_code is not None) or not self._queue[0].snapshot.ready():
+        if (
+            not (hungry or not self._lanes or self._exit_code is not None)
+            or not self._queue[0].snapshot.ready()
+        ):
             return None
         self._converting = True
         return partial(self._convert, self._queue.popleft())
@@ -278,11 +284,17 @@ class Stream:
     def _convert(self, entry: Entry) -> None:
         good, bad = entry.snapshot.floats()
         for name, why in bad.items():
-            self._reports.tell("value", "tracking", f"{name!r} at step {entry.step} is left out: {why}", about=name)
+            self._reports.tell(
+                "value", "tracking", f"{name!r} at step {entry.step} is left out: {why}", about=name
+            )
         self._check_steps(good, entry.step)
         with self._change:
             self._converting = False
-            full = [lane for lane in self._lanes if good and entry.wanted_by(lane.name) and not self._feed(lane, good, entry)]
+            full = [
+                lane
+                for lane in self._lanes
+                if good and entry.wanted_by(lane.name) and not self._feed(lane, good, entry)
+            ]
             self._change.notify_all()
         for lane in full:
             message = f"is behind by {self._capacity} calls: the oldest is dropped"
@@ -321,7 +333,9 @@ class Stream:
             message = f"failed at {item.what}: {error!r}; training goes on"
             self._reports.tell("backend", lane.name, message, error=error)
         if lost:
-            self._reports.tell("backend", lane.name, f"{lost} calls were given up", about="calls given up", count=lost)
+            self._reports.tell(
+                "backend", lane.name, f"{lost} calls were given up", about="calls given up", count=lost
+            )
 
     def _settle(self, lane: Lane, item: _Item, error: BaseException | None) -> int:
         """Decide what follows an attempt; returns the number of calls that are given up."""

@@ -30,7 +30,7 @@ class TensorBoard:
 
     The files go to ``TENSORBOARD_DIR``, else to ``tensorboard`` in the run's directory, else to
     ``tensorboard_log/{project}/{experiment}``. Every call is flushed, so that a killed process loses nothing.
-    Scalars are 32-bit there: a finite number beyond their range is left out and reported, never turned into infinity.
+    Scalars have 32 bits there: a finite number beyond their range is left out and reported.
 
     Raises:
         MissingDependencyError: without the package tensorboard. BackendError: the directory can't be written.
@@ -62,7 +62,9 @@ class TensorBoard:
         event = self._event(wall_time=wall_ns / 1e9, step=step)
         for name, value in values.items():
             if math.isfinite(value) and abs(value) > LARGEST:
-                self._report(f"range {name}", f"{name!r} is left out at step {step}: {value!r} exceeds 32-bit floats")
+                self._report(
+                    f"range {name}", f"{name!r} is left out at step {step}: {value!r} exceeds 32-bit floats"
+                )
             else:
                 event.summary.value.add(tag=name, simple_value=value)
         self._write(event)
@@ -70,7 +72,11 @@ class TensorBoard:
     def params(self, parameters: dict[str, Any]) -> None:
         """Show the configuration under Text and HParams."""
         event = self._event(wall_time=time.time(), step=0)
-        table = ["| parameter | value |", "|---|---|", *(f"| {_cell(k)} | {_cell(v)} |" for k, v in parameters.items())]
+        table = [
+            "| parameter | value |",
+            "|---|---|",
+            *(f"| {_cell(k)} | {_cell(v)} |" for k, v in parameters.items()),
+        ]
         text = event.summary.value.add(tag="config/text_summary", metadata=self._metadata("text", b""))
         text.tensor.dtype = 7  # DT_STRING
         text.tensor.tensor_shape.dim.add(size=1)
@@ -93,7 +99,9 @@ class TensorBoard:
         value = event.summary.value.add(
             tag="_hparams_/session_start_info", metadata=self._metadata("hparams", data.SerializeToString())
         )
-        value.tensor.dtype = 1  # DT_FLOAT: the plugin reads the metadata; the tensor is empty by its convention
+        value.tensor.dtype = (
+            1  # DT_FLOAT: the plugin reads the metadata; the tensor is empty by its convention
+        )
         value.tensor.tensor_shape.dim.add(size=0)
 
     def _metadata(self, plugin: str, content: bytes) -> SummaryMetadata:
@@ -104,7 +112,7 @@ class TensorBoard:
         self._writer.write(event.SerializeToString())
         self._writer.flush()
 
-    def close(self, exit_code: int) -> None:
+    def close(self, exit_code: int) -> None:  # noqa: ARG002  (the protocol)
         """Close the file."""
         self._writer.close()
 

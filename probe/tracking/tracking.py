@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 from probe.errors import InputError, InputTypeError, UnknownNameError
 from probe.hooks import observed
@@ -35,16 +35,18 @@ FINISH_S: Final = 60.0
 class Tracking:
     """Sends metrics to one or more backends, from a thread of its own: ``log`` returns at once.
 
-    Numbers of every kind are taken (python, numpy, tensors of one element, ``Metric``) as they are at the call; those
-    on a device travel by asynchronous copy. What isn't a number is reported once by name and left out. A backend that
-    fails, hangs or is full is reported once, tried again, and harms neither training nor the other backends.
+    Numbers of every kind are taken (python, numpy, tensors of one element, ``Metric``) as they are at the
+    call; those on a device travel by asynchronous copy. What isn't a number is reported once by name and left
+    out. A backend that fails, hangs or is full is reported once, tried again, and harms neither training nor
+    the other backends.
 
     Args:
         project_name, experiment_name: non-empty.
-        default_backend: one name or several: a name of :attr:`supported_backend`, or the dotted path of a user's own
+        default_backend: one name or several: of :attr:`supported_backend`, or the dotted path of a user's own
             class (``"package.module:Class"``; see ``probe.tracking.backends``).
         config: the trainer's configuration, any shape; backends show it as parameters.
-        directory: where backends put their files; None leaves the place to each. Their environment variables win.
+        directory: where backends put their files; None leaves the place to each. Their environment variables
+            win.
         on_incident: is given an ``Incident`` for each trouble, on the thread where it shows.
         capacity: calls that may wait to be sent; then the oldest is dropped and counted.
 
@@ -53,8 +55,8 @@ class Tracking:
         locations: absolute path or URL by backend name.
 
     Raises:
-        UnknownNameError, BackendError, MissingDependencyError: a backend can't be used. Set-up is loud; importing
-            mlflow and making its database takes some seconds here rather than later.
+        UnknownNameError, BackendError, MissingDependencyError: a backend can't be used. Set-up is loud;
+            importing mlflow and making its database takes some seconds here rather than later.
 
     Example::
 
@@ -87,7 +89,9 @@ class Tracking:
         place = None if directory is None else Path(directory).absolute()
         self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
         self.locations: dict[str, str] = {
-            name: str(backend.location) for name, backend in self.logger.items() if hasattr(backend, "location")
+            name: str(backend.location)
+            for name, backend in self.logger.items()
+            if hasattr(backend, "location")
         }
         for name, location in self.locations.items():
             _log.info("%s: %s", name, location)
@@ -99,7 +103,9 @@ class Tracking:
         names = [_current_name(name) for name in names]
         for name in names:
             if name not in BACKENDS and "." not in name:
-                raise UnknownNameError.of("default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"])
+                raise UnknownNameError.of(
+                    "default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"]
+                )
         try:
             for name in names:
                 setup = Setup(project, experiment, directory, partial(self._report, name))
@@ -116,7 +122,9 @@ class Tracking:
         try:
             parameters = flatten(config)
         except Exception as error:  # a config object of the user's own making; the metrics matter more
-            self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
+            self._reports.tell(
+                "value", "tracking", f"config is left out: {error!r}", about="config", error=error
+            )
             return
         for name, backend in self.logger.items():
             send = getattr(backend, "params", None)
@@ -133,7 +141,8 @@ class Tracking:
             backend: only these, by exact name; None for all.
 
         Raises:
-            InputTypeError: ``data`` isn't a mapping or ``step`` no whole number. InputError: ``step`` is negative.
+            InputTypeError: ``data`` isn't a mapping or ``step`` no whole number.
+            InputError: ``step`` is negative.
             UnknownNameError: a backend that this Tracking hasn't got.
         """
         if not isinstance(data, Mapping):
@@ -141,8 +150,14 @@ class Tracking:
         checked = step if type(step) is int and step >= 0 else _step(step)
         names = None if backend is None else self._chosen(backend)
         if self._finished or os.getpid() != self._pid:
-            why = "after finish()" if self._finished else "in a forked process, which has no thread to send them"
-            self._reports.tell("value", "tracking", f"metrics logged {why} are left out (step {checked})", about=why)
+            why = (
+                "after finish()"
+                if self._finished
+                else "in a forked process, which has no thread to send them"
+            )
+            self._reports.tell(
+                "value", "tracking", f"metrics logged {why} are left out (step {checked})", about=why
+            )
             return
         self._stream.put(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
 
@@ -167,7 +182,7 @@ class Tracking:
         self._reports.close()
 
     def _finish_at_exit(self) -> None:
-        # An uncaught exception leaves its mark in sys; in a notebook any cell may have, so that it says nothing there.
+        # An uncaught exception leaves its mark in sys; in a notebook, where any cell may have, it says nothing.
         interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
         self.finish(exit_code=1 if hasattr(sys, "last_value") and not interactive else 0)
 
@@ -178,7 +193,7 @@ class Tracking:
                 raise UnknownNameError.of("backend", name, self.logger)
         return names
 
-    def __enter__(self) -> Tracking:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -187,7 +202,9 @@ class Tracking:
         self.finish(exit_code=0 if error is None else 1)
 
     def __repr__(self) -> str:
-        return f"Tracking({', '.join(self.logger) or 'no backend'}, {'finished' if self._finished else 'open'})"
+        return (
+            f"Tracking({', '.join(self.logger) or 'no backend'}, {'finished' if self._finished else 'open'})"
+        )
 
 
 def _names(argument: str, given: str | Sequence[str]) -> list[str]:

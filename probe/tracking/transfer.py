@@ -33,8 +33,9 @@ class _Group:
 class DeviceTransfer:
     """Tensors of one element each, copied behind the work that makes them.
 
-    Each (device, dtype) is gathered by one kernel and copied by one asynchronous copy into pinned memory, on the
-    stream that is current there; an event recorded after it tells when it's there. The device is never waited for.
+    Each (device, dtype) is gathered by one kernel and copied by one asynchronous copy into pinned memory, on
+    the stream that is current there; an event recorded after it tells when it's there. The device is never
+    waited for.
 
     Args:
         tensors: of one element, none on the CPU. They may be changed or freed afterwards.

@@ -61,6 +61,30 @@ def test_a_peak_belongs_to_the_innermost_scope_that_has_it(run) -> None:
     assert frame.iloc[1]["name"] == "s5"  # its child peaked lower
 
 
+def test_an_older_peak_is_nobody_s(tmp_path: Path) -> None:
+    """With ``peaks="observe"`` a scope that did not raise the counter only knows "at most"."""
+    rows = [*ends(1, None, 0, 10, 7, role="a", step=0), *ends(2, None, 20, 30, 7, role="b", step=1)]
+    rows[3].peak_kind = "at_most"  # type: ignore[attr-defined]
+    with open_run(tmp_path, {0: rows}) as run:
+        assert memory.peaks(run)["role"].tolist() == ["a"]
+    rows[1].peak_kind = "at_most"  # type: ignore[attr-defined]
+    with open_run(tmp_path / "only", {0: rows}) as run:
+        assert memory.peaks(run)["role"].tolist() == ["a", "b"]  # nothing better is known
+
+
+def test_capacity_and_what_is_not_torchs_come_from_the_samples(tmp_path: Path) -> None:
+    rows = ends(1, None, 0, 10, 8, role="a")
+    rows[1].device_total_bytes = None  # type: ignore[attr-defined]
+    rows[1].peak_reserved_bytes = 10 * GIB  # type: ignore[attr-defined]
+    seen = Memory(
+        edge="sample", time_ns=clock(0), source="fake", device_total_bytes=20 * GIB, device_used_bytes=3 * GIB, not_torch_bytes=2 * GIB
+    )  # fmt: skip
+    with open_run(tmp_path, {0: [*rows, seen]}) as run:
+        assert memory.peaks(run)["headroom_ratio"].tolist() == [pytest.approx(1 - 12 / 20)]
+        frame = memory.timeline(run)
+    assert frame[frame["series"] == "device_used"]["value_bytes"].tolist() == [3 * GIB]
+
+
 def test_by_phase_tells_the_lowest_rank_too(run) -> None:
     frame = memory.by_phase(run)
     update = frame[frame["phase"] == "update"].iloc[0]

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from probe.devices import Counters, CpuDevice, Device
 from probe.errors import InputError, UnknownNameError
 from probe.hooks import Listener, scope, subscribe, watch
-from probe.records import GIB, Deferred, Memory, Padding, stamp
 from probe.recorders.memory import PATIENCE_NS, MemoryRecorder, _Duration
 from probe.recorders.peaks import PeakFold, PeakLedger
+from probe.records import GIB, Deferred, Memory, Padding, stamp
 from probe.testing import FakeClock, FakeDevice
 
 
@@ -72,7 +73,7 @@ def watched(device: Device, peaks: str) -> Any:
     return heard, subscribe(heard, *recorder.points)
 
 
-# ----------------------------------------------------------------------------------------------------------- rows
+# ------------------------------------------------------------------------------------------------------- rows
 
 
 def test_rows_of_one_scope(device, recording):
@@ -83,7 +84,12 @@ def test_rows_of_one_scope(device, recording):
             device.enqueue(7_000)
         device.run()
     enter, leave = [row for row in recording.rows() if row.name == "update"]
-    assert (enter.edge, enter.allocated_bytes, enter.peak_allocated_bytes, enter.peak_kind) == ("enter", 100, None, None)
+    assert (enter.edge, enter.allocated_bytes, enter.peak_allocated_bytes, enter.peak_kind) == (
+        "enter",
+        100,
+        None,
+        None,
+    )
     assert (leave.edge, leave.allocated_bytes, leave.reserved_bytes) == ("leave", 100, 350)
     assert (leave.peak_allocated_bytes, leave.peak_reserved_bytes, leave.peak_kind) == (350, 350, "exact")
     assert leave.device_duration_ns == 7_000
@@ -113,13 +119,16 @@ def test_parent_peak_holds_the_childs_and_not_the_other_way_round(device, record
         with scope("phase", "high"):
             device.allocate(70).free()
     leaves = recording.leaves()
-    assert {name: row.peak_allocated_bytes for name, row in leaves.items()} == {"parent": 70, "child": 20, "high": 70}
+    assert {name: row.peak_allocated_bytes for name, row in leaves.items()} == {
+        "parent": 70,
+        "child": 20,
+        "high": 70,
+    }
 
 
 def test_scope_that_raises_has_its_rows(device, recording):
     with pytest.raises(MemoryError), scope("phase", "too much"):
-        device.allocate(40)
-        device.allocate(20_000)
+        device.allocate(40) and device.allocate(20_000)
     assert recording.leaves()["too much"].peak_allocated_bytes == 40
 
 
@@ -201,7 +210,7 @@ def test_wrong_arguments():
         MemoryRecorder("no such device")
 
 
-# ---------------------------------------------------------------------------------------- scopes that misbehave
+# -------------------------------------------------------------------------------------- scopes that misbehave
 
 
 def test_generator_left_open_corrupts_nothing(device, recording):
@@ -255,10 +264,14 @@ def test_scopes_of_threads_overlap(device, recording):
     go_on.set()
     thread.join()
     leaves = recording.leaves()
-    assert {name: row.peak_allocated_bytes for name, row in leaves.items()} == {"main": 100, "other": 100, "short": 40}
+    assert {name: row.peak_allocated_bytes for name, row in leaves.items()} == {
+        "main": 100,
+        "other": 100,
+        "short": 40,
+    }
 
 
-# ------------------------------------------------------------------------------------------------ what others see
+# -------------------------------------------------------------------------------------------- what others see
 
 
 def test_the_users_own_reset_restarts_what_they_see_and_loses_no_peak(device, recording):
@@ -321,12 +334,11 @@ def test_whoever_patched_over_us_stays(device):
 def test_two_recorders_on_one_device(device):
     first, one = watched(device, "nested")
     second, two = watched(device, "nested")
-    with one, two:
-        with scope("phase", "outer"):
-            device.allocate(80).free()
-            with scope("phase", "inner"):
-                device.allocate(30).free()
-            assert device.max_memory_allocated() == 80
+    with one, two, scope("phase", "outer"):
+        device.allocate(80).free()
+        with scope("phase", "inner"):
+            device.allocate(30).free()
+        assert device.max_memory_allocated() == 80
     for heard in (first, second):
         peaks = {name: row.peak_allocated_bytes for name, row in heard.leaves().items()}
         assert peaks == {"outer": 80, "inner": 30}
@@ -348,7 +360,7 @@ def test_a_device_whose_readers_arent_known_is_only_observed():
 
 
 class FakeTorch:
-    """The two ways into one allocator that torch has: many peaks, other names, tuple keys, several devices."""
+    """The two ways into one allocator that torch has: many peaks, other names, tuple keys, two devices."""
 
     def __init__(self) -> None:
         self.now = {index: {"allocated": 0, "bytes": 0, "pool": 0} for index in (0, 1)}
@@ -365,7 +377,10 @@ class FakeTorch:
     def _cuda_memoryStats(self, index: int) -> dict[str, Any]:
         return {
             "num_ooms": 0,
-            "allocation": {"all": self._leaf(index, "allocated"), "large_pool": self._leaf(index, "allocated")},
+            "allocation": {
+                "all": self._leaf(index, "allocated"),
+                "large_pool": self._leaf(index, "allocated"),
+            },
             "allocated_bytes": {"all": self._leaf(index, "bytes")},
             "reserved_bytes": {"all": self._leaf(index, "bytes")},
             "oversize_allocations": self._leaf(index, "bytes"),
@@ -373,7 +388,10 @@ class FakeTorch:
         }
 
     def _accelerator_getDeviceStats(self, index: int) -> dict[str, Any]:
-        return {"allocated": {"all": self._leaf(index, "allocated")}, "allocated_bytes": {"all": self._leaf(index, "bytes")}}
+        return {
+            "allocated": {"all": self._leaf(index, "allocated")},
+            "allocated_bytes": {"all": self._leaf(index, "bytes")},
+        }
 
     def _cuda_resetPeakMemoryStats(self, index: int) -> None:
         self.peak[index] = dict(self.now[index])
@@ -389,7 +407,9 @@ def _fold(extra: bool = False) -> tuple[FakeTorch, Any, PeakFold]:
     core = SimpleNamespace(**{name: getattr(torch, name) for name in names})
     if extra:
         plain = core._accelerator_getDeviceStats
-        core._accelerator_getDeviceStats = lambda index: plain(index) | {"only_here": {"all": torch._leaf(index, "bytes")}}
+        core._accelerator_getDeviceStats = lambda index: (
+            plain(index) | {"only_here": {"all": torch._leaf(index, "bytes")}}
+        )
     pairs = (
         Statistics(core, "_cuda_memoryStats", "_cuda_resetPeakMemoryStats", 0),
         Statistics(core, "_accelerator_getDeviceStats", "_accelerator_resetPeakStats", 0),
@@ -430,7 +450,7 @@ def test_a_reset_through_either_way_counts_for_both():
     assert core._accelerator_getDeviceStats(0)["allocated_bytes"]["all"]["peak"] == 0
 
 
-# ------------------------------------------------------------------------------------------ against brute force
+# ---------------------------------------------------------------------------------------- against brute force
 
 ACTORS = 3
 _sizes = st.integers(0, 60)
@@ -565,7 +585,7 @@ def test_a_fresh_high_is_always_exact_when_observed(operations):
     assert (row.peak_kind, row.peak_allocated_bytes) == ("exact", world.device._allocated + 5_000)
 
 
-# ------------------------------------------------------------------------------------------------ the processor
+# ---------------------------------------------------------------------------------------------- the processor
 
 
 class ScriptedCpu(CpuDevice):
@@ -627,7 +647,7 @@ def test_the_real_processor():
     }
 
 
-# --------------------------------------------------------------------------------------------------- the metrics
+# ------------------------------------------------------------------------------------------------ the metrics
 
 
 def leave(**fields: Any) -> Memory:
@@ -642,9 +662,18 @@ def test_metrics_by_role_and_phase():
         leave(peak_allocated_bytes=None, peak_kind=None, role="critic"),
         Memory(edge="enter", role="critic", allocated_bytes=9 * GIB),
         Memory(edge="sample", device_used_bytes=10 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB),
-        Memory(edge="sample", device_used_bytes=12 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB // 2),
+        Memory(
+            edge="sample", device_used_bytes=12 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB // 2
+        ),
         Padding(
-            batch_id=0, source="", field="", cause="none", tokens=0, bytes=0, rectangle_tokens=0, valid_tokens=0
+            batch_id=0,
+            source="",
+            field="",
+            cause="none",
+            tokens=0,
+            bytes=0,
+            rectangle_tokens=0,
+            valid_tokens=0,
         ),
     ]
     metrics = MemoryRecorder(FakeDevice()).metrics(rows)
@@ -662,7 +691,9 @@ def test_metrics_by_role_and_phase():
     }
 
 
-_texts = st.one_of(st.text(max_size=8), st.sampled_from(["phase", "headroom_gib", "..", "a/b", "peak_rss_gib_max"]))
+_texts = st.one_of(
+    st.text(max_size=8), st.sampled_from(["phase", "headroom_gib", "..", "a/b", "peak_rss_gib_max"])
+)
 
 
 @given(st.lists(st.tuples(_texts, _texts), max_size=5))
@@ -679,7 +710,8 @@ def test_keys_are_declared_and_no_key_is_a_path_prefix_of_another(names):
         assert not any(other.startswith(f"{key}/") for other in keys)
         parts = tuple(key.split("/"))
         assert any(
-            len(shape) == len(parts) and all(a == b or a.startswith("{") for a, b in zip(shape, parts, strict=True))
+            len(shape) == len(parts)
+            and all(a == b or a.startswith("{") for a, b in zip(shape, parts, strict=True))
             for shape in shapes
         )
         assert all(part and set(part) <= set(_ALLOWED) for part in parts)

@@ -1,0 +1,203 @@
+"""Figures: what they hold, not how they look. Each is drawn from the same made-up run, and from an empty one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+
+from probe.analysis import cost as cost_of
+from probe.analysis import incidents as incidents_of
+from probe.analysis import memory as memory_of
+from probe.analysis import padding_tax as padding_of
+from probe.analysis import reduction as reduction_of
+from probe.analysis import steps as steps_of
+from probe.analysis import token_balance as balance_of
+from probe.figures import cost, incidents, memory, padding_tax, reduction, steps, theme, token_balance
+from probe.records import GIB
+from tests.sample_run import CAP, open_run, sample_rows
+
+FIGURES: list[tuple[Callable[..., pd.DataFrame], Callable[..., go.Figure]]] = [
+    (memory_of.timeline, memory.timeline),
+    (memory_of.by_phase, memory.by_phase),
+    (memory_of.by_tokens, memory.by_tokens),
+    (balance_of.heat, token_balance.heat),
+    (balance_of.imbalance, token_balance.over_steps),
+    (balance_of.stragglers, token_balance.stragglers),
+    (padding_of.by_step, padding_tax.over_steps),
+    (padding_of.by_field, padding_tax.by_field),
+    (steps_of.timeline, steps.timeline),
+    (steps_of.durations, steps.durations),
+    (reduction_of.spread, reduction.spread),
+    (incidents_of.over_time, incidents.over_time),
+    (cost_of.by_step, cost.over_steps),
+]
+NAMES = [f"{draw.__module__.rpartition('.')[2]}.{draw.__name__}" for _, draw in FIGURES]
+MARKUP = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory):
+    with open_run(tmp_path_factory.mktemp("run"), sample_rows(2, 5, actor=MARKUP)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory):
+    with open_run(tmp_path_factory.mktemp("empty"), {0: []}) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(("look", "draw"), FIGURES, ids=NAMES)
+def test_every_figure_draws_and_leaves_its_frame_alone(run, look, draw) -> None:
+    frame = look(run)
+    before = frame.copy(deep=True)
+    figure = draw(frame)
+    pd.testing.assert_frame_equal(frame, before)
+    assert figure.data
+    assert theme.why(figure) is None
+    assert figure.layout.template.layout.font.color == theme.template("light").layout.font.color
+    dark = draw(frame, theme="dark")
+    assert dark.layout.template != figure.layout.template
+    dark.layout.template = figure.layout.template
+    assert dark.to_json() == figure.to_json()  # only the template knows the theme
+
+
+@pytest.mark.parametrize(("look", "draw"), FIGURES, ids=NAMES)
+def test_without_rows_a_figure_says_why(nothing, look, draw) -> None:
+    figure = draw(look(nothing))
+    assert theme.why(figure)
+    assert not figure.data
+    assert figure.layout.annotations[0].text
+
+
+@pytest.mark.parametrize(("look", "draw"), FIGURES, ids=NAMES)
+def test_users_text_is_never_markup(run, look, draw) -> None:
+    assert "<img" not in draw(look(run)).to_json().replace("\\u003c", "<")
+
+
+def named(figure: go.Figure, name: str) -> Any:
+    return next(trace for trace in figure.data if trace.name == name)
+
+
+def test_the_peak_is_marked_at_its_value_and_says_where(run) -> None:
+    figure = memory.timeline(memory_of.timeline(run))
+    top = memory_of.peaks(run).iloc[0]
+    mark = named(figure, f"peak of {theme.label(MARKUP)}")
+    assert mark.y[0] == pytest.approx(top["peak_allocated_bytes"] / GIB)
+    assert "micro-batch 0 · step 3 · rank 1" in mark.hovertext[0]
+    assert "update_actor" in mark.hovertext[0]
+
+
+def test_scopes_are_boxes_with_gaps_between_them(run) -> None:
+    frame = memory_of.timeline(run)
+    area = named(memory.timeline(frame), "rollout")
+    scopes = frame[(frame["series"] == "peak") & (frame["role"] == "rollout")]
+    assert len(area.x) == 5 * len(scopes)
+    assert area.y[1] == area.y[2] == pytest.approx(scopes["value_bytes"].iloc[0] / GIB)
+    assert math.isnan(area.y[4])
+
+
+def test_capacity_is_drawn_only_where_it_does_not_flatten_the_rest(run) -> None:
+    frame = memory_of.timeline(run)
+    assert any("capacity" in note.text for note in memory.timeline(frame).layout.annotations)
+    frame["device_total_bytes"] = 1000 * GIB
+    assert not memory.timeline(frame).layout.annotations
+
+
+def test_a_role_has_one_colour_in_all_memory_figures(run) -> None:
+    area = named(memory.timeline(memory_of.timeline(run)), "rollout")
+    frame = memory_of.by_phase(run)
+    bars = memory.by_phase(frame).data[0]
+    place = frame["phase"].tolist()[::-1].index("rollout")
+    assert bars.marker.color[place] == area.line.color
+
+
+def test_heat_holds_the_tokens_and_marks_what_is_over_the_cap(run) -> None:
+    frame = balance_of.heat(run, 3, "update_actor", 1)
+    figure = token_balance.heat(frame)
+    grid = np.array(figure.data[0].z, dtype=float)
+    for row in frame.to_dict("records"):
+        assert grid[row["rank"], row["micro_batch"]] == row["tokens"]
+    over = frame[frame["over_cap"]]
+    assert len(figure.data[1].x) == len(over) > 0
+    assert f"cap {CAP:,}" in figure.layout.coloraxis.colorbar.ticktext
+    assert figure.layout.coloraxis.cmax == frame["tokens"].max()
+
+
+def test_a_rank_without_a_micro_batch_has_a_gap_and_no_zero() -> None:
+    frame = pd.DataFrame(
+        {"rank": [0, 0, 1], "micro_batch": [0, 1, 0], "tokens": [5, 6, 7], "cap_tokens": None, "over_cap": False,
+         "sequences": 1, "longest": 7, "shortest": 5, "step": 0, "phase": "p", "round": 1}
+    )  # fmt: skip
+    grid = np.array(token_balance.heat(frame).data[0].z, dtype=float)
+    assert grid[0].tolist() == [5, 6]
+    assert grid[1, 0] == 7
+    assert math.isnan(grid[1, 1])
+
+
+def test_the_straggler_stands_out(run) -> None:
+    frame = balance_of.stragglers(run)
+    others, worst = token_balance.stragglers(frame).data
+    assert list(worst.y) == [pytest.approx(frame["share_ratio"].iloc[0])]
+    assert len(others.y) == 1
+    assert worst.marker.pattern.shape == "/"
+
+
+def test_padding_stacks_to_the_tax_of_each_step(run) -> None:
+    figure = padding_tax.over_steps(padding_of.by_step(run))
+    stacked = sum(np.array(trace.y, dtype=float) for trace in figure.data)
+    assert stacked == pytest.approx(padding_of.ratios(run)["ratio"].to_numpy(float))
+    assert figure.layout.barmode == "stack"
+
+
+def test_long_runs_become_areas() -> None:
+    frame = pd.DataFrame(
+        {"step": range(6000), "cause": "longest_row", "tokens": 1, "rectangle_tokens": 4, "valid_tokens": 3}
+    )
+    frame.loc[4321, ["tokens", "valid_tokens"]] = [4, 0]
+    (trace,) = padding_tax.over_steps(frame).data
+    assert trace.type == "scatter"
+    assert len(trace.x) <= theme.POINTS
+    assert max(trace.y) == 1.0
+
+
+def test_bytes_by_field_add_up(run) -> None:
+    frame = padding_of.by_field(run)
+    figure = padding_tax.by_field(frame)
+    divisor, _ = theme.byte_axis(float(frame.groupby("field")["bytes"].sum().max()))
+    assert sum(sum(trace.x) for trace in figure.data) == pytest.approx(frame["bytes"].sum() / divisor)
+
+
+def test_step_bars_stand_where_the_phases_ran(run) -> None:
+    frame = steps_of.timeline(run)
+    figure = steps.timeline(frame)
+    update = named(figure, "update_actor")
+    rows = frame[(frame["name"] == "update_actor") & (frame["depth"] == 0)]
+    assert list(update.base) == rows["begin_s"].tolist()
+    assert list(update.x) == rows["duration_s"].tolist()
+    assert len(named(figure, "micro-batches").x) == (frame["depth"] == 1).sum()
+
+
+def test_accidental_reductions_are_crossed(run) -> None:
+    figure = reduction.spread(reduction_of.spread(run))
+    wrong = named(figure, "reduced by accident")
+    assert wrong.marker.symbol == "x"
+    assert list(wrong.x) == [0]
+    assert "timing/update_actor" in wrong.hovertext[0]
+
+
+def test_incidents_stand_at_their_steps(run) -> None:
+    figure = incidents.over_time(incidents_of.over_time(run))
+    assert {float(x) for trace in figure.data for x in trace.x} == {4.0, 7.0}
+
+
+def test_cost_shows_its_target(run) -> None:
+    figure = cost.over_steps(cost_of.by_step(run))
+    assert figure.layout.annotations[0].text == "target 0.5 %"

@@ -1,0 +1,157 @@
+"""Dashboards: the files say only what is there, and what they say can be drawn."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from probe import dashboards
+from probe.dashboards import NAMES, Panel
+from probe.errors import InputError, UnknownNameError
+from probe.records import TABLES
+from tests.sample_run import open_run, sample_rows
+
+PANELS = [panel for board in dashboards.dashboards() for panel in board.panels]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory):
+    with open_run(tmp_path_factory.mktemp("run"), sample_rows(2, 4)) as opened:
+        yield opened
+
+
+def test_all_files_are_read_in_order() -> None:
+    folder = Path(dashboards.__file__).parent.parent / "dashboards"
+    assert {path.stem for path in folder.glob("*.yaml")} == set(NAMES)
+    assert tuple(board.name for board in dashboards.dashboards()) == NAMES
+    assert len({panel.id for panel in PANELS}) == len(PANELS)
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.id)
+def test_every_panel_draws_lists_and_offers_its_choices(run, panel: Panel) -> None:
+    figure = panel.draw(run, titled=True)
+    assert figure.layout.title.text == panel.title
+    assert figure.data
+    assert list(panel.listing(run).columns) == list(panel.columns)
+    assert not panel.listing(run).empty
+    options = panel.options(run)
+    assert bool(options) is (panel.choices is not None)
+    for label, choice in options[:3]:
+        assert label
+        assert panel.draw(run, **choice).data
+    if options:
+        assert panel.draw(run).to_json() == panel.draw(run, **options[0][1]).to_json()
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.id)
+def test_every_panel_reads_tables_that_exist(panel: Panel) -> None:
+    assert panel.tables
+    assert set(panel.tables) <= set(TABLES)
+
+
+def declared() -> set[str]:
+    from probe import recorders, session
+
+    keys = set(session.KEYS)
+    for name in recorders.RECORDERS:
+        keys.update(recorders.load(name).keys)
+    return keys
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.id)
+def test_every_key_is_one_that_a_recorder_declares(panel: Panel) -> None:
+    assert set(panel.keys) <= declared(), sorted(declared())
+
+
+def test_keys_hold_no_reducer_by_accident() -> None:
+    for panel in PANELS:
+        for key in panel.keys:
+            assert re.fullmatch(r"[A-Za-z0-9_./{} -]+", key)
+            words = re.split(r"[/_]", key)
+            assert all(one in ("min", "max") or ("min" not in one and "max" not in one) for one in words), key
+
+
+def good() -> dict:
+    return {
+        "title": "T",
+        "about": "a",
+        "panels": [
+            {
+                "id": "p",
+                "title": "P",
+                "about": {"shows": "s", "read": "r", "do": "d"},
+                "analysis": "probe.analysis.cost.by_step",
+                "figure": "probe.figures.cost.over_steps",
+                "tables": ["scalars"],
+            }
+        ],
+    }
+
+
+def test_a_panel_needs_little() -> None:
+    (panel,) = dashboards.parse("mine", yaml.safe_dump(good())).panels
+    assert (panel.id, panel.about.do, panel.columns, panel.choices) == ("p", "d", (), None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tables": ["nope"]}, r"dashboard 'mine', panel 0 \(p\): tables: got 'nope', expected one of"),
+        ({"figure": "os.system"}, r"figure: got 'os.system', expected a path in probe.figures"),
+        ({"analysis": "probe.figures.cost.over_steps"}, "analysis: got .* expected a path in probe.analysis"),
+        ({"keys": "probe/x"}, "keys: got 'probe/x', expected a list"),
+        ({"titel": "x"}, "panel 0: unknown titel; expected"),
+        ({"title": None}, "title: got None, expected a str"),
+        ({"about": {"shows": "s"}}, "about: read: got None"),
+    ],
+)
+def test_a_wrong_panel_is_named(change: dict, message: str) -> None:
+    data = good()
+    data["panels"][0].update(change)
+    with pytest.raises(InputError, match=message):
+        dashboards.parse("mine", yaml.safe_dump(data))
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", "title: x"])
+def test_a_wrong_file_is_named(text: str) -> None:
+    with pytest.raises(InputError, match="dashboard 'mine'"):
+        dashboards.parse("mine", text)
+
+
+def test_a_path_to_nothing_is_an_error(run) -> None:
+    data = good()
+    data["panels"][0]["figure"] = "probe.figures.cost.nothing_there"
+    (panel,) = dashboards.parse("mine", yaml.safe_dump(data)).panels
+    with pytest.raises(InputError, match="nothing_there"):
+        panel.draw(run)
+
+
+def test_unknown_names_list_the_choices() -> None:
+    with pytest.raises(UnknownNameError, match="memory_timeline"):
+        dashboards.panel("nope")
+    with pytest.raises(UnknownNameError, match="token_balance"):
+        dashboards.dashboard("nope")
+    assert dashboards.panel("balance_heat").title == "Tokens by rank and micro-batch"
+    assert dashboards.dashboard("memory").panels
+
+
+def test_an_installed_wheel_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a wheel the files lie in the package, and nothing lies beside it."""
+    source = Path(dashboards.__file__).parent.parent / "dashboards"
+    packed = tmp_path / "site" / "probe"
+    shutil.copytree(source, packed / "_dashboards")
+    monkeypatch.setattr(dashboards.resources, "files", lambda _: packed)
+    monkeypatch.setattr(dashboards, "__file__", str(packed / "dashboards.py"))
+    dashboards.dashboards.cache_clear()
+    try:
+        assert len(dashboards.dashboards()) == len(NAMES)
+        shutil.rmtree(packed / "_dashboards")
+        dashboards.dashboards.cache_clear()
+        with pytest.raises(KeyError, match="install probe-rl again"):
+            dashboards.dashboards()
+    finally:
+        dashboards.dashboards.cache_clear()
