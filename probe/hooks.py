@@ -148,8 +148,12 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
         self.scope = opened
         _current.set(opened)
         if SCOPE.listeners and not _thread.busy:
-            event = Event(SCOPE, None, (), {}, self.values, opened)
-            self._notice = (event, _enter(event))
+            event = Event(SCOPE, None, (), _NOTHING, self.values, opened)
+            try:
+                self._notice = (event, _enter(event))
+            except BaseException:  # Ctrl-C inside a listener: the block won't run
+                _current.set(self._outer)
+                raise
             event.begin_ns = time.monotonic_ns()
         return self
 
@@ -249,7 +253,11 @@ _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 @functools.lru_cache(maxsize=1024)
 def _parameters(function: Callable[..., Any]) -> dict[str, tuple[int, Any]]:
     parameters = inspect.signature(function).parameters
-    return {name: (position, one.default) for position, (name, one) in enumerate(parameters.items())}
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {
+        name: (position if one.kind in by_position else sys.maxsize, one.default)
+        for position, (name, one) in enumerate(parameters.items())
+    }
 
 
 class Listener:
@@ -446,7 +454,7 @@ def emit(where: Point, **values: Any) -> None:
 
 def _enter(event: Event) -> list[tuple[Listener, Any]]:
     states: list[tuple[Listener, Any]] = []
-    _thread.busy = True
+    _thread.busy = True  # whoever calls has seen that it is not
     try:
         for listener in event.point.listeners:
             try:
@@ -461,7 +469,7 @@ def _enter(event: Event) -> list[tuple[Listener, Any]]:
 
 
 def _leave(event: Event, states: list[tuple[Listener, Any]]) -> None:
-    _thread.busy = True
+    before, _thread.busy = _thread.busy, True  # a scope may end where its beginner is silenced
     try:
         for listener, state in reversed(states):
             try:
@@ -471,7 +479,7 @@ def _leave(event: Event, states: list[tuple[Listener, Any]]) -> None:
             except BaseException as error:  # a listener never reaches training
                 _failed(listener, event, error)
     finally:
-        _thread.busy = False
+        _thread.busy = before
         event._empty()
 
 
@@ -491,6 +499,10 @@ def _failed(listener: Listener, event: Event, error: BaseException) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------- watch
+
+
+#: Blocks that the thread or task is in, innermost first: one ``watch`` may serve many of them at once.
+_blocks: ContextVar[tuple[tuple[watch, scope], ...]] = ContextVar("probe_blocks", default=())
 
 
 class watch:  # noqa: N801  (a decorator and a context manager, like contextlib's)
@@ -513,7 +525,6 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
         self.role = role
         self.phase = phase
         self.name = name
-        self._open = threading.local()
 
     def _scope(self, name: str) -> scope:
         inherited = self.phase is None and _current.get().phase is not None
@@ -521,13 +532,17 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
 
     def __enter__(self) -> scope:
         opened = self._scope(self.name or self.phase or self.role or "watch").__enter__()
-        self._open.__dict__.setdefault("stack", []).append(opened)
+        _blocks.set(((self, opened), *_blocks.get()))
         return opened
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.stack.pop().__exit__(kind, error, trace)
+        blocks = _blocks.get()
+        mine = next((block for block in blocks if block[0] is self), None)
+        if mine is not None:
+            _blocks.set(tuple(block for block in blocks if block is not mine))
+            mine[1].__exit__(kind, error, trace)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if isinstance(function, staticmethod | classmethod):
@@ -563,11 +578,7 @@ def _wrapper(function: Callable[..., Any], make: Callable[[], scope]) -> Callabl
         return run_async
     if inspect.isasyncgenfunction(function):
 
-        async def run_async_generator(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-            async for item in _drive_async(function(*args, **kwargs), make()):
-                yield item
-
-        return run_async_generator
+        return _async_generator(function, make)
     if inspect.isgeneratorfunction(function):
 
         def run_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
@@ -605,14 +616,29 @@ def _drive(generator: Generator[Any, Any, Any], around: scope) -> Generator[Any,
             around.resume()
 
 
-async def _drive_async(generator: AsyncGenerator[Any, Any], around: scope) -> AsyncGenerator[Any, Any]:
-    with around:
-        try:
-            async for item in generator:
+def _async_generator(
+    function: Callable[..., AsyncGenerator[Any, Any]], make: Callable[[], scope]
+) -> Callable[..., AsyncGenerator[Any, Any]]:
+    async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
+        generator = function(*args, **kwargs)
+        with make() as around:
+            resume: Callable[[Any], Any] = generator.asend
+            given: Any = None
+            while True:
+                try:
+                    item = await resume(given)
+                except StopAsyncIteration:
+                    return
                 around.suspend()
                 try:
-                    yield item
-                finally:
+                    given = yield item
+                    resume = generator.asend
+                except GeneratorExit:
                     around.resume()
-        finally:
-            await generator.aclose()
+                    await generator.aclose()
+                    raise
+                except BaseException as error:  # handed to the generator, as Python itself would
+                    given, resume = error, generator.athrow
+                around.resume()
+
+    return run

@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from probe.records import (
     GIB,
     Call,
@@ -26,6 +24,7 @@ from probe.records import (
     Row,
     Scalar,
 )
+from probe.run.lines import encode
 from probe.run.reader import Run
 
 WALL_NS = 1_790_000_000_000_000_000
@@ -74,8 +73,8 @@ def write_run(
     (directory / "run.json").write_text(json.dumps(info))
     for rank, own in rows.items():
         first = (processes or {}).get(rank) or process(rank, world_size=len(rows))
-        lines = [msgspec.json.encode(row) for row in (first, *own)]
-        (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        lines = [encode(row) for row in (first, *own)]
+        (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"".join(lines))
     return directory
 
 

@@ -200,7 +200,6 @@ def test_argument_finds_what_the_function_would_see():
     assert seen == [(1, 10, 1, "absent"), (1, 2, 1, "absent"), (3, 4, 5, "absent")]
 
 
-@pytest.mark.xfail(strict=True, reason="Event.argument counts keyword-only parameters as positions")
 def test_argument_of_a_keyword_only_parameter_behind_rest():
     seen = []
 
@@ -810,9 +809,6 @@ def test_an_async_generator_that_raises(diary):
     assert diary.lines[-1] == ("leave", "tokens", "OSError('disk')")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="closing the outer async generator doesn't close the one that holds the scope"
-)
 def test_a_closed_async_generator_is_left_at_once(diary):
     @watch(role="rollout")
     async def tokens():
@@ -828,7 +824,6 @@ def test_a_closed_async_generator_is_left_at_once(diary):
     assert asyncio.run(main()) == ["enter", "leave"]
 
 
-@pytest.mark.xfail(strict=True, reason="asend and athrow don't reach a watched async generator")
 def test_what_is_sent_into_an_async_generator_arrives():
     @watch(role="rollout")
     async def talk():
@@ -845,7 +840,6 @@ def test_what_is_sent_into_an_async_generator_arrives():
     assert asyncio.run(main()) == "sent"
 
 
-@pytest.mark.xfail(strict=True, reason="leaving a scope inside silenced() (or a listener) ends the silence")
 def test_a_scope_left_inside_silence_doesnt_end_it(diary):
     opened = scope("phase", "a")
     opened.__enter__()
@@ -855,7 +849,6 @@ def test_a_scope_left_inside_silence_doesnt_end_it(diary):
     assert [line[1] for line in diary.lines] == ["a", "a"]
 
 
-@pytest.mark.xfail(strict=True, reason="a watch object keeps its open blocks by thread, not by task")
 def test_tasks_that_share_one_watch_object_leave_their_own_scope():
     shared = watch(role="actor")
     left = []

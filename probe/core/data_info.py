@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, is_non_tensor
+from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 
 from probe.core.equality import brief, shape_text
 from probe.core.rows import is_jagged
@@ -49,7 +49,7 @@ def tensor_bytes(column: Any) -> int:
             return sum(row.numel() * row.element_size() for row in column.unbind())
         return column.numel() * column.element_size()
     if is_non_tensor(column):
-        return object_bytes(column.data)
+        return object_bytes(column.tolist() if isinstance(column, NonTensorStack) else column.data)
     return sum(tensor_bytes(one) for one in column.values())
 
 

@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
-from tensordict import TensorDictBase, is_non_tensor
+from tensordict import NonTensorData, TensorDictBase, is_non_tensor
 
 from probe.core.rows import is_jagged, jagged_lengths
 
 #: Pairs of containers whose comparison is under way: a container may hold itself.
 _Pairs = set[tuple[int, int]]
+
+#: A TensorDict, or its wrapper of what isn't a tensor.
+_BATCHES: Final = (TensorDictBase, NonTensorData)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -42,8 +45,8 @@ def _same(one: Any, other: Any, open_pairs: _Pairs) -> bool:
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         both = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
         return both and _same_arrays(one, other, open_pairs)
-    if isinstance(one, TensorDictBase) or isinstance(other, TensorDictBase):
-        both = isinstance(one, TensorDictBase) and isinstance(other, TensorDictBase)
+    if isinstance(one, _BATCHES) or isinstance(other, _BATCHES):
+        both = isinstance(one, _BATCHES) and isinstance(other, _BATCHES)
         return both and _same_batches(one, other, open_pairs)
     if isinstance(one, Mapping | list | tuple):
         return _same_containers(one, other, open_pairs)

@@ -8,6 +8,7 @@ are shown.
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -108,12 +109,12 @@ class PeakLedger:
         return counters
 
     def stop(self) -> None:
-        """Take the fold out: others read the device's own counter again, which began at the last edge."""
+        """Take the fold out, as soon as nobody can tell the difference (see :meth:`PeakFold.retire`)."""
         with self._lock:
             self.closed = True
             self._open.clear()
             if self._fold is not None:
-                self._fold.remove()
+                self._fold.retire()
 
     def _forget(self, key: int, reference: weakref.ref[OpenPeaks]) -> None:
         if self._open.get(key) is reference:
@@ -220,7 +221,9 @@ class PeakFold:
         self._lock = lock
         self._told = told
         # Shaped like the statistics, with a number in each peak's place.
-        self._running: dict[Any, Any] = {}
+        self.retired = False
+        where = list(where)
+        self._running: dict[Any, Any] = _inherit(where)
         self._pairs = [_Pair(self, one) for one in where]
         self._read = self._pairs[:1] + [pair for pair in self._pairs[1:] if self._adds(pair)]
         for pair in self._pairs:
@@ -239,12 +242,25 @@ class PeakFold:
             _remember(self._running, statistics)
         return taken[0]
 
-    def remove(self) -> None:
-        """Put back what was there. Where somebody has patched over us we stay, and only pass through."""
+    def remove(self) -> dict[Any, Any]:
+        """Put back what was there. Where somebody has patched over us we stay, and only pass through.
+
+        Returns: the running maximum, for a fold that comes next.
+        """
         with self._lock:
             self.active = False
             for pair in self._pairs:
                 pair.remove()
+            return self._running
+
+    def retire(self) -> None:
+        """Nobody records any more. While the running maximum is above the counter, readers need it: then the fold
+        stays, resets nothing, and goes when somebody resets."""
+        with self._lock:
+            if any(_exceeds(self._running, pair.read()) for pair in self._read):
+                self.retired = True
+            else:
+                self.remove()
 
     def shown(self, pair: _Pair) -> Any:
         """The statistics as they would be if we had never reset anything."""
@@ -256,9 +272,12 @@ class PeakFold:
     def restart(self, pair: _Pair) -> Any:
         """Somebody else resets: our open scopes are told what would be lost."""
         with self._lock:
-            self._told(self._pairs[0].read())
+            if not self.retired:
+                self._told(self._pairs[0].read())
             result = pair.reset()
             self._running.clear()
+            if self.retired:
+                self.remove()
             return result
 
 
@@ -303,6 +322,7 @@ class _Pair:
                 return action(fold, self)
             return original(device, *args, **kwargs)
 
+        stand_in.probe_fold = fold  # type: ignore[attr-defined]  # a later fold finds a retired one by it
         return stand_in
 
 
@@ -328,6 +348,23 @@ def _recall(running: Mapping[Any, Any], statistics: Mapping[Any, Any]) -> None:
             _recall(past, value)
         elif past is not None and past > value.get("peak", past):
             value["peak"] = past
+
+
+def _exceeds(running: Mapping[Any, Any], statistics: Mapping[Any, Any]) -> bool:
+    """Whether a running maximum is above its peak in the statistics."""
+    shown = copy.deepcopy(dict(statistics))
+    _recall(running, shown)
+    return shown != statistics
+
+
+def _inherit(where: Iterable[Statistics]) -> dict[Any, Any]:
+    """The running maximum of a retired fold that is still in place; it is taken out."""
+    running: dict[Any, Any] = {}
+    for one in where:
+        fold = getattr(getattr(one.namespace, one.read), "probe_fold", None)
+        if fold is not None and fold.retired:
+            running |= fold.remove()
+    return running
 
 
 def _paths(statistics: Mapping[Any, Any], above: Path = ()) -> Iterator[Path]:

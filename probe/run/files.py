@@ -45,7 +45,7 @@ class RunFiles:
         """See :func:`probe.run.layout.read_info`."""
         return info_at(self.system, self.root, self.shown)
 
-    def list(self) -> tuple[set[Segment], dict[Segment, Parts]]:
+    def look(self) -> tuple[set[Segment], dict[Segment, Parts]]:
         """The segments that are JSONL files, and the parts.
 
         In this order: a segment that isn't among the first any more has all its parts by then.

@@ -46,7 +46,7 @@ class Follower:
         """
         rows: list[Row] = []
         for _ in range(TRIES):
-            segments, parts = self._files.list()
+            segments, parts = self._files.look()
             missed = False
             for segment in sorted((segments | parts.keys()) - self._done):
                 try:

@@ -13,8 +13,7 @@ field               column                          a missing value (None in the
 ``list[...]``       ``object`` of list              can't be
 ==================  ==============================  ==========================================
 
-To see a ``Float64`` column as plain floats, with both kinds as NaN: ``column.to_numpy(float,
-na_value=math.nan)``.
+A ``Float64`` column as plain floats, with both kinds as NaN: ``column.to_numpy(float, na_value=math.nan)``.
 """
 
 from __future__ import annotations
@@ -37,9 +36,7 @@ def table_frame(found: pyarrow.Table, columns: tuple[Column, ...]) -> pandas.Dat
 
 
 def query_frame(found: pyarrow.Table) -> pandas.DataFrame:
-    """``found`` with the dtypes above; a column of a query is taken as optional where it has a missing
-    value.
-    """
+    """``found`` with the dtypes above; a column of a query is optional where it has a missing value."""
     import pandas as pd
 
     series = [_series(_narrowed(column), column.null_count > 0) for column in found.columns]

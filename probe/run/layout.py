@@ -5,13 +5,12 @@
     runs/<project>/<experiment>/
       run.json                              RunInfo; written once, by whichever rank is first
       rank-00000.jsonl                      segment 0 of rank 0: append-only, one writer
-      rank-00000.1.jsonl                    its next segment: after a roll-over, a restart, or a second
-      process parts/<table>-rank00000-0.parquet     what segment 0 held, once it has been rolled over
+      rank-00000.1.jsonl                    its next segment: after a roll-over or a restart
+      parts/<table>-rank00000-0.parquet     what segment 0 held, once it has been rolled over
       *.tmp                                 being written; ignored by every reader
 
 A segment is either a JSONL file or the parts of the same (rank, segment). While both are there, the JSONL
-file is the
-truth: deleting it is the commit of a roll-over.
+file is the truth: deleting it is the commit of a roll-over.
 """
 
 from __future__ import annotations

@@ -276,7 +276,7 @@ def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
 def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:
     """Turn a finished JSONL segment into Parquet parts. A generator, so that the caller can do its other
     work in
-    between: it yields after every few milliseconds of work, and has done nothing that counts until it ends.
+    between: it yields every few dozen milliseconds, and has done nothing that counts until it ends.
 
     The parts are written aside, synced and renamed; then the JSONL file is deleted, which is the commit.
     Killed at any moment it leaves either the JSONL file, which wins over parts of its segment, or all of the

@@ -172,7 +172,7 @@ class Run:
     @property
     def ranks(self) -> list[int]:
         """The ranks that have written anything, as the files say now."""
-        segments, parts = self._files.list()
+        segments, parts = self._files.look()
         return sorted({segment.rank for segment in segments | parts.keys()})
 
     @property

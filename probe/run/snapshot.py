@@ -68,7 +68,7 @@ class Snapshot:
                     ) from error
 
     def _look(self) -> None:
-        segments, parts = self._files.list()
+        segments, parts = self._files.look()
         tails = {segment: self._tail(segment) for segment in sorted(segments)}
         # Empty and with parts: a process took the number of a segment that has just become parts, and will
         # see so.
@@ -170,7 +170,8 @@ def query(snapshot: Snapshot, text: str, parameters: object) -> pandas.DataFrame
 
     from probe.run.frames import query_frame
 
-    with duckdb.connect(":memory:", config={"python_enable_replacements": False}) as database:
+    database: Any = duckdb.connect(":memory:", config={"python_enable_replacements": False})
+    with database:
         database.execute("set enable_external_access=false; set enable_progress_bar=false")
         database.execute("set lock_configuration=true")
         for table in TABLES:

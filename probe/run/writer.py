@@ -130,9 +130,9 @@ class RunWriter:
             item: a row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here.
                 None and anything put after :meth:`close` are ignored.
         """
-        if self._off:
+        if self._off and threading.current_thread() is not self._thread:  # its last rounds may still put
             return
-        known = _KINDS.get(type(item))
+        known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
         if known is not None:
             self._queue.add(known[0], known[1], (item, scope, time_ns))
         elif isinstance(item, Row):  # of a type that records doesn't list; that it can't be written is told
@@ -364,7 +364,9 @@ class RunWriter:
             self._advance_roll_over()
         self._round(last=True)  # what the above had to tell
         self._file.close()
-        if self._file.segment is not None and not self._file.waiting:
+        if self._file.waiting:
+            _log.error("the last rows could not be written to %s and are lost", self.directory)
+        elif self._file.segment is not None:
             self._rolling = roll_over(self.directory, self._file.segment)
             while self._rolling is not None:
                 self._step_roll_over(self._rolling)

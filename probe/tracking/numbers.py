@@ -44,7 +44,7 @@ class Snapshot:
     __slots__ = ("transfer", "values", "waiting")
 
     def __init__(self, data: Mapping[str, Any], start: StartTransfer) -> None:
-        self.values: dict[str, Any] = dict(data)
+        self.values: dict[Any, Any] = dict(data)
         self.transfer: Transfer | None = None
         self.waiting: list[str] = []
         on_device: list[torch.Tensor] = []
@@ -74,6 +74,12 @@ class Snapshot:
             return self.transfer is None or self.transfer.ready()
         except Exception:  # a failed device; reading will say what it was
             return True
+
+    def abandon(self) -> None:
+        """Stop waiting for what is under way from a device."""
+        if self.transfer is not None:
+            self.transfer = None
+            self.values.update(dict.fromkeys(self.waiting, Unusable("it had not arrived from its device in time")))
 
     def floats(self) -> tuple[dict[str, float], dict[str, str]]:
         """The numbers, and why the rest are none, each by name."""

@@ -115,6 +115,7 @@ class Stream:
         self._converting = False
         self._turn = 0
         self._exit_code: int | None = None  # set once the stream is closing
+        self._patient_until = 0.0  # while closing: how long values may take to arrive from a device
         self._start_thread()
 
     # ------------------------------------------------------------------------------------------ on any thread
@@ -159,6 +160,7 @@ class Stream:
         deadline = time.monotonic() + timeout_s
         with self._change:
             self._exit_code = exit_code
+            self._patient_until = deadline - timeout_s / 2
             self._stall_s = min(self._stall_s, timeout_s / 2)
             for lane in self._lanes:
                 lane.retry_at = 0.0

@@ -300,6 +300,27 @@ def test_close_puts_back_exactly_what_was_there():
     assert vars(device.namespace) == originals
 
 
+def test_what_others_read_keeps_its_meaning_after_close():
+    device = FakeDevice()
+    originals = dict(vars(device.namespace))
+    heard, subscription = watched(device, "nested")
+    with subscription, scope("phase", "one"):
+        device.allocate(90).free()
+    heard.recorder.close()
+    device.allocate(20).free()
+    assert device.max_memory_allocated() == 90
+    again, subscription = watched(device, "nested")
+    with subscription, scope("phase", "two"):
+        device.allocate(30).free()
+    assert again.leaves()["two"].peak_allocated_bytes == 30
+    again.recorder.close()
+    assert device.max_memory_allocated() == 90
+    device.reset_peak_memory_stats()
+    assert vars(device.namespace) == originals
+    device.allocate(10).free()
+    assert device.max_memory_allocated() == 10
+
+
 def test_observe_replaces_and_resets_nothing():
     device = FakeDevice()
     originals = dict(vars(device.namespace))

@@ -1,0 +1,95 @@
+"""The job: one process for each rank, all of which end when one dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import ProcessException
+
+from probe.demo.data import read_problems, write_problems
+from probe.demo.settings import Settings
+from probe.demo.trainer import Metrics, Trainer
+from probe.errors import PeerError
+from probe.session import start
+
+#: How long a rank waits for the others before it gives up, seconds.
+PATIENCE_S = 120
+
+
+def launch(
+    settings: Settings,
+    directory: Path,
+    *,
+    ranks: int,
+    track: list[str],
+    on_step: Callable[[int, Metrics], None] = lambda step, metrics: None,
+) -> dict[str, str]:
+    """Train on ``ranks`` processes and record to the run ``directory``.
+
+    Args:
+        track: names of tracking backends. on_step: see :meth:`Trainer.train`; called in this process.
+
+    Returns:
+        Where each backend has put its data.
+
+    Raises:
+        PeerError: a rank failed or was killed; the others have been ended, too.
+    """
+    problems = write_problems(directory / "problems.parquet", rows=settings.problems, seed=settings.seed)
+    meeting = directory / f"meeting-{time.time_ns()}"
+    news = mp.get_context("spawn").SimpleQueue()
+    job = mp.start_processes(
+        work, (ranks, settings, problems, meeting, track, news), nprocs=ranks, join=False, start_method="spawn"
+    )
+    locations: dict[str, str] = {}
+    try:
+        while not job.join(timeout=0.1):
+            listen(news, locations, on_step)
+        listen(news, locations, on_step)
+    except ProcessException as error:
+        raise PeerError(f"rank {error.error_index} of {ranks} failed, so the demo ends: {error}") from error
+    finally:
+        for process in job.processes:
+            process.kill()
+            process.join()
+        news.close()
+        meeting.unlink(missing_ok=True)
+    return locations
+
+
+def listen(news: Any, locations: dict[str, str], on_step: Callable[[int, Metrics], None]) -> None:
+    """Hear what rank 0 has told so far."""
+    while not news.empty():
+        kind, *what = news.get()
+        if kind == "step":
+            on_step(*what)
+        else:
+            locations.update(*what)
+
+
+def work(
+    rank: int, ranks: int, settings: Settings, problems: Path, meeting: Path, track: list[str], news: Any
+) -> None:
+    """What one rank does, from joining the others to leaving them."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=timedelta(seconds=PATIENCE_S)
+    )
+    try:
+        with start("demo", run_dir=problems.parent, track=track, config=asdict(settings)) as session:
+            trainer = Trainer(settings, read_problems(problems, "train"), session)
+            if rank == 0:
+                news.put(("locations", session.tracking.locations if session.tracking else {}))
+                trainer.train(lambda step, metrics: news.put(("step", step, metrics)))
+            else:
+                trainer.train()
+    finally:
+        dist.destroy_process_group()

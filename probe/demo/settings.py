@@ -1,0 +1,28 @@
+"""Every knob of the demo, in one place; kept with the run as its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from probe.demo.data import ANSWER_WIDTH, PROMPT_WIDTH
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Counts are per rank where the name says so, and of the whole job otherwise."""
+
+    steps: int = 100
+    seed: int = 0
+    problems: int = 400  #: rows of the parquet file
+    warmup_steps: int = 120  #: supervised, before the first step: enough to be right now and then
+    prompts_per_rank: int = 32
+    group_size: int = 8  #: responses to each prompt
+    mini_batch_per_rank: int = 64  #: responses behind one optimizer step
+    epochs: int = 2  #: passes over the responses of a step; from the second update on, clipping matters
+    max_tokens: int = 400  #: cap of a micro-batch
+    prompt_width: int = PROMPT_WIDTH
+    response_width: int = ANSWER_WIDTH + 1  #: one more for the end token
+    learning_rate: float = 4e-4
+    warmup_learning_rate: float = 2e-3
+    clip: float = 0.2  #: of the policy ratio
+    largest_gradient: float = 1.0  #: norm above which the gradient is scaled down

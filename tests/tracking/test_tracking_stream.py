@@ -1,0 +1,267 @@
+"""The queue and its thread, with small real backends that record, raise or hang."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from probe.tracking import stream as stream_module
+from probe.tracking.numbers import Snapshot
+from probe.tracking.reports import Reports
+from probe.tracking.stream import Entry, Stream
+
+
+class Recording:
+    def __init__(self):
+        self.calls = []
+        self.exit_codes = []
+        self.flushed = 0
+
+    def log(self, values, step):
+        self.calls.append((step, dict(values)))
+
+    def flush(self):
+        self.flushed += 1
+
+    def close(self, exit_code):
+        self.exit_codes.append(exit_code)
+
+
+class Failing(Recording):
+    """Raises ``error`` in the first ``times`` calls."""
+
+    def __init__(self, error, times=10**9):
+        super().__init__()
+        self.error = error
+        self.times = times
+
+    def log(self, values, step):
+        if self.times > 0:
+            self.times -= 1
+            raise self.error
+        super().log(values, step)
+
+
+class Hanging(Recording):
+    def __init__(self):
+        super().__init__()
+        self.inside = threading.Event()
+        self.let_go = threading.Event()
+
+    def log(self, values, step):
+        self.inside.set()
+        assert self.let_go.wait(60)
+        super().log(values, step)
+
+
+@pytest.fixture
+def incidents():
+    return []
+
+
+@pytest.fixture
+def opened(incidents):
+    before = set(threading.enumerate())
+    streams = []
+
+    def make(capacity=100, stall_s=30.0, **backends):
+        reports = Reports(incidents.append)
+        streams.append(Stream(backends, reports, capacity=capacity, stall_s=stall_s))
+        streams[-1].reports = reports
+        return streams[-1]
+
+    yield make
+    for one in streams:
+        one.close(0, 10.0)
+    deadline = time.monotonic() + 10
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - before
+
+
+def put(stream, step, names=None, transfer=None, **values):
+    snapshot = Snapshot(values, lambda tensors: transfer)
+    stream.put(Entry(snapshot, step, time.time_ns(), names))
+
+
+def wait_for(condition, timeout=10.0):
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, "it didn't happen"
+        time.sleep(0.005)
+
+
+def test_all_arrives_in_order_and_the_thread_ends(opened):
+    one, two = Recording(), Recording()
+    stream = opened(one=one, two=two)
+    for step in range(50):
+        put(stream, step, x=float(step))
+    assert stream.flush(10)
+    assert one.calls == two.calls == [(step, {"x": float(step)}) for step in range(50)]
+    assert (one.flushed, two.flushed) == (1, 1)
+    put(stream, 50, x=50.0)
+    assert stream.close(3, 10)
+    assert one.calls[-1] == (50, {"x": 50.0})
+    assert one.exit_codes == two.exit_codes == [3]
+
+
+def test_a_filter_reaches_only_its_backends(opened):
+    one, two = Recording(), Recording()
+    stream = opened(one=one, two=two)
+    put(stream, 1, names=frozenset({"two"}), x=1.0)
+    assert stream.flush(10)
+    assert (one.calls, two.calls) == ([], [(1, {"x": 1.0})])
+
+
+def test_a_failing_backend_is_told_once_and_loses_nothing_when_it_comes_back(opened, incidents):
+    bad, good = Failing(ConnectionError("down"), times=3), Recording()
+    stream = opened(bad=bad, good=good)
+    for step in range(5):
+        put(stream, step, x=1.0)
+    assert stream.flush(20)
+    assert [step for step, _ in bad.calls] == [step for step, _ in good.calls] == [0, 1, 2, 3, 4]
+    assert [(one.kind, one.where) for one in incidents] == [("backend", "bad")]
+    assert "step 0" in incidents[0].message
+    assert "down" in incidents[0].message
+    assert "ConnectionError" in incidents[0].traceback
+    stream.reports.close()
+    assert [one.count for one in incidents] == [1, 2]
+
+
+def test_values_that_a_backend_refuses_are_given_up_and_counted(opened, incidents, monkeypatch):
+    monkeypatch.setattr(stream_module, "BACK_OFF_S", (0.001, 0.01))
+    bad = Failing(ValueError("I don't like it"), times=stream_module.ATTEMPTS)
+    stream = opened(bad=bad)
+    put(stream, 0, x=1.0)
+    put(stream, 1, x=2.0)
+    assert stream.flush(20)
+    assert bad.calls == [(1, {"x": 2.0})]
+    assert [one.count for one in incidents if "given up" in one.message] == [1]
+
+
+def test_a_dead_backend_is_still_closed_and_does_not_hold_up_the_end(opened, incidents):
+    bad, good = Failing(RuntimeError("dead")), Recording()
+    stream = opened(bad=bad, good=good)
+    for step in range(20):
+        put(stream, step, x=1.0)
+    assert stream.close(1, 30)
+    assert len(good.calls) == 20
+    assert bad.exit_codes == good.exit_codes == [1]
+    assert sum(one.count for one in incidents if "given up" in one.message) == 20
+
+
+def test_system_exit_from_a_backend_is_its_own_affair(opened):
+    bad, good = Failing(SystemExit(1), times=1), Recording()
+    stream = opened(bad=bad, good=good)
+    put(stream, 0, x=1.0)
+    assert stream.flush(10)
+    assert bad.calls == good.calls == [(0, {"x": 1.0})]
+
+
+def test_a_hanging_backend_leaves_the_others_alone(opened, incidents):
+    stuck, good = Hanging(), Recording()
+    stream = opened(stall_s=0.1, stuck=stuck, good=good)
+    put(stream, 0, x=1.0)
+    assert stuck.inside.wait(10)
+    time.sleep(0.15)
+    put(stream, 1, x=2.0)
+    wait_for(lambda: [step for step, _ in good.calls] == [0, 1])
+    assert [(one.where, one.kind) for one in incidents] == [("stuck", "backend")]
+    stuck.let_go.set()
+    assert stream.flush(10)
+    assert [step for step, _ in stuck.calls] == [0, 1]
+
+
+def test_a_backend_that_never_comes_back_meets_the_deadline(opened, incidents):
+    stuck, good = Hanging(), Recording()
+    stream = opened(stuck=stuck, good=good)
+    put(stream, 0, x=1.0)
+    assert stuck.inside.wait(10)
+    put(stream, 1, x=1.0)
+    begin = time.monotonic()
+    assert not stream.close(0, 1.0)
+    assert time.monotonic() - begin < 10
+    assert good.exit_codes == [0]
+    assert len(good.calls) == 2
+    assert any("1 calls were not sent" in one.message for one in incidents)
+    stuck.let_go.set()
+
+
+def test_a_full_queue_drops_the_oldest_and_says_so(opened, incidents):
+    stuck = Hanging()
+    stream = opened(capacity=3, stuck=stuck)
+    put(stream, 0, x=1.0)
+    assert stuck.inside.wait(10)
+    for step in range(1, 9):
+        put(stream, step, x=1.0)
+    stuck.let_go.set()
+    assert stream.flush(10)
+    steps = [step for step, _ in stuck.calls]
+    assert steps[0] == 0
+    assert steps[-3:] == [6, 7, 8]
+    stream.reports.close()
+    assert sum(one.count for one in incidents if one.kind == "dropped_rows") == 9 - len(steps)
+
+
+def test_values_under_way_are_waited_for_in_order(opened):
+    import torch
+
+    class Arriving:
+        arrived = False
+
+        def ready(self):
+            return self.arrived
+
+        def read(self):
+            return [0.5]
+
+    transfer, good = Arriving(), Recording()
+    stream = opened(good=good)
+    put(stream, 0, transfer=transfer, x=torch.empty((), device="meta"))
+    put(stream, 1, x=1.0)
+    assert not stream.flush(0.1)
+    assert good.calls == []
+    transfer.arrived = True
+    assert stream.flush(10)
+    assert good.calls == [(0, {"x": 0.5}), (1, {"x": 1.0})]
+
+
+def test_values_that_never_arrive_do_not_hold_up_the_end(opened, incidents):
+    import torch
+
+    class Never:
+        def ready(self):
+            return False
+
+        def read(self):
+            raise AssertionError("read before it was ready")
+
+    good = Recording()
+    stream = opened(good=good)
+    put(stream, 0, transfer=Never(), x=torch.empty((), device="meta"))
+    put(stream, 1, x=1.0)
+    assert stream.close(0, 0.6)
+    assert (good.calls, good.exit_codes) == ([(1, {"x": 1.0})], [0])
+    assert [(one.kind, "not arrived" in one.message) for one in incidents] == [("value", True)]
+
+
+def test_a_step_that_goes_back_is_told_once_and_sent(opened, incidents):
+    good = Recording()
+    stream = opened(good=good)
+    for step, name in ((5, "a"), (4, "b"), (4, "a"), (3, "a")):
+        put(stream, step, **{name: 1.0})
+    assert stream.flush(10)
+    assert len(good.calls) == 4
+    assert [(one.kind, one.count) for one in incidents] == [("step", 1)]
+    assert "'a' goes back from step 5 to 4" in incidents[0].message
+
+
+def test_an_on_incident_that_raises_harms_nothing():
+    def refuse(incident):
+        raise RuntimeError("no")
+
+    stream = Stream({"bad": Failing(RuntimeError("x"), 1)}, Reports(refuse))
+    put(stream, 0, x=1.0)
+    assert stream.close(0, 10)
