@@ -1,11 +1,13 @@
 """The dashboards: which panels there are, read from ``dashboards/*.yaml``, and each panel drawn from a run.
 
-A panel is data: words, the analysis that gives its frame, the figure that draws it, the tables it needs and the
-metric keys that show the same in a tracking backend. The notebook, the report, TensorBoard and MLflow all read these.
+A panel is data: words, the analysis that gives its frame, the figure that draws it, the tables it needs and
+the metric keys that show the same in a tracking backend. The notebook, the report, TensorBoard and MLflow
+all read these.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -46,10 +48,12 @@ class Panel:
     Attributes:
         id: unique over all dashboards. title, about: words.
         analysis: dotted path of ``(run, **choice) → frame``. figure: of ``(frame, *, theme) → Figure``.
-        choices: dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments of the
-            analysis; the first row is what is shown without a choice. choose: what is chosen, for a person.
+        choices: dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments
+            of the analysis; the first row is what is shown without a choice. choose: what is chosen, for a
+            person.
         table: dotted path of the frame to show as a table, when it isn't the figure's own.
-        columns: of that table. unfolded: whether a page shows the table at once. tables: of the run that are read. keys: metric keys that show the same.
+        columns: of that table. unfolded: whether a page shows the table at once. tables: of the run that
+        are read. keys: metric keys that show the same.
     """
 
     id: str
@@ -79,12 +83,17 @@ class Panel:
         """
         figure: go.Figure = _load(self.figure)(self.frame(run, **choice), theme=theme)
         if titled:
-            figure.update_layout(title={"text": self.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}})
-            figure.update_layout(title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38)
+            figure.update_layout(
+                title={"text": self.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}}
+            )
+            figure.update_layout(
+                title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38
+            )
         return figure
 
     def options(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
-        """What can be chosen: a label and the arguments of :meth:`draw`; the default first, empty without choices."""
+        """What can be chosen: a label and the arguments of :meth:`draw`; the default first, empty without
+        choices."""
         if self.choices is None:
             return []
         frame = _load(self.choices)(run)
@@ -154,7 +163,9 @@ def parse(name: str, text: str) -> Dashboard:
     except yaml.YAMLError as error:
         raise InputError(f"dashboard {name!r}: not YAML: {error}") from error
     _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")
-    panels = tuple(_panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"]))
+    panels = tuple(
+        _panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"])
+    )
     return Dashboard(name, data["title"], data["about"], panels)
 
 
@@ -166,7 +177,14 @@ _REQUIRED: Final[Mapping[str, type]] = {
     "figure": str,
     "tables": list,
 }
-_OPTIONAL: Final = {"columns": list, "keys": list, "choices": str, "choose": str, "table": str, "unfolded": bool}
+_OPTIONAL: Final = {
+    "columns": list,
+    "keys": list,
+    "choices": str,
+    "choose": str,
+    "table": str,
+    "unfolded": bool,
+}
 
 
 def _panel(data: Any, where: str) -> Panel:
@@ -179,7 +197,12 @@ def _panel(data: Any, where: str) -> Panel:
     for table in data["tables"]:
         if table not in TABLES:
             raise UnknownNameError.of(f"{where}: tables", table, TABLES)
-    for name, room in (("analysis", "analysis"), ("figure", "figures"), ("choices", "analysis"), ("table", "analysis")):
+    for name, room in (
+        ("analysis", "analysis"),
+        ("figure", "figures"),
+        ("choices", "analysis"),
+        ("table", "analysis"),
+    ):
         if name in data and not data[name].startswith(f"probe.{room}."):
             raise InputError(f"{where}: {name}: got {data[name]!r}, expected a path in probe.{room}")
     lists = {name: tuple(data.get(name, ())) for name in ("tables", "columns", "keys")}
@@ -191,7 +214,9 @@ def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: 
         raise InputError(f"{where}: got {data!r}, expected a mapping")
     unknown = sorted(map(str, set(data) - set(required) - optional))
     if unknown:
-        raise InputError(f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted({*required, *optional}))}")
+        raise InputError(
+            f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted({*required, *optional}))}"
+        )
     for name, kind in required.items():
         if not isinstance(data.get(name), kind):
             raise InputError(f"{where}: {name}: got {data.get(name)!r}, expected a {kind.__name__}")
@@ -205,7 +230,9 @@ def _source(name: str) -> Traversable | Path:
     beside = Path(__file__).resolve().parent.parent / "dashboards" / f"{name}.yaml"
     if beside.is_file():
         return beside
-    raise MissingKeyError(f"dashboard {name!r}: neither {packed} nor {beside} is there; install probe-rl again")
+    raise MissingKeyError(
+        f"dashboard {name!r}: neither {packed} nor {beside} is there; install probe-rl again"
+    )
 
 
 def _load(path: str) -> Callable[..., Any]:
@@ -218,13 +245,14 @@ def _load(path: str) -> Callable[..., Any]:
 
 
 def _arguments(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Cells as plain Python values: a whole number that became a float or a numpy scalar, a missing one as None."""
+    """Cells as plain Python values: a whole number that became a float or a numpy scalar, a missing one as
+    None."""
     return {str(name): _plain(value) for name, value in row.items()}
 
 
 def _plain(value: Any) -> Any:
-    if value is None or value != value or type(value).__name__ == "NAType":
-        return None
     if hasattr(value, "item"):
         value = value.item()
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None if math.isnan(value) else value
+    return None if type(value).__name__ == "NAType" else value

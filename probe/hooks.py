@@ -76,10 +76,10 @@ class Scope:
             role = parent.role if role is None else role
             phase = parent.phase if phase is None else phase
             micro_batch = parent.micro_batch if micro_batch is None else micro_batch
-        self.step = step
-        self.role = role
-        self.phase = phase
-        self.micro_batch = micro_batch
+        self.step: int | None = step
+        self.role: str | None = role
+        self.phase: str | None = phase
+        self.micro_batch: int | None = micro_batch
 
     def __repr__(self) -> str:
         return f"Scope({self.path!r}, step={self.step}, role={self.role!r}, micro_batch={self.micro_batch})"
@@ -328,7 +328,9 @@ def _attach(where: Point) -> None:
 
 
 #: Entering and leaving a :class:`scope`. Carries the scope itself and its ``values``.
-SCOPE: Final = point("scope", "a scope (step, phase, watch, micro-batch) is entered and left; carries its values")
+SCOPE: Final = point(
+    "scope", "a scope (step, phase, watch, micro-batch) is entered and left; carries its values"
+)
 
 
 class Subscription:
@@ -522,9 +524,9 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
     """
 
     def __init__(self, role: str | None = None, *, phase: str | None = None, name: str | None = None) -> None:
-        self.role = role
-        self.phase = phase
-        self.name = name
+        self.role: str | None = role
+        self.phase: str | None = phase
+        self.name: str | None = name
 
     def _scope(self, name: str) -> scope:
         inherited = self.phase is None and _current.get().phase is not None
@@ -548,7 +550,9 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
         if isinstance(function, staticmethod | classmethod):
             return cast("Callable[P, R]", type(function)(self(function.__func__)))
         if not callable(function) or inspect.isclass(function):
-            raise InputTypeError(f"watch: got {function!r}, expected a function, method or coroutine function")
+            raise InputTypeError(
+                f"watch: got {function!r}, expected a function, method or coroutine function"
+            )
         name = self.name or getattr(function, "__name__", type(function).__name__)
         make = functools.partial(self._scope, name)
         return functools.wraps(function)(cast("Callable[P, R]", _wrapper(function, make)))
@@ -577,7 +581,6 @@ def _wrapper(function: Callable[..., Any], make: Callable[[], scope]) -> Callabl
 
         return run_async
     if inspect.isasyncgenfunction(function):
-
         return _async_generator(function, make)
     if inspect.isgeneratorfunction(function):
 

@@ -1,8 +1,8 @@
 """report.html: one run as one file that opens anywhere, with no network and no kernel.
 
-Everything is inside: the words and tables as plain HTML, which are readable without a script, and the figures as
-plotly JSON beside one packed copy of plotly.js. Text that came from a user is escaped wherever it goes; the page's own
-policy forbids every script but its own.
+Everything is inside: the words and tables as plain HTML, which are readable without a script, and the
+figures as plotly JSON beside one packed copy of plotly.js. Text that came from a user is escaped wherever
+it goes; the page's own policy forbids every script but its own.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pandas as pd
 import plotly.io
@@ -27,7 +27,7 @@ from plotly.offline import get_plotlyjs
 from probe.analysis import overview, words
 from probe.analysis.findings import findings
 from probe.dashboards import Dashboard, Panel, dashboards
-from probe.errors import RunError
+from probe.errors import InputError, RunError
 from probe.figures import theme as look
 from probe.run.reader import Run
 
@@ -42,18 +42,21 @@ def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str]
     """Write the report of ``run``.
 
     Args:
-        run: a reader, or the run directory. path: of the file; None writes ``report.html`` into the run directory.
+        run: a reader, or the run directory. path: of the file; None writes ``report.html`` into the run
+        directory.
 
     Returns:
         The absolute path of the file, which is complete: it is written aside and renamed.
 
     Raises:
-        RunError: the file can't be written.
+        InputError: no path was given, and the run is at a URL. RunError: the file can't be written.
     """
     if not isinstance(run, Run):
         with Run(run) as opened:
             return write_report(opened, path)
-    target = Path(Path(str(run.path)) / "report.html" if path is None else path).expanduser().absolute()
+    if path is None and "://" in str(run.path):
+        raise InputError(f"path: got None for the run at {run.path}, expected the local file to write")
+    target = Path(Path(run.path) / "report.html" if path is None else path).expanduser().absolute()
     aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         # A lone surrogate, as a broken file name may bring, has no UTF-8.
@@ -67,6 +70,7 @@ def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str]
 
 def report_html(run: Run) -> str:
     """The report of ``run`` as one HTML document."""
+    run = cast("Run", _Once(run))
     drawn = {panel.id: _draw(panel, run) for board in dashboards() for panel in board.panels}
     body = "\n".join(
         [
@@ -79,11 +83,32 @@ def report_html(run: Run) -> str:
             _footer(run),
         ]
     )
-    data = {panel: [{"label": o.label, "figure": o.figure} for o in d.options] for panel, d in drawn.items() if d.options}
+    data = {
+        panel: [{"label": o.label, "figure": o.figure} for o in d.options]
+        for panel, d in drawn.items()
+        if d.options
+    }
     return _page(_title(run), body, data)
 
 
-# ------------------------------------------------------------------------------------------------------ the figures
+class _Once:
+    """A run that answers each question once: findings, tiles and panels ask much the same."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._answers: dict[str, pd.DataFrame] = {}
+
+    def sql(self, query: str) -> pd.DataFrame:
+        if query not in self._answers:
+            self._answers[query] = self._run.sql(query)
+        return self._answers[query].copy()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._run, name)
+
+
+# ------------------------------------------------------------------------------------------------------ the
+# figures
 
 
 @dataclass(frozen=True)
@@ -133,7 +158,8 @@ def _plotly_packed() -> str:
     return base64.b64encode(gzip.compress(get_plotlyjs().encode(), mtime=0)).decode("ascii")
 
 
-# ---------------------------------------------------------------------------------------------------------- the page
+# ----------------------------------------------------------------------------------------------------------
+# the page
 
 
 def _page(title: str, body: str, data: dict[str, Any]) -> str:
@@ -177,7 +203,7 @@ def _static(name: str) -> str:
 
 
 def _title(run: Run) -> str:
-    return f"{_text(run.info.project)} · {_text(run.info.experiment or Path(str(run.path)).name)} · probe"
+    return f"{_text(run.info.project)} · {_text(run.info.experiment or Path(run.path).name)} · probe"
 
 
 def _text(value: Any) -> str:
@@ -186,18 +212,20 @@ def _text(value: Any) -> str:
 
 def _header(run: Run) -> str:
     facts = "".join(
-        f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>" for name, value in _facts(run) if value not in (None, "")
+        f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>"
+        for name, value in _facts(run)
+        if value not in (None, "")
     )
     rss = ""
     if _source(run) == "process_rss":
         rss = (
-            '<p class="remark">No accelerator was used: memory in this report means the resident set (RSS) of each'
-            " process, not the memory of a device.</p>"
+            '<p class="remark">No accelerator was used: memory in this report means the resident set (RSS)'
+            " of each process, not the memory of a device.</p>"
         )
     links = "".join(f'<a href="#{board.name}">{_text(board.title)}</a>' for board in dashboards())
     return f"""<header>
 <p class="brand">probe <span>run report</span></p>
-<h1>{_text(run.info.project)} <span>{_text(run.info.experiment or Path(str(run.path)).name)}</span></h1>
+<h1>{_text(run.info.project)} <span>{_text(run.info.experiment or Path(run.path).name)}</span></h1>
 <dl class="facts">{facts}</dl>
 {rss}
 <nav aria-label="Sections"><a href="#findings">Findings</a>{links}</nav>
@@ -207,7 +235,7 @@ def _header(run: Run) -> str:
 def _facts(run: Run) -> Iterator[tuple[str, Any]]:
     processes = run.processes
     yield "Host", ", ".join(sorted(set(processes["host"]))[:4]) if len(processes) else run.info.host
-    devices = processes[["device", "device_name"]].drop_duplicates().to_dict("records") if len(processes) else []
+    devices = words.rows(processes[["device", "device_name"]].drop_duplicates()) if len(processes) else []
     yield "Device", ", ".join(dict.fromkeys(_device(row) for row in devices[:4]))
     yield "Ranks", _ranks(run, processes)
     extent = _extent(run)
@@ -252,12 +280,13 @@ def _source(run: Run) -> str | None:
 
 def _footer(run: Run) -> str:
     return (
-        f'<footer><p>Every number here comes from the rows in <code>{_text(run.path)}</code>.'
+        f"<footer><p>Every number here comes from the rows in <code>{_text(run.path)}</code>."
         " Times are host times. GiB means 1024³ bytes.</p></footer>"
     )
 
 
-# ------------------------------------------------------------------------------------------------- tiles and findings
+# ------------------------------------------------------------------------------------------------- tiles
+# and findings
 
 
 def _tiles(numbers: pd.DataFrame) -> str:
@@ -265,7 +294,7 @@ def _tiles(numbers: pd.DataFrame) -> str:
         f'<li><p class="name">{_text(row["title"])}</p><p class="value">{_text(row["text"])}</p>'
         f'<p class="note">{_text(row["note"])}</p>{_spark(row["history"])}'
         f'<p class="about">{_text(row["about"])}</p></li>'
-        for row in numbers.to_dict("records")
+        for row in words.rows(numbers)
     )
     return f'<section aria-label="The run in numbers"><ul class="tiles">{tiles}</ul></section>'
 
@@ -280,11 +309,11 @@ def _spark(history: list[float], width: float = 120, height: float = 26) -> str:
     last = max(len(values) - 1, 1)
     points = " ".join(
         f"{x / last * (width - 4) + 2:.1f},{height - 3 - (y - low) / span * (height - 6):.1f}"
-        for x, y in kept.dropna().items()
+        for x, y in zip(kept.dropna().index.tolist(), kept.dropna().tolist(), strict=True)
     )
     return (
-        f'<svg class="spark" viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none" aria-hidden="true">'
-        f'<polyline points="{points}"/></svg>'
+        f'<svg class="spark" viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none"'
+        f' aria-hidden="true"><polyline points="{points}"/></svg>'
     )
 
 
@@ -292,23 +321,26 @@ def _findings(frame: pd.DataFrame) -> str:
     if frame.empty:
         rows = '<p class="missing">Nothing was recorded yet, so that nothing was found.</p>'
     else:
-        cells = "".join(_finding(row) for row in frame.to_dict("records"))
+        cells = "".join(_finding(row) for row in words.rows(frame))
         rows = (
-            '<table class="findings"><thead><tr><th scope="col">How bad</th><th scope="col">What was found</th>'
-            f'<th scope="col">What to do</th></tr></thead><tbody>{cells}</tbody></table>'
+            '<table class="findings"><thead><tr><th scope="col">How bad</th>'
+            '<th scope="col">What was found</th><th scope="col">What to do</th></tr></thead>'
+            f"<tbody>{cells}</tbody></table>"
         )
     return f'<section id="findings"><h2>What probe found</h2>{rows}</section>'
 
 
 def _finding(row: dict[Any, Any]) -> str:
     sign, label = _SEVERITY[row["severity"]]
+    advice = row["advice"][:1].upper() + row["advice"][1:]
     return (
         f'<tr class="{row["severity"]}"><th scope="row"><span aria-hidden="true">{sign}</span> {label}</th>'
-        f'<td>{_text(row["finding"])}</td><td><a href="#{_text(row["topic"])}">{_text(row["advice"][:1].upper() + row["advice"][1:])}</a></td></tr>'
+        f'<td>{_text(row["finding"])}</td><td><a href="#{_text(row["topic"])}">{_text(advice)}</a></td></tr>'
     )
 
 
-# ---------------------------------------------------------------------------------------------------------- panels
+# ----------------------------------------------------------------------------------------------------------
+# panels
 
 
 def _board(board: Dashboard, drawn: dict[str, _Drawn]) -> str:
@@ -320,12 +352,17 @@ def _board(board: Dashboard, drawn: dict[str, _Drawn]) -> str:
 
 
 def _panel(panel: Panel, drawn: _Drawn) -> str:
-    picture = f'<p class="missing">{_text(drawn.missing)}</p>' if drawn.missing is not None else _picture(panel, drawn)
+    picture = (
+        f'<p class="missing">{_text(drawn.missing)}</p>'
+        if drawn.missing is not None
+        else _picture(panel, drawn)
+    )
     return f"""<article class="panel" id="panel-{panel.id}">
 <h3>{_text(panel.title)}</h3>
 <p class="shows">{_text(panel.about.shows)}</p>
 {picture}
-<details><summary>How to read it, and what to do</summary><p>{_text(panel.about.read)}</p><p>{_text(panel.about.do)}</p></details>
+<details><summary>How to read it, and what to do</summary>
+<p>{_text(panel.about.read)}</p><p>{_text(panel.about.do)}</p></details>
 {_listing(drawn.listing, panel.unfolded)}
 </article>"""
 
@@ -340,8 +377,8 @@ def _picture(panel: Panel, drawn: _Drawn) -> str:
     if len(drawn.options) < 2:
         return chart
     options = "".join(f'<option value="{i}">{_text(o.label)}</option>' for i, o in enumerate(drawn.options))
-    choose = f'<label class="choose">{_text(panel.choose)} <select data-for="{panel.id}">{options}</select></label>'
-    return choose + chart
+    select = f'<select data-for="{panel.id}">{options}</select>'
+    return f'<label class="choose">{_text(panel.choose)} {select}</label>{chart}'
 
 
 def _listing(frame: pd.DataFrame, unfolded: bool) -> str:
@@ -350,23 +387,36 @@ def _listing(frame: pd.DataFrame, unfolded: bool) -> str:
     head = "".join(f'<th scope="col">{_text(_heading(str(name)))}</th>' for name in frame.columns)
     rows = "".join(
         "<tr>" + "".join(_cell(str(name), value) for name, value in row.items()) + "</tr>"
-        for row in frame.head(TABLE_ROWS).to_dict("records")
+        for row in words.rows(frame.head(TABLE_ROWS))
     )
     more = ""
     if len(frame) > TABLE_ROWS:
         more = f"<p class=note>The first {TABLE_ROWS} of {words.count(len(frame))} rows.</p>"
     return (
-        f'<details{" open" if unfolded else ""}><summary>As a table</summary><div class="scroll" tabindex="0" role="region" aria-label="Table">'
+        f"<details{' open' if unfolded else ''}><summary>As a table</summary>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="Table">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>{more}</details>"
     )
 
 
-_UNITS: Final = {"_bytes": words.size, "_s": words.seconds, "_ns": lambda value: words.seconds(value / 1e9)}
-_RATIOS: Final = {"over_ranks_ratio", "over_micro_batches_ratio", "lockstep_ratio", "share_ratio"}
+#: How a column is spelled, by the end of its name; the first that fits.
+_SPELLINGS: Final[dict[str, Callable[[Any], str]]] = {
+    "over_ranks_ratio": words.ratio,
+    "over_micro_batches_ratio": words.ratio,
+    "lockstep_ratio": words.ratio,
+    "share_ratio": words.ratio,
+    "_ratio": words.percent,
+    "bytes": words.size,
+    "_s": words.seconds,
+    "smallest": words.number,
+    "largest": words.number,
+    "last": words.number,
+    "_ms": words.number,
+}
 
 
 def _heading(name: str) -> str:
-    for suffix in ("_bytes", "_ratio", "_s", "_ns"):
+    for suffix in ("_bytes", "_ratio", "_s"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")
 
@@ -381,19 +431,9 @@ def _spelled(name: str, value: Any) -> str:
     """A cell's number with the unit that its column's name says."""
     if value is None or value is pd.NA:
         return words.UNKNOWN
-    if name in _RATIOS:
-        return words.ratio(value)
-    if name.endswith("_ratio"):
-        return words.percent(value)
-    if name == "bytes":
-        return words.size(value)
-    for suffix, spell in _UNITS.items():
-        if name.endswith(suffix):
-            return spell(value)
+    spell = next((one for suffix, one in _SPELLINGS.items() if name.endswith(suffix)), None)
+    if spell is not None:
+        return spell(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float) and name in ("smallest", "largest", "last", "value"):
-        return words.number(value)
-    if words.missing(value):
-        return words.UNKNOWN
-    return words.count(value) if float(value).is_integer() else words.number(value)
+    return words.count(value) if words.missing(value) or float(value).is_integer() else words.number(value)

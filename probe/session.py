@@ -22,7 +22,18 @@ from typing import Any, Final, Literal
 from probe import devices, recorders
 from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputError, SessionError
-from probe.hooks import Event, Listener, Scope, Subscription, current_scope, emit, point, scope, silenced, subscribe
+from probe.hooks import (
+    Event,
+    Listener,
+    Scope,
+    Subscription,
+    current_scope,
+    emit,
+    point,
+    scope,
+    silenced,
+    subscribe,
+)
 from probe.records import Incident, Process, Row, Scalar
 from probe.recorders.recorder import Recorder, Rows
 from probe.run.layout import create_run
@@ -71,7 +82,9 @@ class _Recording(Listener):
         self._session._spend(begin)
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
-        self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
+        self._session._incident(
+            "listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off
+        )
 
 
 class Session:
@@ -190,7 +203,13 @@ class Session:
         self._cost_ns[thread] = self._cost_ns.get(thread, 0) + time.perf_counter_ns() - begin_ns
 
     def _incident(
-        self, kind: str, where: str, message: str, error: BaseException | None, count: int = 1, off: bool = False
+        self,
+        kind: str,
+        where: str,
+        message: str,
+        error: BaseException | None,
+        count: int = 1,
+        off: bool = False,
     ) -> None:
         row = Incident(
             kind=kind,
@@ -288,7 +307,9 @@ def start(
         raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
     with _lock:
         if _current is not None:
-            raise SessionError(f"this process already records to {_current.directory}; close that session first")
+            raise SessionError(
+                f"this process already records to {_current.directory}; close that session first"
+            )
         rank, world_size = _rank(rank, world_size)
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
@@ -313,12 +334,12 @@ def current_session() -> Session | None:
 def _recorders(asked: Sequence[str | Recorder] | None, device: Any, peaks: str) -> list[Recorder]:
     options = {"memory": {"device": device, "peaks": peaks}}
     names = list(recorders.RECORDERS) if asked is None else asked
-    return [
-        recorders.load(one)(**options.get(one, {})) if isinstance(one, str) else one for one in names
-    ]
+    return [recorders.load(one)(**options.get(one, {})) if isinstance(one, str) else one for one in names]
 
 
-def _tracking(track: str | Sequence[str] | Tracking | None, project: str, directory: Path, config: Any) -> Tracking | None:
+def _tracking(
+    track: str | Sequence[str] | Tracking | None, project: str, directory: Path, config: Any
+) -> Tracking | None:
     if track is None or isinstance(track, Tracking):
         return track
     names = [name.strip() for name in track.split(",")] if isinstance(track, str) else list(track)

@@ -1,7 +1,8 @@
 """A made-up but consistent run on disk: what several ranks would have written, row by row.
 
-``write_run`` puts any rows into the run layout; ``sample_rows`` makes a rich run to look at. The story it tells is
-always the same: rank 1 is the straggler, step 3 has one micro-batch over its cap, and that one makes the memory peak.
+``write_run`` puts any rows into the run layout; ``sample_rows`` makes a rich run to look at. The story it
+tells is always the same: rank 1 is the straggler, step 3 has one micro-batch over its cap, and that one
+makes the memory peak.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ def sample_rows(
     for step in range(steps):
         for one in told:
             one.step(step)
-        together = max(one.now - clock(one.rank) for one in told)  # ranks wait for each other at the end of a step
+        together = max(
+            one.now - clock(one.rank) for one in told
+        )  # ranks wait for each other at the end of a step
         for one in told:
             one.now = clock(one.rank) + together + one.random.randrange(4) * MS
     told[0].trouble()
@@ -149,13 +152,17 @@ class _Rank:
             bins.append([index]) if home is None else home.append(index)
         return bins + [[] for _ in range(8 - len(bins))]
 
-    def open(self, kind: str, name: str, parent: int | None, stamp: dict, allocated: float) -> tuple[int, int]:
+    def open(
+        self, kind: str, name: str, parent: int | None, stamp: dict, allocated: float
+    ) -> tuple[int, int]:
         self.scopes += 1
         self.memory("enter", kind, name, parent, self.scopes, stamp, allocated)
         self.now += MS // 4
         return self.scopes, self.now
 
-    def memory(self, edge: str, kind: str, name: str, parent: int | None, scope: int, stamp: dict, now: float, **more):
+    def memory(
+        self, edge: str, kind: str, name: str, parent: int | None, scope: int, stamp: dict, now: float, **more
+    ):
         gpu = self.accelerator
         row = Memory(
             edge=edge,
@@ -222,17 +229,28 @@ class _Rank:
         scope, begin = self.open("phase", name, parent, stamp, self.base + 2 * self.unit)
         self.batches += 1
         for index, cut in enumerate(cuts):
-            self.add(_micro_batch(self.batches, len(cuts), [lengths[i] for i in cut], cut), micro_batch=index, **stamp)
+            self.add(
+                _micro_batch(self.batches, len(cuts), [lengths[i] for i in cut], cut),
+                micro_batch=index,
+                **stamp,
+            )
         for index, cut in enumerate(cuts):
             stamp_mb = {**stamp, "micro_batch": index}
-            self.padding("seqlen_balancing.partition", [lengths[i] for i in cut], 10_000 + 10 * scope + index, stamp_mb)
-        peaks = [self.micro(name, scope, stamp, i, [lengths[j] for j in cut], gib_per_cap) for i, cut in enumerate(cuts)]
+            self.padding(
+                "seqlen_balancing.partition", [lengths[i] for i in cut], 10_000 + 10 * scope + index, stamp_mb
+            )
+        peaks = [
+            self.micro(name, scope, stamp, i, [lengths[j] for j in cut], gib_per_cap)
+            for i, cut in enumerate(cuts)
+        ]
         return self.close("phase", name, parent, stamp, scope, begin, max(peaks))
 
     def micro(self, name: str, parent: int, stamp: dict, index: int, lengths: list[int], gib: float) -> float:
         stamp = {**stamp, "micro_batch": index}
         tokens = sum(lengths)
-        scope, begin = self.open("micro_batch", f"micro_batch {index}", parent, stamp, self.base + 2 * self.unit)
+        scope, begin = self.open(
+            "micro_batch", f"micro_batch {index}", parent, stamp, self.base + 2 * self.unit
+        )
         self.now += int(tokens * (gib / 9) * 0.02 * MS) + MS
         peak = self.base + (2 + gib * (tokens / CAP) * 3.2) * self.unit
         return self.close("micro_batch", f"micro_batch {index}", parent, stamp, scope, begin, peak)

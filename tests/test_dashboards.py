@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import re
 import shutil
 from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from probe import dashboards
+from probe.analysis.findings import findings
+from probe.analysis.overview import numbers
 from probe.dashboards import NAMES, Panel
 from probe.errors import InputError, UnknownNameError
+from probe.figures import theme
 from probe.records import TABLES
+from probe.run.lines import table_of
 from tests.sample_run import open_run, sample_rows
 
 PANELS = [panel for board in dashboards.dashboards() for panel in board.panels]
@@ -137,6 +144,33 @@ def test_unknown_names_list_the_choices() -> None:
         dashboards.dashboard("nope")
     assert dashboards.panel("balance_heat").title == "Tokens by rank and micro-batch"
     assert dashboards.dashboard("memory").panels
+
+
+ROWS = sample_rows(2, 3)
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.1, 0.5, 0.95]), st.sets(st.sampled_from(list(TABLES)))
+)
+def test_whatever_is_missing_the_rest_is_shown(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, share: float, off: set[str]
+) -> None:
+    """Rows may have been dropped, a recorder switched off, a rank killed."""
+    chance = random.Random(seed)
+    rows = {
+        rank: [row for row in own if table_of(row) not in off and chance.random() < share]
+        for rank, own in ROWS.items()
+    }
+    with open_run(tmp_path_factory.mktemp("run"), rows) as run:
+        assert isinstance(findings(run).to_dict("records"), list)
+        assert len(numbers(run)) == 6
+        for panel in PANELS:
+            figure = panel.draw(run)
+            assert bool(figure.data) is (theme.why(figure) is None)
+            for _, choice in panel.options(run)[1:2]:
+                assert panel.draw(run, **choice).data
+            panel.listing(run)
 
 
 def test_an_installed_wheel_brings_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""The report: one file, nothing from outside, all users' text escaped; and in a real browser every chart is drawn."""
+"""The report: one file, nothing from outside, all users' text escaped; and in a real browser every chart is
+drawn."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from probe.records import Call, Incident, Reduction, Row
 from probe.report import CHOICES, TABLE_ROWS, report_html, write_report
 from tests.sample_run import clock, open_run, process, sample_rows, write_run
 
-MARKUP = "<img src=x onerror=\"window.hacked=1\"></script><b>x</b>&quot;'"
+MARKUP = '<img src=x onerror="window.hacked=1"></script><b>x</b>&quot;\''
 ARGUMENTS = [
     "--headless",
     "--no-sandbox",
@@ -88,7 +90,15 @@ def page(html: str) -> Page:
 
 
 def test_the_header_says_what_ran(page: Page) -> None:
-    for words in ("arithmetic", "grpo-small", "node-0", "Made-up 80 GB (cuda:0)", "torch 2.13.0", "Ranks 2", "Steps 5"):
+    for words in (
+        "arithmetic",
+        "grpo-small",
+        "node-0",
+        "Made-up 80 GB (cuda:0)",
+        "torch 2.13.0",
+        "Ranks 2",
+        "Steps 5",
+    ):
         assert words in page.words
     assert "RSS" not in page.words.split("What probe found")[0]
 
@@ -110,7 +120,7 @@ def test_headings_do_not_skip_a_level(page: Page) -> None:
     levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
 def test_links_lead_somewhere_in_the_page(page: Page) -> None:
@@ -141,7 +151,9 @@ def evil_rows() -> dict[int, list[Row]]:
     shared = {"time_ns": clock(0) + 1, "step": 0}
     rows[0] += [
         Incident(kind=MARKUP, where=MARKUP, message=MARKUP, **shared),
-        Reduction(key=MARKUP, reducer="mean", chosen_by="name", count=2, smallest=0, largest=2, value=1, **shared),
+        Reduction(
+            key=MARKUP, reducer="mean", chosen_by="name", count=2, smallest=0, largest=2, value=1, **shared
+        ),
         Call(point="scope.phase", name=MARKUP, phase=MARKUP, duration_ns=1000, **shared),
     ]
     return rows
@@ -197,7 +209,8 @@ def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
         write_report(path, tmp_path / "nowhere" / "report.html")
 
 
-# ------------------------------------------------------------------------------------------------- in a real browser
+# ------------------------------------------------------------------------------------------------- in a
+# real browser
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +229,12 @@ def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light"
     page, wrong = context.new_page(), []
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda request: None if request.url.startswith(("file:", "data:", "blob:")) else wrong.append(request.url))
+    page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("file:", "data:", "blob:")) else wrong.append(request.url)
+        ),
+    )
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready=yes]", state="attached", timeout=60_000)
     return page, wrong
@@ -235,7 +253,11 @@ def test_the_report_draws_every_chart_offline(browser: Any, tmp_path: Path, widt
         assert chart.bounding_box()["width"] <= width
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ink = page.evaluate("getComputedStyle(document.querySelector('#own_cost .xtick text')).fill")
-    assert sum(map(int, re.findall(r"\d+", ink)[:3])) > 384 if scheme == "dark" else sum(map(int, re.findall(r"\d+", ink)[:3])) < 384
+    assert (
+        sum(map(int, re.findall(r"\d+", ink)[:3])) > 384
+        if scheme == "dark"
+        else sum(map(int, re.findall(r"\d+", ink)[:3])) < 384
+    )
     page.context.close()
 
 
@@ -243,7 +265,9 @@ def test_the_report_draws_every_chart_offline(browser: Any, tmp_path: Path, widt
 def test_a_choice_draws_another_batch_and_the_theme_follows(browser: Any, tmp_path: Path) -> None:
     path = write_report(write_run(tmp_path, sample_rows(2, 4)))
     page, wrong = opened(browser, path)
-    cells = "[...document.querySelectorAll('#balance_heat .heatmap-label text')].map(one => one.textContent).join()"
+    cells = (
+        "[...document.querySelectorAll('#balance_heat .heatmap-label')].map(one => one.textContent).join()"
+    )
     before = page.evaluate(cells)
     page.select_option("select[data-for=balance_heat]", index=1)
     page.wait_for_timeout(200)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -112,7 +113,7 @@ def test_the_step_s_metrics_reach_tracking_once_and_reduced(directory):
         train(session=session)
         path = session.tracking.locations["file"]
     by_step = {}
-    for line in open(path):
+    for line in pathlib.Path(path).read_text().splitlines():
         entry = json.loads(line)
         for key, value in entry["data"].items():
             assert key not in by_step.setdefault(entry["step"], {}), f"{key} was logged twice in one step"
@@ -169,7 +170,11 @@ class Told(Recorder):
 def test_rows_carry_the_scope_they_were_made_in(directory):
     tell = hooks.point("test_session.tell", "a test tells")
     with start("p", run_dir=directory, recorders=[Told()], rank=3, world_size=4) as session:
-        with session.step(7), hooks.phase("update", role="critic"), hooks.scope("micro_batch", "2", micro_batch=2):
+        with (
+            session.step(7),
+            hooks.phase("update", role="critic"),
+            hooks.scope("micro_batch", "2", micro_batch=2),
+        ):
             hooks.emit(tell, key="a", value=math.inf)
         hooks.emit(tell, key="b", value=1.0)
         thread = threading.Thread(target=hooks.emit, args=(tell,), kwargs={"key": "c", "value": math.nan})

@@ -49,7 +49,9 @@ def test_an_unknown_name_is_an_attribute_error():
 
 def test_importing_probe_brings_nothing_heavy():
     loaded = json.loads(
-        run_python("import sys, json; import probe; print(json.dumps([m for m in sys.modules if '.' not in m]))")
+        run_python(
+            "import sys, json; import probe; print(json.dumps([m for m in sys.modules if '.' not in m]))"
+        )
     )
     assert not {"torch", "numpy", "pandas", "plotly", "msgspec", "tensordict"} & set(loaded)
 
@@ -89,7 +91,9 @@ def test_every_hook_point_stands_in_the_docs():
     ours = {
         name: one.about for name, one in hooks.points().items() if not name.startswith(("doctest.", "test"))
     }
-    assert all(ours.values()), f"points without a word about them: {[n for n, about in ours.items() if not about]}"
+    assert all(ours.values()), (
+        f"points without a word about them: {[n for n, about in ours.items() if not about]}"
+    )
     assert documented == set(ours)
 
 

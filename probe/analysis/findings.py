@@ -13,7 +13,7 @@ import pandas as pd
 
 from probe.analysis import cost as own_cost
 from probe.analysis import incidents, memory, padding_tax, reduction, token_balance
-from probe.analysis.words import at, count, name, number, percent, place, ratio, size, whole
+from probe.analysis.words import at, count, name, number, percent, place, ratio, rows, size, whole
 from probe.analysis.words import memory as memory_of
 from probe.analysis.words import missing as unknown
 
@@ -45,7 +45,7 @@ class Finding:
     """One thing that was found. ``weight`` orders findings of one severity, larger first."""
 
     severity: Severity
-    topic: str  #: the dashboard that shows more: "memory", "token_balance", "padding_tax", "reductions", "overview"
+    topic: str  #: the dashboard that shows more, such as "memory"
     finding: str
     advice: str
     weight: float = 0.0
@@ -60,8 +60,8 @@ def findings(run: Run) -> pd.DataFrame:
     found = [one for look in LOOKS for one in look(run)]
     order: dict[str, int] = {"problem": 0, "notice": 1, "fine": 2}
     found.sort(key=lambda one: (order[one.severity], -one.weight))
-    rows = [(one.severity, one.topic, one.finding, one.advice) for one in found]
-    return pd.DataFrame(rows, columns=["severity", "topic", "finding", "advice"])
+    told = [(one.severity, one.topic, one.finding, one.advice) for one in found]
+    return pd.DataFrame(told, columns=["severity", "topic", "finding", "advice"])
 
 
 def missing_rows(run: Run) -> list[Finding]:
@@ -70,9 +70,14 @@ def missing_rows(run: Run) -> list[Finding]:
     if frame.empty:
         return []
     total = int(frame["count"].sum())
-    tables = ", ".join(f"{count(row['count'])} of {row['where']}" for row in _rows(frame))
-    text = f"{count(total)} row{'s were' if total > 1 else ' was'} dropped because the queue was full ({tables})."
-    return [Finding("problem", "overview", text, "record fewer points or make the queue larger; sums are too low", 90)]
+    tables = ", ".join(f"{count(row['count'])} of {row['where']}" for row in rows(frame))
+    many = "s were" if total > 1 else " was"
+    text = f"{count(total)} row{many} dropped because the queue was full ({tables})."
+    return [
+        Finding(
+            "problem", "overview", text, "record fewer points or make the queue larger; sums are too low", 90
+        )
+    ]
 
 
 def trouble(run: Run) -> list[Finding]:
@@ -83,9 +88,15 @@ def trouble(run: Run) -> list[Finding]:
         return []
     worst = frame.iloc[0]
     total, off = int(frame["count"].sum()), bool(frame["switched_off"].any())
-    text = f"{count(total)} incident{'s' if total > 1 else ''}, most often {worst['kind']} at {worst['where']}: "
-    text += _short(worst["message"]) + "." + (" A listener was switched off: its rows end there." if off else "")
-    return [Finding("problem" if off else "notice", "overview", text, "see the incidents below", 50 + 30 * off)]
+    text = (
+        f"{count(total)} incident{'s' if total > 1 else ''}, most often {worst['kind']} at {worst['where']}: "
+    )
+    text += (
+        _short(worst["message"]) + "." + (" A listener was switched off: its rows end there." if off else "")
+    )
+    return [
+        Finding("problem" if off else "notice", "overview", text, "see the incidents below", 50 + 30 * off)
+    ]
 
 
 def peak(run: Run) -> list[Finding]:
@@ -93,15 +104,20 @@ def peak(run: Run) -> list[Finding]:
     frame = memory.peaks(run)
     if frame.empty:
         return []
-    row = _rows(frame)[0]
+    row = rows(frame)[0]
     what = memory_of(row["source"])
-    text = f"The largest peak of {what} was {at(row['peak_kind'])}{size(row['peak_allocated_bytes'])}, made by {place(row)}"
+    high = f"{at(row['peak_kind'])}{size(row['peak_allocated_bytes'])}"
+    text = f"The largest peak of {what} was {high}, made by {place(row)}"
     text += _batch_of(run, row) + "."
     if row["source"] == "process_rss" or unknown(row["headroom_ratio"]):
         return [Finding("fine", "memory", text, "no accelerator capacity is known to compare it with", 40)]
     text += f" {percent(row['headroom_ratio'])} of the device's {size(row['device_total_bytes'])} was left."
     tight = row["headroom_ratio"] < TIGHT_HEADROOM
-    advice = "lower max_token_len of that phase" if tight else f"there is room for larger micro-batches in {name(row['phase'], 'it')}"
+    advice = (
+        "lower max_token_len of that phase"
+        if tight
+        else f"there is room for larger micro-batches in {name(row['phase'], 'it')}"
+    )
     return [Finding("problem" if tight else "fine", "memory", text, advice, 80)]
 
 
@@ -112,7 +128,7 @@ def unequal_memory(run: Run) -> list[Finding]:
     if frame.empty:
         return []
     gap = frame["peak_allocated_bytes"] - frame["least_rank_bytes"]
-    row = frame.loc[gap.idxmax()]
+    row = rows(frame[gap == gap.max()])[0]
     share = 1 - row["least_rank_bytes"] / row["peak_allocated_bytes"]
     if share < 0.1:
         return []
@@ -121,7 +137,15 @@ def unequal_memory(run: Run) -> list[Finding]:
         f"Ranks peak unequally in {where}: {size(row['peak_allocated_bytes'])} on rank {row['rank']},"
         f" {size(row['least_rank_bytes'])} on the lowest."
     )
-    return [Finding("notice", "memory", text, "balance tokens over ranks, or look at what only that rank holds", 100 * share)]
+    return [
+        Finding(
+            "notice",
+            "memory",
+            text,
+            "balance tokens over ranks, or look at what only that rank holds",
+            100 * share,
+        )
+    ]
 
 
 def over_cap(run: Run) -> list[Finding]:
@@ -129,9 +153,10 @@ def over_cap(run: Run) -> list[Finding]:
     total = token_balance.totals(run).iloc[0]
     if not total["over_cap"]:
         return []
-    row = _rows(token_balance.violations(run, 1))[0]
+    row = rows(token_balance.violations(run, 1))[0]
     many = int(total["over_cap"])
-    text = f"{count(many)} of {count(total['micro_batches'])} micro-batches {'are' if many > 1 else 'is'} over the cap;"
+    text = f"{count(many)} of {count(total['micro_batches'])} micro-batches"
+    text += f" {'are' if many > 1 else 'is'} over the cap;"
     text += f" the worst has {count(row['tokens'])} tokens of {count(row['cap_tokens'])} ({place(row)})."
     return [Finding("problem", "token_balance", text, "cut with strict=True, which keeps the cap", 85)]
 
@@ -145,13 +170,17 @@ def _uneven_ranks(run: Run) -> list[Finding]:
     frame, ranks = token_balance.imbalance(run), token_balance.stragglers(run)
     if frame.empty or ranks.empty:
         return []
-    middle, worst = float(frame["over_ranks_ratio"].median()), _rows(frame.nlargest(1, "over_ranks_ratio"))[0]
+    middle, worst = float(frame["over_ranks_ratio"].median()), rows(frame.nlargest(1, "over_ranks_ratio"))[0]
     straggler = ranks.iloc[0]
-    text = f"The fullest rank has {ratio(middle)} the mean tokens in a usual step, {ratio(worst['over_ranks_ratio'])}"
-    text += f" at worst (step {whole(worst['step'])}"
+    text = f"The fullest rank has {ratio(middle)} the mean tokens in a usual step"
+    text += f", {ratio(worst['over_ranks_ratio'])} at worst (step {whole(worst['step'])}"
     text += f", {worst['phase']})" if not unknown(worst["phase"]) else ")"
     largest, rounds = int(straggler["largest_in"]), int(straggler["rounds"])
-    text += f". Rank {int(straggler['rank'])} was the straggler in {largest} of {rounds} batches." if largest else "."
+    text += (
+        f". Rank {int(straggler['rank'])} was the straggler in {largest} of {rounds} batches."
+        if largest
+        else "."
+    )
     severity = _grade(middle, UNEVEN)
     advice = "balance lengths over ranks before the batch is split" if severity != "fine" else "nothing to do"
     return [Finding(severity, "token_balance", text, advice, 60 * (middle - 1))]
@@ -165,9 +194,14 @@ def _uneven_micro_batches(run: Run) -> list[Finding]:
     lockstep = float(frame["lockstep_ratio"].median())
     text = f"Within a rank the largest micro-batch has {ratio(middle)} the mean tokens in a usual step"
     if lockstep > UNEVEN[0]:
-        text += f"; ranks that wait for each other after each one take {ratio(lockstep)} the time of an even split"
+        text += f"; ranks that wait for each other after each one take {ratio(lockstep)} the time"
+        text += " of an even split"
     grade = _grade(max(lockstep, middle / 1.5), UNEVEN)
-    advice = "let all ranks cut together (dp_group) and order micro-batches by size" if grade != "fine" else "nothing to do"
+    advice = (
+        "let all ranks cut together (dp_group) and order micro-batches by size"
+        if grade != "fine"
+        else "nothing to do"
+    )
     return [Finding(grade, "token_balance", text + ".", advice, 50 * (lockstep - 1))]
 
 
@@ -179,11 +213,15 @@ def tax(run: Run) -> list[Finding]:
     total = float(ratios["padding_tokens"].sum() / max(ratios["rectangle_tokens"].sum(), 1))
     if causes.empty or not total:
         return [Finding("fine", "padding_tax", "The batches hold no padding.", "nothing to do")]
-    parts = ", ".join(f"{percent(row['ratio'])} {row['cause'].replace('_', ' ')}" for row in _rows(causes.head(4)))
+    parts = ", ".join(
+        f"{percent(row['ratio'])} {row['cause'].replace('_', ' ')}" for row in rows(causes.head(4))
+    )
     text = f"Padding fills {percent(total)} of all token slots: {parts}."
     severity = _grade(total, TAXED)
     advice = _ADVICE.get(causes["cause"][0], "see which field and source it comes from")
-    return [Finding(severity, "padding_tax", text, advice if severity != "fine" else "nothing to do", 70 * total)]
+    return [
+        Finding(severity, "padding_tax", text, advice if severity != "fine" else "nothing to do", 70 * total)
+    ]
 
 
 def misread_metrics(run: Run) -> list[Finding]:
@@ -195,19 +233,31 @@ def misread_metrics(run: Run) -> list[Finding]:
         listed = "; ".join(
             f"{row['key']} shows the {'smallest' if row['reducer'] == 'min' else 'largest'} value"
             f" because of “{row['reducer']}” in “{row['inside']}”"
-            for row in _rows(wrong.head(3))
+            for row in rows(wrong.head(3))
         )
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
         matters = bool(wrong["differs"].any())
-        text = f"{len(wrong)} metric{'s are' if len(wrong) > 1 else ' is'} reduced by accident: {listed}{more}."
-        advice = "rename the key, or give a typed Metric" + ("" if matters else "; its values never differed so far")
+        text = (
+            f"{len(wrong)} metric{'s are' if len(wrong) > 1 else ' is'} reduced by accident: {listed}{more}."
+        )
+        advice = "rename the key, or give a typed Metric" + (
+            "" if matters else "; its values never differed so far"
+        )
         found.append(Finding("problem" if matters else "notice", "reductions", text, advice, 70))
     broken = frame[frame["nan_count"] > 0]
     if len(broken):
-        row = _rows(broken.nlargest(1, "nan_count"))[0]
+        row = rows(broken.nlargest(1, "nan_count"))[0]
         text = f"{count(row['nan_count'])} NaN went into {row['key']} (last result {number(row['last'])})"
         text += f"; {len(broken) - 1} other metrics had some too." if len(broken) > 1 else "."
-        found.append(Finding("problem", "reductions", text, "find the step in the reductions and the batch it came from", 75))
+        found.append(
+            Finding(
+                "problem",
+                "reductions",
+                text,
+                "find the step in the reductions and the batch it came from",
+                75,
+            )
+        )
     return found
 
 
@@ -218,9 +268,12 @@ def cost(run: Run) -> list[Finding]:
         return []
     mean, worst = float(frame["overhead_ratio"].mean()), float(frame["overhead_ratio_largest"].max())
     text = f"probe took {percent(mean)} of a step on the training thread ({percent(worst)} at worst)"
-    text += f", {frame['hooks_ms'].mean():.2g} ms; its writer thread {frame['writer_cpu_ms'].mean():.2g} ms."
+    hooks, writer = number(frame["hooks_ms"].mean()), number(frame["writer_cpu_ms"].mean())
+    text += f", {hooks} ms; its writer thread {writer} ms."
     dear = mean > COST_TARGET
-    advice = "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
+    advice = (
+        "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
+    )
     return [Finding("notice" if dear else "fine", "overview", text, advice, 5)]
 
 
@@ -232,11 +285,14 @@ def _batch_of(run: Run, row: dict[str, Any]) -> str:
     if unknown(row["micro_batch"]):
         return ""
     frame = memory.by_tokens(run)
-    here = frame[(frame["rank"] == row["rank"]) & (frame["peak_allocated_bytes"] == row["peak_allocated_bytes"])]
+    here = frame[
+        (frame["rank"] == row["rank"]) & (frame["peak_allocated_bytes"] == row["peak_allocated_bytes"])
+    ]
     if here.empty:
         return ""
     one = here.iloc[0]
-    return f" ({count(one['tokens'])} tokens in {count(one['sequences'])} sequences, longest {count(one['longest'])})"
+    tokens, sequences, longest = (count(one[name]) for name in ("tokens", "sequences", "longest"))
+    return f" ({tokens} tokens in {sequences} sequences, longest {longest})"
 
 
 def _grade(value: float, limits: tuple[float, float]) -> Severity:
@@ -246,7 +302,3 @@ def _grade(value: float, limits: tuple[float, float]) -> Severity:
 def _short(text: str, length: int = 120) -> str:
     line = " ".join(str(text).split()).rstrip(".")
     return line if len(line) <= length else line[: length - 1] + "…"
-
-
-def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return frame.to_dict("records")  # type: ignore[return-value]  # pandas types the keys as Hashable

@@ -9,7 +9,8 @@ import pandas as pd
 if TYPE_CHECKING:
     from probe.run.reader import Run
 
-# A listener's row says for which time it failed, and there is one for each; other rows say how many they stand for.
+# A listener's row says for which time it failed, and there is one for each; other rows say how many they
+# stand for.
 _COUNT: Final = "sum(case when kind = 'listener' then 1 else count end)::bigint"
 
 
@@ -26,13 +27,13 @@ def table(run: Run) -> pd.DataFrame:
                min(step) as first_step, max(step) as last_step, bool_or(switched_off) as switched_off,
                min(wall_ns) as first_ns, max(wall_ns) as last_ns
         from incidents group by kind, "where", message order by count desc, kind, "where", message
-        """
+        """  # noqa: S608  (a user's text is quoted by literal())
     )
 
 
 def over_time(run: Run) -> pd.DataFrame:
     """Incidents by step and kind: step, kind, count; those outside steps have step None."""
-    return run.sql(f"select step, kind, {_COUNT} as count from incidents group by all order by step, kind")
+    return run.sql(f"select step, kind, {_COUNT} as count from incidents group by all order by step, kind")  # noqa: S608  (a user's text is quoted by literal())
 
 
 def dropped(run: Run) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """Where the memory peaks are: over time, by phase, by micro-batch.
 
-Every scope that ends reports the largest value between its ends, its children's included. The scope that *made* a
-peak is therefore the innermost one that has it: no scope inside it has as large a peak. Those are the "owners" here.
+Every scope that ends reports the largest value between its ends, its children's included. The scope that
+*made* a peak is therefore the innermost one that has it: no scope inside it has as large a peak. Those are
+the "owners" here.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ TIMELINE: Final = (
     "device_total_bytes",
 )
 
-# A child lies within its parent in time as well: a resumed run uses its scope ids again. A peak of kind "at_most" is the
-# height of an older one, and counts only where nothing better is known. What the device holds is only sampled.
+# A child lies within its parent in time as well: a resumed run uses its scope ids again. A peak of kind
+# "at_most" is the height of an older one, and counts only where nothing better is known. What the device
+# holds is only sampled.
 _OWNERS: Final = """
 with devices as (
   select rank, max(device_total_bytes) as device_total_bytes, max(not_torch_bytes) as not_torch_bytes
@@ -44,11 +46,13 @@ with devices as (
 ), known as (
   select count(*) > 0 as better from memory where edge = 'leave' and peak_kind in ('exact', 'at_least')
 ), ends as (
-  select memory.rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, scope, source, peak_kind,
-         wall_ns, wall_ns - coalesce(host_duration_ns, 0) as begin_ns, coalesce(host_duration_ns, 0) as duration_ns,
+  select memory.rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, scope, source,
+         peak_kind, wall_ns, wall_ns - coalesce(host_duration_ns, 0) as begin_ns,
+         coalesce(host_duration_ns, 0) as duration_ns,
          peak_allocated_bytes, peak_reserved_bytes, devices.device_total_bytes, devices.not_torch_bytes
   from memory join devices on memory.rank = devices.rank, known
-  where edge = 'leave' and peak_allocated_bytes is not null and (peak_kind is distinct from 'at_most' or not better)
+  where edge = 'leave' and peak_allocated_bytes is not null
+    and (peak_kind is distinct from 'at_most' or not better)
 ), owners as (
   select * from ends outside where not exists (
     select 1 from ends inside
@@ -64,13 +68,13 @@ def peaks(run: Run) -> pd.DataFrame:
     """The largest peak of each role and the scope that made it, largest first.
 
     Returns:
-        One row a role: role (None outside any), phase, micro_batch, step, rank, kind, name, peak_allocated_bytes,
-        peak_reserved_bytes, peak_kind, device_total_bytes, not_torch_bytes (the most that was seen on that rank),
-        headroom_ratio (share of the device that was left: what is reserved, or else allocated, and what isn't torch's
-        are taken off), source, wall_ns.
+        One row a role: role (None outside any), phase, micro_batch, step, rank, kind, name,
+        peak_allocated_bytes, peak_reserved_bytes, peak_kind, device_total_bytes, not_torch_bytes (the most
+        that was seen on that rank), headroom_ratio (share of the device that was left: what is reserved, or
+        else allocated, and what isn't torch's are taken off), source, wall_ns.
     """
     frame = run.sql(
-        _OWNERS
+        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
         + """
         select * from owners
         qualify row_number() over (
@@ -88,19 +92,21 @@ def by_phase(run: Run) -> pd.DataFrame:
     """The peak of each phase: the largest with its place, and the smallest that any rank had as its largest.
 
     Returns:
-        role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name, peak_kind, source,
-        device_total_bytes; largest first. A phase's value is that of its owners, so a step's own code outside any
-        phase has a row with phase None.
+        role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
+        peak_kind, source, device_total_bytes; largest first. A phase's value is that of its owners, so a
+        step's own code outside any phase has a row with phase None.
     """
     return run.sql(
-        _OWNERS
+        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
         + """
         , per_rank as (select role, phase, rank, max(peak_allocated_bytes) as peak from owners group by all)
-        , spread as (select role, phase, min(peak) as least_rank_bytes, count(*) as ranks from per_rank group by all)
+        , spread as (
+          select role, phase, min(peak) as least_rank_bytes, count(*) as ranks from per_rank group by all)
         , best as (
           select * from owners qualify row_number() over (
             partition by role, phase order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1)
-        select best.role, best.phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
+        select best.role, best.phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch,
+               name,
                peak_kind, source, device_total_bytes
         from best join spread on best.role is not distinct from spread.role
                              and best.phase is not distinct from spread.phase
@@ -110,11 +116,13 @@ def by_phase(run: Run) -> pd.DataFrame:
 
 
 def by_step(run: Run) -> pd.DataFrame:
-    """The largest peak of each step over all ranks, with the place that made it: step, peak_allocated_bytes, …"""
+    """The largest peak of each step over all ranks, with the place that made it: step,
+    peak_allocated_bytes, …"""
     return run.sql(
-        _OWNERS
+        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
         + """
-        select step, peak_allocated_bytes, rank, role, phase, micro_batch, name, source, device_total_bytes from owners
+        select step, peak_allocated_bytes, rank, role, phase, micro_batch, name, source, device_total_bytes
+        from owners
         where step is not null
         qualify row_number() over (
           partition by step order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1
@@ -126,9 +134,9 @@ def by_step(run: Run) -> pd.DataFrame:
 def by_tokens(run: Run, points: int = POINTS) -> pd.DataFrame:
     """Peak memory of each micro-batch beside its tokens: what one more token costs.
 
-    The n-th micro-batch of that index that was formed in a (rank, step, phase) belongs to the n-th one that ran
-    there; where the two counts differ nothing is paired. Beyond ``points`` rows the largest peaks are kept and the
-    rest are thinned evenly.
+    The n-th micro-batch of that index that was formed in a (rank, step, phase) belongs to the n-th one that
+    ran there; where the two counts differ nothing is paired. Beyond ``points`` rows the largest peaks are
+    kept and the rest are thinned evenly.
 
     Returns:
         rank, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
@@ -137,7 +145,8 @@ def by_tokens(run: Run, points: int = POINTS) -> pd.DataFrame:
         """
         with formed as (
           select rank, step, phase, micro_batch, tokens, sequences, coalesce(list_max(lengths), 0) as longest,
-                 row_number() over (partition by rank, step, phase, micro_batch order by wall_ns, batch_id) as nth,
+                 row_number() over (
+                   partition by rank, step, phase, micro_batch order by wall_ns, batch_id) as nth,
                  count(*) over (partition by rank, step, phase, micro_batch) as of
           from micro_batches
         ), ran as (
@@ -158,7 +167,9 @@ def by_tokens(run: Run, points: int = POINTS) -> pd.DataFrame:
     )
     if len(frame) <= points:
         return frame
-    kept = np.unique(np.concatenate([np.arange(points // 4), np.linspace(0, len(frame) - 1, points * 3 // 4)]))
+    kept = np.unique(
+        np.concatenate([np.arange(points // 4), np.linspace(0, len(frame) - 1, points * 3 // 4)])
+    )
     return frame.iloc[kept.astype(int)].reset_index(drop=True)
 
 
@@ -166,13 +177,15 @@ def slope_bytes_per_token(frame: pd.DataFrame) -> pd.DataFrame:
     """Least-squares line of peak over tokens for each (role, phase) of :func:`by_tokens`.
 
     Returns:
-        role, phase, bytes_per_token, base_bytes, micro_batches; only phases with three or more micro-batches of
-        unlike size.
+        role, phase, bytes_per_token, base_bytes, micro_batches; only phases with three or more
+        micro-batches of unlike size.
     """
     rows = []
     for (role, phase), part in frame.groupby(["role", "phase"], dropna=False):
         if len(part) >= 3 and part["tokens"].nunique() > 1:
-            slope, base = np.polyfit(part["tokens"].astype(float), part["peak_allocated_bytes"].astype(float), 1)
+            slope, base = np.polyfit(
+                part["tokens"].astype(float), part["peak_allocated_bytes"].astype(float), 1
+            )
             rows.append((role, phase, float(slope), float(base), len(part)))
     return pd.DataFrame(rows, columns=["role", "phase", "bytes_per_token", "base_bytes", "micro_batches"])
 
@@ -185,8 +198,9 @@ def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFra
         points: at most so many scopes of a role, and so many values of a line; peaks are kept.
 
     Returns:
-        Columns :data:`TIMELINE`; ``series`` is "peak" (a scope that made its own peak, from begin_s to end_s; top
-        marks the largest of its role), or "allocated", "reserved", "device_used" (a value at begin_s). Seconds since the run began.
+        Columns :data:`TIMELINE`; ``series`` is "peak" (a scope that made its own peak, from begin_s to
+        end_s; top marks the largest of its role), or "allocated", "reserved", "device_used" (a value at
+        begin_s). Seconds since the run began.
     """
     if rank is None:
         found = run.sql(
@@ -218,7 +232,7 @@ def ranks(run: Run) -> pd.DataFrame:
 def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
     _, begin, end = extent(run, "memory", f"rank = {literal(rank)}")
     frame = run.sql(
-        _OWNERS
+        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
         + f"""
         select 'peak' as series, min(begin_ns) as begin_ns, max(wall_ns) as end_ns,
                max(peak_allocated_bytes) as value_bytes, rank, role,
@@ -232,7 +246,7 @@ def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
         group by rank, role,
                  case when of <= {points} then nth else -1 - {bucket("wall_ns", begin, end, points)} end
         order by begin_ns
-        """
+        """  # noqa: S608  (a user's text is quoted by literal())
     )
     frame["top"] = False
     if not frame.empty:
@@ -250,16 +264,18 @@ def _line(run: Run, rank: int, name: str, points: int) -> pd.DataFrame:
     if name == "device_used":
         where += " and source <> 'process_rss'"  # there it is the whole machine's
     _, begin, end = extent(run, "memory", where)
-    # Of each time slice the smallest and the largest value, in the order they came: a peak is never thinned away.
+    # Of each time slice the smallest and the largest value, in the order they came: a peak is never thinned
+    # away.
     frame = run.sql(
         f"""
-        select distinct wall_ns as begin_ns, wall_ns as end_ns, {column} as value_bytes, source, device_total_bytes
+        select distinct wall_ns as begin_ns, wall_ns as end_ns, {column} as value_bytes, source,
+               device_total_bytes
         from (select *, {bucket("wall_ns", begin, end, max(points // 2, 1))} as slice from memory
               where {where})
         qualify row_number() over (partition by slice order by {column}, wall_ns) = 1
              or row_number() over (partition by slice order by {column} desc, wall_ns) = 1
         order by begin_ns
-        """  # noqa: S608  (column names are this module's own)
+        """  # noqa: S608  (a user's text is quoted by literal())
     )
     places = dict.fromkeys(("role", "phase", "kind", "name", "peak_kind"))
     return frame.assign(series=name, rank=rank, step=np.nan, micro_batch=np.nan, top=False, **places)

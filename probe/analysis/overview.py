@@ -19,8 +19,8 @@ def by_step(run: Run) -> pd.DataFrame:
     """Every step on one row, for charts that set the quantities side by side.
 
     Returns:
-        step, step_s (slowest rank), tokens (valid ones, all ranks), tokens_per_second, peak_bytes, over_ranks_ratio,
-        lockstep_ratio, padding_ratio, overhead_ratio; NaN where a step has no such row.
+        step, step_s (slowest rank), tokens (valid ones, all ranks), tokens_per_second, peak_bytes,
+        over_ranks_ratio, lockstep_ratio, padding_ratio, overhead_ratio; NaN where a step has no such row.
     """
     parts = [
         steps.times(run)[["step", "largest_s"]].rename(columns={"largest_s": "step_s"}),
@@ -43,16 +43,25 @@ def numbers(run: Run) -> pd.DataFrame:
     """The tiles of the overview.
 
     Returns:
-        Columns :data:`NUMBERS`, one row a tile: its name, title, value (None when nothing was recorded), the value as
-        text, a short note, what it means, and its history (a list, one value a step, NaN for unknown).
+        Columns :data:`NUMBERS`, one row a tile: its name, title, value (None when nothing was recorded),
+        the value as text, a short note, what it means, and its history (a list, one value a step, NaN for
+        unknown).
     """
     frame = by_step(run)
-    rows = [_time(frame), _speed(frame), _peak(run, frame), _balance(frame), _padding(run, frame), _cost(frame)]
+    rows = [
+        _time(frame),
+        _speed(frame),
+        _peak(run, frame),
+        _balance(frame),
+        _padding(run, frame),
+        _cost(frame),
+    ]
     return pd.DataFrame(rows, columns=list(NUMBERS))
 
 
 def _tokens(run: Run) -> pd.DataFrame:
-    # A step cuts the same sequences several times (log-probs, then updates): the largest phase counts them once.
+    # A step cuts the same sequences several times (log-probs, then updates): the largest phase counts them
+    # once.
     return run.sql(
         """select step, max(tokens) as tokens from (
           select step, phase, sum(tokens)::double as tokens from micro_batches group by all)
@@ -60,21 +69,30 @@ def _tokens(run: Run) -> pd.DataFrame:
     )
 
 
-def _tile(name: str, title: str, value: Any, text: str, note: str, about: str, history: pd.Series) -> tuple[Any, ...]:
-    return name, title, None if words.missing(value) else float(value), text, note, about, history.tolist()
+def _tile(
+    name: str, title: str, value: Any, text: str, note: str, about: str, history: pd.Series
+) -> tuple[Any, ...]:
+    known = history.astype("Float64").to_numpy(float, na_value=float("nan")).tolist()
+    return name, title, None if words.missing(value) else float(value), text, note, about, known
 
 
 def _time(frame: pd.DataFrame) -> tuple[Any, ...]:
     column = frame["step_s"]
     note = f"slowest {words.seconds(column.max())}" if column.notna().any() else "no steps recorded"
     about = "Host time of one step on its slowest rank; the middle one of all steps."
-    return _tile("step_time", "Step time", column.median(), words.seconds(column.median()), note, about, column)
+    return _tile(
+        "step_time", "Step time", column.median(), words.seconds(column.median()), note, about, column
+    )
 
 
 def _speed(frame: pd.DataFrame) -> tuple[Any, ...]:
     column = frame["tokens_per_second"]
     about = "Tokens of the largest phase that cuts micro-batches, over all ranks, by the time of the step."
-    note = f"{words.count(frame['tokens'].median())} tokens a step" if column.notna().any() else "no micro-batches"
+    note = (
+        f"{words.count(frame['tokens'].median())} tokens a step"
+        if column.notna().any()
+        else "no micro-batches"
+    )
     text = words.count(column.median())
     return _tile("tokens_per_second", "Tokens per second", column.median(), text, note, about, column)
 
@@ -83,7 +101,9 @@ def _peak(run: Run, frame: pd.DataFrame) -> tuple[Any, ...]:
     best = memory.peaks(run).head(1)
     about = "The largest memory that any scope of any rank held."
     if best.empty:
-        return _tile("peak_memory", "Peak memory", None, words.UNKNOWN, "no memory rows", about, frame["peak_bytes"])
+        return _tile(
+            "peak_memory", "Peak memory", None, words.UNKNOWN, "no memory rows", about, frame["peak_bytes"]
+        )
     row = best.iloc[0].to_dict()
     if row["source"] == "process_rss":
         note, about = "process RSS", about + " Without an accelerator that is the process's own RSS."
@@ -100,7 +120,9 @@ def _balance(frame: pd.DataFrame) -> tuple[Any, ...]:
     column = frame["over_ranks_ratio"]
     note = f"worst {words.ratio(column.max())}" if column.notna().any() else "no micro-batches"
     about = "Tokens of the fullest rank ÷ mean of the ranks; 1 is even. The middle of all steps."
-    return _tile("imbalance", "Rank imbalance", column.median(), words.ratio(column.median()), note, about, column)
+    return _tile(
+        "imbalance", "Rank imbalance", column.median(), words.ratio(column.median()), note, about, column
+    )
 
 
 def _padding(run: Run, frame: pd.DataFrame) -> tuple[Any, ...]:

@@ -1,9 +1,10 @@
 """What part of the batches is padding, and why it is there.
 
-Each (batch, field) has its own ledger whose causes sum exactly to rectangle − valid tokens. Fields of one batch repeat
-the same tokens, so tokens are counted on one field of a batch, its widest; bytes are counted on all of them. The same
-tokens are also told of at different moments, when a batch is put together and when it is cut: like the recorder's
-metrics, all but :func:`by_source` look at the micro-batches of a (rank, step) that has any, else at its batches.
+Each (batch, field) has its own ledger whose causes sum exactly to rectangle − valid tokens. Fields of one
+batch repeat the same tokens, so tokens are counted on one field of a batch, its widest; bytes are counted
+on all of them. The same tokens are also told of at different moments, when a batch is put together and when
+it is cut: like the recorder's metrics, all but :func:`by_source` look at the micro-batches of a (rank,
+step) that has any, else at its batches.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ chosen as (
     on padding.rank = cut.rank and padding.step is not distinct from cut.step
   where source = '{_PARTITION}' or cut.rank is null
 )
-"""
+"""  # noqa: S608  (a user's text is quoted by literal())
 
 # The widest field of a batch; of equals "input_ids", then the first by name.
 _LEDGER: Final = """
@@ -43,17 +44,19 @@ _LEDGER: Final = """
 
 
 def by_step(run: Run) -> pd.DataFrame:
-    """The ledger of each step: step, cause, tokens, rectangle_tokens and valid_tokens (of the step, on each row).
+    """The ledger of each step: step, cause, tokens, rectangle_tokens and valid_tokens (of the step, on each
+    row).
 
     The tokens of a step's rows sum to rectangle_tokens − valid_tokens. Valid tokens are no row of their own.
     """
     return run.sql(
-        _CHOSEN
+        _CHOSEN  # noqa: S608  (a user's text is quoted by literal())
         + _LEDGER
         + """
         , batches as (
           select step, sum(rectangle) as rectangle_tokens, sum(valid) as valid_tokens from (
-            select step, rank, batch_id, source, max(rectangle_tokens) as rectangle, max(valid_tokens) as valid
+            select step, rank, batch_id, source, max(rectangle_tokens) as rectangle,
+                   max(valid_tokens) as valid
             from ledger group by all) group by step
         )
         select ledger.step, cause, sum(tokens)::bigint as tokens, any_value(batches.rectangle_tokens)::bigint
@@ -65,17 +68,19 @@ def by_step(run: Run) -> pd.DataFrame:
 
 
 def by_cause(run: Run) -> pd.DataFrame:
-    """The whole run's ledger: cause, tokens, ratio (of all rectangles), largest cause first; "none" left out."""
+    """The whole run's ledger: cause, tokens, ratio (of all rectangles), largest cause first; "none" left
+    out."""
     steps = by_step(run)
     rectangle = steps.drop_duplicates("step")["rectangle_tokens"].sum()
     frame = steps.groupby("cause", as_index=False)["tokens"].sum()
     frame["ratio"] = frame["tokens"] / rectangle if rectangle else float("nan")
-    frame = frame[frame["cause"] != "none"].sort_values(["tokens", "cause"], ascending=[False, True])
-    return frame.reset_index(drop=True)
+    frame = frame.loc[frame["cause"] != "none"]
+    return frame.sort_values(["tokens", "cause"], ascending=[False, True], ignore_index=True)
 
 
 def ratios(run: Run) -> pd.DataFrame:
-    """The tax of each step: step, padding_tokens, rectangle_tokens, valid_tokens, ratio (padding ÷ rectangle)."""
+    """The tax of each step: step, padding_tokens, rectangle_tokens, valid_tokens, ratio (padding ÷
+    rectangle)."""
     steps = by_step(run).groupby("step", as_index=False, dropna=False)
     frame = steps.agg(
         padding_tokens=("tokens", "sum"),
@@ -87,9 +92,10 @@ def ratios(run: Run) -> pd.DataFrame:
 
 
 def by_field(run: Run) -> pd.DataFrame:
-    """Bytes of padding by field and cause over the whole run: field, cause, bytes, tokens; largest field first."""
+    """Bytes of padding by field and cause over the whole run: field, cause, bytes, tokens; largest field
+    first."""
     return run.sql(
-        _CHOSEN
+        _CHOSEN  # noqa: S608  (a user's text is quoted by literal())
         + """
         select field, cause, sum(bytes)::bigint as bytes, sum(tokens)::bigint as tokens from chosen
         where cause <> 'none' group by field, cause having sum(bytes) > 0
@@ -99,9 +105,10 @@ def by_field(run: Run) -> pd.DataFrame:
 
 
 def by_source(run: Run) -> pd.DataFrame:
-    """Where padded batches are formed: source, batches, padding_tokens, rectangle_tokens, ratio; worst first."""
+    """Where padded batches are formed: source, batches, padding_tokens, rectangle_tokens, ratio; worst
+    first."""
     return run.sql(
-        "with chosen as (select * from padding)"
+        "with chosen as (select * from padding)"  # noqa: S608  (a user's text is quoted by literal())
         + _LEDGER
         + """
         select source, count(*) as batches, sum(padding)::bigint as padding_tokens,

@@ -1,7 +1,7 @@
 """How evenly tokens lie over micro-batches and over ranks, and who makes the others wait.
 
-Imbalance is largest ÷ mean: 1 is perfect, 2 means that the largest has twice the mean. Batches of several ranks belong
-together when they are the n-th of their (step, phase): that is a "round".
+Imbalance is largest ÷ mean: 1 is perfect, 2 means that the largest has twice the mean. Batches of several
+ranks belong together when they are the n-th of their (step, phase): that is a "round".
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
+from probe.analysis import words
 from probe.analysis.query import empty, literal, same
 
 if TYPE_CHECKING:
@@ -57,13 +58,13 @@ def rounds(run: Run) -> pd.DataFrame:
     """One row for each batch that all ranks cut: how even it was.
 
     Returns:
-        step, phase, round (from 1), ranks, tokens, over_ranks_ratio, over_micro_batches_ratio (the worst rank's),
-        lockstep_ratio (what ranks lose that wait for each other after every micro-batch: sum over the slots of the
-        largest ÷ sum of the means), straggler (rank with most tokens), straggler_tokens, mean_tokens, micro_batches,
-        over_cap (number of micro-batches); in order of step.
+        step, phase, round (from 1), ranks, tokens, over_ranks_ratio, over_micro_batches_ratio (the worst
+        rank's), lockstep_ratio (what ranks lose that wait for each other after every micro-batch: sum over
+        the slots of the largest ÷ sum of the means), straggler (rank with most tokens), straggler_tokens,
+        mean_tokens, micro_batches, over_cap (number of micro-batches); in order of step.
     """
     return run.sql(
-        _ROUNDS
+        _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
         + """
         select rounds.*, lockstep_ratio from rounds join waits
           on rounds.step is not distinct from waits.step and rounds.phase is not distinct from waits.phase
@@ -77,15 +78,16 @@ def imbalance(run: Run) -> pd.DataFrame:
     """:func:`rounds` by step, its worst round standing for it.
 
     Returns:
-        step, over_ranks_ratio, over_micro_batches_ratio, lockstep_ratio, straggler (of the round with the worst
-        over_ranks_ratio), phase (of that round), over_cap.
+        step, over_ranks_ratio, over_micro_batches_ratio, lockstep_ratio, straggler (of the round with the
+        worst over_ranks_ratio), phase (of that round), over_cap.
     """
     return run.sql(
-        _ROUNDS
+        _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
         + """
         select rounds.step as step, max(over_ranks_ratio) as over_ranks_ratio,
-               max(over_micro_batches_ratio) as over_micro_batches_ratio, max(lockstep_ratio) as lockstep_ratio,
-               arg_max(straggler, over_ranks_ratio) as straggler, arg_max(rounds.phase, over_ranks_ratio) as phase,
+               max(over_micro_batches_ratio) as over_micro_batches_ratio,
+               max(lockstep_ratio) as lockstep_ratio, arg_max(straggler, over_ranks_ratio) as straggler,
+               arg_max(rounds.phase, over_ranks_ratio) as phase,
                sum(over_cap)::bigint as over_cap
         from rounds join waits
           on rounds.step is not distinct from waits.step and rounds.phase is not distinct from waits.phase
@@ -109,7 +111,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
     first, others = frame.head(1), frame.iloc[1:].sort_values("over_cap", ascending=False, kind="stable")
     frame = pd.concat([first, others]).head(limit)
     repeated = bool(frame["round"].max() > 1)
-    label = [_label(row, repeated) for row in frame.to_dict("records")]
+    label = [_label(row, repeated) for row in words.rows(frame)]
     label[0] += " (most uneven)"
     return frame[["step", "phase", "round"]].reset_index(drop=True).assign(label=label)
 
@@ -126,8 +128,11 @@ def _label(row: dict[Any, Any], repeated: bool) -> str:
     return " · ".join(parts)
 
 
-def heat(run: Run, step: int | None = None, phase: str | None = None, round: int | None = None) -> pd.DataFrame:
-    """Tokens of every micro-batch on every rank in one round, which is the most uneven one unless ``round`` is given.
+def heat(
+    run: Run, step: int | None = None, phase: str | None = None, round: int | None = None
+) -> pd.DataFrame:
+    """Tokens of every micro-batch on every rank in one round, which is the most uneven one unless ``round``
+    is given.
 
     Returns:
         Columns :data:`HEAT`, by rank and micro-batch.
@@ -145,7 +150,7 @@ def heat(run: Run, step: int | None = None, phase: str | None = None, round: int
               from micro_batches
               where {same("step", None if step is None else int(step))} and {same("phase", phase)})
         where round = {literal(int(round or 1))} order by rank, micro_batch
-        """  # noqa: S608  (literals are quoted)
+        """  # noqa: S608  (a user's text is quoted by literal())
     )
     return frame[list(HEAT)]
 
@@ -154,18 +159,20 @@ def stragglers(run: Run) -> pd.DataFrame:
     """Each rank's part in the imbalance, the one that was largest most often first.
 
     Returns:
-        rank, rounds, largest_in (rounds in which it had the most tokens and the round was not even), share_ratio
-        (its tokens ÷ the mean of the ranks, over all rounds), tokens.
+        rank, rounds, largest_in (rounds in which it had the most tokens and the round was not even),
+        share_ratio (its tokens ÷ the mean of the ranks, over all rounds), tokens.
     """
     return run.sql(
-        _ROUNDS
+        _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
         + """
         select per_batch.rank, count(*) as rounds,
-               count(*) filter (rounds.straggler = per_batch.rank and rounds.over_ranks_ratio > 1) as largest_in,
+               count(*) filter (rounds.straggler = per_batch.rank and rounds.over_ranks_ratio > 1)
+                 as largest_in,
                sum(per_batch.tokens) / nullif(sum(rounds.mean_tokens), 0) as share_ratio,
                sum(per_batch.tokens)::bigint as tokens
         from per_batch join rounds
-          on rounds.step is not distinct from per_batch.step and rounds.phase is not distinct from per_batch.phase
+          on rounds.step is not distinct from per_batch.step
+         and rounds.phase is not distinct from per_batch.phase
          and rounds.round = per_batch.round
         where rounds.ranks > 1
         group by per_batch.rank order by largest_in desc, share_ratio desc, per_batch.rank
@@ -176,15 +183,16 @@ def stragglers(run: Run) -> pd.DataFrame:
 def violations(run: Run, limit: int = 200) -> pd.DataFrame:
     """Micro-batches over their cap, the worst first: rank, step, phase, micro_batch, tokens, cap_tokens, …"""
     return run.sql(
-        f"""select rank, step, role, phase, micro_batch, tokens, cap_tokens, tokens - cap_tokens as excess_tokens,
-        sequences, list_max(lengths) as longest, source from micro_batches where over_cap
-        order by excess_tokens desc, step, rank, micro_batch limit {int(limit)}"""  # noqa: S608  (a whole number)
+        f"""select rank, step, role, phase, micro_batch, tokens, cap_tokens,
+        tokens - cap_tokens as excess_tokens, sequences, list_max(lengths) as longest, source
+        from micro_batches where over_cap
+        order by excess_tokens desc, step, rank, micro_batch limit {int(limit)}"""  # noqa: S608  (a user's text is quoted by literal())
     )
 
 
 def totals(run: Run) -> pd.DataFrame:
-    """One row: micro_batches, tokens, over_cap, empty_micro_batches, utilisation_ratio (tokens ÷ caps, of those that
-    have a cap and aren't empty)."""
+    """One row: micro_batches, tokens, over_cap, empty_micro_batches, utilisation_ratio (tokens ÷ caps, of
+    those that have a cap and aren't empty)."""
     return run.sql(
         """select count(*) as micro_batches, coalesce(sum(tokens), 0)::bigint as tokens,
         count(*) filter (over_cap) as over_cap, count(*) filter (sequences = 0) as empty_micro_batches,
@@ -194,5 +202,5 @@ def totals(run: Run) -> pd.DataFrame:
     )
 
 
-def _step(step: float | None) -> str:
+def _step(step: Any) -> str:
     return "outside steps" if pd.isna(step) else f"step {int(step)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -37,7 +38,7 @@ def size(value: float | None) -> str:
     if missing(value):
         return UNKNOWN
     number, unit = float(value or 0), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):  # noqa: B007  (the unit that fits is kept)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(number) < 1000 or unit == "TiB":
             break
         number /= 1024
@@ -93,7 +94,7 @@ def seconds(value: float | None) -> str:
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def number(value: float | None) -> str:
+def number(value: Any) -> str:
     """Any other number, four significant digits; NaN is a number here.
 
     >>> number(0.123456), number(1500.0), number(float("nan")), number(None)
@@ -101,7 +102,7 @@ def number(value: float | None) -> str:
     """
     if value is None or value is pd.NA:
         return UNKNOWN
-    return "NaN" if value != value else f"{float(value):.4g}"
+    return "NaN" if math.isnan(value) else f"{float(value):.4g}"
 
 
 def ratio(value: float | None) -> str:
@@ -135,13 +136,20 @@ def place(row: Mapping[str, Any], *, rank: bool = True) -> str:
     """
     get = row.get
     # A role that is named like its phase is said once.
-    parts = list(dict.fromkeys(str(get(key)) for key in ("role", "phase") if not missing(get(key)) and get(key) != ""))
+    parts = list(
+        dict.fromkeys(str(get(key)) for key in ("role", "phase") if not missing(get(key)) and get(key) != "")
+    )
     if not parts and not missing(get("name")) and get("name"):
         parts = [str(get("name"))]
     for key, label in (("micro_batch", "micro-batch"), ("step", "step"), ("rank", "rank")):
         if not missing(get(key)) and (rank or key != "rank"):
             parts.append(f"{label} {whole(get(key))}")
     return " · ".join(parts)
+
+
+def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame, to be said one by one."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def memory(source: Any) -> str:

@@ -3,6 +3,7 @@ together."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -30,7 +31,6 @@ from probe.errors import (
     MissingDependencyError,
     MissingKeyError,
     PeerError,
-    ProbeError,
     SessionError,
     ShapeError,
 )
@@ -160,6 +160,9 @@ def gather_columns(data: Any, group: Any) -> tuple[TensorDict | None, dict[str, 
         )
     told: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(told, _describe(data), group=group)
+    for one in told:
+        if "arrays" in one:
+            one["arrays"] = pickle.loads(one["arrays"])  # noqa: S301  (from members of our own process group)
     _check_ranks(told)
     arrays = join_arrays([one["arrays"] for one in told])
     if told[0]["columns"] is None:
@@ -177,8 +180,8 @@ def _describe(data: Any) -> _Facts:
     try:
         batch = data.batch
         columns = None if batch is None else {key: _facts(key, column) for key, column in batch.items()}
-        return {"rows": len(data), "columns": columns, "arrays": data.non_tensor_batch}
-    except (ProbeError, AttributeError, TypeError, RuntimeError) as error:
+        return {"rows": len(data), "columns": columns, "arrays": pickle.dumps(data.non_tensor_batch)}
+    except Exception as error:  # foreign pickling may raise anything, and the others would wait
         return {"error": f"{type(error).__name__}: {error}"}
 
 

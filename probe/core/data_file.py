@@ -158,6 +158,8 @@ def _read(name: str) -> Sections:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
+    if not tensor.numel():
+        return 0
     return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # has a buffer
 
 

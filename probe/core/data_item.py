@@ -9,6 +9,7 @@ from tensordict import TensorDictBase
 
 from probe.core import data_info
 from probe.core.equality import same
+from probe.core.serialization import batch_of, payload_of
 
 
 def same_members(one: Any, other: Any) -> bool:
@@ -35,6 +36,16 @@ class DataProtoItem:
         return same_members(self, other)
 
     __hash__ = None  # type: ignore[assignment]  # equal by content, and mutable
+
+    def __getstate__(self) -> dict[str, Any]:
+        members = dict(self.__dict__)
+        members["batch"] = None if self.batch is None else payload_of(self.batch)
+        return members
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if state["batch"] is not None:
+            self.batch = batch_of(state["batch"])
 
     def __repr__(self) -> str:
         return data_info.one_line(

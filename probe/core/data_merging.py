@@ -110,7 +110,7 @@ def join_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
         _check_constants(present)
     try:
         return join(present)
-    except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (RuntimeError, TypeError, ValueError, AttributeError, LookupError) as error:
         # torch says that shapes differ but neither which column's nor whose; the search is made only now.
         _explain(present, error)
         raise
@@ -167,7 +167,7 @@ def _explain(batches: Sequence[TensorDictBase], error: Exception) -> None:
 def _form(column: Any) -> tuple[Any, ...]:
     """What columns must have in common to be joined."""
     if not isinstance(column, torch.Tensor):
-        return (type(column),)
+        return (type(column), *sorted(column.keys() if isinstance(column, TensorDictBase) else ()))
     sizes: list[Any] = []
     if is_jagged(column) or not column.is_nested:
         along = (0, getattr(column, "_ragged_idx", 0))
@@ -212,7 +212,8 @@ def _join_array(key: str, columns: Sequence[Array]) -> Array:
     kinds = {column.dtype.kind for column in columns}
     if len(kinds) > 1 and not kinds <= set("biufc"):
         columns = [column.astype(object) for column in columns]
-    return np.concatenate(columns)
+    alike = all(column.dtype == first.dtype for column in columns)
+    return np.concatenate(columns, dtype=first.dtype if alike else None)  # else the byte order would change
 
 
 def join_meta(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

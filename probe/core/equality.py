@@ -146,8 +146,9 @@ def _same_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], open_pa
 
 
 def _same_dtypes(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
-    # The width of a string dtype is that of the longest string that happened to be there.
-    return one == other or (one.kind == other.kind and one.kind in "US")
+    # The byte order isn't content, and the width of a string dtype is that of the longest string that was
+    # there.
+    return one.newbyteorder("=") == other.newbyteorder("=") or (one.kind == other.kind and one.kind in "US")
 
 
 def _same_batches(one: Any, other: Any, open_pairs: _Pairs) -> bool:

@@ -145,7 +145,9 @@ def get_group_balanced_partitions(
     for row, uid in enumerate(uid_list.tolist() if isinstance(uid_list, np.ndarray) else uid_list):
         groups.setdefault(uid, []).append(row)
     if not 1 <= k_partitions <= len(groups):
-        raise InputError(f"k_partitions: got {k_partitions}, expected 1 to {len(groups)}, the number of different uids")
+        raise InputError(
+            f"k_partitions: got {k_partitions}, expected 1 to {len(groups)}, the number of different uids"
+        )
     members = list(groups.values())
     sums = [sum(weights[row].item() for row in rows) for rows in members]
     parts = karmarkar_karp(sums, k_partitions, equal_size=False)
@@ -191,7 +193,9 @@ def _search(tokens: Ints, weights: Array, cap: int, low: int, found: list[list[i
     return found
 
 
-def pack_into(tokens: Ints, weights: Array, cap: int, count: int, fitting: list[list[int]]) -> list[list[int]]:
+def pack_into(
+    tokens: Ints, weights: Array, cap: int, count: int, fitting: list[list[int]]
+) -> list[list[int]]:
     """Exactly ``count`` parts within the cap, at least ``len(fitting)``, given a partition that fits."""
     if count == len(fitting):
         return fitting
@@ -208,7 +212,9 @@ def fewest_parts(tokens: Ints, cap: int) -> int:
     ranked = np.sort(tokens)
     running = np.concatenate(([0], np.cumsum(ranked)))
     half = int(np.searchsorted(ranked, cap / 2, side="right"))
-    begin = np.concatenate(([0], np.flatnonzero(np.diff(ranked[:half])) + 1)) if half else np.zeros(1, np.int64)
+    begin = (
+        np.concatenate(([0], np.flatnonzero(np.diff(ranked[:half])) + 1)) if half else np.zeros(1, np.int64)
+    )
     least = ranked[begin] if half else np.zeros(1, np.int64)
     alone = np.searchsorted(ranked, cap - least, side="right")  # from here on nothing of `least` fits beside
     beside = (alone - half) * cap - (running[alone] - running[half])
@@ -291,7 +297,9 @@ def as_weights(values: Lengths, argument: str) -> Array:
     usable = np.isfinite(weights) & (weights >= 0)
     if not usable.all():
         row = int(np.argmin(usable))
-        raise InputError(f"{argument}: got {weights[row].item()} at {row}, expected a finite number that isn't negative")
+        raise InputError(
+            f"{argument}: got {weights[row].item()} at {row}, expected a finite number that isn't negative"
+        )
     return weights
 
 
@@ -361,7 +369,9 @@ class _State(NamedTuple):
     """k sums in descending order, and how they came about."""
 
     sums: Array
-    made: Callable[[Ints, Ints], list[tuple[_State, Ints]]]  #: hands part numbers down, see :func:`_hand_down`
+    made: Callable[
+        [Ints, Ints], list[tuple[_State, Ints]]
+    ]  #: hands part numbers down, see :func:`_hand_down`
 
     @property
     def spread(self) -> Any:

@@ -66,6 +66,7 @@ from probe.core.serialization import (
     batch_of,
     deserialize_single_tensor,
     deserialize_tensordict,
+    own_bytes,
     payload_of,
     serialize_single_tensor,
     serialize_tensordict,
@@ -270,9 +271,9 @@ class DataProto:
 
     def __contains__(self, key: object) -> bool:
         """Whether ``key`` is a column, of tensors or of objects."""
-        if key in self.non_tensor_batch:
-            return True
-        return self.batch is not None and isinstance(key, str | tuple) and key in self.batch.keys(True)
+        if not isinstance(key, str | tuple):
+            return False
+        return key in self.non_tensor_batch or (self.batch is not None and key in self.batch.keys(True))
 
     def __iter__(self) -> Iterator[DataProtoItem]:
         """The rows, as items."""
@@ -325,7 +326,7 @@ class DataProto:
         except TypeError as error:
             raise InputTypeError(f"index: got {span!r}, expected integers or None in a slice") from error
         if step != 1:
-            return self._take(torch.arange(len(self))[list(range(start, stop, step))])
+            return self._take(torch.from_numpy(np.arange(start, stop, step)))
         stop = max(start, stop)
         batch = None if self.batch is None else rows.cut(self.batch, start, stop)
         arrays = {key: column[start:stop] for key, column in self.non_tensor_batch.items()}
@@ -409,7 +410,7 @@ class DataProto:
     def __getstate__(self) -> dict[str, Any]:
         members = dict(self.__dict__)
         members["batch"] = None if self.batch is None else payload_of(self.batch)
-        members["meta_info"] = {key: _own_bytes(value) for key, value in self.meta_info.items()}
+        members["meta_info"] = {key: own_bytes(value) for key, value in self.meta_info.items()}
         return members
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -938,16 +939,6 @@ class DataProto:
 
 
 # ------------------------------------------------------------------------------------- helpers of the class
-
-
-def _own_bytes(value: Any) -> Any:
-    """A tensor that shows a part of a larger storage, as one of its own size: pickle writes whole
-    storages."""
-    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
-        whole = value.untyped_storage().nbytes()
-        if whole > value.numel() * value.element_size() and value.device.type != "meta":
-            return value.detach().clone(memory_format=torch.contiguous_format)
-    return value
 
 
 def _with_columns(mine: TensorDictBase, new: dict[str, Any]) -> TensorDictBase:

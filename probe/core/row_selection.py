@@ -48,8 +48,16 @@ def sequence_lengths(batch: TensorDictBase) -> tuple[list[int], int | None]:
 
 def jagged_lengths(tensor: torch.Tensor) -> torch.Tensor:
     """Length of each row of a jagged tensor, on its device."""
-    holes: torch.Tensor | None = tensor.lengths()
-    return tensor.offsets().diff() if holes is None else holes
+    nested: Any = tensor  # torch's stubs don't know the methods of a jagged tensor
+    holes: torch.Tensor | None = nested.lengths()
+    offsets: torch.Tensor = nested.offsets()
+    return offsets.diff() if holes is None else holes
+
+
+def host_lengths(tensor: torch.Tensor) -> list[int]:
+    """:func:`jagged_lengths` as a list: one copy to the CPU."""
+    lengths: list[int] = jagged_lengths(tensor).tolist()
+    return lengths
 
 
 def select_jagged(tensor: torch.Tensor, index: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
@@ -64,7 +72,10 @@ def select_jagged(tensor: torch.Tensor, index: torch.Tensor, lengths: Sequence[i
     sizes = jagged_lengths(tensor)[index]
     ends = sizes.cumsum(0)
     offsets = torch.cat((ends.new_zeros(1), ends))
-    shift = torch.repeat_interleave(tensor.offsets()[:-1][index] - offsets[:-1], sizes, output_size=sum(lengths))
+    nested: Any = tensor
+    shift = torch.repeat_interleave(
+        nested.offsets()[:-1][index] - offsets[:-1], sizes, output_size=sum(lengths)
+    )
     places = shift + torch.arange(sum(lengths), device=index.device)
     values = tensor.values().index_select(ragged - 1, places)
     return torch.nested.nested_tensor_from_jagged(
@@ -103,7 +114,9 @@ class RowSelector:
             if not value.is_nested:
                 return value.index_select(0, index)
             if value.layout != torch.jagged:
-                raise InputTypeError(f"batch[{key!r}]: got a nested tensor of layout {value.layout}, expected torch.jagged")
+                raise InputTypeError(
+                    f"batch[{key!r}]: got a nested tensor of layout {value.layout}, expected torch.jagged"
+                )
             lengths = self._host_lengths(value)
             return select_jagged(value, index, [lengths[row] for row in rows])
         if isinstance(value, TensorDictBase) and not hasattr(value, "data_type"):
@@ -116,9 +129,10 @@ class RowSelector:
 
     def _host_lengths(self, value: torch.Tensor) -> list[int]:
         # Columns of one batch usually share their offsets; ids stay unique because the batch keeps the tensors alive.
-        owner = value.lengths() if value.lengths() is not None else value.offsets()
+        nested: Any = value
+        owner = nested.offsets() if nested.lengths() is None else nested.lengths()
         if id(owner) not in self._lengths:
-            self._lengths[id(owner)] = jagged_lengths(value).tolist()
+            self._lengths[id(owner)] = host_lengths(value)
         return self._lengths[id(owner)]
 
 

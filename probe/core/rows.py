@@ -22,9 +22,13 @@ from probe.errors import InputError, InputTypeError, ShapeError
 
 #: What may stand in the brackets of a batch.
 Index: TypeAlias = "int | slice | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any] | torch.Tensor"
-#: The columns here are made to fit, and checking each again is most of what cutting into many parts would cost.
-#: TensorDict's own methods use the unchecked constructor for the same reason; it isn't public, hence the fallback.
+#: The columns here are made to fit, and checking each again is most of what cutting into many parts would
+#: cost.
+#: TensorDict's own methods use the unchecked constructor for the same reason; it isn't public, hence the
+#: fallback.
 _UNCHECKED: Final[Callable[..., TensorDict]] = getattr(TensorDict, "_new_unsafe", TensorDict)
+#: torch can't select rows of these, but of their twins of the same size.
+_SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
@@ -214,6 +218,13 @@ def _same_offsets(one: Any, other: Any) -> bool:
     return isinstance(one, int) and one == other
 
 
+def _picked(tensor: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
+    signed = _SIGNED.get(tensor.dtype)
+    if signed is None:
+        return tensor.index_select(dim, index)
+    return tensor.view(signed).index_select(dim, index).view(tensor.dtype)
+
+
 def _offsets_of(lengths: torch.Tensor) -> torch.Tensor:
     offsets = lengths.new_zeros(lengths.shape[0] + 1)
     torch.cumsum(lengths, 0, out=offsets[1:])
@@ -234,7 +245,7 @@ def _take_jagged(column: Any, index: torch.Tensor, shared: Shared) -> torch.Tens
 
     new, source, shortest, longest = shared.get((offsets, lengths), plan)
     dim = column._ragged_idx
-    values = column._values.index_select(dim - 1, source)
+    values = _picked(column._values, dim - 1, source)
     return build_jagged(values, new, shortest, longest, ragged_dim=dim)
 
 
@@ -327,7 +338,7 @@ def take(batch: TensorDictBase, index: torch.Tensor, shared: Shared | None = Non
             device = column.device
             if device not in moved:
                 moved[device] = index.to(device)
-            return column.index_select(0, moved[device])
+            return _picked(column, 0, moved[device])
         return take(column, index, shared) if _is_batch(column) else column[index]
 
     return rebuilt(batch, {key: one(column) for key, column in batch.items()}, index.shape[0])
@@ -401,6 +412,8 @@ def join(batches: Sequence[TensorDictBase], shared: Shared | None = None) -> Ten
                 return _join_jagged(parts, shared)
             rows = [row for part in parts for row in part.unbind()]
             return torch.nested.nested_tensor(rows, dtype=head.dtype, device=head.device)
+        if _is_batch(head) and any(part.keys() != head.keys() for part in parts):
+            raise KeyError("the nested TensorDicts have different keys")
         return join(parts, shared) if _is_batch(head) else torch.cat(parts)
 
     joined = {key: one([table[key] for table in tables]) for key in tables[0]}

@@ -122,6 +122,8 @@ def tensor_from_bytes(data: Any, dtype: torch.dtype, shape: Any) -> torch.Tensor
         sizes = tuple(int(size) for size in shape)
         if flat.dtype != np.uint8 or flat.ndim != 1 or any(size < 0 for size in sizes):
             raise SerializationError(f"arr: got bytes as {flat.dtype} {flat.shape} for the shape {sizes}")
+        if not flat.size:  # torch can't look at no bytes as another dtype
+            return torch.from_numpy(np.empty(0, np.uint8)).to(dtype).reshape(sizes)
         if not flat.flags.writeable or not flat.flags.c_contiguous:
             flat = flat.copy()
         return torch.from_numpy(flat).view(dtype).reshape(sizes)
@@ -263,3 +265,13 @@ def _column(payload: Any, offsets: dict[str, torch.Tensor], name: str, size: Any
 def rows_of(values: Any) -> Any:
     """A NonTensorStack with one entry for each of ``values``."""
     return NonTensorStack(*[NonTensorData(value) for value in values])
+
+
+def own_bytes(value: Any) -> Any:
+    """A tensor that shows a part of a larger storage, as one of its own size: pickle writes whole
+    storages."""
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
+        whole = value.untyped_storage().nbytes()
+        if whole > value.numel() * value.element_size() and value.device.type != "meta":
+            return value.detach().clone(memory_format=torch.contiguous_format)
+    return value

@@ -41,11 +41,12 @@ class Actor:
         input_ids, mask = data.batch["input_ids"], data.batch["attention_mask"].bool()
         packed, position_ids, visible = pack(input_ids, mask)
         logits = self.policy(packed, position_ids, visible)
-        # The logits at one token are about the next; what the last of a sequence says of another is cut off below.
+        # Logits are about the next token; what a sequence's last token says of the next sequence is cut off below.
         of_next = logprobs_from_logits(logits, packed.roll(-1, dims=1))
         spread = torch.zeros(input_ids.shape).masked_scatter(mask, of_next)
         of_responses = spread[:, self.settings.prompt_width - 1 : -1]
-        return of_responses * data.batch["response_mask"]
+        mine: Tensor = of_responses * data.batch["response_mask"]
+        return mine
 
     @watch(role="actor")
     @torch.no_grad()
@@ -81,7 +82,7 @@ class Actor:
 
     @watch(role="actor", phase="warm_up")
     def imitate(self, data: DataProto) -> float:
-        """One supervised step on this rank's right answers. Returns the loss, the mean over all ranks' tokens."""
+        """One supervised step on right answers. Returns the loss, its mean over the tokens of all ranks."""
         tokens = self.over_ranks(data.batch["response_mask"].sum())
         loss = -self.log_prob(data).sum() / tokens
         loss.backward()

@@ -1,4 +1,4 @@
-"""The two formulas of GRPO, from "DeepSeekMath" (arXiv 2402.03300), sections 4.1.1 and 4.1.2, with no KL term."""
+"""The two formulas of GRPO, from sections 4.1.1 and 4.1.2 of arXiv 2402.03300; there is no KL term."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
-    """How much better each response did than the others to the same prompt, in standard deviations of its group.
+    """How much better each response did than its group, in standard deviations of the group.
 
     Args:
         rewards: (prompts × group_size,) with the responses to one prompt side by side.
@@ -23,11 +23,14 @@ def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
     return (centred / (groups.std(1, keepdim=True) + 1e-6)).view(-1)
 
 
-def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
+def policy_loss(
+    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float
+) -> tuple[Tensor, Tensor]:
     """The clipped policy loss of each token, and which tokens the clipping holds back (1.0 where it does).
 
     Args:
-        log_prob, old_log_prob, advantages: (rows, tokens). clip: how far the ratio may move from 1 and still count.
+        log_prob, old_log_prob, advantages: (rows, tokens).
+        clip: how far the ratio of new to old probability may move from 1 and still be followed.
     """
     ratio = torch.exp(log_prob - old_log_prob)
     free = -advantages * ratio

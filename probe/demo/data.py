@@ -1,8 +1,8 @@
-"""The task: verifiable arithmetic, as a parquet file of prompts and answers like those that post-training reads.
+"""The task: verifiable arithmetic, as a parquet file of prompts and answers.
 
-Prompts are 2 to 20 characters long and answers 1 to 19, with a long tail: that is what makes token balance and
-padding worth looking at. ``12+345=`` asks for a sum, ``7*86=`` for a product and ``r123,45=`` for each of the
-numbers read backwards (``321,54``).
+``12+34=`` asks for a sum, ``7*86=`` for a product and ``r123,45=`` for each of the numbers read backwards
+(``321,54``). Prompts are 3 to 21 characters long and answers 1 to 19, with a long tail, which makes token balance
+and padding worth looking at.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def problem(rng: random.Random) -> dict[str, str]:
 
 
 def write_problems(path: Path, *, rows: int, seed: int) -> Path:
-    """Write ``rows`` distinct problems to the parquet file ``path``; nine in ten are marked ``split="train"``."""
+    """Write ``rows`` distinct problems to the parquet file ``path``; nine in ten have ``split="train"``."""
     rng = random.Random(seed)  # noqa: S311  (arithmetic, not cryptography)
     found: dict[str, dict[str, str]] = {}
     while len(found) < rows:

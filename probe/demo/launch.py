@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.multiprocessing.spawn import ProcessException
+from torch.multiprocessing.spawn import ProcessException, spawn
 
 from probe.demo.data import read_problems, write_problems
 from probe.demo.settings import Settings
@@ -30,12 +30,12 @@ def launch(
     *,
     ranks: int,
     track: list[str],
-    on_step: Callable[[int, Metrics], None] = lambda step, metrics: None,
+    on_step: Callable[[int, Metrics], None],
 ) -> dict[str, str]:
     """Train on ``ranks`` processes and record to the run ``directory``.
 
     Args:
-        track: names of tracking backends. on_step: see :meth:`Trainer.train`; called in this process.
+        track: names of tracking backends. on_step: called here with what :meth:`Trainer.train` yields.
 
     Returns:
         Where each backend has put its data.
@@ -46,9 +46,7 @@ def launch(
     problems = write_problems(directory / "problems.parquet", rows=settings.problems, seed=settings.seed)
     meeting = directory / f"meeting-{time.time_ns()}"
     news = mp.get_context("spawn").SimpleQueue()
-    job = mp.start_processes(
-        work, (ranks, settings, problems, meeting, track, news), nprocs=ranks, join=False, start_method="spawn"
-    )
+    job = spawn(work, (ranks, settings, problems, meeting, track, news), nprocs=ranks, join=False)
     locations: dict[str, str] = {}
     try:
         while not job.join(timeout=0.1):
@@ -81,15 +79,18 @@ def work(
     """What one rank does, from joining the others to leaving them."""
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=timedelta(seconds=PATIENCE_S)
+        "gloo",
+        init_method=meeting.as_uri(),
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=PATIENCE_S),
     )
     try:
         with start("demo", run_dir=problems.parent, track=track, config=asdict(settings)) as session:
-            trainer = Trainer(settings, read_problems(problems, "train"), session)
-            if rank == 0:
-                news.put(("locations", session.tracking.locations if session.tracking else {}))
-                trainer.train(lambda step, metrics: news.put(("step", step, metrics)))
-            else:
-                trainer.train()
+            if session.tracking is not None:
+                news.put(("locations", session.tracking.locations))
+            for step, metrics in Trainer(settings, read_problems(problems, "train"), session).train():
+                if rank == 0:
+                    news.put(("step", step, metrics))
     finally:
         dist.destroy_process_group()

@@ -35,7 +35,8 @@ class Block(nn.Module):
             cache[:] = [(k, v)]
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + self.out(attended.transpose(1, 2).reshape(rows, queries, width))
-        return x + self.feed(self.norm_feed(x))
+        added: Tensor = self.feed(self.norm_feed(x))
+        return x + added
 
 
 class Policy(nn.Module):

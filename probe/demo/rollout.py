@@ -26,7 +26,8 @@ def sample(policy: Policy, prompts: Tensor, max_new_tokens: int, generator: torc
     """Draw one response for each row of ``prompts``, at temperature 1.
 
     Args:
-        prompts: (rows, prompt width) int64, left-padded. max_new_tokens: a response without an end is cut here.
+        prompts: (rows, prompt width) int64, left-padded.
+        max_new_tokens: a response that has come to no end is cut here.
         generator: the only source of randomness.
 
     Returns:

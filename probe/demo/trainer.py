@@ -1,12 +1,12 @@
 """GRPO, start to end: the loop to copy from.
 
-What probe needs of a trainer is in three places: ``session.step`` around a step, ``phase`` (or ``@watch``) around its
-parts, and ``session.log`` for the trainer's own metrics. Without a session the same code trains the same weights.
+What probe needs of a trainer is in three places: ``session.step`` around a step, ``phase`` (or ``@watch``) around
+its parts, and ``session.log`` for the trainer's own metrics. Without a session it trains the same weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -19,7 +19,6 @@ from probe.core.protocol import DataProto
 from probe.core.torch_functional import masked_whiten
 from probe.demo.actor import Actor
 from probe.demo.algorithm import group_advantages
-from probe.demo.model import Policy
 from probe.demo.reward import score
 from probe.demo.rollout import pad_left, pad_right, sample
 from probe.demo.settings import Settings
@@ -50,27 +49,24 @@ class Trainer:
         self.sampling = torch.Generator().manual_seed(settings.seed * 1000 + self.rank)
         self.drawing = torch.Generator().manual_seed(settings.seed)  # the same on every rank
 
-    def train(self, on_step: Callable[[int, Metrics], None] = lambda step, metrics: None) -> tuple[Policy, list[Metrics]]:
-        """Warm up, then ``settings.steps`` steps of GRPO. Returns the policy and the metrics of each step.
+    def train(self) -> Iterator[tuple[int, Metrics]]:
+        """Warm up, then ``settings.steps`` steps of GRPO.
 
-        Args:
-            on_step: told of each step with its metrics; warm-up steps have numbers below 0.
+        Yields:
+            Each step with its metrics; warm-up steps have numbers below 0.
         """
         for step in range(-self.settings.warmup_steps, 0):
-            on_step(step, {"warm_up/loss": self.actor.imitate(self.solved(self.draw()))})
+            yield step, {"warm_up/loss": self.actor.imitate(self.solved(self.draw()))}
         self.actor.use_learning_rate(self.settings.learning_rate)
-        history = []
         for step in range(self.settings.steps):
             with self.session.step(step) if self.session else nullcontext():
                 metrics = self.step(step)
             if self.session and self.rank == 0:
                 self.session.log(metrics, step)
-            history.append(metrics)
-            on_step(step, metrics)
-        return self.actor.policy, history
+            yield step, metrics
 
     def step(self, step: int) -> Metrics:
-        """One step of GRPO: sample, reward, compare within groups, update. Returns its metrics over all ranks."""
+        """Sample, reward, compare within groups, update. Returns the metrics of the step over all ranks."""
         with phase("generate"):
             data = self.generate(self.draw())
         with phase("reward"):

@@ -14,12 +14,16 @@ MISSING = "No step has ended yet, so that probe's own cost isn't known."
 
 
 def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Share of the step that hooks took on the training thread, from ``analysis.cost.by_step``, beside its target."""
+    """Share of the step that hooks took on the training thread, from ``analysis.cost.by_step``, beside its
+    target."""
     frame = frame[frame["overhead_ratio"].notna()] if not frame.empty else frame
     if frame.empty:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=260)
-    lines = (("overhead_ratio_largest", "largest over ranks", "dot"), ("overhead_ratio", "mean over ranks", "solid"))
+    lines = (
+        ("overhead_ratio_largest", "largest over ranks", "dot"),
+        ("overhead_ratio", "mean over ranks", "solid"),
+    )
     for column, name, dash in lines:
         part = frame.iloc[look.thin(frame[column])]
         figure.add_trace(
@@ -30,14 +34,17 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
                 mode="lines+markers" if len(part) <= 120 else "lines",
                 line={"color": look.PALETTE[0], "dash": dash, "width": 2 if dash == "solid" else 1.2},
                 marker={"size": 5},
-                hovertext=[_told(row, column, name) for row in part.to_dict("records")],
+                hovertext=[_told(row, column, name) for row in words.rows(part)],
                 hoverinfo="text",
             )
         )
     figure.add_hline(
         y=COST_TARGET,
         line={"color": look.ALARM, "width": 1, "dash": "dash"},
-        annotation={"text": f"target {words.percent(COST_TARGET)}", "font": {"color": look.ALARM, "size": 11}},
+        annotation={
+            "text": f"target {words.percent(COST_TARGET)}",
+            "font": {"color": look.ALARM, "size": 11},
+        },
         annotation_position="bottom right",
     )
     look.step_axis(figure, frame["step"])
@@ -49,5 +56,5 @@ def _told(row: dict[str, float], column: str, name: str) -> str:
     return look.hover(
         words.percent(row[column]),
         f"{name}, step {words.whole(row['step'])}",
-        f"hooks {row['hooks_ms']:.2g} ms, writer thread {row['writer_cpu_ms']:.2g} ms",
+        f"hooks {words.number(row['hooks_ms'])} ms, writer thread {words.number(row['writer_cpu_ms'])} ms",
     )

@@ -13,7 +13,8 @@ MISSING = "No incidents: every listener, backend and writer did its work, and no
 
 
 def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Incidents by step and kind, from ``analysis.incidents.over_time``; those outside steps stand at the left."""
+    """Incidents by step and kind, from ``analysis.incidents.over_time``; those outside steps stand at the
+    left."""
     if frame.empty:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=260)
@@ -33,7 +34,7 @@ def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
                     "symbol": look.SYMBOLS[index % len(look.SYMBOLS)],
                     "size": [min(9 + 2 * float(n) ** 0.5, 26) for n in part["count"]],
                 },
-                hovertext=[_told(row) for row in part.to_dict("records")],
+                hovertext=[_told(row) for row in words.rows(part)],
                 hoverinfo="text",
             )
         )
@@ -45,4 +46,6 @@ def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
 
 def _told(row: dict[str, object]) -> str:
     where = "outside a step" if words.missing(row["step"]) else f"step {words.whole(row['step'])}"
-    return look.hover(f"{words.whole(row['count'])} × {look.label(str(row['kind']).replace('_', ' '))}", where)
+    return look.hover(
+        f"{words.whole(row['count'])} × {look.label(str(row['kind']).replace('_', ' '))}", where
+    )

@@ -15,14 +15,20 @@ from probe.figures.theme import Theme
 
 MISSING = "No memory was recorded: the memory recorder was off, or no scope has ended yet."
 
-#: The device's capacity is drawn when the peak reaches this share of it; below, it would flatten everything else.
+#: The device's capacity is drawn when the peak reaches this share of it; below, it would flatten everything
+#: else.
 _SHOW_CAPACITY = 0.4
 
-_LINES = (("device_used", "device used", "dash"), ("reserved", "reserved", "dot"), ("allocated", "allocated", "solid"))
+_LINES = (
+    ("device_used", "device used", "dash"),
+    ("reserved", "reserved", "dot"),
+    ("allocated", "allocated", "solid"),
+)
 
 
 def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Memory of one rank over time, from ``analysis.memory.timeline``: an area for each role, its peak marked."""
+    """Memory of one rank over time, from ``analysis.memory.timeline``: an area for each role, its peak
+    marked."""
     if frame.empty:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=380)
@@ -60,7 +66,8 @@ def _line(part: pd.DataFrame, name: str, dash: str, divisor: float) -> go.Scatte
 
 
 def _areas(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scatter:
-    # Each scope is a box from its begin to its end at the height of its peak: five points, the last one a gap.
+    # Each scope is a box from its begin to its end at the height of its peak: five points, the last one a
+    # gap.
     nan, zero = np.full(len(part), np.nan), np.zeros(len(part))
     begin, end = part["begin_s"].to_numpy(float), part["end_s"].to_numpy(float)
     peak = part["value_bytes"].to_numpy(float) / divisor
@@ -85,7 +92,7 @@ def _dots_on(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Sc
         showlegend=False,
         mode="markers",
         marker={"color": look.PALETTE[index], "size": 3},
-        hovertext=[_told(row) for row in part.to_dict("records")],
+        hovertext=[_told(row) for row in words.rows(part)],
         hoverinfo="text",
     )
 
@@ -95,7 +102,12 @@ def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float, highest: f
         x=(part["begin_s"] + part["end_s"]) / 2,
         y=part["value_bytes"] / divisor,
         mode="markers+text",
-        marker={"color": look.PALETTE[index], "symbol": look.SYMBOLS[index], "size": 10, "line": {"width": 1}},
+        marker={
+            "color": look.PALETTE[index],
+            "symbol": look.SYMBOLS[index],
+            "size": 10,
+            "line": {"width": 1},
+        },
         # Low peaks stand close together where nobody looks for them: their numbers are in the hover box only.
         text=[
             f"{words.at(kind)}{words.size(value)}" if value >= highest / 2 else ""
@@ -106,7 +118,7 @@ def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float, highest: f
         name=f"peak of {look.role(role)}",
         legendgroup=str(index),
         showlegend=False,
-        hovertext=[_told(row, "largest peak of this role") for row in part.to_dict("records")],
+        hovertext=[_told(row, "largest peak of this role") for row in words.rows(part)],
         hoverinfo="text",
     )
 
@@ -116,7 +128,7 @@ def _told(row: dict[str, Any], more: str | None = None) -> str:
     return look.hover(
         f"{words.at(row['peak_kind'])}{words.size(row['value_bytes'])} at its peak",
         look.place(row),
-        f"{look.label(words.name(row['kind'], 'scope'))} {look.label(words.name(row['name'], ''))}, {seconds}",
+        f"{look.label(' '.join(words.name(row[key], '') for key in ('kind', 'name')))}, {seconds}",
         more,
     )
 
@@ -136,7 +148,7 @@ def by_phase(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     """The peak of each phase, from ``analysis.memory.by_phase``; a tick shows the rank that peaked lowest."""
     if frame.empty:
         return look.nothing(MISSING, theme)
-    rows = frame.head(24).iloc[::-1].to_dict("records")
+    rows = words.rows(frame.head(24).iloc[::-1])
     divisor, unit = look.byte_axis(float(frame["peak_allocated_bytes"].max()))
     figure = look.blank(theme, height=90 + 30 * len(rows), bargap=0.35)
     place = list(range(len(rows)))
@@ -173,23 +185,27 @@ def _lowest(rows: list[tuple[int, dict[str, Any]]], divisor: float) -> go.Scatte
         mode="markers",
         name="peak of the lowest rank",
         marker={"symbol": "line-ns-open", "size": 18, "color": look.ALARM, "line": {"width": 3}},
-        hovertext=[look.hover(words.size(row["least_rank_bytes"]), "peak of the lowest rank") for _, row in rows],
+        hovertext=[
+            look.hover(words.size(row["least_rank_bytes"]), "peak of the lowest rank") for _, row in rows
+        ],
         hoverinfo="text",
     )
 
 
 def by_tokens(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Peak over tokens for each micro-batch, from ``analysis.memory.by_tokens``, with the line through each phase."""
+    """Peak over tokens for each micro-batch, from ``analysis.memory.by_tokens``, with the line through each
+    phase."""
     if frame.empty:
         return look.nothing("No micro-batch has both its tokens and its memory recorded.", theme)
     figure = look.blank(theme, height=340)
     divisor, unit = look.byte_axis(float(frame["peak_allocated_bytes"].max()))
-    slopes = slope_bytes_per_token(frame).to_dict("records")
+    slopes = words.rows(slope_bytes_per_token(frame))
     for index, (_, part) in enumerate(frame.groupby(["role", "phase"], dropna=False, sort=True)):
-        first = part.iloc[0].to_dict()
+        first = words.rows(part.head(1))[0]
         colour = index % len(look.PALETTE)
-        part = part.iloc[look.thin(part["peak_allocated_bytes"])]
-        figure.add_trace(_dots(part, look.phase({**first, "name": None}) or "micro-batches", colour, divisor))
+        shown = part.iloc[look.thin(part["peak_allocated_bytes"])]
+        name = look.phase({**first, "name": None}) or "micro-batches"
+        figure.add_trace(_dots(shown, name, colour, divisor))
         for slope in slopes:
             if all(_same(slope[key], first[key]) for key in ("role", "phase")):
                 figure.add_trace(_slope(part, slope, colour, divisor))
@@ -206,10 +222,11 @@ def _dots(part: pd.DataFrame, name: str, colour: int, divisor: float) -> go.Scat
     told = [
         look.hover(
             words.size(row["peak_allocated_bytes"]),
-            f"{words.count(row['tokens'])} tokens, {words.count(row['sequences'])} sequences, longest {words.count(row['longest'])}",
+            f"{words.count(row['tokens'])} tokens in {words.count(row['sequences'])} sequences",
+            f"longest {words.count(row['longest'])}",
             look.place(row),
         )
-        for row in part.to_dict("records")
+        for row in words.rows(part)
     ]
     return go.Scatter(
         x=part["tokens"].astype(float),
@@ -224,7 +241,9 @@ def _dots(part: pd.DataFrame, name: str, colour: int, divisor: float) -> go.Scat
 
 def _slope(part: pd.DataFrame, slope: dict[str, Any], colour: int, divisor: float) -> go.Scatter:
     ends = np.array([float(part["tokens"].min()), float(part["tokens"].max())])
-    told = look.hover(f"{words.size(slope['bytes_per_token'])} a token", f"over a base of {words.size(slope['base_bytes'])}")
+    told = look.hover(
+        f"{words.size(slope['bytes_per_token'])} a token", f"over a base of {words.size(slope['base_bytes'])}"
+    )
     return go.Scatter(
         x=ends,
         y=(slope["base_bytes"] + slope["bytes_per_token"] * ends) / divisor,

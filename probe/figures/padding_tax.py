@@ -1,4 +1,5 @@
-"""Padding tax: what part of each step's token slots is padding and why, and how many bytes each field pays."""
+"""Padding tax: what part of each step's token slots is padding and why, and how many bytes each field
+pays."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ _BARS = 150
 
 
 def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Padding by cause, stacked over steps, from ``analysis.padding_tax.by_step``; as a share of all token slots."""
+    """Padding by cause, stacked over steps, from ``analysis.padding_tax.by_step``; as a share of all token
+    slots."""
     frame = frame[frame["step"].notna()]
     if frame.empty or not frame["rectangle_tokens"].sum():
         return look.nothing(MISSING, theme)
@@ -29,7 +31,9 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         tokens = frame[frame["cause"] == cause].set_index("step")["tokens"].reindex(kept).fillna(0)
         figure.add_trace(_stack(cause, index, tokens, steps.loc[kept, "rectangle_tokens"]))
     if causes.empty:
-        figure.add_annotation(text="no padding in any step", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
+        figure.add_annotation(
+            text="no padding in any step", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False
+        )
     look.step_axis(figure, frame["step"])
     figure.update_yaxes(title_text="share of token slots", tickformat=".0%", range=[0, 1])
     return figure
@@ -39,10 +43,20 @@ def _stack(cause: str, index: int, tokens: pd.Series, rectangle: pd.Series) -> g
     share = (tokens / rectangle.where(rectangle > 0)).astype(float)
     name, colour = look.label(cause.replace("_", " ")), look.PALETTE[index % len(look.PALETTE)]
     told = [
-        look.hover(f"{words.percent(ratio)} {name}", f"{words.count(count)} of {words.count(slots)} slots", f"step {int(step)}")
+        look.hover(
+            f"{words.percent(ratio)} {name}",
+            f"{words.count(count)} of {words.count(slots)} slots",
+            f"step {int(step)}",
+        )
         for step, ratio, count, slots in zip(tokens.index, share, tokens, rectangle, strict=True)
     ]
-    shared = {"x": tokens.index.astype(float), "y": share, "name": name, "hovertext": told, "hoverinfo": "text"}
+    shared = {
+        "x": tokens.index.astype(float),
+        "y": share,
+        "name": name,
+        "hovertext": told,
+        "hoverinfo": "text",
+    }
     if len(tokens) > _BARS:
         return go.Scatter(**shared, mode="lines", stackgroup="tax", line={"width": 0.5, "color": colour})
     pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
@@ -73,12 +87,18 @@ def by_field(frame: pd.DataFrame, *, theme: Theme = "light", most: int = 20) -> 
                     "pattern": look.hatch(look.PATTERNS[index % len(look.PATTERNS)]),
                 },
                 hovertext=[
-                    look.hover(words.size(row["bytes"]), f"{look.label(row['field'])}: {name}", f"{words.count(row['tokens'])} slots")
-                    for row in part.to_dict("records")
+                    look.hover(
+                        words.size(row["bytes"]),
+                        f"{look.label(row['field'])}: {name}",
+                        f"{words.count(row['tokens'])} slots",
+                    )
+                    for row in words.rows(part)
                 ],
                 hoverinfo="text",
             )
         )
-    figure.update_yaxes(tickvals=list(place.values()), ticktext=[look.label(field, 28) for field in fields], showgrid=False)
+    figure.update_yaxes(
+        tickvals=list(place.values()), ticktext=[look.label(field, 28) for field in fields], showgrid=False
+    )
     figure.update_xaxes(title_text=f"padding over the whole run, {unit}", showgrid=True, rangemode="tozero")
     return figure

@@ -13,10 +13,11 @@ MISSING = "No reduced metric was given several unlike values: nothing to compare
 
 
 def spread(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """The position of each value within its range, from ``analysis.reduction.spread``; accidental ones are marked."""
+    """The position of each value within its range, from ``analysis.reduction.spread``; accidental ones are
+    marked."""
     if frame.empty:
         return look.nothing(MISSING, theme)
-    rows = frame.iloc[::-1].to_dict("records")
+    rows = words.rows(frame.iloc[::-1])
     place = list(range(len(rows)))
     figure = look.blank(theme, height=110 + 30 * len(rows))
     figure.add_trace(
@@ -34,7 +35,9 @@ def spread(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         (False, "value that was logged", look.PALETTE[0], "circle"),
         (True, "reduced by accident", look.ALARM, "x"),
     ):
-        chosen = [(y, row) for y, row in zip(place, rows, strict=True) if bool(row["accidental"]) is accidental]
+        chosen = [
+            (y, row) for y, row in zip(place, rows, strict=True) if bool(row["accidental"]) is accidental
+        ]
         if chosen:
             figure.add_trace(_values(chosen, name, colour, symbol))
     figure.update_yaxes(tickvals=place, ticktext=[look.label(row["key"], 28) for row in rows], showgrid=False)
@@ -55,7 +58,7 @@ def _values(chosen: list[tuple[int, dict[str, object]]], name: str, colour: str,
 
 
 def _told(row: dict[str, object]) -> str:
-    numbers = {key: words.number(row[key]) for key in ("value", "smallest", "largest")}  # type: ignore[arg-type]  # a frame's cell
+    numbers = {key: words.number(row[key]) for key in ("value", "smallest", "largest")}
     return look.hover(
         f"{look.label(row['key'])} = {numbers['value']}",
         f"{look.label(row['reducer'])} of values from {numbers['smallest']} to {numbers['largest']}",

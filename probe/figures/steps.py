@@ -16,7 +16,8 @@ _BARS = 150
 
 
 def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Phases of one step as bars, a line for each rank, from ``analysis.steps.timeline``; micro-batches below them."""
+    """Phases of one step as bars, a line for each rank, from ``analysis.steps.timeline``; micro-batches
+    below them."""
     if frame.empty:
         return look.nothing(MISSING, theme)
     ranks = sorted(frame["rank"].unique().tolist())
@@ -35,11 +36,15 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     else:
         figure.update_yaxes(title_text="rank")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(title_text=f"seconds since step {int(frame['step'].iloc[0])} began (host time)", showgrid=True)
+    figure.update_xaxes(
+        title_text=f"seconds since step {int(frame['step'].iloc[0])} began (host time)", showgrid=True
+    )
     return figure
 
 
-def _bars(part: pd.DataFrame, line: dict[int, int], name: str, colour: int, index: int, inside: bool) -> go.Bar:
+def _bars(
+    part: pd.DataFrame, line: dict[int, int], name: str, colour: int, index: int, inside: bool
+) -> go.Bar:
     return go.Bar(
         x=part["duration_s"].astype(float),
         base=part["begin_s"].astype(float),
@@ -76,10 +81,12 @@ def _told(part: pd.DataFrame) -> list[str]:
     return [
         look.hover(
             f"{look.label(row['name'])}: {words.seconds(row['duration_s'])}",
-            look.place({"role": row["role"], "phase": row["phase"], "rank": row["rank"], "step": row["step"]}),
+            look.place(
+                {"role": row["role"], "phase": row["phase"], "rank": row["rank"], "step": row["step"]}
+            ),
             f"from {words.seconds(row['begin_s'])} to {words.seconds(row['begin_s'] + row['duration_s'])}",
         )
-        for row in part.to_dict("records")
+        for row in words.rows(part)
     ]
 
 
@@ -103,14 +110,22 @@ def _stack(part: pd.DataFrame, name: str, index: int) -> go.Bar | go.Scatter:
     told = [
         look.hover(
             f"{name}: {words.seconds(row['mean_s'])}",
-            None if words.missing(row["slowest"]) else f"slowest rank {int(row['slowest'])}: {words.seconds(row['largest_s'])}",
+            None
+            if words.missing(row["slowest"])
+            else f"slowest rank {int(row['slowest'])}: {words.seconds(row['largest_s'])}",
             f"step {int(step)}",
         )
-        for step, row in zip(part.index, part.to_dict("records"), strict=True)
+        for step, row in zip(part.index, words.rows(part), strict=True)
     ]
     colour = look.PALETTE[index % len(look.PALETTE)]
     seconds = part["mean_s"].fillna(0).astype(float)
-    shared = {"x": part.index.astype(float), "y": seconds, "name": name, "hovertext": told, "hoverinfo": "text"}
+    shared = {
+        "x": part.index.astype(float),
+        "y": seconds,
+        "name": name,
+        "hovertext": told,
+        "hoverinfo": "text",
+    }
     if len(part) > _BARS:
         return go.Scatter(**shared, mode="lines", stackgroup="time", line={"width": 0.5, "color": colour})
     pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])

@@ -1,7 +1,7 @@
 """One look for all figures: light and dark, and readable without telling colours apart.
 
-The colours of traces are the same in both themes (each has a contrast of at least 3:1 to both backgrounds); all else
-that depends on the theme stands in a template, so that a page can change it without drawing anew.
+The colours of traces are the same in both themes (each has a contrast of at least 3:1 to both backgrounds);
+all else that depends on the theme stands in a template, so that a page can change it without drawing anew.
 """
 
 from __future__ import annotations
@@ -90,7 +90,14 @@ def blank(theme: Theme = "light", *, height: int = 320, **layout: Any) -> go.Fig
         template=template(theme),
         height=height,
         margin={"l": 8, "r": 8, "t": 34, "b": 8},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "xanchor": "left",
+            "y": 1.01,
+            "yanchor": "bottom",
+            "font": {"size": 12},
+        },
         hovermode="closest",
         dragmode="zoom",
     )
@@ -158,19 +165,23 @@ def colours(names: Iterable[Any]) -> dict[Any, int]:
 
 
 def role_colours(roles: Iterable[Any]) -> dict[Any, int]:
-    """:func:`colours` of roles by name, so that a role has one colour in all figures; no role (None) comes last."""
+    """:func:`colours` of roles by name, so that a role has one colour in all figures; no role (None) comes
+    last."""
     names = {None if words.missing(one) else one for one in roles}
     return colours(sorted(names, key=lambda one: (one is None, str(one))))
 
 
-def thin(values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = POINTS) -> npt.NDArray[np.intp]:
+def thin(
+    values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = POINTS
+) -> npt.NDArray[np.intp]:
     """Indices of at most ``points`` values, with the first, the last, and each slice's smallest and largest.
 
     Returns:
-        Sorted indices, shape ``(n,)``; all of them when there are few enough. NaN is kept where a slice has only NaN.
+        Sorted indices, shape ``(n,)``; all of them when there are few enough. NaN is kept where a slice has
+        only NaN.
 
     >>> thin([0, 1, 9, 1, 0, 0, -5, 0], points=6).tolist()
-    [0, 2, 6, 7]
+    [0, 2, 4, 6, 7]
     """
     array = np.asarray(values, dtype=float)
     if len(array) <= points:

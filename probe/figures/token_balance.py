@@ -19,12 +19,15 @@ _NUMBERED = 160
 
 
 def heat(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Tokens of each micro-batch on each rank, from ``analysis.token_balance.heat``; those over the cap are marked."""
+    """Tokens of each micro-batch on each rank, from ``analysis.token_balance.heat``; those over the cap are
+    marked."""
     if frame.empty:
         return look.nothing(MISSING, theme)
     ranks = sorted(frame["rank"].unique().tolist())
     slots = np.arange(int(frame["micro_batch"].max()) + 1)
-    grid = frame.pivot_table("tokens", "rank", "micro_batch", aggfunc="sum").reindex(index=ranks, columns=slots)
+    grid = frame.pivot_table("tokens", "rank", "micro_batch", aggfunc="sum").reindex(
+        index=ranks, columns=slots
+    )
     figure = look.blank(theme, height=int(np.clip(150 + 34 * len(ranks), 240, 640)))
     tokens = grid.to_numpy(dtype=float, na_value=np.nan)
     figure.add_trace(
@@ -45,9 +48,17 @@ def heat(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     )
     _mark_over_cap(figure, frame)
     cap = frame["cap_tokens"].max()
-    figure.update_layout(coloraxis=_scale(float(np.nanmax(tokens)), None if words.missing(cap) else float(cap)))
-    figure.update_xaxes(title_text="micro-batch", showline=False, **({"dtick": 1} if len(slots) <= 24 else {}))
-    names = {"tickvals": ranks, "ticktext": [f"rank {rank}" for rank in ranks]} if len(ranks) <= 24 else {"title_text": "rank"}
+    figure.update_layout(
+        coloraxis=_scale(float(np.nanmax(tokens)), None if words.missing(cap) else float(cap))
+    )
+    figure.update_xaxes(
+        title_text="micro-batch", showline=False, **({"dtick": 1} if len(slots) <= 24 else {})
+    )
+    names = (
+        {"tickvals": ranks, "ticktext": [f"rank {rank}" for rank in ranks]}
+        if len(ranks) <= 24
+        else {"title_text": "rank"}
+    )
     figure.update_yaxes(autorange="reversed", showgrid=False, **names)
     return figure
 
@@ -59,8 +70,11 @@ def _cells(tokens: np.ndarray) -> list[list[str]]:
 def _told(frame: pd.DataFrame, ranks: list[int], slots: np.ndarray) -> list[list[str]]:
     told = [["" for _ in slots] for _ in ranks]
     row_of = {rank: index for index, rank in enumerate(ranks)}
-    for row in frame.to_dict("records"):
-        cap = "no cap" if words.missing(row["cap_tokens"]) else f"{words.percent(row['tokens'] / row['cap_tokens'])} of the cap of {words.count(row['cap_tokens'])}"
+    for row in words.rows(frame):
+        cap = "no cap"
+        if not words.missing(row["cap_tokens"]):
+            share = words.percent(row["tokens"] / row["cap_tokens"])
+            cap = f"{share} of the cap of {words.count(row['cap_tokens'])}"
         longest = f", longest {words.count(row['longest'])}" if not words.missing(row["longest"]) else ""
         told[row_of[row["rank"]]][int(row["micro_batch"])] = look.hover(
             f"{words.count(row['tokens'])} tokens",
@@ -82,7 +96,12 @@ def _mark_over_cap(figure: go.Figure, frame: pd.DataFrame) -> None:
             mode="markers",
             name="over the cap",
             showlegend=True,
-            marker={"symbol": "triangle-up", "size": 11, "color": look.ALARM, "line": {"width": 1.5, "color": "#fff"}},
+            marker={
+                "symbol": "triangle-up",
+                "size": 11,
+                "color": look.ALARM,
+                "line": {"width": 1.5, "color": "#fff"},
+            },
             hoverinfo="skip",
         )
     )
@@ -120,7 +139,11 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
                 line={"color": look.PALETTE[index], "dash": dash, "width": 2},
                 marker={"symbol": look.SYMBOLS[index], "size": 6},
                 hovertext=[
-                    look.hover(words.ratio(value), f"{name}, step {step}", None if words.missing(who) else f"fullest: rank {int(who)}")
+                    look.hover(
+                        words.ratio(value),
+                        f"{name}, step {step}",
+                        None if words.missing(who) else f"fullest: rank {int(who)}",
+                    )
                     for value, step, who in zip(part[column], part["step"], more, strict=True)
                 ],
                 hoverinfo="text",
@@ -133,17 +156,25 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
 
 
 def stragglers(frame: pd.DataFrame, *, theme: Theme = "light", most: int = 32) -> go.Figure:
-    """Tokens of each rank beside the mean, from ``analysis.token_balance.stragglers``; the fullest ``most`` ranks."""
+    """Tokens of each rank beside the mean, from ``analysis.token_balance.stragglers``; the fullest ``most``
+    ranks."""
     if frame.empty:
         return look.nothing("Only one rank cut batches: there is nobody to compare it with.", theme)
     part = frame.nlargest(most, "share_ratio").sort_values("rank")
     worst = int(frame["rank"].iloc[0])
     figure = look.blank(theme, height=280, bargap=0.3)
-    rows = list(enumerate(part.to_dict("records")))
+    rows = list(enumerate(words.rows(part)))
     figure.add_trace(_ranks([one for one in rows if one[1]["rank"] != worst], look.PALETTE[0], ""))
     figure.add_trace(_ranks([one for one in rows if one[1]["rank"] == worst], look.PALETTE[1], "/"))
-    figure.add_hline(y=1, line={"color": look.ALARM, "width": 1.5, "dash": "dash"}, annotation_text="even", annotation_position="top right")
-    figure.update_xaxes(tickvals=[place for place, _ in rows], ticktext=[f"rank {row['rank']}" for _, row in rows])
+    figure.add_hline(
+        y=1,
+        line={"color": look.ALARM, "width": 1.5, "dash": "dash"},
+        annotation_text="even",
+        annotation_position="top right",
+    )
+    figure.update_xaxes(
+        tickvals=[place for place, _ in rows], ticktext=[f"rank {row['rank']}" for _, row in rows]
+    )
     figure.update_yaxes(title_text="tokens ÷ mean of the ranks", rangemode="tozero")
     return figure
 

@@ -17,6 +17,7 @@ RECORDERS: Final[dict[str, str]] = {
     "token_balance": "probe.recorders.token_balance:TokenBalanceRecorder",
     "padding_tax": "probe.recorders.padding_tax:PaddingTaxRecorder",
     "reduction": "probe.recorders.reduction:ReductionRecorder",
+    "scalars": "probe.recorders.scalars:ScalarsRecorder",
     "calls": "probe.recorders.calls:CallsRecorder",
 }
 

@@ -84,6 +84,12 @@ class SegmentFile:
         self._half_written = self._header + self._half_written[end:]
         self._at_line_start = True
 
+    def finish(self) -> Segment | None:
+        """End the segment and return it, None where there is none. What waits goes into the next one."""
+        self.close()
+        finished, self.segment, self.size = self.segment, None, 0
+        return finished
+
     def close(self) -> None:
         """Let go of the file. What waits stays."""
         if self._descriptor >= 0:

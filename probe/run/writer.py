@@ -145,6 +145,8 @@ class RunWriter:
 
     def _put_all(self, items: Iterable[Any], scope: Scope, time_ns: int) -> None:
         try:
+            if isinstance(items, str | bytes):  # an iterable of itself
+                raise TypeError(f"{items!r} isn't a row")
             for one in items:
                 self.put(one, scope, time_ns)
         except Exception as error:  # a recorder's generator, or no iterable at all: it never reaches training
@@ -167,10 +169,16 @@ class RunWriter:
         """
         if self._off or threading.current_thread() is self._thread:
             return False
-        written = threading.Event()
-        self.mark(written.set)
+        reached = threading.Event()
+        writable: list[bool] = []
+
+        def arrive() -> None:
+            writable.append(self._unwritable_since is None)
+            reached.set()
+
+        self.mark(arrive)
         self._wake.set()
-        return written.wait(timeout_s) and not self._file.waiting
+        return reached.wait(timeout_s) and writable[0]
 
     def close(self, timeout_s: float = 10.0) -> None:
         """Write what waits, roll the segment over to Parquet and end the thread. Safe to call twice.
@@ -342,9 +350,8 @@ class RunWriter:
 
     def _advance_roll_over(self) -> None:
         if self._rolling is None and self._file.size > self._roll_over_bytes and not self._file.waiting:
-            segment = self._file.segment
-            self._file.close()
-            self._rolling = roll_over(self.directory, segment) if segment is not None else None
+            segment = self._file.finish()
+            self._rolling = None if segment is None else roll_over(self.directory, segment)
         if self._rolling is not None:
             self._step_roll_over(self._rolling)
 
@@ -363,11 +370,13 @@ class RunWriter:
         while self._rolling is not None:
             self._advance_roll_over()
         self._round(last=True)  # what the above had to tell
-        self._file.close()
         if self._file.waiting:
             _log.error("the last rows could not be written to %s and are lost", self.directory)
-        elif self._file.segment is not None:
-            self._rolling = roll_over(self.directory, self._file.segment)
+            self._file.close()
+            return
+        segment = self._file.finish()
+        if segment is not None:
+            self._rolling = roll_over(self.directory, segment)
             while self._rolling is not None:
                 self._step_roll_over(self._rolling)
 

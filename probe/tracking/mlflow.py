@@ -129,7 +129,7 @@ class MLflow:
 
     def close(self, exit_code: int) -> None:
         """Give the run its status."""
-        with _translated():
+        with _switched_on("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"), _translated():
             self._client.set_terminated(self.run_id, "FAILED" if exit_code else "FINISHED")
 
     def _resume(self) -> Run | None:
@@ -236,20 +236,28 @@ def _place(directory: Path | None) -> tuple[str, str | None]:
 
 
 def _import_client() -> type[MlflowClient]:
-    variable = "MLFLOW_DISABLE_TELEMETRY"
-    ours = "mlflow" not in sys.modules and variable not in os.environ
-    if ours:  # read by mlflow while it is imported, and there is no other way to tell it
-        os.environ[variable] = "true"
+    # Telemetry is read while mlflow is imported; if it is already, whoever imported it has chosen.
+    off = "MLFLOW_DISABLE_TELEMETRY" if "mlflow" not in sys.modules else None
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations of its own dependencies
+        with _switched_on(off), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecations among its own dependencies
             from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise MissingDependencyError.of("backend 'mlflow'", "mlflow", "mlflow") from error
-    finally:
-        if ours:
-            os.environ.pop(variable, None)
     return MlflowClient
+
+
+@contextmanager
+def _switched_on(variable: str | None) -> Iterator[None]:
+    """An environment variable that MLflow offers no other way for; what the user has set stays."""
+    if variable is None or variable in os.environ:
+        yield
+        return
+    os.environ[variable] = "true"
+    try:
+        yield
+    finally:
+        os.environ.pop(variable, None)
 
 
 @contextmanager

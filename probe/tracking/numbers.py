@@ -48,8 +48,13 @@ class Snapshot:
         self.transfer: Transfer | None = None
         self.waiting: list[str] = []
         on_device: list[torch.Tensor] = []
+        tensor_type = getattr(sys.modules.get("torch"), "Tensor", None)
         for name, value in self.values.items():
-            if type(value) in _PLAIN:
+            kind = type(value)
+            if kind in _PLAIN:
+                continue
+            if kind is tensor_type and value.is_cpu and not value.dim() and not value.is_complex():
+                self.values[name] = value.item()  # the usual tensor, quickly
                 continue
             frozen = self.values[name] = _freeze(value)
             if frozen is value and _is_tensor(value):
@@ -79,7 +84,9 @@ class Snapshot:
         """Stop waiting for what is under way from a device."""
         if self.transfer is not None:
             self.transfer = None
-            self.values.update(dict.fromkeys(self.waiting, Unusable("it had not arrived from its device in time")))
+            self.values.update(
+                dict.fromkeys(self.waiting, Unusable("it had not arrived from its device in time"))
+            )
 
     def floats(self) -> tuple[dict[str, float], dict[str, str]]:
         """The numbers, and why the rest are none, each by name."""
@@ -157,7 +164,9 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _freeze_tensor(tensor: torch.Tensor) -> Any:
-    if type(tensor).__module__ == "torch" and tensor.is_cpu and tensor.numel() == 1:  # quick for the usual case
+    if (
+        type(tensor).__module__ == "torch" and tensor.is_cpu and tensor.numel() == 1
+    ):  # quick for the usual case
         number = tensor.item()
         return Unusable("got a complex tensor, expected a real number") if type(number) is complex else number
     if hasattr(tensor, "placements"):

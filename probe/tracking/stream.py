@@ -159,6 +159,8 @@ class Stream:
         """Send what waits, close the backends, end the thread. False when the deadline came first."""
         deadline = time.monotonic() + timeout_s
         with self._change:
+            if self._exit_code is not None:
+                return self._finished()
             self._exit_code = exit_code
             self._patient_until = deadline - timeout_s / 2
             self._stall_s = min(self._stall_s, timeout_s / 2)
@@ -250,12 +252,14 @@ class Stream:
         """Turn to the queue where a backend has nothing to do; until then calls wait in the bounded queue."""
         if not self._queue:
             return None
+        closing = self._exit_code is not None
         hungry = any(lane.available(now) and not lane.pending for lane in self._lanes)
-        if (
-            not (hungry or not self._lanes or self._exit_code is not None)
-            or not self._queue[0].snapshot.ready()
-        ):
+        if self._lanes and not hungry and not closing:
             return None
+        if not self._queue[0].snapshot.ready():
+            if not closing or now < self._patient_until:
+                return None
+            self._queue[0].snapshot.abandon()
         self._converting = True
         return partial(self._convert, self._queue.popleft())
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final, Self
 from probe.errors import InputError, InputTypeError, UnknownNameError
 from probe.hooks import observed
 from probe.records import Incident
-from probe.tracking.backends import BACKENDS, Backend, Setup, open_backend
+from probe.tracking.backends import BACKENDS, Backend, Setup, load_backend, open_backend
 from probe.tracking.numbers import Snapshot
 from probe.tracking.parameters import flatten
 from probe.tracking.reports import Reports
@@ -102,10 +102,7 @@ class Tracking:
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
         names = [_current_name(name) for name in names]
         for name in names:
-            if name not in BACKENDS and "." not in name:
-                raise UnknownNameError.of(
-                    "default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"]
-                )
+            load_backend(name)  # nothing is opened when one of them can't be
         try:
             for name in names:
                 setup = Setup(project, experiment, directory, partial(self._report, name))

@@ -13,7 +13,14 @@ from tests.sample_run import MS, WALL_NS, clock, open_run
 
 
 def ends(
-    scope: int, parent: int | None, begin_ms: int, end_ms: int, peak_gib: float, *, rank: int = 0, **stamp: object
+    scope: int,
+    parent: int | None,
+    begin_ms: int,
+    end_ms: int,
+    peak_gib: float,
+    *,
+    rank: int = 0,
+    **stamp: object,
 ) -> list[Row]:
     """Both ends of one scope; allocated is 1 GiB throughout."""
     stamp = {"kind": "phase", "name": f"s{scope}", **stamp}
@@ -35,7 +42,8 @@ def ends(
 
 @pytest.fixture
 def run(tmp_path: Path):
-    """A step of rank 0 whose second micro-batch makes the peak, and whose "adv" peaks outside its child; rank 1 peaks lower."""
+    """A step of rank 0 whose second micro-batch makes the peak, and whose "adv" peaks outside its child;
+    rank 1 peaks lower."""
     rows = {
         0: [
             *ends(1, None, 0, 100, 8, kind="step", name="step", step=0),
@@ -55,7 +63,13 @@ def test_a_peak_belongs_to_the_innermost_scope_that_has_it(run) -> None:
     frame = memory.peaks(run)
     assert frame["peak_allocated_bytes"].tolist() == [8 * GIB, 5 * GIB]
     top = frame.iloc[0]
-    assert (top["role"], top["phase"], top["micro_batch"], top["rank"], top["name"]) == ("actor", "update", 1, 0, "s4")
+    assert (top["role"], top["phase"], top["micro_batch"], top["rank"], top["name"]) == (
+        "actor",
+        "update",
+        1,
+        0,
+        "s4",
+    )
     assert top["headroom_ratio"] == 0.5
     assert pd.isna(frame.iloc[1]["role"])
     assert frame.iloc[1]["name"] == "s5"  # its child peaked lower
@@ -77,8 +91,13 @@ def test_capacity_and_what_is_not_torchs_come_from_the_samples(tmp_path: Path) -
     rows[1].device_total_bytes = None  # type: ignore[attr-defined]
     rows[1].peak_reserved_bytes = 10 * GIB  # type: ignore[attr-defined]
     seen = Memory(
-        edge="sample", time_ns=clock(0), source="fake", device_total_bytes=20 * GIB, device_used_bytes=3 * GIB, not_torch_bytes=2 * GIB
-    )  # fmt: skip
+        edge="sample",
+        time_ns=clock(0),
+        source="fake",
+        device_total_bytes=20 * GIB,
+        device_used_bytes=3 * GIB,
+        not_torch_bytes=2 * GIB,
+    )
     with open_run(tmp_path, {0: [*rows, seen]}) as run:
         assert memory.peaks(run)["headroom_ratio"].tolist() == [pytest.approx(1 - 12 / 20)]
         frame = memory.timeline(run)
@@ -88,7 +107,11 @@ def test_capacity_and_what_is_not_torchs_come_from_the_samples(tmp_path: Path) -
 def test_by_phase_tells_the_lowest_rank_too(run) -> None:
     frame = memory.by_phase(run)
     update = frame[frame["phase"] == "update"].iloc[0]
-    assert (update["peak_allocated_bytes"], update["least_rank_bytes"], update["ranks"]) == (8 * GIB, 7 * GIB, 2)
+    assert (update["peak_allocated_bytes"], update["least_rank_bytes"], update["ranks"]) == (
+        8 * GIB,
+        7 * GIB,
+        2,
+    )
     assert update["rank"] == 0
 
 
@@ -114,7 +137,11 @@ def test_scopes_that_own_no_peak_are_not_drawn(run) -> None:
 
 
 def test_a_thinned_timeline_keeps_the_peak(tmp_path: Path) -> None:
-    rows = [row for i in range(500) for row in ends(i + 1, None, i * 10, i * 10 + 9, 2 + (i == 321), role="a", step=i)]
+    rows = [
+        row
+        for i in range(500)
+        for row in ends(i + 1, None, i * 10, i * 10 + 9, 2 + (i == 321), role="a", step=i)
+    ]
     with open_run(tmp_path, {0: rows}) as run:
         frame = memory.timeline(run, points=50)
     scopes = frame[frame["series"] == "peak"]
@@ -139,9 +166,16 @@ def test_scope_ids_that_a_resumed_run_uses_again_do_not_hide_a_peak(tmp_path: Pa
 
 def formed(index: int, tokens: int, time_ms: int) -> MicroBatch:
     return MicroBatch(
-        batch_id=1, micro_batches=3, sequences=1, lengths=[tokens], tokens=tokens, micro_batch=index, step=0, phase="p",
+        batch_id=1,
+        micro_batches=3,
+        sequences=1,
+        lengths=[tokens],
+        tokens=tokens,
+        micro_batch=index,
+        step=0,
+        phase="p",
         time_ns=clock(0) + time_ms * MS,
-    )  # fmt: skip
+    )
 
 
 def test_peak_over_tokens_and_its_slope(tmp_path: Path) -> None:
@@ -159,7 +193,11 @@ def test_peak_over_tokens_and_its_slope(tmp_path: Path) -> None:
 
 
 def test_micro_batches_that_do_not_pair_up_are_left_out(tmp_path: Path) -> None:
-    rows = [formed(0, 10, 0), formed(0, 20, 1), *ends(1, None, 2, 3, 2, phase="p", step=0, micro_batch=0, kind="micro_batch")]
+    rows = [
+        formed(0, 10, 0),
+        formed(0, 20, 1),
+        *ends(1, None, 2, 3, 2, phase="p", step=0, micro_batch=0, kind="micro_batch"),
+    ]
     with open_run(tmp_path, {0: rows}) as run:
         assert memory.by_tokens(run).empty
 
@@ -172,7 +210,14 @@ def test_ranks_lists_the_highest_first(run) -> None:
 
 def test_nothing_recorded_gives_empty_frames(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: []}) as run:
-        for look in (memory.peaks, memory.by_phase, memory.by_step, memory.by_tokens, memory.timeline, memory.ranks):
+        for look in (
+            memory.peaks,
+            memory.by_phase,
+            memory.by_step,
+            memory.by_tokens,
+            memory.timeline,
+            memory.ranks,
+        ):
             assert look(run).empty
         assert list(memory.timeline(run).columns) == list(memory.TIMELINE)
 

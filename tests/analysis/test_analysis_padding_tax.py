@@ -31,12 +31,23 @@ def ledger(
     present = {cause: tokens for cause, tokens in causes.items() if tokens} or {"none": 0}
     return [
         Padding(
-            rank=rank, time_ns=clock(rank) + batch_id, step=step, batch_id=batch_id, source=source, field=field, cause=cause,
-            tokens=tokens, bytes=tokens * size, rectangle_tokens=rows * width, valid_tokens=valid, rows=rows, width_tokens=width,
+            rank=rank,
+            time_ns=clock(rank) + batch_id,
+            step=step,
+            batch_id=batch_id,
+            source=source,
+            field=field,
+            cause=cause,
+            tokens=tokens,
+            bytes=tokens * size,
+            rectangle_tokens=rows * width,
+            valid_tokens=valid,
+            rows=rows,
+            width_tokens=width,
         )
         for field, size in (fields or {"input_ids": 8}).items()
         for cause, tokens in present.items()
-    ]  # fmt: skip
+    ]
 
 
 def test_tokens_are_counted_once_and_bytes_for_each_field(tmp_path: Path) -> None:
@@ -81,8 +92,16 @@ def test_a_batch_without_padding_has_no_tax(tmp_path: Path) -> None:
 
 
 @settings(deadline=None, max_examples=12)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.lists(st.integers(0, 20), max_size=4)), min_size=1, max_size=8))
-def test_causes_sum_exactly(tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int, list[int]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 1), st.lists(st.integers(0, 20), max_size=4)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_causes_sum_exactly(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[tuple[int, int, list[int]]]
+) -> None:
     rows: dict[int, list[Row]] = {0: [], 1: []}
     for index, (step, rank, lengths) in enumerate(batches):
         rows[rank] += ledger(index, lengths, 20, step=step, rank=rank, fields={"a": 2, "input_ids": 4})

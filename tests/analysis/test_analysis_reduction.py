@@ -12,7 +12,16 @@ from probe.records import Reduction
 from tests.sample_run import clock, open_run
 
 
-def reduced(key: str, values: list[float], reducer: str, value: float | None, *, by: str = "name", step: int = 0, rank: int = 0):
+def reduced(
+    key: str,
+    values: list[float],
+    reducer: str,
+    value: float | None,
+    *,
+    by: str = "name",
+    step: int = 0,
+    rank: int = 0,
+):
     known = [one for one in values if not math.isnan(one)]
     return Reduction(
         rank=rank,
@@ -63,14 +72,24 @@ def test_audit_puts_doubtful_keys_first(tmp_path: Path) -> None:
     assert frame["accidental"].tolist() == [True, False, False, False]
     assert frame["inside"][0] == "timing"
     loss = frame[frame["key"] == "loss"].iloc[0]
-    assert (loss["calls"], loss["values"], loss["smallest"], loss["largest"], loss["last"]) == (2, 4, 1, 5, 3.0)
+    assert (loss["calls"], loss["values"], loss["smallest"], loss["largest"], loss["last"]) == (
+        2,
+        4,
+        1,
+        5,
+        3.0,
+    )
     grad = frame[frame["key"] == "grad"].iloc[0]
     assert grad["nan_count"] == 1
     assert math.isnan(grad["last"])
 
 
 def test_spread_says_where_the_last_value_lies(tmp_path: Path) -> None:
-    rows = [reduced("loss", [0, 4], "mean", 1.0), reduced("loss", [2, 6], "mean", 3.0, step=1), reduced("one", [5], "mean", 5.0)]
+    rows = [
+        reduced("loss", [0, 4], "mean", 1.0),
+        reduced("loss", [2, 6], "mean", 3.0, step=1),
+        reduced("one", [5], "mean", 5.0),
+    ]
     with open_run(tmp_path, {0: rows}) as run:
         frame = reduction.spread(run)
     assert frame["key"].tolist() == ["loss"]  # a single value has no spread

@@ -11,16 +11,36 @@ from probe.records import Call, Incident, Memory, Process, Row, Scalar
 from tests.sample_run import MS, WALL_NS, clock, open_run
 
 
-def scope(kind: str, name: str, begin_ms: int, end_ms: int, *, rank: int = 0, step: int = 0, phase: str | None = None) -> Call:
+def scope(
+    kind: str,
+    name: str,
+    begin_ms: int,
+    end_ms: int,
+    *,
+    rank: int = 0,
+    step: int = 0,
+    phase: str | None = None,
+) -> Call:
     begin, end = clock(rank) + begin_ms * MS, clock(rank) + end_ms * MS
     return Call(
-        rank=rank, time_ns=end, step=step, phase=phase, point=f"scope.{kind}", name=name, begin_ns=begin, duration_ns=end - begin
-    )  # fmt: skip
+        rank=rank,
+        time_ns=end,
+        step=step,
+        phase=phase,
+        point=f"scope.{kind}",
+        name=name,
+        begin_ns=begin,
+        duration_ns=end - begin,
+    )
 
 
 def two_ranks() -> dict[int, list[Row]]:
     return {
-        0: [scope("step", "step", 0, 100), scope("phase", "rollout", 0, 60, phase="rollout"), scope("step", "step", 100, 150, step=1)],
+        0: [
+            scope("step", "step", 0, 100),
+            scope("phase", "rollout", 0, 60, phase="rollout"),
+            scope("step", "step", 100, 150, step=1),
+        ],
         1: [
             scope("step", "step", 20, 140, rank=1),
             scope("phase", "rollout", 20, 50, rank=1, phase="rollout"),
@@ -47,7 +67,9 @@ def test_timeline_sets_ranks_on_one_clock(tmp_path: Path) -> None:
         frame = steps.timeline(run)
     assert frame["step"].unique().tolist() == [0]  # the slowest
     assert frame[frame["rank"] == 0]["begin_s"].tolist() == pytest.approx([0])
-    assert frame[(frame["rank"] == 1) & (frame["depth"] == 0)]["begin_s"].tolist() == pytest.approx([0.52, 0.56])
+    assert frame[(frame["rank"] == 1) & (frame["depth"] == 0)]["begin_s"].tolist() == pytest.approx(
+        [0.52, 0.56]
+    )
     assert frame[frame["depth"] == 1]["name"].tolist() == ["micro_batch 0"]
 
 
@@ -58,9 +80,17 @@ def test_choices_start_with_the_slowest_step(tmp_path: Path) -> None:
 
 def test_memory_rows_tell_the_time_where_calls_are_not_recorded(tmp_path: Path) -> None:
     row = Memory(
-        time_ns=clock(0) + 30 * MS, edge="leave", kind="phase", name="p", phase="p", step=4, host_duration_ns=20 * MS
+        time_ns=clock(0) + 30 * MS,
+        edge="leave",
+        kind="phase",
+        name="p",
+        phase="p",
+        step=4,
+        host_duration_ns=20 * MS,
     )
-    step = Memory(time_ns=clock(0) + 40 * MS, edge="leave", kind="step", name="step", step=4, host_duration_ns=40 * MS)
+    step = Memory(
+        time_ns=clock(0) + 40 * MS, edge="leave", kind="step", name="step", step=4, host_duration_ns=40 * MS
+    )
     with open_run(tmp_path, {0: [row, step]}) as run:
         assert steps.durations(run)["mean_s"].tolist() == pytest.approx([0.02])
         assert steps.timeline(run)["begin_s"].tolist() == pytest.approx([0.01])
@@ -68,7 +98,9 @@ def test_memory_rows_tell_the_time_where_calls_are_not_recorded(tmp_path: Path) 
 
 def test_incidents_are_folded_and_listeners_count_once_each(tmp_path: Path) -> None:
     shared = {"kind": "listener", "where": "p", "message": "boom"}
-    rows: list[Row] = [Incident(time_ns=clock(0) + i, step=i, count=i + 1, switched_off=i == 2, **shared) for i in range(3)]
+    rows: list[Row] = [
+        Incident(time_ns=clock(0) + i, step=i, count=i + 1, switched_off=i == 2, **shared) for i in range(3)
+    ]
     rows += [Incident(time_ns=clock(0), kind="dropped_rows", where="memory", message="m", count=7)]
     with open_run(tmp_path, {0: rows}) as run:
         frame = incidents.table(run).set_index("kind")
@@ -83,7 +115,13 @@ def test_cost_is_the_mean_over_ranks_and_the_worst(tmp_path: Path) -> None:
     def told(rank: int, key: str, value: float) -> Scalar:
         return Scalar(rank=rank, time_ns=clock(rank), step=0, key=key, value=value, source="probe")
 
-    rows = {rank: [told(rank, "probe/cost/hooks_ms", 1.0 + rank), told(rank, "probe/cost/overhead_ratio", 0.01 * (rank + 1))] for rank in (0, 1)}
+    rows = {
+        rank: [
+            told(rank, "probe/cost/hooks_ms", 1.0 + rank),
+            told(rank, "probe/cost/overhead_ratio", 0.01 * (rank + 1)),
+        ]
+        for rank in (0, 1)
+    }
     with open_run(tmp_path, rows) as run:
         frame = cost.by_step(run).iloc[0]
     assert (frame["hooks_ms"], frame["hooks_ms_largest"]) == (1.5, 2.0)

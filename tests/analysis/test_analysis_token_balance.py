@@ -11,7 +11,15 @@ from probe.records import MicroBatch
 from tests.sample_run import clock, open_run
 
 
-def batch(rank: int, batch_id: int, tokens: list[int], *, step: int = 0, phase: str | None = "update", cap: int | None = 100):
+def batch(
+    rank: int,
+    batch_id: int,
+    tokens: list[int],
+    *,
+    step: int = 0,
+    phase: str | None = "update",
+    cap: int | None = 100,
+):
     """One batch of one rank, one sequence in each micro-batch that has tokens."""
     return [
         MicroBatch(
@@ -77,7 +85,12 @@ def test_a_step_is_as_uneven_as_its_worst_round(run) -> None:
 def test_heat_shows_the_most_uneven_round_unless_told(run) -> None:
     frame = token_balance.heat(run)
     assert frame["step"].unique().tolist() == [0]
-    assert frame[["rank", "micro_batch", "tokens"]].to_numpy().tolist() == [[0, 0, 40], [0, 1, 20], [1, 0, 90], [1, 1, 90]]
+    assert frame[["rank", "micro_batch", "tokens"]].to_numpy().tolist() == [
+        [0, 0, 40],
+        [0, 1, 20],
+        [1, 0, 90],
+        [1, 1, 90],
+    ]
     other = token_balance.heat(run, step=1, phase="update", round=1)
     assert other["tokens"].tolist() == [110, 10, 60, 60]
     assert other["over_cap"].tolist() == [True, False, False, False]
@@ -107,7 +120,11 @@ def test_rows_outside_steps_and_phases_are_found(tmp_path: Path) -> None:
 
 def test_stragglers_name_the_rank(run) -> None:
     worst, other = token_balance.stragglers(run).to_dict("records")
-    assert (worst["rank"], worst["largest_in"], worst["rounds"]) == (1, 1, 2)  # an even round has no straggler
+    assert (worst["rank"], worst["largest_in"], worst["rounds"]) == (
+        1,
+        1,
+        2,
+    )  # an even round has no straggler
     assert worst["share_ratio"] == pytest.approx(300 / 240)
     assert other["share_ratio"] == pytest.approx(180 / 240)
 
@@ -119,7 +136,13 @@ def test_one_rank_has_no_straggler(tmp_path: Path) -> None:
 
 def test_violations_and_totals(run) -> None:
     row = token_balance.violations(run).iloc[0]
-    assert (row["rank"], row["step"], row["micro_batch"], row["excess_tokens"], row["longest"]) == (0, 1, 0, 10, 110)
+    assert (row["rank"], row["step"], row["micro_batch"], row["excess_tokens"], row["longest"]) == (
+        0,
+        1,
+        0,
+        10,
+        110,
+    )
     total = token_balance.totals(run).iloc[0]
     assert (total["micro_batches"], total["tokens"], total["over_cap"]) == (8, 480, 1)
     assert total["utilisation_ratio"] == pytest.approx(480 / 800)

@@ -64,7 +64,7 @@ def rows_of(data, key="j"):
     return [row.tolist() for row in data.batch[key].unbind()]
 
 
-# ------------------------------------------------------------------------------------------------------ making one
+# -------------------------------------------------------------------------------- making one
 
 
 def test_three_members_have_their_defaults():
@@ -146,7 +146,7 @@ def test_unequal_lengths_are_found_without_tensors():
         DataProto({"a": torch.zeros(2)})
 
 
-# ---------------------------------------------------------------------------------------------------------- indexing
+# -------------------------------------------------------------------------------- indexing
 
 
 @pytest.mark.parametrize("with_jagged", [False, True])
@@ -243,6 +243,7 @@ def test_iteration_and_membership():
     assert "uid" in data
     assert "t" not in data
     assert 0 not in data
+    assert [] not in data
 
 
 def test_slices_are_views_and_picked_rows_are_copies():
@@ -283,12 +284,16 @@ def test_nested_tensordicts_and_objects_in_the_batch():
         assert got.batch.get("o").tolist() == ["abcd"[row] for row in rows]
         assert got.batch.get("same").data == 5
     assert DataProto.concat(data.chunk(2)) == data
+    fewer = DataProto(data.batch.exclude(("inner", "j")))
+    for pair in ([data, fewer], [fewer, data]):
+        with pytest.raises(ShapeError, match="'inner'"):
+            DataProto.concat(pair)
     other = DataProto(TensorDict({"same": NonTensorData(6, batch_size=[4])}, [4]))
     with pytest.raises(ConflictError, match=r"same.*5.*data\[1\].*6"):
         DataProto.concat([data.select(["same"]), other])
 
 
-# ----------------------------------------------------------------------------------------------------------- columns
+# -------------------------------------------------------------------------------- columns
 
 
 def test_select_shares_tensors_and_never_the_dicts():
@@ -378,7 +383,7 @@ def test_rename_one_many_and_swapped():
     assert data.rename() is data
 
 
-# --------------------------------------------------------------------------------------------------- cutting, padding
+# -------------------------------------------------------------------------------- cutting, padding
 
 
 def test_chunk_and_split():
@@ -488,7 +493,7 @@ def test_pad_to_divisor_and_back(caplog):
         pad_dataproto_to_divisor({"a": 1}, 2)
 
 
-# ------------------------------------------------------------------------------------------------- repeating, order
+# -------------------------------------------------------------------------------- repeating, order
 
 
 @pytest.mark.parametrize("with_jagged", [False, True])
@@ -578,7 +583,7 @@ def test_to_returns_itself_and_keeps_objects():
     assert empty.to("cpu") is empty
 
 
-# --------------------------------------------------------------------------------------------------------- iterators
+# -------------------------------------------------------------------------------- iterators
 
 
 def test_make_iterator_in_order_and_with_its_own_meta():
@@ -606,7 +611,7 @@ def test_make_iterator_shuffles_reproducibly():
 
 
 def test_make_iterator_raises_at_once():
-    with pytest.raises(InputError, match="mini_batch_size: got 4.*6 rows"):
+    with pytest.raises(InputError, match=r"mini_batch_size: got 4.*6 rows"):
         make(6).make_iterator(4, 1)
     with pytest.raises(InputError, match="collate_fn"):
         make(6).make_iterator(2, 1, dataloader_kwargs={"collate_fn": list})
@@ -633,7 +638,7 @@ def test_collate_stacks_items():
     assert collate_fn(list(lists)) == lists
 
 
-# ------------------------------------------------------------------------------------------------- TensorDict with all
+# -------------------------------------------------------------------------------- TensorDict with all
 
 
 def test_to_and_from_tensordict_keep_dtypes_and_shapes():
@@ -682,7 +687,7 @@ def test_an_old_tensordict_is_said_to_be_too_old(monkeypatch):
     assert DataProto.from_tensordict(plain.to_tensordict()) == plain
 
 
-# ------------------------------------------------------------------------------------------------------- equality, looks
+# -------------------------------------------------------------------------------- equality, looks
 
 
 def test_equality_is_by_content_and_never_raises():
@@ -740,8 +745,8 @@ def test_subclasses_come_back_from_every_method():
 def test_repr_names_columns_and_reads_no_values():
     text = repr(make(2, with_jagged=True))
     assert text == (
-        "DataProto(2 rows; batch: a int64(2,), b float32(2, 3), j float32 jagged(2, j≤3), k float32 jagged(2, j≤3, 2);"
-        " non_tensor_batch: uid object(2,), n float64(2,); meta_info: t)"
+        "DataProto(2 rows; batch: a int64(2,), b float32(2, 3), j float32 jagged(2, j≤3), "
+        "k float32 jagged(2, j≤3, 2); non_tensor_batch: uid object(2,), n float64(2,); meta_info: t)"
     )
     assert repr(DataProto()) == "DataProto(0 rows)"
     assert repr(make()[0]).startswith("DataProtoItem(batch: a int64()")
@@ -823,8 +828,8 @@ def test_each_operation_is_one_point():
         DataProto.from_single_dict({"a": torch.zeros(2)}), data.rename("a", "z"), data.pop("z")
         DataProto.from_dict({"a": torch.zeros(2)}).fold_batch_dim(1).unfold_batch_dim()
     assert heard == [
-        "select", "select_idxs", "slice", "chunk", "split", "repeat", "sample_level_repeat", "reorder",
-        "unfold_column_chunks", "make_iterator", "concat", "padding", "union", "pad_to_divisor", "unpad", "to",
-        "to_tensordict", "from_tensordict", "from_single_dict", "rename", "pop", "from_dict", "fold_batch_dim",
-        "unfold_batch_dim",
+        "select", "select_idxs", "slice", "chunk", "split", "repeat", "sample_level_repeat",
+        "reorder", "unfold_column_chunks", "make_iterator", "concat", "padding", "union", "pad_to_divisor",
+        "unpad", "to", "to_tensordict", "from_tensordict", "from_single_dict", "rename", "pop", "from_dict",
+        "fold_batch_dim", "unfold_batch_dim",
     ]  # fmt: skip

@@ -31,7 +31,7 @@ def jagged(rows):
     )
 
 
-# ------------------------------------------------------------------------------------------------------------- union
+# -------------------------------------------------------------------------------- union
 
 
 def test_union_adds_what_is_new_and_keeps_what_is_equal():
@@ -158,7 +158,7 @@ def test_union_is_all_or_nothing(first, second):
     assert theirs == make(second)
 
 
-# ------------------------------------------------------------------------------------------------------------ concat
+# -------------------------------------------------------------------------------- concat
 
 
 def test_concat_of_nothing_and_of_something_else():
@@ -196,7 +196,8 @@ def test_concat_joins_jagged_columns_and_shares_their_offsets():
     [
         ([{"a": torch.zeros(2, 3)}, {"a": torch.zeros(1, 3)}, {"a": torch.zeros(2, 4)}], ShapeError,
          ["batch['a']", "(2, 3)", "(2, 4)", "data[0]", "data[2]", "(1, 3) at data[1]"]),
-        ([{"a": torch.zeros(2)}, {"b": torch.zeros(2)}], MissingKeyError, ["batch['a']", "data[0]", "data[1]"]),
+        ([{"a": torch.zeros(2)}, {"b": torch.zeros(2)}], MissingKeyError,
+         ["batch['a']", "data[0]", "data[1]"]),
         ([{"a": torch.zeros(2)}, {"a": torch.zeros(2), "b": torch.zeros(2)}], MissingKeyError,
          ["batch['b']", "in data[1]", "not in data[0]"]),
         ([{"a": torch.zeros(2)}, None], MissingKeyError, ["batch['a']", "not in data[1]"]),

@@ -1,10 +1,10 @@
-"""Figures: what they hold, not how they look. Each is drawn from the same made-up run, and from an empty one."""
+"""Figures: what they hold, not how they look. Each is drawn from the same made-up run, and from an empty
+one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,8 @@ def test_heat_holds_the_tokens_and_marks_what_is_over_the_cap(run) -> None:
 
 def test_a_rank_without_a_micro_batch_has_a_gap_and_no_zero() -> None:
     frame = pd.DataFrame(
-        {"rank": [0, 0, 1], "micro_batch": [0, 1, 0], "tokens": [5, 6, 7], "cap_tokens": None, "over_cap": False,
+        {"rank": [0, 0, 1], "micro_batch": [0, 1, 0], "tokens": [5, 6, 7], "cap_tokens": None,
+         "over_cap": False,
          "sequences": 1, "longest": 7, "shortest": 5, "step": 0, "phase": "p", "round": 1}
     )  # fmt: skip
     grid = np.array(token_balance.heat(frame).data[0].z, dtype=float)

@@ -13,8 +13,12 @@ from probe.errors import UnknownNameError
 from probe.figures import theme
 
 # Severe red-green blindness in linear RGB (Machado, Oliveira and Fernandes, 2009).
-DEUTERANOPIA = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
-PROTANOPIA = np.array([[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]])
+DEUTERANOPIA = np.array(
+    [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+)
+PROTANOPIA = np.array(
+    [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+)
 
 
 def linear(colour: str) -> np.ndarray:
@@ -40,7 +44,9 @@ def test_every_trace_colour_shows_on_both_backgrounds(colour: str, background: s
     assert (light + 0.05) / (dark + 0.05) >= 3
 
 
-@pytest.mark.parametrize("seen", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["all", "deuteranopia", "protanopia"])
+@pytest.mark.parametrize(
+    "seen", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["all", "deuteranopia", "protanopia"]
+)
 def test_the_first_colours_stay_apart_for_everybody(seen: np.ndarray) -> None:
     for one, other in itertools.combinations(theme.PALETTE[:4], 2):
         assert np.linalg.norm(lab(seen @ linear(one)) - lab(seen @ linear(other))) > 10, (one, other)

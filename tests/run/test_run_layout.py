@@ -59,7 +59,9 @@ def test_without_an_experiment_each_run_is_new(tmp_path):
     assert all(path.parent == tmp_path / "p" for path in made)
 
 
-@pytest.mark.parametrize("name", ["a/../../b", "..", ".", "/etc", "a\\b", "x" * 500, "\0", "-rf", "日本", "con:1"])
+@pytest.mark.parametrize(
+    "name", ["a/../../b", "..", ".", "/etc", "a\\b", "x" * 500, "\0", "-rf", "日本", "con:1"]
+)
 def test_a_name_stays_inside_and_is_kept(tmp_path, name):
     root = tmp_path / "runs"
     directory = create_run(name, name, root=root)
@@ -76,7 +78,9 @@ def test_names_that_differ_stay_different(one, other):
     assert "/" not in safe_name(one)
 
 
-@pytest.mark.parametrize(("name", "error"), [("", InputError), ("  ", InputError), (None, InputTypeError), (3, InputTypeError)])
+@pytest.mark.parametrize(
+    ("name", "error"), [("", InputError), ("  ", InputError), (None, InputTypeError), (3, InputTypeError)]
+)
 def test_a_bad_project_is_named_and_nothing_is_made(tmp_path, name, error):
     with pytest.raises(error, match="project: got"):
         create_run(name, "e", root=tmp_path)

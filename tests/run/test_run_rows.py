@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from probe.hooks import Scope
 from probe.records import ROW_TYPES, TABLES, Incident, Memory, MicroBatch, Process, Reduction, Scalar
-from probe.run.frames import table_frame
 from probe.run.layout import Segment, create_run
 from probe.run.lines import decode, encode, table_of
 from probe.run.parts import Columnar, columns, roll_over, rows_of
@@ -23,7 +22,9 @@ from probe.run.reader import Run
 from probe.run.writer import RunWriter
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(["NaN", "Infinity", "null", "a\nb\r\n", '"}'])
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+    ["NaN", "Infinity", "null", "a\nb\r\n", '"}']
+)
 VALUES = {
     int: INTEGERS,
     float: st.floats(),
@@ -45,7 +46,11 @@ def rows_of_type(kind):
     hints = typing.get_type_hints(kind)
     fields = {name: _field(hints[name]) for name in kind.__struct_fields__}
     if kind is Process:
-        fields |= {"schema_version": st.just(1), "wall_ns": st.integers(0, 2**60), "time_ns": st.integers(0, 2**60)}
+        fields |= {
+            "schema_version": st.just(1),
+            "wall_ns": st.integers(0, 2**60),
+            "time_ns": st.integers(0, 2**60),
+        }
     return st.builds(kind, **fields)
 
 
@@ -121,7 +126,8 @@ def test_columns_are_the_rows_again(rows):
     columnar = Columnar()
     found = columnar.take(b"".join(map(encode, rows)))
     numbered = sorted(
-        (pair for table, columns in found.items() for pair in rows_of(table, columns)), key=lambda pair: pair[0]
+        (pair for table, columns in found.items() for pair in rows_of(table, columns)),
+        key=lambda pair: pair[0],
     )
     assert [number for number, _ in numbered] == list(range(len(rows)))
     assert all(same_row(one, other) for (_, one), other in zip(numbered, rows, strict=True))
@@ -143,7 +149,9 @@ def test_nan_and_missing_differ_in_a_frame(directory, writer, put):
         assert math.copysign(1, column[5]) == -1
         assert run.scalars["value"].dtype == np.float64
         assert np.isnan(run.scalars["value"][0])
-        counted = run.sql("select count(*) as rows, count(value) as known, sum(isnan(value)::int) as nan from reductions")
+        counted = run.sql(
+            "select count(*) as rows, count(value) as known, sum(isnan(value)::int) as nan from reductions"
+        )
         assert counted.iloc[0].tolist() == [6, 5, 1]
 
 
@@ -156,7 +164,9 @@ def test_dtypes_follow_the_row_types_also_without_rows(directory):
         for table in TABLES:
             frame = run.table(table)
             assert len(frame) == 0
-            assert list(frame.columns[: len(TABLES[table].__struct_fields__)]) == list(TABLES[table].__struct_fields__)
+            assert list(frame.columns[: len(TABLES[table].__struct_fields__)]) == list(
+                TABLES[table].__struct_fields__
+            )
         assert expected <= {(name, str(dtype)) for name, dtype in run.micro_batches.dtypes.items()}
         assert len(run.sql("select * from processes")) == 0
 
@@ -255,4 +265,3 @@ def test_every_row_type_goes_through_a_writer(directory, process, put):
         assert run.scalars["step"].tolist() == [9]
         wall = run.processes["wall_ns"][0] + run.memory["time_ns"][0] - run.processes["time_ns"][0]
         assert run.memory["wall_ns"].tolist() == [wall]
-    assert table_frame is not None

@@ -47,10 +47,22 @@ def test_long_names_that_differ_at_the_end_stay_apart():
 def test_a_collision_is_told_once():
     told = []
     names = NameMap(mlflow_name, lambda *collision: told.append(collision))
-    assert [names("a!"), names("a#"), names("a#"), names("a_/b"), names("c")] == ["a_", "a__2", "a__2", "a__3/b", "c"]
+    assert [names("a!"), names("a#"), names("a#"), names("a_/b"), names("c")] == [
+        "a_",
+        "a__2",
+        "a__2",
+        "a__3/b",
+        "c",
+    ]
     assert told == [("a#", "a_", "a__2"), ("a_/b", "a_/b", "a__3/b")]
 
 
 def test_a_resumed_run_keeps_its_names():
     names = NameMap(mlflow_name, None, {"a#": "a_", "b": "b_2"}, ["a_", "b_2", "loss"])
-    assert (names("a!"), names("a#"), names("b"), names("loss"), names("loss/x")) == ("a__2", "a_", "b_2", "loss", "loss_2/x")
+    assert (names("a!"), names("a#"), names("b"), names("loss"), names("loss/x")) == (
+        "a__2",
+        "a_",
+        "b_2",
+        "loss",
+        "loss_2/x",
+    )

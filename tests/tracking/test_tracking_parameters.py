@@ -57,7 +57,12 @@ TREE = {"optimizer": {"lr": 1e-6, "betas": [0.9, 0.95]}, "seed": 1, "name": None
 )
 def test_every_shape_gives_the_same_parameters(config):
     assert plain(config) == TREE
-    assert flatten(config) == {"optimizer/lr": 1e-6, "optimizer/betas": "[0.9, 0.95]", "seed": 1, "name": None}
+    assert flatten(config) == {
+        "optimizer/lr": 1e-6,
+        "optimizer/betas": "[0.9, 0.95]",
+        "seed": 1,
+        "name": None,
+    }
 
 
 def test_omegaconf_is_resolved():

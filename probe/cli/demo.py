@@ -1,0 +1,178 @@
+"""Train a small policy with GRPO under observation, and show what probe saw of it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from probe.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ABOUT: Final = "train a small policy under observation, in about a minute"
+
+#: ``console`` is left out because it would write across the progress bar.
+DEFAULT_BACKENDS: Final = ["tensorboard", "mlflow", "file"]
+
+TRACK_HELP: Final = (
+    "tracking backends joined by commas, out of console, tensorboard, mlflow and file; '' for none "
+    f"({','.join(DEFAULT_BACKENDS)})"
+)
+
+#: Findings that are shown; the report has them all.
+SHOWN: Final = 6
+
+_MARKS: Final = {"problem": "[red]problem[/]", "notice": "[yellow]notice[/]", "fine": "[green]fine[/]"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe demo``."""
+    add = parser.add_argument
+    add("--steps", type=_count, metavar="N", help="training steps (enough to see it learn)")
+    add("--ranks", type=_count, default=2, metavar="N", help="processes that train together (2)")
+    add("--run-dir", type=Path, metavar="DIR", help="a new run directory (runs/demo/<time>)")
+    add("--track", type=_backends, default=DEFAULT_BACKENDS, metavar="NAMES", help=TRACK_HELP)
+    add("--seed", type=_whole, default=0, metavar="N", help="of the problems and of the training (0)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train, report, and say where everything is."""
+    from probe.demo.launch import launch
+    from probe.demo.settings import Settings
+    from probe.run.layout import create_run
+
+    chosen = {"seed": arguments.seed, **({"steps": arguments.steps} if arguments.steps else {})}
+    settings = Settings(**chosen)
+    _refuse_old_run(arguments.run_dir)
+    config = {**asdict(settings), "ranks": arguments.ranks}
+    directory = create_run("demo", run_dir=arguments.run_dir, config=config)
+    console = Console()
+    rewards: list[float] = []
+    quiet = "console" in arguments.track
+    with _bar(console, settings.warmup_steps, settings.steps, rewards, quiet=quiet) as on_step:
+        locations = launch(settings, directory, ranks=arguments.ranks, track=arguments.track, on_step=on_step)
+    with console.status("writing the report"):
+        report, found = _look(directory)
+    _show_findings(console, found)
+    _show_reward(console, rewards)
+    _show_places(console, {"run": str(directory), "report": str(report), **commands(locations)})
+    return 0
+
+
+def commands(locations: Mapping[str, str]) -> dict[str, str]:
+    """What to type to open each backend that has a view of its own, by what is said of it.
+
+    >>> commands({"tensorboard": "/runs/my demo/tensorboard", "mlflow": "sqlite:////runs/a/mlflow.db"})["mlflow"]
+    'mlflow ui --backend-store-uri sqlite:////runs/a/mlflow.db'
+    """
+    lines = {}
+    if "tensorboard" in locations:
+        lines["TensorBoard"] = f"tensorboard --logdir {shlex.quote(locations['tensorboard'])}"
+    where = locations.get("mlflow", "")
+    if where.startswith(("http://", "https://")):
+        lines["MLflow"] = where
+    elif where:
+        lines["MLflow"] = f"mlflow ui --backend-store-uri {shlex.quote(where)}"
+    if "file" in locations:
+        lines["metrics"] = locations["file"]
+    return lines
+
+
+def _refuse_old_run(given: Path | None) -> None:
+    from probe.run.layout import INFO_NAME, RUN_DIR_VARIABLE
+
+    place = given or os.environ.get(RUN_DIR_VARIABLE)
+    if place and (Path(place).expanduser() / INFO_NAME).exists():
+        raise InputError(f"--run-dir: there is a run in {str(place)!r} already, expected a new directory")
+
+
+@contextmanager
+def _bar(
+    console: Console, warmup: int, steps: int, rewards: list[float], *, quiet: bool
+) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+    """A progress bar that is moved by what it yields, which also collects the rewards."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    with Progress(*columns, console=console, disable=quiet) as progress:
+        warming = progress.add_task("warm-up", total=warmup, news="")
+        training = progress.add_task("GRPO", total=steps, news="", start=False)
+
+        def on_step(step: int, metrics: Mapping[str, float]) -> None:
+            if step < 0:
+                progress.update(warming, advance=1, news=f"loss {metrics['warm_up/loss']:.2f}")
+                return
+            if not step:
+                progress.start_task(training)
+            rewards.append(metrics["reward/mean"])
+            progress.update(training, advance=1, news=f"reward {rewards[-1]:.2f}")
+
+        yield on_step
+
+
+def _look(directory: Path) -> tuple[Path, pd.DataFrame]:
+    from probe.analysis.findings import findings
+    from probe.report import write_report
+    from probe.run.reader import Run
+
+    with Run(directory) as run:
+        return write_report(run, directory / "report.html"), findings(run)
+
+
+def _show_findings(console: Console, found: pd.DataFrame) -> None:
+    table = Table("", "finding", "what to do", title="What probe found", title_justify="left")
+    rows: list[dict[Any, Any]] = found.head(SHOWN).to_dict("records")
+    for row in rows:
+        table.add_row(_MARKS[row["severity"]], row["finding"], row["advice"])
+    console.print(table)
+    if len(found) > SHOWN:
+        console.print(f"and {len(found) - SHOWN} more in the report")
+
+
+def _show_reward(console: Console, rewards: list[float]) -> None:
+    """Means over a fifth of the steps at either end: single steps are noisy."""
+    count = max(1, len(rewards) // 5)
+    before, after = sum(rewards[:count]) / count, sum(rewards[-count:]) / count
+    of = f"mean of the first and of the last {count} of {len(rewards)} steps"
+    console.print(f"\nreward {before:.2f} → {after:.2f} ({of})")
+
+
+def _show_places(console: Console, places: Mapping[str, str]) -> None:
+    """Each on a line of its own and unbroken, so that it can be copied."""
+    for what, where in places.items():
+        console.print(f"{what:12}{where}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _whole(text: str, least: int = 0) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number of at least {least}")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    return _whole(text, least=1)
+
+
+def _backends(text: str) -> list[str]:
+    from probe.tracking.backends import BACKENDS
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    for name in names:
+        if name not in BACKENDS:
+            raise argparse.ArgumentTypeError(f"got {name!r}, expected names out of {', '.join(BACKENDS)}")
+    return names

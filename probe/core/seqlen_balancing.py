@@ -1,0 +1,482 @@
+"""A batch into micro-batches of balanced size that never exceed a token cap, the same number of them on every rank.
+
+The arithmetic is in ``probe.core.partition``; here it meets batches, ranks and hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed
+from tensordict import TensorDict, TensorDictBase
+
+from probe.core.partition import (
+    Array,
+    Ints,
+    Lengths,
+    as_weights,
+    calculate_workload,
+    ceildiv,
+    get_group_balanced_partitions,
+    greedy_partition,
+    karmarkar_karp,
+    pack,
+    pack_into,
+    roundup_divisible,
+)
+from probe.core.protocol import DataProto
+from probe.core.row_selection import (
+    RowSelector,
+    host_lengths,
+    is_jagged,
+    select_jagged,
+    sequence_lengths,
+)
+from probe.errors import CapacityError, InputError, InputTypeError, PeerError, ShapeError, UnknownNameError
+from probe.hooks import emit, observed, point, scope
+
+__all__ = [
+    "PARTITION",
+    "MicroBatches",
+    "calculate_workload",
+    "ceildiv",
+    "get_group_balanced_partitions",
+    "get_reverse_idx",
+    "get_seqlen_balanced_partitions",
+    "greedy_partition",
+    "karmarkar_karp",
+    "log_seqlen_unbalance",
+    "micro_batches",
+    "prepare_dynamic_batch",
+    "rearrange_micro_batches",
+    "restore_dynamic_batch",
+    "roundup_divisible",
+]
+
+Balance = Literal["tokens", "workload"]
+Index = TypeVar("Index", bound="Sequence[int] | Array | torch.Tensor")
+
+#: Told once for each batch that is cut into micro-batches.
+PARTITION = point(
+    "seqlen_balancing.partition",
+    "a batch was cut into micro-batches; carries lengths of all rows, partitions, cap_tokens, width_tokens (None for "
+    "jagged rows), batch, workload of each row, strict, source",
+)
+
+
+def get_reverse_idx(idx_map: Index) -> Index:
+    """The inverse of a permutation: ``result[idx_map[i]] == i``.
+
+    Args:
+        idx_map: each of 0 … n−1 once; a list, tuple, array or tensor. The result is of the same kind.
+
+    Raises:
+        InputError: a number is missing, repeated or out of range.
+
+    >>> get_reverse_idx([2, 0, 1])
+    [1, 2, 0]
+    """
+    given = idx_map.tolist() if isinstance(idx_map, torch.Tensor | np.ndarray) else list(idx_map)
+    inverse: list[int] = [-1] * len(given)
+    for place, index in enumerate(given):
+        if not 0 <= index < len(given) or inverse[index] >= 0:
+            raise InputError(f"idx_map: got {index} at {place}, expected each of 0 … {len(given) - 1} once")
+        inverse[index] = place
+    if isinstance(idx_map, torch.Tensor):
+        return torch.tensor(inverse, dtype=idx_map.dtype, device=idx_map.device)  # type: ignore[return-value]  # same kind
+    if isinstance(idx_map, np.ndarray):
+        return np.array(inverse, dtype=idx_map.dtype)  # type: ignore[return-value]  # same kind
+    return tuple(inverse) if isinstance(idx_map, tuple) else inverse  # type: ignore[return-value]  # same kind
+
+
+@observed("seqlen_balancing.get_seqlen_balanced_partitions", "lengths are cut into balanced parts")
+def get_seqlen_balanced_partitions(
+    seqlen_list: Lengths, k_partitions: int, equal_size: bool
+) -> list[list[int]]:
+    """Indices of ``seqlen_list`` in ``k_partitions`` parts of nearly equal sum, ascending inside each part.
+
+    Args:
+        seqlen_list: one number for each row. equal_size: whether every part has the same number of rows.
+
+    Raises:
+        InputError: fewer rows than parts, or ``equal_size`` and the rows can't be shared equally.
+
+    >>> get_seqlen_balanced_partitions([9, 1, 5, 5], 2, equal_size=True)
+    [[0, 1], [2, 3]]
+    """
+    return [sorted(part) for part in karmarkar_karp(seqlen_list, k_partitions, equal_size)]
+
+
+@observed(
+    "seqlen_balancing.log_seqlen_unbalance", "sums of lengths before and after balancing become metrics"
+)
+def log_seqlen_unbalance(
+    seqlen_list: Lengths, partitions: Sequence[Sequence[int]], prefix: str
+) -> dict[str, float]:
+    """How uneven the parts were and are: sums of lengths before (neighbours together) and after balancing.
+
+    Args:
+        seqlen_list: length of each row. partitions: rows of each part. prefix: of the keys.
+
+    Returns:
+        ``{prefix}/min``, ``max``, ``minmax_diff`` and ``mean`` of the sums when the rows are dealt out in order, in
+        blocks of equal size (the last one may be shorter), and ``balanced_min``, ``balanced_max`` of the given parts.
+
+    Raises:
+        InputError: no partitions.
+
+    >>> log_seqlen_unbalance([4, 4, 1, 1], [[0, 2], [1, 3]], "global_seqlen")["global_seqlen/minmax_diff"]
+    6
+    """
+    weights = as_weights(seqlen_list, "seqlen_list")
+    if not len(partitions):
+        raise InputError("partitions: got none, expected at least one")
+    k = len(partitions)
+    blocks = np.array_split(
+        weights, range(ceildiv(len(weights), k), len(weights), ceildiv(len(weights), k) or 1)
+    )
+    before = [block.sum().item() for block in blocks] + [0] * (k - len(blocks))
+    after = [weights[list(part)].sum().item() for part in partitions]
+    return {
+        f"{prefix}/min": min(before),
+        f"{prefix}/max": max(before),
+        f"{prefix}/minmax_diff": max(before) - min(before),
+        f"{prefix}/balanced_min": min(after),
+        f"{prefix}/balanced_max": max(after),
+        f"{prefix}/mean": weights.sum().item() / k,
+    }
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What the caller of :func:`rearrange_micro_batches` asked for."""
+
+    max_token_len: int
+    dp_group: Any = None
+    num_batches_divided_by: int | None = None
+    same_micro_num_in_dp: bool = True
+    min_num_micro_batch: int | None = None
+    balance: Balance = "tokens"
+    strict: bool = True
+    use_dynamic_bsz_balance: bool = True
+    force_group_size: int = 1
+
+    def check(self) -> None:
+        for name, least in (("max_token_len", 1), ("force_group_size", 1)):
+            _whole(name, getattr(self, name), least)
+        for name in ("num_batches_divided_by", "min_num_micro_batch"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name), 1)
+        if self.balance not in ("tokens", "workload"):
+            raise UnknownNameError.of("balance", self.balance, ("tokens", "workload"))
+
+
+def _whole(name: str, given: Any, least: int) -> None:
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
+    if given < least:
+        raise InputError(f"{name}: got {given}, expected at least {least}")
+
+
+@observed(
+    "seqlen_balancing.rearrange_micro_batches",
+    "a TensorDict is cut into micro-batches; result (micro-batches, indices)",
+)
+def rearrange_micro_batches(
+    batch: TensorDictBase,
+    max_token_len: int,
+    dp_group: Any = None,
+    num_batches_divided_by: int | None = None,
+    same_micro_num_in_dp: bool = True,
+    min_num_micro_batch: int | None = None,
+    *,
+    balance: Balance = "tokens",
+    strict: bool = True,
+    use_dynamic_bsz_balance: bool = True,
+    force_group_size: int = 1,
+) -> tuple[list[TensorDict], list[list[int]]]:
+    """Cut a batch into balanced micro-batches of at most ``max_token_len`` tokens.
+
+    Args:
+        batch: B rows with ``attention_mask`` (B, S), non-zero where a token is valid, or jagged ``input_ids``. Padding
+            doesn't count: S may be above the cap.
+        max_token_len: most tokens of a micro-batch.
+        dp_group: ranks that must make the same number of micro-batches; they agree by one all-reduce of two
+            integers. None: no communication, whether or not ``torch.distributed`` is initialised, so that every
+            rank may come to a number of its own.
+        num_batches_divided_by: round the number up to a multiple of it (virtual pipeline stages).
+        same_micro_num_in_dp: False: ranks of ``dp_group`` needn't agree and don't communicate.
+        min_num_micro_batch: make at least as many.
+        balance: what is balanced: ``"tokens"``, or ``"workload"`` (:func:`calculate_workload`).
+        strict: make as many micro-batches as the cap needs. False is the old, loose behaviour:
+            ``ceil(tokens / cap)`` of them, of which some may exceed the cap.
+        use_dynamic_bsz_balance: largest micro-batch first, so that memory shows its peak at once; False: by first row.
+        force_group_size: so many neighbouring rows stay together.
+
+    Returns:
+        the micro-batches, copies of the rows of ``batch``, and for each the rows that it holds, ascending. Where more
+        are asked for than there are rows, the last ones are empty (0 rows).
+
+    Raises:
+        CapacityError: with ``strict``, a row (or group) has more tokens than the cap; names the row.
+        MissingKeyError: no lengths to be had. InputError, ShapeError: arguments that don't fit.
+        PeerError: another rank of ``dp_group`` failed; every rank raises with the same message.
+
+    >>> batch = TensorDict({"attention_mask": torch.tensor([[1, 1], [1, 0], [1, 0]])}, batch_size=[3])
+    >>> parts, rows = rearrange_micro_batches(batch, max_token_len=2)
+    >>> rows, [tuple(part["attention_mask"].shape) for part in parts]
+    ([[0], [1, 2]], [(1, 2), (2, 2)])
+    """
+    options = _Options(
+        max_token_len,
+        dp_group,
+        num_batches_divided_by,
+        same_micro_num_in_dp,
+        min_num_micro_batch,
+        balance,
+        strict,
+        use_dynamic_bsz_balance,
+        force_group_size,
+    )
+    partitions = _partition(batch, options, "rearrange_micro_batches")
+    selector = RowSelector(batch)
+    return [selector.take(rows) for rows in partitions], partitions
+
+
+@observed(
+    "seqlen_balancing.prepare_dynamic_batch", "a DataProto is cut into micro-batches; result (list, indices)"
+)
+def prepare_dynamic_batch(
+    data: DataProto, max_token_len: int, dp_group: Any = None, **options: Any
+) -> tuple[list[DataProto], list[list[int]]]:
+    """:func:`rearrange_micro_batches` for a DataProto: non-tensors go with their rows, each part has its own meta_info.
+
+    Args:
+        options: the other arguments of :func:`rearrange_micro_batches`.
+    """
+    partitions = _partition(
+        _tensors(data), _Options(max_token_len, dp_group, **options), "prepare_dynamic_batch"
+    )
+    selector = RowSelector(_tensors(data))
+    return [_part(data, selector, rows) for rows in partitions], partitions
+
+
+@observed(
+    "seqlen_balancing.restore_dynamic_batch", "outputs of micro-batches go back to the order of the batch"
+)
+def restore_dynamic_batch(data: torch.Tensor, batch_idx_list: Sequence[Sequence[int]]) -> torch.Tensor:
+    """Rows of concatenated micro-batch outputs, back in the order of the batch.
+
+    Args:
+        data: (B, …) or jagged, rows in the order of the micro-batches. batch_idx_list: rows of each micro-batch.
+
+    Raises:
+        ShapeError: ``data`` has another number of rows. InputError: the indices aren't a permutation.
+
+    >>> restore_dynamic_batch(torch.tensor([30, 10, 20]), [[2], [0, 1]]).tolist()
+    [10, 20, 30]
+    """
+    order = get_reverse_idx([row for rows in batch_idx_list for row in rows])
+    if data.shape[0] != len(order):
+        raise ShapeError(f"data: got {data.shape[0]} rows, expected {len(order)} as in batch_idx_list")
+    index = torch.tensor(order, dtype=torch.long, device=data.device)
+    if not is_jagged(data):
+        return data.index_select(0, index)
+    lengths = host_lengths(data)
+    return select_jagged(data, index, [lengths[row] for row in order])
+
+
+class MicroBatches:
+    """What :func:`micro_batches` returns: iterate over it; ``len()`` tells how many, ``indices`` their rows."""
+
+    def __init__(self, batch: DataProto | TensorDictBase, options: _Options) -> None:
+        self._data = batch if isinstance(batch, DataProto) else None
+        tensors = batch if isinstance(batch, TensorDictBase) else _tensors(batch)
+        self.indices = _partition(tensors, options, "micro_batches")
+        self._selector = RowSelector(tensors)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        # Each is copied out when its turn comes, inside its scope: its memory is its own, and freed before the next.
+        for index, rows in enumerate(self.indices):
+            with scope("micro_batch", str(index), micro_batch=index, sequences=len(rows)):
+                try:
+                    if self._data is None:
+                        yield self._selector.take(rows)
+                    else:
+                        yield _part(self._data, self._selector, rows)
+                except GeneratorExit:  # the loop was left early, which is no failure of this micro-batch
+                    return
+
+
+@observed("seqlen_balancing.micro_batches", "a batch is about to be iterated over in micro-batches")
+def micro_batches(
+    batch: DataProto | TensorDictBase, max_token_len: int, dp_group: Any = None, **options: Any
+) -> MicroBatches:
+    """Iterate over balanced micro-batches, each in a scope of its own while the loop's body runs.
+
+    A micro-batch so has its own peak memory and its own time. ``for part in micro_batches(batch, max_token_len=8192)``.
+
+    Args:
+        batch: a DataProto or a TensorDict; the parts are of the same class.
+        options: the other arguments of :func:`rearrange_micro_batches`, which also says what is raised.
+    """
+    return MicroBatches(batch, _Options(max_token_len, dp_group, **options))
+
+
+# ------------------------------------------------------------------------------------------------------ how it is done
+
+
+@dataclass
+class _Units:
+    """What is packed: rows, or groups of neighbouring rows."""
+
+    lengths: list[int]
+    width: int | None
+    size: int
+    tokens: Ints
+    weights: Array
+    workload: list[int]
+
+    @classmethod
+    def of(cls, batch: TensorDictBase, options: _Options) -> _Units:
+        lengths, width = sequence_lengths(batch)
+        size = options.force_group_size
+        if len(lengths) % size:
+            raise InputError(f"force_group_size: {len(lengths)} rows can't be grouped by {size}")
+        rows = np.array(lengths, dtype=np.int64)
+        tokens = rows.reshape(-1, size).sum(axis=1)
+        workload = calculate_workload(rows)
+        weights = tokens if options.balance == "tokens" else workload.reshape(-1, size).sum(axis=1)
+        return cls(lengths, width, size, tokens, weights, workload.tolist())
+
+    def rows(self, unit: int) -> range:
+        return range(unit * self.size, (unit + 1) * self.size)
+
+    def check_fit(self, cap: int) -> None:
+        if not len(self.tokens) or (largest := int(self.tokens.argmax())) < 0 or self.tokens[largest] <= cap:
+            return
+        rows = self.rows(largest)
+        what = f"row {rows[0]}" if self.size == 1 else f"the group of rows {rows[0]} to {rows[-1]}"
+        raise CapacityError(
+            f"max_token_len: {what} has {self.tokens[largest]} tokens, above the cap of {cap}; "
+            "raise the cap, shorten the sequence, or pass strict=False"
+        )
+
+
+def _partition(batch: TensorDictBase, options: _Options, source: str) -> list[list[int]]:
+    """Rows of each micro-batch; tells :data:`PARTITION`."""
+    units: _Units | None = None
+    fitting: list[list[int]] = []
+    failure: Exception | None = None
+    try:
+        options.check()
+        if not isinstance(batch, TensorDictBase):
+            raise InputTypeError(f"batch: got {type(batch).__name__}, expected a TensorDict")
+        units = _Units.of(batch, options)
+        fitting = _fitting(units, options)
+    except Exception as error:  # told to the other ranks first: they would wait for this one
+        failure = error
+    count = _agreed(max(len(fitting), options.min_num_micro_batch or 0), failure, options)
+    if units is None:  # _agreed has raised; this is for the type checker
+        raise InputError("batch: no lengths")
+    partitions = _filled(units, fitting, count, options)
+    if PARTITION.listeners:
+        emit(
+            PARTITION,
+            lengths=units.lengths,
+            partitions=partitions,
+            cap_tokens=options.max_token_len,
+            width_tokens=units.width,
+            batch=batch,
+            workload=units.workload,
+            strict=options.strict,
+            source=source,
+        )
+    return partitions
+
+
+def _fitting(units: _Units, options: _Options) -> list[list[int]]:
+    """As few parts of units as the cap allows."""
+    n, cap = len(units.tokens), options.max_token_len
+    if not n:
+        return []
+    if not options.strict:
+        count = min(
+            n, max(1, ceildiv(int(units.tokens.sum()), cap), min(n, options.min_num_micro_batch or 1))
+        )
+        return karmarkar_karp(units.weights, count, equal_size=False)
+    units.check_fit(cap)
+    return pack(units.tokens, units.weights, cap, at_least=min(n, options.min_num_micro_batch or 1))
+
+
+def _agreed(count: int, failure: Exception | None, options: _Options) -> int:
+    """The number of micro-batches of every rank; raises on every rank when one has failed."""
+    group = options.dp_group if options.same_micro_num_in_dp else None
+    if group is None:
+        if failure is not None:
+            raise failure
+    else:
+        backend = str(torch.distributed.get_backend(group))
+        device = "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
+        told = torch.tensor([count, failure is not None], dtype=torch.int64, device=device)
+        torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX, group=group)
+        count, failed = told.tolist()
+        if failed:
+            _fail_together(failure, group)
+    divisor = options.num_batches_divided_by or 1
+    return roundup_divisible(count, divisor)
+
+
+def _fail_together(failure: Exception | None, group: Any) -> None:
+    messages: list[str | None] = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.all_gather_object(messages, None if failure is None else str(failure), group=group)
+    text = "; ".join(
+        f"rank {rank} of the group: {message}" for rank, message in enumerate(messages) if message is not None
+    )
+    if failure is None:
+        raise PeerError(text)
+    try:
+        same = type(failure)(text)
+    except Exception:  # an exception whose constructor wants more than a message
+        same = PeerError(text)
+    raise same from failure
+
+
+def _filled(units: _Units, fitting: list[list[int]], count: int, options: _Options) -> list[list[int]]:
+    """``count`` lists of rows: the units balanced again over more parts, and empty ones where there are too few."""
+    n = len(units.tokens)
+    filled = min(count, n)
+    parts = fitting
+    if filled > len(fitting):
+        if options.strict:
+            parts = pack_into(units.tokens, units.weights, options.max_token_len, filled, fitting)
+        else:
+            parts = karmarkar_karp(units.weights, filled, equal_size=False)
+    if options.use_dynamic_bsz_balance:
+        parts = sorted(parts, key=lambda part: (-units.weights[part].sum().item(), min(part)))
+    else:
+        parts = sorted(parts, key=min)
+    rows = [sorted(row for unit in part for row in units.rows(unit)) for part in parts]
+    return rows + [[] for _ in range(count - len(rows))]
+
+
+def _tensors(data: DataProto) -> TensorDictBase:
+    if not isinstance(data, DataProto):
+        raise InputTypeError(f"batch: got {type(data).__name__}, expected a DataProto or a TensorDict")
+    if data.batch is None:
+        raise InputError(
+            "batch: the DataProto has no tensors, expected an attention_mask or jagged input_ids"
+        )
+    return data.batch
+
+
+def _part(data: DataProto, selector: RowSelector, rows: list[int]) -> DataProto:
+    others = {key: value[rows] for key, value in data.non_tensor_batch.items()}
+    return type(data)(batch=selector.take(rows), non_tensor_batch=others, meta_info=dict(data.meta_info))
