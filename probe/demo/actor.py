@@ -41,7 +41,7 @@ class Actor:
         input_ids, mask = data.batch["input_ids"], data.batch["attention_mask"].bool()
         packed, position_ids, visible = pack(input_ids, mask)
         logits = self.policy(packed, position_ids, visible)
-        # Logits are about the next token; what a sequence's last token says of the next sequence is cut off below.
+        # Logits are about the next token; what the last of one sequence says of the next one is cut off below.
         of_next = logprobs_from_logits(logits, packed.roll(-1, dims=1))
         spread = torch.zeros(input_ids.shape).masked_scatter(mask, of_next)
         of_responses = spread[:, self.settings.prompt_width - 1 : -1]

@@ -1,7 +1,7 @@
 """GRPO, start to end: the loop to copy from.
 
-What probe needs of a trainer is in three places: ``session.step`` around a step, ``phase`` (or ``@watch``) around
-its parts, and ``session.log`` for the trainer's own metrics. Without a session it trains the same weights.
+What probe needs of a trainer is in three places: ``session.step`` around a step, ``phase`` or ``@watch``
+around its parts, and ``session.log`` for the trainer's own metrics. Without a session it trains the same weights.
 """
 
 from __future__ import annotations
