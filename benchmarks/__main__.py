@@ -73,8 +73,8 @@ def main() -> None:
     if chosen.write:
         today = datetime.datetime.now(datetime.UTC).date()
         head = (
-            "# Benchmarks\n\nEvery row compares two ways of doing the same in one run, taking turns; times are medians. "
-            f"`make bench` makes this page.\n\nMeasured on {today}: {machine()}.\n\n"
+            "# Benchmarks\n\nEvery row compares two ways of doing the same in one run, taking turns; "
+            f"times are medians. `make bench` makes this page.\n\nMeasured on {today}: {machine()}.\n\n"
         )
         DOCUMENT.write_text(head + "\n".join(parts))
 

@@ -33,9 +33,7 @@ WAYS: dict[str, Callable[..., torch.Tensor]] = {"ours": logprobs_from_logits, "p
 def plain_reduce(metrics: dict[str, list[float]]) -> dict[str, float]:
     """The documented rule over numpy."""
     reducers = (("max", np.max), ("min", np.min), ("", np.mean))
-    return {
-        key: next(one for word, one in reducers if word in key)(values) for key, values in metrics.items()
-    }
+    return {key: next(one for word, one in reducers if word in key)(values) for key, values in metrics.items()}
 
 
 def train(way: Callable[..., torch.Tensor], leaf: torch.Tensor, labels: torch.Tensor) -> None:

@@ -40,7 +40,8 @@ def memory_logging(function: Callable[..., Any]) -> Callable[..., Any]:
         for head in ("Before", "After"):
             used = process.memory_info().rss / 1024**3
             total = psutil.virtual_memory().total / 1024**3
-            line = f"{head} {function.__name__}, memory allocated (GB): {used:.2f}, used/total (GB): {used:.2f}/{total:.2f}"
+            line = f"{head} {function.__name__}, memory allocated (GB): {used:.2f}, "
+            line += f"device memory used/total (GB): {used:.2f}/{total:.2f}"
             logger.debug(line)
             if head == "Before":
                 result = function(*args, **kwargs)
@@ -97,7 +98,13 @@ def _import_time() -> dict[str, Any]:
         return statistics.median(samples)
 
     bare, ours = run("pass"), run("import probe")
-    return row("python -c 'import probe' / python -c pass", ours, bare, "150 ms more", f"{(ours - bare) * 1e3:.0f} ms more")
+    return row(
+        "python -c 'import probe' / python -c pass",
+        ours,
+        bare,
+        "150 ms more",
+        f"{(ours - bare) * 1e3:.0f} ms more",
+    )
 
 
 if __name__ == "__main__":

@@ -140,6 +140,4 @@ def _nothing() -> None:
 
 if __name__ == "__main__":
     for row in rows():
-        print(
-            f"{row['name']:32} {row['ours_s'] * 1e6:8.1f} µs {row['theirs_s'] * 1e6:8.1f} µs  {row['target']}"
-        )
+        print(f"{row['name']:32} {row['ours_s'] * 1e6:8.1f} µs {row['theirs_s'] * 1e6:8.1f} µs  {row['target']}")

@@ -11,8 +11,8 @@ from probe import hooks
 
 HEAD = """# Hook points
 
-Every place in probe that can be listened to. A point is an observed function (a listener hears it begin and end), a scope
-(likewise) or a moment. Listen with `probe.subscribe`:
+Every place in probe that can be listened to. A point is an observed function (a listener hears it begin and
+end), a scope (likewise) or a moment. Listen with `probe.subscribe`:
 
 ```python
 class Print(probe.Listener):
@@ -23,8 +23,8 @@ with probe.subscribe(Print(), "data_proto.*"):
     ...
 ```
 
-An event carries `args`, `kwargs` and `result` of the call (`event.argument("name")` finds one), or the `values` of a moment or scope,
-besides `scope`, `begin_ns`, `end_ns` and `error`. It is emptied once the listeners have returned. A listener that
+An event carries `args`, `kwargs` and `result` of the call (`event.argument("name")` finds one), or the `values`
+of a moment or scope, besides `scope`, `begin_ns`, `end_ns` and `error`. It is emptied once the listeners have returned. A listener that
 raises never reaches the caller; after three failures it is switched off.
 
 `python docs/make_hooks.py` writes this page; a test compares it with the code.

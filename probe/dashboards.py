@@ -83,12 +83,8 @@ class Panel:
         """
         figure: go.Figure = _load(self.figure)(self.frame(run, **choice), theme=theme)
         if titled:
-            figure.update_layout(
-                title={"text": self.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}}
-            )
-            figure.update_layout(
-                title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38
-            )
+            figure.update_layout(title={"text": self.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}})
+            figure.update_layout(title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38)
         return figure
 
     def options(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
@@ -163,9 +159,7 @@ def parse(name: str, text: str) -> Dashboard:
     except yaml.YAMLError as error:
         raise InputError(f"dashboard {name!r}: not YAML: {error}") from error
     _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")
-    panels = tuple(
-        _panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"])
-    )
+    panels = tuple(_panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"]))
     return Dashboard(name, data["title"], data["about"], panels)
 
 
@@ -214,9 +208,7 @@ def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: 
         raise InputError(f"{where}: got {data!r}, expected a mapping")
     unknown = sorted(map(str, set(data) - set(required) - optional))
     if unknown:
-        raise InputError(
-            f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted({*required, *optional}))}"
-        )
+        raise InputError(f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted({*required, *optional}))}")
     for name, kind in required.items():
         if not isinstance(data.get(name), kind):
             raise InputError(f"{where}: {name}: got {data.get(name)!r}, expected a {kind.__name__}")
@@ -230,9 +222,7 @@ def _source(name: str) -> Traversable | Path:
     beside = Path(__file__).resolve().parent.parent / "dashboards" / f"{name}.yaml"
     if beside.is_file():
         return beside
-    raise MissingKeyError(
-        f"dashboard {name!r}: neither {packed} nor {beside} is there; install probe-rl again"
-    )
+    raise MissingKeyError(f"dashboard {name!r}: neither {packed} nor {beside} is there; install probe-rl again")
 
 
 def _load(path: str) -> Callable[..., Any]:

@@ -135,9 +135,7 @@ def counters_of(statistics: Mapping[str, Any]) -> Counters:
         return UNKNOWN
     allocated = statistics.get("allocated_bytes", {}).get("all", {})
     reserved = statistics.get("reserved_bytes", {}).get("all", {})
-    return Counters(
-        allocated.get("current"), reserved.get("current"), allocated.get("peak"), reserved.get("peak")
-    )
+    return Counters(allocated.get("current"), reserved.get("current"), allocated.get("peak"), reserved.get("peak"))
 
 
 def detect(device: Any = None) -> Device:
@@ -160,9 +158,7 @@ def detect(device: Any = None) -> Device:
     try:
         wanted = torch.device(device)
     except (RuntimeError, TypeError) as error:
-        raise InputError(
-            f"device: got {device!r}, expected a torch device such as 'cuda:0' or 'cpu'"
-        ) from error
+        raise InputError(f"device: got {device!r}, expected a torch device such as 'cuda:0' or 'cpu'") from error
     return _named(torch, wanted)
 
 
@@ -181,9 +177,7 @@ def _named(torch: Any, wanted: Any) -> Device:
         return CudaDevice(wanted.index)
     if wanted.type != "cuda" and wanted.type == _accelerator(torch):
         return AcceleratorDevice(wanted.type, wanted.index)
-    raise InputError(
-        f"device: got {str(wanted)!r}, expected a device of this machine whose memory torch counts"
-    )
+    raise InputError(f"device: got {str(wanted)!r}, expected a device of this machine whose memory torch counts")
 
 
 def _accelerator(torch: Any) -> str | None:
@@ -264,9 +258,7 @@ class CudaDevice(Device):
             ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"),
             ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats"),
         )
-        return tuple(
-            Statistics(core, read, reset, self._index) for read, reset in pairs if hasattr(core, read)
-        )
+        return tuple(Statistics(core, read, reset, self._index) for read, reset in pairs if hasattr(core, read))
 
     def event(self) -> Any | None:
         cuda = self._torch.cuda
@@ -415,9 +407,7 @@ class AcceleratorDevice(Device):
             ("_xpu_memoryStats", "_xpu_resetPeakMemoryStats"),
             ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats"),
         )
-        return tuple(
-            Statistics(core, read, reset, self._index) for read, reset in pairs if hasattr(core, read)
-        )
+        return tuple(Statistics(core, read, reset, self._index) for read, reset in pairs if hasattr(core, read))
 
     def event(self) -> Any | None:
         if not self._bound:

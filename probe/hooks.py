@@ -142,9 +142,7 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
     def __enter__(self) -> scope:
         step, role, phase, micro_batch = self._changes
         self._outer = _current.get()
-        opened = Scope(
-            self.kind, self.name, self._outer, step=step, role=role, phase=phase, micro_batch=micro_batch
-        )
+        opened = Scope(self.kind, self.name, self._outer, step=step, role=role, phase=phase, micro_batch=micro_batch)
         self.scope = opened
         _current.set(opened)
         if SCOPE.listeners and not _thread.busy:
@@ -178,7 +176,7 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
     def resume(self) -> None:
         """Step in again after :meth:`suspend`."""
         self._outer = _current.get()
-        _current.set(cast(Scope, self.scope))
+        _current.set(cast("Scope", self.scope))
 
 
 # ---------------------------------------------------------------------------------------------- points and listeners
@@ -328,9 +326,7 @@ def _attach(where: Point) -> None:
 
 
 #: Entering and leaving a :class:`scope`. Carries the scope itself and its ``values``.
-SCOPE: Final = point(
-    "scope", "a scope (step, phase, watch, micro-batch) is entered and left; carries its values"
-)
+SCOPE: Final = point("scope", "a scope (step, phase, watch, micro-batch) is entered and left; carries its values")
 
 
 class Subscription:
@@ -406,16 +402,14 @@ def observed(name: str, about: str = "") -> Callable[[Callable[P, R]], Callable[
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if not where.listeners:
                 return function(*args, **kwargs)
-            return cast(R, _call(where, function, args, kwargs))
+            return cast("R", _call(where, function, args, kwargs))
 
         return call
 
     return decorate
 
 
-def _call(
-    where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def _call(where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if _thread.busy:
         return function(*args, **kwargs)
     event = Event(where, function, args, kwargs, _NOTHING, _current.get())
@@ -550,10 +544,8 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
         if isinstance(function, staticmethod | classmethod):
             return cast("Callable[P, R]", type(function)(self(function.__func__)))
         if not callable(function) or inspect.isclass(function):
-            raise InputTypeError(
-                f"watch: got {function!r}, expected a function, method or coroutine function"
-            )
-        name = self.name or getattr(function, "__name__", type(function).__name__)
+            raise InputTypeError(f"watch: got {function!r}, expected a function, method or coroutine function")
+        name: str = self.name or getattr(function, "__name__", type(function).__name__)
         make = functools.partial(self._scope, name)
         return functools.wraps(function)(cast("Callable[P, R]", _wrapper(function, make)))
 

@@ -84,9 +84,7 @@ def report_html(run: Run) -> str:
         ]
     )
     data = {
-        panel: [{"label": o.label, "figure": o.figure} for o in d.options]
-        for panel, d in drawn.items()
-        if d.options
+        panel: [{"label": o.label, "figure": o.figure} for o in d.options] for panel, d in drawn.items() if d.options
     }
     return _page(_title(run), body, data)
 
@@ -352,11 +350,7 @@ def _board(board: Dashboard, drawn: dict[str, _Drawn]) -> str:
 
 
 def _panel(panel: Panel, drawn: _Drawn) -> str:
-    picture = (
-        f'<p class="missing">{_text(drawn.missing)}</p>'
-        if drawn.missing is not None
-        else _picture(panel, drawn)
-    )
+    picture = f'<p class="missing">{_text(drawn.missing)}</p>' if drawn.missing is not None else _picture(panel, drawn)
     return f"""<article class="panel" id="panel-{panel.id}">
 <h3>{_text(panel.title)}</h3>
 <p class="shows">{_text(panel.about.shows)}</p>

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from probe import devices, recorders
 from probe.core.metric import Metric, reduce_metrics
@@ -34,12 +34,14 @@ from probe.hooks import (
     silenced,
     subscribe,
 )
-from probe.records import Incident, Process, Row, Scalar
 from probe.recorders.recorder import Recorder, Rows
+from probe.records import Incident, Process, Row, Scalar
 from probe.run.layout import create_run
-from probe.run.reader import Run
 from probe.run.writer import RunWriter
 from probe.tracking.tracking import Tracking
+
+if TYPE_CHECKING:
+    from probe.run.reader import Run
 
 _log = logging.getLogger("probe.session")
 
@@ -82,9 +84,7 @@ class _Recording(Listener):
         self._session._spend(begin)
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
-        self._session._incident(
-            "listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off
-        )
+        self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
 
 
 class Session:
@@ -152,6 +152,8 @@ class Session:
     @property
     def run(self) -> Run:
         """A reader of this run, as any other process would open it."""
+        from probe.run.reader import Run  # brings pandas, which a training worker does without
+
         self.flush()
         return Run(self.directory)
 
@@ -307,9 +309,7 @@ def start(
         raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
     with _lock:
         if _current is not None:
-            raise SessionError(
-                f"this process already records to {_current.directory}; close that session first"
-            )
+            raise SessionError(f"this process already records to {_current.directory}; close that session first")
         rank, world_size = _rank(rank, world_size)
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)

@@ -92,9 +92,7 @@ def sample_rows(
     for step in range(steps):
         for one in told:
             one.step(step)
-        together = max(
-            one.now - clock(one.rank) for one in told
-        )  # ranks wait for each other at the end of a step
+        together = max(one.now - clock(one.rank) for one in told)  # ranks wait for each other at the end of a step
         for one in told:
             one.now = clock(one.rank) + together + one.random.randrange(4) * MS
     told[0].trouble()
@@ -152,17 +150,13 @@ class _Rank:
             bins.append([index]) if home is None else home.append(index)
         return bins + [[] for _ in range(8 - len(bins))]
 
-    def open(
-        self, kind: str, name: str, parent: int | None, stamp: dict, allocated: float
-    ) -> tuple[int, int]:
+    def open(self, kind: str, name: str, parent: int | None, stamp: dict, allocated: float) -> tuple[int, int]:
         self.scopes += 1
         self.memory("enter", kind, name, parent, self.scopes, stamp, allocated)
         self.now += MS // 4
         return self.scopes, self.now
 
-    def memory(
-        self, edge: str, kind: str, name: str, parent: int | None, scope: int, stamp: dict, now: float, **more
-    ):
+    def memory(self, edge: str, kind: str, name: str, parent: int | None, scope: int, stamp: dict, now: float, **more):
         gpu = self.accelerator
         row = Memory(
             edge=edge,
@@ -215,9 +209,7 @@ class _Rank:
         self.now += MS // 5
         return peak
 
-    def phase(
-        self, name: str, role: str | None, parent: int, stamp: dict, extra: float, duration_ms: float
-    ) -> float:
+    def phase(self, name: str, role: str | None, parent: int, stamp: dict, extra: float, duration_ms: float) -> float:
         stamp = {**stamp, "role": role, "phase": name}
         scope, begin = self.open("phase", name, parent, stamp, self.base)
         self.now += int(duration_ms * MS)
@@ -236,21 +228,16 @@ class _Rank:
             )
         for index, cut in enumerate(cuts):
             stamp_mb = {**stamp, "micro_batch": index}
-            self.padding(
-                "seqlen_balancing.partition", [lengths[i] for i in cut], 10_000 + 10 * scope + index, stamp_mb
-            )
+            self.padding("seqlen_balancing.partition", [lengths[i] for i in cut], 10_000 + 10 * scope + index, stamp_mb)
         peaks = [
-            self.micro(name, scope, stamp, i, [lengths[j] for j in cut], gib_per_cap)
-            for i, cut in enumerate(cuts)
+            self.micro(name, scope, stamp, i, [lengths[j] for j in cut], gib_per_cap) for i, cut in enumerate(cuts)
         ]
         return self.close("phase", name, parent, stamp, scope, begin, max(peaks))
 
     def micro(self, name: str, parent: int, stamp: dict, index: int, lengths: list[int], gib: float) -> float:
         stamp = {**stamp, "micro_batch": index}
         tokens = sum(lengths)
-        scope, begin = self.open(
-            "micro_batch", f"micro_batch {index}", parent, stamp, self.base + 2 * self.unit
-        )
+        scope, begin = self.open("micro_batch", f"micro_batch {index}", parent, stamp, self.base + 2 * self.unit)
         self.now += int(tokens * (gib / 9) * 0.02 * MS) + MS
         peak = self.base + (2 + gib * (tokens / CAP) * 3.2) * self.unit
         return self.close("micro_batch", f"micro_batch {index}", parent, stamp, scope, begin, peak)

@@ -189,9 +189,7 @@ def test_argument_finds_what_the_function_would_see():
 
     class Arguments(Listener):
         def leave(self, event, state):
-            seen.append(
-                tuple(event.argument(name, "absent") for name in ("left", "right", "scale", "nothing"))
-            )
+            seen.append(tuple(event.argument(name, "absent") for name in ("left", "right", "scale", "nothing")))
 
     with subscribe(Arguments(), "test.add"):
         add(1)
@@ -735,9 +733,7 @@ def test_yield_from_and_interleaved_generators():
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["next", "send", "throw", "close"])), max_size=25)
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["next", "send", "throw", "close"])), max_size=25))
 def test_watched_generators_do_what_bare_ones_do(actions):
     def talk():
         total = 0

@@ -151,9 +151,7 @@ def evil_rows() -> dict[int, list[Row]]:
     shared = {"time_ns": clock(0) + 1, "step": 0}
     rows[0] += [
         Incident(kind=MARKUP, where=MARKUP, message=MARKUP, **shared),
-        Reduction(
-            key=MARKUP, reducer="mean", chosen_by="name", count=2, smallest=0, largest=2, value=1, **shared
-        ),
+        Reduction(key=MARKUP, reducer="mean", chosen_by="name", count=2, smallest=0, largest=2, value=1, **shared),
         Call(point="scope.phase", name=MARKUP, phase=MARKUP, duration_ns=1000, **shared),
     ]
     return rows
@@ -231,9 +229,7 @@ def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light"
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on(
         "request",
-        lambda request: (
-            None if request.url.startswith(("file:", "data:", "blob:")) else wrong.append(request.url)
-        ),
+        lambda request: None if request.url.startswith(("file:", "data:", "blob:")) else wrong.append(request.url),
     )
     page.goto(path.as_uri())
     page.wait_for_selector("html[data-ready=yes]", state="attached", timeout=60_000)
@@ -265,9 +261,7 @@ def test_the_report_draws_every_chart_offline(browser: Any, tmp_path: Path, widt
 def test_a_choice_draws_another_batch_and_the_theme_follows(browser: Any, tmp_path: Path) -> None:
     path = write_report(write_run(tmp_path, sample_rows(2, 4)))
     page, wrong = opened(browser, path)
-    cells = (
-        "[...document.querySelectorAll('#balance_heat .heatmap-label')].map(one => one.textContent).join()"
-    )
+    cells = "[...document.querySelectorAll('#balance_heat .heatmap-label')].map(one => one.textContent).join()"
     before = page.evaluate(cells)
     page.select_option("select[data-for=balance_heat]", index=1)
     page.wait_for_timeout(200)

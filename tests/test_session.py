@@ -101,8 +101,8 @@ def test_padding_causes_sum_to_rectangle_minus_valid(directory):
         train(session=session)
     with Run(directory) as run:
         wrong = run.sql(
-            "select batch_id, field, sum(tokens) as padded, any_value(rectangle_tokens) - any_value(valid_tokens) as gap "
-            "from padding group by batch_id, field having padded <> gap"
+            "select batch_id, field, sum(tokens) as padded, "
+            "any_value(rectangle_tokens) - any_value(valid_tokens) as gap from padding group by batch_id, field having padded <> gap"
         )
         assert wrong.empty
         assert len(run.padding)
@@ -205,8 +205,7 @@ def test_one_session_at_a_time(directory, tmp_path):
 @pytest.mark.parametrize("step", [-1, 1.5, True, "3", None])
 def test_a_step_that_is_no_step(directory, step):
     with start("p", run_dir=directory) as session, pytest.raises(InputError, match="step"):
-        with session.step(step):
-            pass
+        session.step(step).__enter__()
 
 
 def test_wrong_set_up_is_loud_and_leaves_no_session(directory):
@@ -247,10 +246,9 @@ def test_a_process_that_never_closes_leaves_a_whole_run(directory):
 def test_too_many_rows_in_a_step_is_said(directory, monkeypatch):
     monkeypatch.setattr("probe.session.ROWS_PER_STEP", 5)
     tell = hooks.point("test_session.tell", "a test tells")
-    with start("p", run_dir=directory, recorders=[Told()]) as session:
-        with session.step(0):
-            for index in range(10):
-                hooks.emit(tell, key=f"k{index}", value=1.0)
+    with start("p", run_dir=directory, recorders=[Told()]) as session, session.step(0):
+        for index in range(10):
+            hooks.emit(tell, key=f"k{index}", value=1.0)
     with Run(directory) as run:
         assert len(run.scalars) == 10
         assert run.incidents["kind"].tolist() == ["limits"]

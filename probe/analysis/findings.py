@@ -73,11 +73,7 @@ def missing_rows(run: Run) -> list[Finding]:
     tables = ", ".join(f"{count(row['count'])} of {row['where']}" for row in rows(frame))
     many = "s were" if total > 1 else " was"
     text = f"{count(total)} row{many} dropped because the queue was full ({tables})."
-    return [
-        Finding(
-            "problem", "overview", text, "record fewer points or make the queue larger; sums are too low", 90
-        )
-    ]
+    return [Finding("problem", "overview", text, "record fewer points or make the queue larger; sums are too low", 90)]
 
 
 def trouble(run: Run) -> list[Finding]:
@@ -88,15 +84,9 @@ def trouble(run: Run) -> list[Finding]:
         return []
     worst = frame.iloc[0]
     total, off = int(frame["count"].sum()), bool(frame["switched_off"].any())
-    text = (
-        f"{count(total)} incident{'s' if total > 1 else ''}, most often {worst['kind']} at {worst['where']}: "
-    )
-    text += (
-        _short(worst["message"]) + "." + (" A listener was switched off: its rows end there." if off else "")
-    )
-    return [
-        Finding("problem" if off else "notice", "overview", text, "see the incidents below", 50 + 30 * off)
-    ]
+    text = f"{count(total)} incident{'s' if total > 1 else ''}, most often {worst['kind']} at {worst['where']}: "
+    text += _short(worst["message"]) + "." + (" A listener was switched off: its rows end there." if off else "")
+    return [Finding("problem" if off else "notice", "overview", text, "see the incidents below", 50 + 30 * off)]
 
 
 def peak(run: Run) -> list[Finding]:
@@ -176,11 +166,7 @@ def _uneven_ranks(run: Run) -> list[Finding]:
     text += f", {ratio(worst['over_ranks_ratio'])} at worst (step {whole(worst['step'])}"
     text += f", {worst['phase']})" if not unknown(worst["phase"]) else ")"
     largest, rounds = int(straggler["largest_in"]), int(straggler["rounds"])
-    text += (
-        f". Rank {int(straggler['rank'])} was the straggler in {largest} of {rounds} batches."
-        if largest
-        else "."
-    )
+    text += f". Rank {int(straggler['rank'])} was the straggler in {largest} of {rounds} batches." if largest else "."
     severity = _grade(middle, UNEVEN)
     advice = "balance lengths over ranks before the batch is split" if severity != "fine" else "nothing to do"
     return [Finding(severity, "token_balance", text, advice, 60 * (middle - 1))]
@@ -198,9 +184,7 @@ def _uneven_micro_batches(run: Run) -> list[Finding]:
         text += " of an even split"
     grade = _grade(max(lockstep, middle / 1.5), UNEVEN)
     advice = (
-        "let all ranks cut together (dp_group) and order micro-batches by size"
-        if grade != "fine"
-        else "nothing to do"
+        "let all ranks cut together (dp_group) and order micro-batches by size" if grade != "fine" else "nothing to do"
     )
     return [Finding(grade, "token_balance", text + ".", advice, 50 * (lockstep - 1))]
 
@@ -213,15 +197,11 @@ def tax(run: Run) -> list[Finding]:
     total = float(ratios["padding_tokens"].sum() / max(ratios["rectangle_tokens"].sum(), 1))
     if causes.empty or not total:
         return [Finding("fine", "padding_tax", "The batches hold no padding.", "nothing to do")]
-    parts = ", ".join(
-        f"{percent(row['ratio'])} {row['cause'].replace('_', ' ')}" for row in rows(causes.head(4))
-    )
+    parts = ", ".join(f"{percent(row['ratio'])} {row['cause'].replace('_', ' ')}" for row in rows(causes.head(4)))
     text = f"Padding fills {percent(total)} of all token slots: {parts}."
     severity = _grade(total, TAXED)
     advice = _ADVICE.get(causes["cause"][0], "see which field and source it comes from")
-    return [
-        Finding(severity, "padding_tax", text, advice if severity != "fine" else "nothing to do", 70 * total)
-    ]
+    return [Finding(severity, "padding_tax", text, advice if severity != "fine" else "nothing to do", 70 * total)]
 
 
 def misread_metrics(run: Run) -> list[Finding]:
@@ -237,12 +217,8 @@ def misread_metrics(run: Run) -> list[Finding]:
         )
         more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
         matters = bool(wrong["differs"].any())
-        text = (
-            f"{len(wrong)} metric{'s are' if len(wrong) > 1 else ' is'} reduced by accident: {listed}{more}."
-        )
-        advice = "rename the key, or give a typed Metric" + (
-            "" if matters else "; its values never differed so far"
-        )
+        text = f"{len(wrong)} metric{'s are' if len(wrong) > 1 else ' is'} reduced by accident: {listed}{more}."
+        advice = "rename the key, or give a typed Metric" + ("" if matters else "; its values never differed so far")
         found.append(Finding("problem" if matters else "notice", "reductions", text, advice, 70))
     broken = frame[frame["nan_count"] > 0]
     if len(broken):
@@ -271,9 +247,7 @@ def cost(run: Run) -> list[Finding]:
     hooks, writer = number(frame["hooks_ms"].mean()), number(frame["writer_cpu_ms"].mean())
     text += f", {hooks} ms; its writer thread {writer} ms."
     dear = mean > COST_TARGET
-    advice = (
-        "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
-    )
+    advice = "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
     return [Finding("notice" if dear else "fine", "overview", text, advice, 5)]
 
 
@@ -285,9 +259,7 @@ def _batch_of(run: Run, row: dict[str, Any]) -> str:
     if unknown(row["micro_batch"]):
         return ""
     frame = memory.by_tokens(run)
-    here = frame[
-        (frame["rank"] == row["rank"]) & (frame["peak_allocated_bytes"] == row["peak_allocated_bytes"])
-    ]
+    here = frame[(frame["rank"] == row["rank"]) & (frame["peak_allocated_bytes"] == row["peak_allocated_bytes"])]
     if here.empty:
         return ""
     one = here.iloc[0]

@@ -167,9 +167,7 @@ def by_tokens(run: Run, points: int = POINTS) -> pd.DataFrame:
     )
     if len(frame) <= points:
         return frame
-    kept = np.unique(
-        np.concatenate([np.arange(points // 4), np.linspace(0, len(frame) - 1, points * 3 // 4)])
-    )
+    kept = np.unique(np.concatenate([np.arange(points // 4), np.linspace(0, len(frame) - 1, points * 3 // 4)]))
     return frame.iloc[kept.astype(int)].reset_index(drop=True)
 
 
@@ -183,9 +181,7 @@ def slope_bytes_per_token(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for (role, phase), part in frame.groupby(["role", "phase"], dropna=False):
         if len(part) >= 3 and part["tokens"].nunique() > 1:
-            slope, base = np.polyfit(
-                part["tokens"].astype(float), part["peak_allocated_bytes"].astype(float), 1
-            )
+            slope, base = np.polyfit(part["tokens"].astype(float), part["peak_allocated_bytes"].astype(float), 1)
             rows.append((role, phase, float(slope), float(base), len(part)))
     return pd.DataFrame(rows, columns=["role", "phase", "bytes_per_token", "base_bytes", "micro_batches"])
 

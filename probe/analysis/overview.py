@@ -25,9 +25,7 @@ def by_step(run: Run) -> pd.DataFrame:
     parts = [
         steps.times(run)[["step", "largest_s"]].rename(columns={"largest_s": "step_s"}),
         _tokens(run),
-        memory.by_step(run)[["step", "peak_allocated_bytes"]].rename(
-            columns={"peak_allocated_bytes": "peak_bytes"}
-        ),
+        memory.by_step(run)[["step", "peak_allocated_bytes"]].rename(columns={"peak_allocated_bytes": "peak_bytes"}),
         token_balance.imbalance(run)[["step", "over_ranks_ratio", "lockstep_ratio"]],
         padding_tax.ratios(run)[["step", "ratio"]].rename(columns={"ratio": "padding_ratio"}),
         cost.by_step(run)[["step", "overhead_ratio"]],
@@ -69,9 +67,7 @@ def _tokens(run: Run) -> pd.DataFrame:
     )
 
 
-def _tile(
-    name: str, title: str, value: Any, text: str, note: str, about: str, history: pd.Series
-) -> tuple[Any, ...]:
+def _tile(name: str, title: str, value: Any, text: str, note: str, about: str, history: pd.Series) -> tuple[Any, ...]:
     known = history.astype("Float64").to_numpy(float, na_value=float("nan")).tolist()
     return name, title, None if words.missing(value) else float(value), text, note, about, known
 
@@ -80,19 +76,13 @@ def _time(frame: pd.DataFrame) -> tuple[Any, ...]:
     column = frame["step_s"]
     note = f"slowest {words.seconds(column.max())}" if column.notna().any() else "no steps recorded"
     about = "Host time of one step on its slowest rank; the middle one of all steps."
-    return _tile(
-        "step_time", "Step time", column.median(), words.seconds(column.median()), note, about, column
-    )
+    return _tile("step_time", "Step time", column.median(), words.seconds(column.median()), note, about, column)
 
 
 def _speed(frame: pd.DataFrame) -> tuple[Any, ...]:
     column = frame["tokens_per_second"]
     about = "Tokens of the largest phase that cuts micro-batches, over all ranks, by the time of the step."
-    note = (
-        f"{words.count(frame['tokens'].median())} tokens a step"
-        if column.notna().any()
-        else "no micro-batches"
-    )
+    note = f"{words.count(frame['tokens'].median())} tokens a step" if column.notna().any() else "no micro-batches"
     text = words.count(column.median())
     return _tile("tokens_per_second", "Tokens per second", column.median(), text, note, about, column)
 
@@ -101,9 +91,7 @@ def _peak(run: Run, frame: pd.DataFrame) -> tuple[Any, ...]:
     best = memory.peaks(run).head(1)
     about = "The largest memory that any scope of any rank held."
     if best.empty:
-        return _tile(
-            "peak_memory", "Peak memory", None, words.UNKNOWN, "no memory rows", about, frame["peak_bytes"]
-        )
+        return _tile("peak_memory", "Peak memory", None, words.UNKNOWN, "no memory rows", about, frame["peak_bytes"])
     row = best.iloc[0].to_dict()
     if row["source"] == "process_rss":
         note, about = "process RSS", about + " Without an accelerator that is the process's own RSS."
@@ -120,9 +108,7 @@ def _balance(frame: pd.DataFrame) -> tuple[Any, ...]:
     column = frame["over_ranks_ratio"]
     note = f"worst {words.ratio(column.max())}" if column.notna().any() else "no micro-batches"
     about = "Tokens of the fullest rank ÷ mean of the ranks; 1 is even. The middle of all steps."
-    return _tile(
-        "imbalance", "Rank imbalance", column.median(), words.ratio(column.median()), note, about, column
-    )
+    return _tile("imbalance", "Rank imbalance", column.median(), words.ratio(column.median()), note, about, column)
 
 
 def _padding(run: Run, frame: pd.DataFrame) -> tuple[Any, ...]:

@@ -72,10 +72,10 @@ def by_cause(run: Run) -> pd.DataFrame:
     out."""
     steps = by_step(run)
     rectangle = steps.drop_duplicates("step")["rectangle_tokens"].sum()
-    frame = steps.groupby("cause", as_index=False)["tokens"].sum()
+    frame: pd.DataFrame = steps.groupby("cause", as_index=False)[["tokens"]].sum()
     frame["ratio"] = frame["tokens"] / rectangle if rectangle else float("nan")
-    frame = frame.loc[frame["cause"] != "none"]
-    return frame.sort_values(["tokens", "cause"], ascending=[False, True], ignore_index=True)
+    told: pd.DataFrame = frame[frame["cause"] != "none"]
+    return told.sort_values(["tokens", "cause"], ascending=[False, True], ignore_index=True)
 
 
 def ratios(run: Run) -> pd.DataFrame:

@@ -93,7 +93,5 @@ def spread(run: Run, limit: int = 16) -> pd.DataFrame:
     width = frame["largest"] - frame["smallest"]
     frame["position"] = (frame["value"] - frame["smallest"]) / width
     frame["relative"] = width / frame[["smallest", "largest"]].abs().max(axis=1)
-    order = frame.sort_values(
-        ["accidental", "relative", "key"], ascending=[False, False, True], kind="stable"
-    )
+    order = frame.sort_values(["accidental", "relative", "key"], ascending=[False, False, True], kind="stable")
     return order.drop(columns="relative").head(limit).reset_index(drop=True)

@@ -111,6 +111,4 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
         order by depth, duration_ns desc limit {int(bars)}
         """  # noqa: S608  (a user's text is quoted by literal())
     )
-    return frame.sort_values(["rank", "depth", "begin_s"], kind="stable").reset_index(drop=True)[
-        list(TIMELINE)
-    ]
+    return frame.sort_values(["rank", "depth", "begin_s"], kind="stable").reset_index(drop=True)[list(TIMELINE)]

@@ -49,7 +49,7 @@ with cut as (
          max(largest / nullif(mean, 0)) as over_micro_batches_ratio,
          arg_max(rank, tokens) as straggler, max(tokens) as straggler_tokens, avg(tokens) as mean_tokens,
          max(micro_batches) as micro_batches, sum(over_cap)::bigint as over_cap
-  from per_batch group by all
+  from per_batch group by all having sum(tokens) > 0
 )
 """
 
@@ -128,9 +128,7 @@ def _label(row: dict[Any, Any], repeated: bool) -> str:
     return " · ".join(parts)
 
 
-def heat(
-    run: Run, step: int | None = None, phase: str | None = None, round: int | None = None
-) -> pd.DataFrame:
+def heat(run: Run, step: int | None = None, phase: str | None = None, round: int | None = None) -> pd.DataFrame:
     """Tokens of every micro-batch on every rank in one round, which is the most uneven one unless ``round``
     is given.
 

@@ -136,9 +136,7 @@ def place(row: Mapping[str, Any], *, rank: bool = True) -> str:
     """
     get = row.get
     # A role that is named like its phase is said once.
-    parts = list(
-        dict.fromkeys(str(get(key)) for key in ("role", "phase") if not missing(get(key)) and get(key) != "")
-    )
+    parts = list(dict.fromkeys(str(get(key)) for key in ("role", "phase") if not missing(get(key)) and get(key) != ""))
     if not parts and not missing(get("name")) and get("name"):
         parts = [str(get("name"))]
     for key, label in (("micro_batch", "micro-batch"), ("step", "step"), ("rank", "rank")):

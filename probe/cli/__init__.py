@@ -1,7 +1,7 @@
 """The command ``probe``. One file a command; :data:`COMMANDS` is the list.
 
-A command's module has ``ABOUT`` (one line), ``add_arguments(parser)`` and ``run(arguments)``, which returns the
-exit code. It is imported for ``--help`` too, so that it keeps torch, pandas and plotly inside its functions.
+A command's module has ``ABOUT`` (one line), ``add_arguments(parser)`` and ``run(arguments)``, which returns
+the exit code. It is imported for ``--help`` too, so it keeps torch, pandas and plotly inside its functions.
 
 Exit codes: 0 success, 1 failure, 2 misuse, 130 interrupted.
 """

@@ -73,8 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 def commands(locations: Mapping[str, str]) -> dict[str, str]:
     """What to type to open each backend that has a view of its own, by what is said of it.
 
-    >>> commands({"tensorboard": "/runs/my demo/tensorboard", "mlflow": "sqlite:////runs/a/mlflow.db"})["mlflow"]
-    'mlflow ui --backend-store-uri sqlite:////runs/a/mlflow.db'
+    >>> commands({"tensorboard": "/runs/my demo/tensorboard"})
+    {'TensorBoard': "tensorboard --logdir '/runs/my demo/tensorboard'"}
     """
     lines = {}
     if "tensorboard" in locations:

@@ -54,9 +54,7 @@ def object_column(key: str, value: Any) -> Array:
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, str | bytes | torch.Tensor | Mapping) or not isinstance(value, Iterable):
-        raise InputTypeError(
-            f"non_tensors[{key!r}]: got {type(value).__name__}, expected an array or a sequence"
-        )
+        raise InputTypeError(f"non_tensors[{key!r}]: got {type(value).__name__}, expected an array or a sequence")
     return object_array(list(value))
 
 
@@ -98,14 +96,10 @@ def picked(section: str, mapping: Mapping[str, Any], keys: Keys) -> dict[str, An
     return picked
 
 
-def picked_any(
-    columns: Mapping[str, Any], arrays: Mapping[str, Any], keys: Sequence[str]
-) -> Iterator[tuple[str, Any]]:
+def picked_any(columns: Mapping[str, Any], arrays: Mapping[str, Any], keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for key in keys:
         if key not in columns and key not in arrays:
-            raise MissingKeyError(
-                f"split_keys: there is no {key!r}; there are {_listed([*columns, *arrays])}"
-            )
+            raise MissingKeyError(f"split_keys: there is no {key!r}; there are {_listed([*columns, *arrays])}")
         yield key, columns[key] if key in columns else arrays[key]
 
 
@@ -121,7 +115,5 @@ def without(mapping: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 def unfolded(key: str, column: Any, n_split: int) -> Any:
     nested = isinstance(column, torch.Tensor) and column.is_nested
     if nested or column.ndim < 2 or column.shape[1] % n_split:
-        raise ShapeError(
-            f"{key!r}: got shape {shape_text(column)}, expected dimension 1 to divide by {n_split}"
-        )
+        raise ShapeError(f"{key!r}: got shape {shape_text(column)}, expected dimension 1 to divide by {n_split}")
     return column.reshape(column.shape[0] * n_split, column.shape[1] // n_split, *column.shape[2:])

@@ -17,9 +17,7 @@ class _ConfigType(type):
     def auto_padding(cls) -> bool:
         """Whether every batch may be padded by ``chunk``; see :class:`DataProtoConfig`."""
         names = ("PROBE_AUTO_PADDING", "VERL_AUTO_PADDING")
-        return cls._auto_padding or any(
-            os.environ.get(name, "").strip().lower() in ("1", "true") for name in names
-        )
+        return cls._auto_padding or any(os.environ.get(name, "").strip().lower() in ("1", "true") for name in names)
 
     @auto_padding.setter
     def auto_padding(cls, enabled: bool) -> None:

@@ -135,11 +135,7 @@ def _unstack(values: Sequence[Any]) -> Array:
     kind = next(iter(kinds))
     if len(kinds) == 1 and issubclass(kind, np.generic):
         # Widths of string scalars differ from row to row; for anything else the scalar knows its dtype.
-        return (
-            np.array(values)
-            if issubclass(kind, np.str_ | np.bytes_)
-            else np.array(values, dtype=values[0].dtype)
-        )
+        return np.array(values) if issubclass(kind, np.str_ | np.bytes_) else np.array(values, dtype=values[0].dtype)
     made = np.empty(len(values), dtype=object)
     for number, value in enumerate(values):
         made[number] = value
@@ -187,9 +183,7 @@ def _describe(data: Any) -> _Facts:
 
 def _facts(key: str, column: Any) -> _Facts:
     if not isinstance(column, torch.Tensor) or (column.is_nested and not is_jagged(column)):
-        raise InputTypeError(
-            f"batch[{key!r}]: got a {type(column).__name__}, expected a plain or a jagged tensor"
-        )
+        raise InputTypeError(f"batch[{key!r}]: got a {type(column).__name__}, expected a plain or a jagged tensor")
     facts = {"dtype": str(column.dtype).removeprefix("torch."), "jagged": is_jagged(column)}
     if not facts["jagged"]:
         return {**facts, "shape": tuple(column.shape), "ragged_dim": 0}

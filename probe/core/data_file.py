@@ -92,9 +92,7 @@ def _write_aside(path: Path, write_to: Callable[[Path], object]) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         if not path.parent.is_dir():
-            raise FileNotFoundError(
-                f"path: got {str(path)!r}, but there is no directory {str(path.parent)!r}"
-            )
+            raise FileNotFoundError(f"path: got {str(path)!r}, but there is no directory {str(path.parent)!r}")
         try:
             write_to(aside)
         except SafetensorError as error:  # how safetensors tells of a full disk
@@ -137,9 +135,7 @@ def _read(name: str) -> Sections:
         if metadata.get("format") != FORMAT:
             raise InputError(f"its format is {metadata.get('format')!r}, expected {FORMAT!r}")
         if int(metadata["version"]) > FORMAT_VERSION:
-            raise InputError(
-                f"it has format version {metadata['version']}, this probe reads {FORMAT_VERSION}"
-            )
+            raise InputError(f"it has format version {metadata['version']}, this probe reads {FORMAT_VERSION}")
         text = file.get_tensor(_JSON).numpy().tobytes()
         if zlib.crc32(text) != int(metadata["json_crc32"]):
             raise InputError("its JSON is damaged")
@@ -195,9 +191,7 @@ class _Encoder:
         if tensor.is_nested:
             return self._nested(where, name, tensor)
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-            raise SerializationError(
-                f"{where}: got a {tensor.layout} tensor on {tensor.device}, expected a dense one"
-            )
+            raise SerializationError(f"{where}: got a {tensor.layout} tensor on {tensor.device}, expected a dense one")
         plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
         spec = {
             _TAG: "tensor",
@@ -222,9 +216,7 @@ class _Encoder:
 
     def _nested(self, where: str, name: str, column: Any) -> dict[str, Any]:
         if not is_jagged(column):
-            raise SerializationError(
-                f"{where}: got a nested tensor of the strided layout, expected a jagged one"
-            )
+            raise SerializationError(f"{where}: got a nested tensor of the strided layout, expected a jagged one")
         offsets, lengths = column.offsets(), column.lengths()
         if id(offsets) not in self._offsets:
             self._offsets[id(offsets)] = self.tensor(where, f"{name}.offsets", offsets)
@@ -243,9 +235,7 @@ class _Encoder:
             return value
         if kind is float:
             return value if math.isfinite(value) else {_TAG: "float", "v": repr(value)}
-        if (isinstance(value, torch.Tensor) and kind in (torch.Tensor, torch.nn.Parameter)) or is_jagged(
-            value
-        ):
+        if (isinstance(value, torch.Tensor) and kind in (torch.Tensor, torch.nn.Parameter)) or is_jagged(value):
             return self.tensor(where, where, value)
         if kind in (list, tuple, dict, set, frozenset, np.ndarray) or isinstance(value, np.ndarray):
             return self._container(where, value)

@@ -156,9 +156,7 @@ def schema_text(
     return "\n".join(lines)
 
 
-def size_text(
-    batch: TensorDictBase | None, non_tensor_batch: Mapping[str, np.ndarray[Any, Any]], prefix: str
-) -> str:
+def size_text(batch: TensorDictBase | None, non_tensor_batch: Mapping[str, np.ndarray[Any, Any]], prefix: str) -> str:
     """The line of :meth:`probe.core.protocol.DataProto.print_size`."""
     tensors = 0 if batch is None else sum(tensor_bytes(column) for column in batch.values())
     arrays = sum(array_bytes(column) for column in non_tensor_batch.values())
@@ -206,13 +204,9 @@ def html_table(
     shares = [f"{key}: {share:.1%} valid tokens" for key, share in valid_token_share(batch).items()]
     caption = " · ".join([f"{name}: {rows} rows", size_words(total), *shares])
     cells = [
-        (c.section, c.key, c.shape, c.dtype, c.device, "" if c.bytes is None else size_words(c.bytes))
-        for c in columns
+        (c.section, c.key, c.shape, c.dtype, c.device, "" if c.bytes is None else size_words(c.bytes)) for c in columns
     ]
-    meta = [
-        ("meta_info", str(key), "", type(value).__name__, "", brief(value))
-        for key, value in meta_info.items()
-    ]
+    meta = [("meta_info", str(key), "", type(value).__name__, "", brief(value)) for key, value in meta_info.items()]
     head = "".join(f"<th>{title}</th>" for title in ("section", "key", "shape", "dtype", "device", "size"))
     body = "".join(_html_row(row) for row in [*cells, *meta])
     return (

@@ -48,6 +48,4 @@ class DataProtoItem:
             self.batch = batch_of(state["batch"])
 
     def __repr__(self) -> str:
-        return data_info.one_line(
-            type(self).__name__, None, self.batch, self.non_tensor_batch, self.meta_info
-        )
+        return data_info.one_line(type(self).__name__, None, self.batch, self.non_tensor_batch, self.meta_info)

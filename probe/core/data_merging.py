@@ -32,9 +32,7 @@ PAD_ROWS: Final = "pad_rows"
 # -------------------------------------------------------------------------------------------------- union
 
 
-def plan_tensor_union(
-    mine: TensorDictBase | None, theirs: TensorDictBase | None, count: int | None
-) -> dict[str, Any]:
+def plan_tensor_union(mine: TensorDictBase | None, theirs: TensorDictBase | None, count: int | None) -> dict[str, Any]:
     """The columns of ``theirs`` that ``mine`` lacks. ``count``: rows of the batch that they join, None for
     any.
 
@@ -44,9 +42,7 @@ def plan_tensor_union(
     if theirs is None:
         return {}
     if mine is not None and mine.batch_size != theirs.batch_size:
-        raise ConflictError(
-            f"union: batch sizes {tuple(mine.batch_size)} and {tuple(theirs.batch_size)} differ"
-        )
+        raise ConflictError(f"union: batch sizes {tuple(mine.batch_size)} and {tuple(theirs.batch_size)} differ")
     if count is not None and count != theirs.batch_size[0]:
         raise ConflictError(f"union: {count} rows and {theirs.batch_size[0]} rows don't go together")
     known = {} if mine is None else dict(mine.items())
@@ -123,9 +119,7 @@ def _check_same_keys(section: str, keys: Sequence[Iterable[str]]) -> None:
             odd = next(key for key in [*keys[0], *some] if (key in first) != (key in set(some)))
             having = [position for position, one in enumerate(keys) if odd in set(one)]
             lacking = [position for position in range(len(keys)) if position not in having]
-            raise MissingKeyError(
-                f"concat: {section}[{odd!r}] is in {_who(having)} but not in {_who(lacking)}"
-            )
+            raise MissingKeyError(f"concat: {section}[{odd!r}] is in {_who(having)} but not in {_who(lacking)}")
 
 
 def _who(positions: Sequence[int], limit: int = 8) -> str:

@@ -64,13 +64,13 @@ def calculate_workload(seqlens: T) -> T:
     [0, 24577, 25576000]
     """
     if isinstance(seqlens, list | tuple):
-        return cast(T, [LINEAR_WORKLOAD * length + length * length for length in seqlens])
+        return cast("T", [LINEAR_WORKLOAD * length + length * length for length in seqlens])
     wide: Any = seqlens
     if isinstance(wide, np.ndarray):
         wide = wide.astype(np.int64) if wide.dtype.kind in "iub" else wide
     elif not wide.is_floating_point():
         wide = wide.long()
-    return cast(T, LINEAR_WORKLOAD * wide + wide * wide)
+    return cast("T", LINEAR_WORKLOAD * wide + wide * wide)
 
 
 # ----------------------------------------------------------------------------------------------------- partitioning
@@ -145,9 +145,7 @@ def get_group_balanced_partitions(
     for row, uid in enumerate(uid_list.tolist() if isinstance(uid_list, np.ndarray) else uid_list):
         groups.setdefault(uid, []).append(row)
     if not 1 <= k_partitions <= len(groups):
-        raise InputError(
-            f"k_partitions: got {k_partitions}, expected 1 to {len(groups)}, the number of different uids"
-        )
+        raise InputError(f"k_partitions: got {k_partitions}, expected 1 to {len(groups)}, the number of different uids")
     members = list(groups.values())
     sums = [sum(weights[row].item() for row in rows) for rows in members]
     parts = karmarkar_karp(sums, k_partitions, equal_size=False)
@@ -193,9 +191,7 @@ def _search(tokens: Ints, weights: Array, cap: int, low: int, found: list[list[i
     return found
 
 
-def pack_into(
-    tokens: Ints, weights: Array, cap: int, count: int, fitting: list[list[int]]
-) -> list[list[int]]:
+def pack_into(tokens: Ints, weights: Array, cap: int, count: int, fitting: list[list[int]]) -> list[list[int]]:
     """Exactly ``count`` parts within the cap, at least ``len(fitting)``, given a partition that fits."""
     if count == len(fitting):
         return fitting
@@ -212,9 +208,7 @@ def fewest_parts(tokens: Ints, cap: int) -> int:
     ranked = np.sort(tokens)
     running = np.concatenate(([0], np.cumsum(ranked)))
     half = int(np.searchsorted(ranked, cap / 2, side="right"))
-    begin = (
-        np.concatenate(([0], np.flatnonzero(np.diff(ranked[:half])) + 1)) if half else np.zeros(1, np.int64)
-    )
+    begin = np.concatenate(([0], np.flatnonzero(np.diff(ranked[:half])) + 1)) if half else np.zeros(1, np.int64)
     least = ranked[begin] if half else np.zeros(1, np.int64)
     alone = np.searchsorted(ranked, cap - least, side="right")  # from here on nothing of `least` fits beside
     beside = (alone - half) * cap - (running[alone] - running[half])
@@ -369,9 +363,7 @@ class _State(NamedTuple):
     """k sums in descending order, and how they came about."""
 
     sums: Array
-    made: Callable[
-        [Ints, Ints], list[tuple[_State, Ints]]
-    ]  #: hands part numbers down, see :func:`_hand_down`
+    made: Callable[[Ints, Ints], list[tuple[_State, Ints]]]  #: hands part numbers down, see :func:`_hand_down`
 
     @property
     def spread(self) -> Any:

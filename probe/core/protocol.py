@@ -132,9 +132,7 @@ class DataProto:
 
     # ------------------------------------------------------------------------------------ making one
 
-    def _like(
-        self, batch: TensorDictBase | None, arrays: dict[str, Array], meta: dict[str, Any] | None = None
-    ) -> Self:
+    def _like(self, batch: TensorDictBase | None, arrays: dict[str, Array], meta: dict[str, Any] | None = None) -> Self:
         """A batch of the same class with these members, which are known to fit; attributes of a subclass
         stay."""
         new = object.__new__(type(self))
@@ -165,9 +163,7 @@ class DataProto:
         arrays = {key: value for key, value in data.items() if isinstance(value, np.ndarray)}
         for key, value in data.items():
             if key not in tensors and key not in arrays:
-                raise InputError(
-                    f"data[{key!r}]: got {type(value).__name__}, expected a tensor or a numpy array"
-                )
+                raise InputError(f"data[{key!r}]: got {type(value).__name__}, expected a tensor or a numpy array")
         return cls._from_dict(tensors, arrays, meta_info, 1, auto_padding)
 
     @classmethod
@@ -380,9 +376,7 @@ class DataProto:
             count, owner = int(self.batch.batch_size[0]), "batch"
         for key, column in self.non_tensor_batch.items():
             if not isinstance(column, np.ndarray):
-                raise InputTypeError(
-                    f"non_tensor_batch[{key!r}]: got {type(column).__name__}, expected a numpy array"
-                )
+                raise InputTypeError(f"non_tensor_batch[{key!r}]: got {type(column).__name__}, expected a numpy array")
             found = column.shape[0] if column.ndim else None
             if found is None or (count is not None and found != count):
                 expected = "at least one dimension" if count is None else f"{count} rows as {owner} has"
@@ -487,9 +481,7 @@ class DataProto:
         return copy.deepcopy(chosen) if deepcopy else chosen
 
     @observed("data_proto.pop", "columns are taken out")
-    def pop(
-        self, batch_keys: Keys = None, non_tensor_batch_keys: Keys = None, meta_info_keys: Keys = None
-    ) -> Self:
+    def pop(self, batch_keys: Keys = None, non_tensor_batch_keys: Keys = None, meta_info_keys: Keys = None) -> Self:
         """Take columns out of this batch; all of them or, on an error, none.
 
         Returns:
@@ -537,9 +529,7 @@ class DataProto:
         """
         olds, news = key_names("old_keys", old_keys or ()), key_names("new_keys", new_keys or ())
         if len(olds) != len(news) or len({*olds}) != len(olds):
-            raise InputError(
-                f"rename: got old_keys {olds} and new_keys {news}, expected equally many, none twice"
-            )
+            raise InputError(f"rename: got old_keys {olds} and new_keys {news}, expected equally many, none twice")
         columns = {} if self.batch is None else dict(self.batch.items())
         picked("batch", columns, olds)
         if self.batch is None:
@@ -547,9 +537,7 @@ class DataProto:
         mapping = dict(zip(olds, news, strict=True))
         renamed = {mapping.get(key, key): column for key, column in columns.items()}
         if len(renamed) != len(columns):
-            raise InputError(
-                f"new_keys: got {news}, of which one would stand for two columns of {list(columns)}"
-            )
+            raise InputError(f"new_keys: got {news}, of which one would stand for two columns of {list(columns)}")
         self.batch = rows.rebuilt(self.batch, renamed, len(self))
         return self
 
@@ -750,18 +738,14 @@ class DataProto:
         check_count("n_split", n_split, 1)
         keys = key_names("split_keys", split_keys or ())
         columns = {} if self.batch is None else dict(self.batch.items())
-        cut = {
-            key: unfolded(key, one, n_split) for key, one in picked_any(columns, self.non_tensor_batch, keys)
-        }
+        cut = {key: unfolded(key, one, n_split) for key, one in picked_any(columns, self.non_tensor_batch, keys)}
         rest = self._like(
             None if self.batch is None else rows.rebuilt(self.batch, without(columns, cut), len(self)),
             without(self.non_tensor_batch, cut),
         )._take(torch.arange(len(self)).repeat_interleave(n_split))
         if rest.batch is not None:
             repeated = {**dict(rest.batch.items()), **cut}
-            rest.batch = rows.rebuilt(
-                rest.batch, {key: repeated[key] for key in columns}, len(self) * n_split
-            )
+            rest.batch = rows.rebuilt(rest.batch, {key: repeated[key] for key in columns}, len(self) * n_split)
         rest.non_tensor_batch = {
             key: cut[key] if key in cut else rest.non_tensor_batch[key] for key in self.non_tensor_batch
         }
@@ -796,9 +780,7 @@ class DataProto:
         check_count("mini_batch_size", mini_batch_size, 1)
         check_count("epochs", epochs, 0)
         if len(self) % mini_batch_size:
-            raise InputError(
-                f"mini_batch_size: got {mini_batch_size}, which doesn't divide the {len(self)} rows"
-            )
+            raise InputError(f"mini_batch_size: got {mini_batch_size}, which doesn't divide the {len(self)} rows")
         chosen = dict(dataloader_kwargs or {})
         for name in {"dataset", "batch_size", "collate_fn"} & chosen.keys():
             raise InputError(f"dataloader_kwargs: got {name!r}, which make_iterator sets itself")
@@ -814,9 +796,7 @@ class DataProto:
     def is_padding_enabled(self) -> bool:
         """Whether :meth:`chunk` may add rows: this batch opted in, or :class:`DataProtoConfig` says so for
         all."""
-        return (
-            bool(self.meta_info.get(DataProtoConfig.auto_padding_key, False)) or DataProtoConfig.auto_padding
-        )
+        return bool(self.meta_info.get(DataProtoConfig.auto_padding_key, False)) or DataProtoConfig.auto_padding
 
     @observed("data_proto.padding", "copies of one row are added at the end")
     def padding(self, padding_size: int, padding_candidate: str = "") -> None:
@@ -902,9 +882,7 @@ class DataProto:
         """
         check_count("new_batch_size", new_batch_size, 1)
         if len(self) % new_batch_size:
-            raise InputError(
-                f"new_batch_size: got {new_batch_size}, which doesn't divide the {len(self)} rows"
-            )
+            raise InputError(f"new_batch_size: got {new_batch_size}, which doesn't divide the {len(self)} rows")
         inner = len(self) // new_batch_size
         return self._reshaped(1, (new_batch_size, inner), new_batch_size)
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from probe.errors import InputError, InputTypeError, MissingKeyError, ShapeError
+from probe.errors import InputTypeError, MissingKeyError, ShapeError
 
 
 def is_jagged(value: object) -> bool:
@@ -73,9 +73,7 @@ def select_jagged(tensor: torch.Tensor, index: torch.Tensor, lengths: Sequence[i
     ends = sizes.cumsum(0)
     offsets = torch.cat((ends.new_zeros(1), ends))
     nested: Any = tensor
-    shift = torch.repeat_interleave(
-        nested.offsets()[:-1][index] - offsets[:-1], sizes, output_size=sum(lengths)
-    )
+    shift = torch.repeat_interleave(nested.offsets()[:-1][index] - offsets[:-1], sizes, output_size=sum(lengths))
     places = shift + torch.arange(sum(lengths), device=index.device)
     values = tensor.values().index_select(ragged - 1, places)
     return torch.nested.nested_tensor_from_jagged(

@@ -127,9 +127,7 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
         return torch.tensor([bool(one) for one in index])
     if any(issubclass(kind, bool | np.bool_) for kind in kinds):
         raise InputTypeError("index: got a list that mixes booleans with other things")
-    numbers = [
-        one.item() if isinstance(one, torch.Tensor | np.ndarray) and one.ndim == 0 else one for one in index
-    ]
+    numbers = [one.item() if isinstance(one, torch.Tensor | np.ndarray) and one.ndim == 0 else one for one in index]
     if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in numbers):
         names = ", ".join(sorted({type(one).__name__ for one in numbers}))
         raise InputTypeError(f"index: got a list of {names}, expected integers or booleans")
@@ -275,9 +273,7 @@ def _join_jagged(parts: Sequence[Any], shared: Shared) -> torch.Tensor:
 
     new, shortest, longest = shared.get(tuple(part.offsets() for part in parts), plan)
     dim = parts[0]._ragged_idx
-    return build_jagged(
-        torch.cat([p._values for p in parts], dim - 1), new, shortest, longest, ragged_dim=dim
-    )
+    return build_jagged(torch.cat([p._values for p in parts], dim - 1), new, shortest, longest, ragged_dim=dim)
 
 
 def compact_jagged(column: Any) -> Any:

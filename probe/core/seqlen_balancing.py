@@ -94,9 +94,7 @@ def get_reverse_idx(idx_map: Index) -> Index:
 
 
 @observed("seqlen_balancing.get_seqlen_balanced_partitions", "lengths are cut into balanced parts")
-def get_seqlen_balanced_partitions(
-    seqlen_list: Lengths, k_partitions: int, equal_size: bool
-) -> list[list[int]]:
+def get_seqlen_balanced_partitions(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> list[list[int]]:
     """Indices of ``seqlen_list`` in ``k_partitions`` parts of nearly equal sum, ascending inside each part.
 
     Args:
@@ -111,12 +109,8 @@ def get_seqlen_balanced_partitions(
     return [sorted(part) for part in karmarkar_karp(seqlen_list, k_partitions, equal_size)]
 
 
-@observed(
-    "seqlen_balancing.log_seqlen_unbalance", "sums of lengths before and after balancing become metrics"
-)
-def log_seqlen_unbalance(
-    seqlen_list: Lengths, partitions: Sequence[Sequence[int]], prefix: str
-) -> dict[str, float]:
+@observed("seqlen_balancing.log_seqlen_unbalance", "sums of lengths before and after balancing become metrics")
+def log_seqlen_unbalance(seqlen_list: Lengths, partitions: Sequence[Sequence[int]], prefix: str) -> dict[str, float]:
     """How uneven the parts were and are: sums of lengths before (neighbours together) and after balancing.
 
     Args:
@@ -136,9 +130,7 @@ def log_seqlen_unbalance(
     if not len(partitions):
         raise InputError("partitions: got none, expected at least one")
     k = len(partitions)
-    blocks = np.array_split(
-        weights, range(ceildiv(len(weights), k), len(weights), ceildiv(len(weights), k) or 1)
-    )
+    blocks = np.array_split(weights, range(ceildiv(len(weights), k), len(weights), ceildiv(len(weights), k) or 1))
     before = [block.sum().item() for block in blocks] + [0] * (k - len(blocks))
     after = [weights[list(part)].sum().item() for part in partitions]
     return {
@@ -247,9 +239,7 @@ def rearrange_micro_batches(
     return [selector.take(rows) for rows in partitions], partitions
 
 
-@observed(
-    "seqlen_balancing.prepare_dynamic_batch", "a DataProto is cut into micro-batches; result (list, indices)"
-)
+@observed("seqlen_balancing.prepare_dynamic_batch", "a DataProto is cut into micro-batches; result (list, indices)")
 def prepare_dynamic_batch(
     data: DataProto, max_token_len: int, dp_group: Any = None, **options: Any
 ) -> tuple[list[DataProto], list[list[int]]]:
@@ -258,16 +248,12 @@ def prepare_dynamic_batch(
     Args:
         options: the other arguments of :func:`rearrange_micro_batches`.
     """
-    partitions = _partition(
-        _tensors(data), _Options(max_token_len, dp_group, **options), "prepare_dynamic_batch"
-    )
+    partitions = _partition(_tensors(data), _Options(max_token_len, dp_group, **options), "prepare_dynamic_batch")
     selector = RowSelector(_tensors(data))
     return [_part(data, selector, rows) for rows in partitions], partitions
 
 
-@observed(
-    "seqlen_balancing.restore_dynamic_batch", "outputs of micro-batches go back to the order of the batch"
-)
+@observed("seqlen_balancing.restore_dynamic_batch", "outputs of micro-batches go back to the order of the batch")
 def restore_dynamic_batch(data: torch.Tensor, batch_idx_list: Sequence[Sequence[int]]) -> torch.Tensor:
     """Rows of concatenated micro-batch outputs, back in the order of the batch.
 
@@ -408,9 +394,7 @@ def _fitting(units: _Units, options: _Options) -> list[list[int]]:
     if not n:
         return []
     if not options.strict:
-        count = min(
-            n, max(1, ceildiv(int(units.tokens.sum()), cap), min(n, options.min_num_micro_batch or 1))
-        )
+        count = min(n, max(1, ceildiv(int(units.tokens.sum()), cap), min(n, options.min_num_micro_batch or 1)))
         return karmarkar_karp(units.weights, count, equal_size=False)
     units.check_fit(cap)
     return pack(units.tokens, units.weights, cap, at_least=min(n, options.min_num_micro_batch or 1))
@@ -471,9 +455,7 @@ def _tensors(data: DataProto) -> TensorDictBase:
     if not isinstance(data, DataProto):
         raise InputTypeError(f"batch: got {type(data).__name__}, expected a DataProto or a TensorDict")
     if data.batch is None:
-        raise InputError(
-            "batch: the DataProto has no tensors, expected an attention_mask or jagged input_ids"
-        )
+        raise InputError("batch: the DataProto has no tensors, expected an attention_mask or jagged input_ids")
     return data.batch
 
 

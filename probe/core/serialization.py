@@ -56,9 +56,7 @@ def serialize_single_tensor(obj: torch.Tensor) -> Payload:
         return _nested_payload(obj, {}, "")
     if obj.layout is not torch.strided or obj.is_quantized or obj.device.type == "meta":
         what = "quantised" if obj.is_quantized else f"{obj.layout} on {obj.device}"
-        raise SerializationError(
-            f"obj: got a tensor that is {what}, expected a dense one that holds its elements"
-        )
+        raise SerializationError(f"obj: got a tensor that is {what}, expected a dense one that holds its elements")
     device = obj.device
     plain = obj.detach().resolve_conj().resolve_neg().cpu().contiguous()
     data = plain.reshape(-1).view(torch.uint8).numpy()
@@ -80,9 +78,7 @@ def deserialize_single_tensor(arr: Payload) -> torch.Tensor:
     tensor(2.5000)
     """
     if not isinstance(arr, tuple | list) or not arr:
-        raise SerializationError(
-            f"arr: got {type(arr).__name__}, expected the tuple of serialize_single_tensor"
-        )
+        raise SerializationError(f"arr: got {type(arr).__name__}, expected the tuple of serialize_single_tensor")
     if arr[0] in ("jagged", "strided"):
         return _nested_tensor(tuple(arr), {})
     if len(arr) not in _DENSE_FORMS:
@@ -95,9 +91,7 @@ def dtype_of(name: object) -> torch.dtype:
     """The torch dtype called ``name``; SerializationError where there is none."""
     found = getattr(torch, name, None) if isinstance(name, str) else None
     if not isinstance(found, torch.dtype):
-        raise SerializationError(
-            f"dtype: got {name!r}, expected the name of a torch dtype such as 'bfloat16'"
-        )
+        raise SerializationError(f"dtype: got {name!r}, expected the name of a torch dtype such as 'bfloat16'")
     return found
 
 
@@ -148,9 +142,7 @@ def _nested_payload(column: Any, holders: dict[int, str], name: str) -> Payload:
     return "jagged", values, where, kept, column._ragged_idx, *jagged_bounds(column)
 
 
-def _nested_tensor(
-    payload: Payload, offsets_by_name: dict[str, torch.Tensor], name: str = ""
-) -> torch.Tensor:
+def _nested_tensor(payload: Payload, offsets_by_name: dict[str, torch.Tensor], name: str = "") -> torch.Tensor:
     if payload[0] == "strided":
         rows = [deserialize_single_tensor(row) for row in payload[1]]
         return torch.nested.nested_tensor(rows)
@@ -244,9 +236,7 @@ def batch_of(arr: Payload) -> TensorDict:
     try:
         return TensorDict(columns, batch_size=torch.Size(size), device=device)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise SerializationError(
-            f"arr: the columns don't fit the batch size {tuple(size)}: {error}"
-        ) from error
+        raise SerializationError(f"arr: the columns don't fit the batch size {tuple(size)}: {error}") from error
 
 
 def _column(payload: Any, offsets: dict[str, torch.Tensor], name: str, size: Any) -> Any:

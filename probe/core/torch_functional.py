@@ -380,9 +380,7 @@ def _check_mask(values: Tensor, mask: Tensor) -> None:
             got = given.dtype if isinstance(given, Tensor) else type(given).__name__
             raise InputTypeError(f"{name}: got {got}, expected a tensor of real numbers")
     if mask.shape != values.shape:
-        raise ShapeError(
-            f"mask: got shape {tuple(mask.shape)}, expected that of values, {tuple(values.shape)}"
-        )
+        raise ShapeError(f"mask: got shape {tuple(mask.shape)}, expected that of values, {tuple(values.shape)}")
     if mask.device != values.device:
         raise ShapeError(f"mask: on {mask.device}, but the values are on {values.device}")
 
@@ -403,9 +401,7 @@ def _result_dtype(values: Tensor) -> torch.dtype:
 # -------------------------------------------------------------------------------------------- schedule
 
 
-def get_constant_schedule_with_warmup(
-    optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1
-) -> LambdaLR:
+def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: int, last_epoch: int = -1) -> LambdaLR:
     """A learning rate that rises linearly from 0 over ``num_warmup_steps`` and then stays.
 
     Args:

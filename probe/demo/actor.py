@@ -8,7 +8,7 @@ from torch import Tensor
 
 from probe.core.metric import Metric, append_to_dict
 from probe.core.protocol import DataProto
-from probe.core.seqlen_balancing import micro_batches
+from probe.core.seqlen_balancing import micro_batches, restore_dynamic_batch
 from probe.core.torch_functional import get_constant_schedule_with_warmup, logprobs_from_logits, masked_mean
 from probe.demo.algorithm import policy_loss
 from probe.demo.model import Policy, pack
@@ -41,7 +41,7 @@ class Actor:
         input_ids, mask = data.batch["input_ids"], data.batch["attention_mask"].bool()
         packed, position_ids, visible = pack(input_ids, mask)
         logits = self.policy(packed, position_ids, visible)
-        # Logits are about the next token; what the last of one sequence says of the next one is cut off below.
+        # Logits are about the next token. What the last of a sequence says of another one is cut off below.
         of_next = logprobs_from_logits(logits, packed.roll(-1, dims=1))
         spread = torch.zeros(input_ids.shape).masked_scatter(mask, of_next)
         of_responses = spread[:, self.settings.prompt_width - 1 : -1]
@@ -51,13 +51,9 @@ class Actor:
     @watch(role="actor")
     @torch.no_grad()
     def old_log_prob(self, data: DataProto) -> Tensor:
-        """The log-probabilities from before the update. Micro-batches take the rows in any order, so each
-        row brings its number along."""
-        numbered = data.union(DataProto.from_dict({"row": torch.arange(len(data))}))
-        found = torch.zeros(len(data), self.settings.response_width)
-        for micro in micro_batches(numbered, max_token_len=self.settings.max_tokens, dp_group=self.group):
-            found[micro.batch["row"]] = self.log_prob(micro)
-        return found
+        """The log-probabilities from before the update. Micro-batches mix the rows, so they are put back."""
+        parts = micro_batches(data, max_token_len=self.settings.max_tokens, dp_group=self.group)
+        return restore_dynamic_batch(torch.cat([self.log_prob(part) for part in parts]), parts.indices)
 
     @watch(role="actor")
     def update(self, mini: DataProto) -> dict[str, Metric]:

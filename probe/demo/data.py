@@ -1,7 +1,7 @@
 """The task: verifiable arithmetic, as a parquet file of prompts and answers.
 
 ``12+34=`` asks for a sum, ``7*86=`` for a product and ``r123,45=`` for each of the numbers read backwards
-(``321,54``). Prompts are 4 to 21 characters long and answers 1 to 19, with a long tail: that makes token
+(``321,54``). Prompts are 3 to 21 characters long and answers 1 to 19, with a long tail: that makes token
 balance and padding worth looking at.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
@@ -44,22 +44,24 @@ def launch(
         PeerError: a rank failed or was killed; the others have been ended, too.
     """
     problems = write_problems(directory / "problems.parquet", rows=settings.problems, seed=settings.seed)
-    meeting = directory / f"meeting-{time.time_ns()}"
     news = mp.get_context("spawn").SimpleQueue()
-    job = spawn(work, (ranks, settings, problems, meeting, track, news), nprocs=ranks, join=False)
     locations: dict[str, str] = {}
-    try:
-        while not job.join(timeout=0.1):
+    with tempfile.TemporaryDirectory(prefix="probe-demo-") as place:
+        meeting = Path(place) / "meeting"
+        job = spawn(work, (ranks, settings, problems, meeting, track, news), nprocs=ranks, join=False)
+        try:
+            while not job.join(timeout=0.1):
+                listen(news, locations, on_step)
             listen(news, locations, on_step)
-        listen(news, locations, on_step)
-    except ProcessException as error:
-        raise PeerError(f"rank {error.error_index} of {ranks} failed, so the demo ends: {error}") from error
-    finally:
-        for process in job.processes:
-            process.kill()
-            process.join()
-        news.close()
-        meeting.unlink(missing_ok=True)
+        except ProcessException as error:
+            raise PeerError(
+                f"rank {error.error_index} of {ranks} failed, so the demo ends: {error}"
+            ) from error
+        finally:
+            for process in job.processes:
+                process.kill()
+                process.join()
+            news.close()
     return locations
 
 
@@ -80,7 +82,7 @@ def work(
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=meeting.as_uri(),
+        store=dist.FileStore(str(meeting), ranks),
         rank=rank,
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE_S),

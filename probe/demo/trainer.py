@@ -1,7 +1,7 @@
 """GRPO, start to end: the loop to copy from.
 
 What probe needs of a trainer is in three places: ``session.step`` around a step, ``phase`` or ``@watch``
-around its parts, and ``session.log`` for the trainer's own metrics. Without a session it trains the same weights.
+around its parts, and ``session.log`` for its own metrics. Without a session the weights come out the same.
 """
 
 from __future__ import annotations

@@ -46,6 +46,4 @@ def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
 
 def _told(row: dict[str, object]) -> str:
     where = "outside a step" if words.missing(row["step"]) else f"step {words.whole(row['step'])}"
-    return look.hover(
-        f"{words.whole(row['count'])} × {look.label(str(row['kind']).replace('_', ' '))}", where
-    )
+    return look.hover(f"{words.whole(row['count'])} × {look.label(str(row['kind']).replace('_', ' '))}", where)

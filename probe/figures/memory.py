@@ -185,9 +185,7 @@ def _lowest(rows: list[tuple[int, dict[str, Any]]], divisor: float) -> go.Scatte
         mode="markers",
         name="peak of the lowest rank",
         marker={"symbol": "line-ns-open", "size": 18, "color": look.ALARM, "line": {"width": 3}},
-        hovertext=[
-            look.hover(words.size(row["least_rank_bytes"]), "peak of the lowest rank") for _, row in rows
-        ],
+        hovertext=[look.hover(words.size(row["least_rank_bytes"]), "peak of the lowest rank") for _, row in rows],
         hoverinfo="text",
     )
 

@@ -31,9 +31,7 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         tokens = frame[frame["cause"] == cause].set_index("step")["tokens"].reindex(kept).fillna(0)
         figure.add_trace(_stack(cause, index, tokens, steps.loc[kept, "rectangle_tokens"]))
     if causes.empty:
-        figure.add_annotation(
-            text="no padding in any step", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False
-        )
+        figure.add_annotation(text="no padding in any step", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
     look.step_axis(figure, frame["step"])
     figure.update_yaxes(title_text="share of token slots", tickformat=".0%", range=[0, 1])
     return figure

@@ -35,9 +35,7 @@ def spread(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         (False, "value that was logged", look.PALETTE[0], "circle"),
         (True, "reduced by accident", look.ALARM, "x"),
     ):
-        chosen = [
-            (y, row) for y, row in zip(place, rows, strict=True) if bool(row["accidental"]) is accidental
-        ]
+        chosen = [(y, row) for y, row in zip(place, rows, strict=True) if bool(row["accidental"]) is accidental]
         if chosen:
             figure.add_trace(_values(chosen, name, colour, symbol))
     figure.update_yaxes(tickvals=place, ticktext=[look.label(row["key"], 28) for row in rows], showgrid=False)

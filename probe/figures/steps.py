@@ -36,15 +36,11 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     else:
         figure.update_yaxes(title_text="rank")
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(
-        title_text=f"seconds since step {int(frame['step'].iloc[0])} began (host time)", showgrid=True
-    )
+    figure.update_xaxes(title_text=f"seconds since step {int(frame['step'].iloc[0])} began (host time)", showgrid=True)
     return figure
 
 
-def _bars(
-    part: pd.DataFrame, line: dict[int, int], name: str, colour: int, index: int, inside: bool
-) -> go.Bar:
+def _bars(part: pd.DataFrame, line: dict[int, int], name: str, colour: int, index: int, inside: bool) -> go.Bar:
     return go.Bar(
         x=part["duration_s"].astype(float),
         base=part["begin_s"].astype(float),
@@ -81,9 +77,7 @@ def _told(part: pd.DataFrame) -> list[str]:
     return [
         look.hover(
             f"{look.label(row['name'])}: {words.seconds(row['duration_s'])}",
-            look.place(
-                {"role": row["role"], "phase": row["phase"], "rank": row["rank"], "step": row["step"]}
-            ),
+            look.place({"role": row["role"], "phase": row["phase"], "rank": row["rank"], "step": row["step"]}),
             f"from {words.seconds(row['begin_s'])} to {words.seconds(row['begin_s'] + row['duration_s'])}",
         )
         for row in words.rows(part)

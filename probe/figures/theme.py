@@ -110,9 +110,7 @@ def nothing(why: str, theme: Theme = "light") -> go.Figure:
     figure = blank(theme, height=160, meta={"missing": why})
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
-    figure.add_annotation(
-        text="<br>".join(_wrapped(why)), x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False
-    )
+    figure.add_annotation(text="<br>".join(_wrapped(why)), x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
     return figure
 
 
@@ -171,9 +169,7 @@ def role_colours(roles: Iterable[Any]) -> dict[Any, int]:
     return colours(sorted(names, key=lambda one: (one is None, str(one))))
 
 
-def thin(
-    values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = POINTS
-) -> npt.NDArray[np.intp]:
+def thin(values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = POINTS) -> npt.NDArray[np.intp]:
     """Indices of at most ``points`` values, with the first, the last, and each slice's smallest and largest.
 
     Returns:

@@ -25,9 +25,7 @@ def heat(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         return look.nothing(MISSING, theme)
     ranks = sorted(frame["rank"].unique().tolist())
     slots = np.arange(int(frame["micro_batch"].max()) + 1)
-    grid = frame.pivot_table("tokens", "rank", "micro_batch", aggfunc="sum").reindex(
-        index=ranks, columns=slots
-    )
+    grid = frame.pivot_table("tokens", "rank", "micro_batch", aggfunc="sum").reindex(index=ranks, columns=slots)
     figure = look.blank(theme, height=int(np.clip(150 + 34 * len(ranks), 240, 640)))
     tokens = grid.to_numpy(dtype=float, na_value=np.nan)
     figure.add_trace(
@@ -48,12 +46,8 @@ def heat(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     )
     _mark_over_cap(figure, frame)
     cap = frame["cap_tokens"].max()
-    figure.update_layout(
-        coloraxis=_scale(float(np.nanmax(tokens)), None if words.missing(cap) else float(cap))
-    )
-    figure.update_xaxes(
-        title_text="micro-batch", showline=False, **({"dtick": 1} if len(slots) <= 24 else {})
-    )
+    figure.update_layout(coloraxis=_scale(float(np.nanmax(tokens)), None if words.missing(cap) else float(cap)))
+    figure.update_xaxes(title_text="micro-batch", showline=False, **({"dtick": 1} if len(slots) <= 24 else {}))
     names = (
         {"tickvals": ranks, "ticktext": [f"rank {rank}" for rank in ranks]}
         if len(ranks) <= 24
@@ -172,9 +166,7 @@ def stragglers(frame: pd.DataFrame, *, theme: Theme = "light", most: int = 32) -
         annotation_text="even",
         annotation_position="top right",
     )
-    figure.update_xaxes(
-        tickvals=[place for place, _ in rows], ticktext=[f"rank {row['rank']}" for _, row in rows]
-    )
+    figure.update_xaxes(tickvals=[place for place, _ in rows], ticktext=[f"rank {row['rank']}" for _, row in rows])
     figure.update_yaxes(title_text="tokens ÷ mean of the ranks", rangemode="tozero")
     return figure
 

@@ -89,9 +89,7 @@ class MemoryRecorder(Recorder):
         duration = _Duration(self.device, state.begin, end)
         entered = (state.time_ns, state.peaks.at_enter)
         left = (event.end_ns or time.monotonic_ns(), now)
-        build = partial(
-            self._rows, event.scope, entered, left, peaks, event.end_ns - event.begin_ns, duration
-        )
+        build = partial(self._rows, event.scope, entered, left, peaks, event.end_ns - event.begin_ns, duration)
         return Deferred(build, duration.ready if duration.pending else None)
 
     def sample(self) -> Rows:
@@ -158,9 +156,7 @@ class _Duration:
 
     __slots__ = ("_begin", "_clock", "_deadline_ns", "_device", "_end")
 
-    def __init__(
-        self, device: Device, begin: Any, end: Any, clock: Callable[[], int] = time.monotonic_ns
-    ) -> None:
+    def __init__(self, device: Device, begin: Any, end: Any, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._device = device
         self._begin = begin
         self._end = end

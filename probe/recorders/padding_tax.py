@@ -83,11 +83,7 @@ class PaddingTaxRecorder(Recorder):
         values = event.values
         if event.point.name == PADDED:
             # Where an observed call did it, that call's end tells of the rows.
-            return (
-                None
-                if values["source"] == PAD_ROWS
-                else self._formed(event, values["data"], values["pad_rows"])
-            )
+            return None if values["source"] == PAD_ROWS else self._formed(event, values["data"], values["pad_rows"])
         width = values.get("width_tokens")
         fields = token_fields(values.get("batch"), width)
         lengths, partitions = list(values["lengths"]), [list(part) for part in values["partitions"]]
@@ -144,9 +140,7 @@ class PaddingTaxRecorder(Recorder):
             return _from_device(mask, make)
         return None
 
-    def _unchanged(
-        self, mask: torch.Tensor, version: int, make: Callable[[list[int]], list[Padding]]
-    ) -> list[Padding]:
+    def _unchanged(self, mask: torch.Tensor, version: int, make: Callable[[list[int]], list[Padding]]) -> list[Padding]:
         lengths = _lengths(mask) if mask._version == version else []
         if mask._version != version:  # also while it was read
             self.unread += 1
@@ -251,6 +245,6 @@ def _from_device(mask: torch.Tensor, make: Callable[[list[int]], list[Padding]])
     sums = mask.detach().sum(-1)
     landing = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
     landing.copy_(sums, non_blocking=True)
-    done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    done = torch.cuda.Event()
     done.record(torch.cuda.current_stream(mask.device))
     return Deferred(lambda: make([int(length) for length in landing.tolist()]), done.query)

@@ -49,7 +49,7 @@ def _taken(value: Any, waiting: list[Any]) -> Any:
         return None
     landing = torch.empty((), dtype=value.dtype, pin_memory=True)
     landing.copy_(value.detach().reshape(()), non_blocking=True)
-    done = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    done = torch.cuda.Event()
     done.record(torch.cuda.current_stream(value.device))
     waiting.append(done)
     return landing

@@ -61,9 +61,7 @@ class TokenBalanceRecorder(Recorder):
         parts = [part for batch in batches.values() for part in batch]
         tokens = [part.tokens for part in parts]
         found = {
-            "imbalance_ratio_max": Metric(
-                "max", _imbalances([[p.tokens for p in b] for b in batches.values()])
-            ),
+            "imbalance_ratio_max": Metric("max", _imbalances([[p.tokens for p in b] for b in batches.values()])),
             "workload_imbalance_ratio_max": Metric("max", _imbalances(_workloads(batches.values()))),
             "utilisation_ratio_mean": Metric(
                 "mean", [p.utilisation_ratio for p in parts if p.utilisation_ratio is not None]
@@ -118,9 +116,7 @@ def micro_batch_rows(
     return rows
 
 
-def _workload(
-    workload: Sequence[float] | None, index: int, part: Sequence[int], sequences: int
-) -> float | None:
+def _workload(workload: Sequence[float] | None, index: int, part: Sequence[int], sequences: int) -> float | None:
     if workload is None:
         return None
     if len(workload) == sequences:

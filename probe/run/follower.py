@@ -63,9 +63,7 @@ class Follower:
             data = self._files.read(segment, place.offset) or b""
             if data or place.offset or parts is None:
                 return self._lines(place, data)
-        found = list(
-            itertools.chain.from_iterable(self._part(*one, place.lines) for one in (parts or {}).items())
-        )
+        found = list(itertools.chain.from_iterable(self._part(*one, place.lines) for one in (parts or {}).items()))
         self._done.add(segment)
         self._places.pop(segment)
         return [row for _, row in sorted(found, key=lambda pair: pair[0])]

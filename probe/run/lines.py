@@ -28,9 +28,7 @@ def _unwrap(value: Any) -> Any:
 
 def _float_fields(kind: type[Row]) -> tuple[str, ...]:
     hints = typing.get_type_hints(kind)
-    return tuple(
-        name for name in kind.__struct_fields__ if float in (hints[name], *typing.get_args(hints[name]))
-    )
+    return tuple(name for name in kind.__struct_fields__ if float in (hints[name], *typing.get_args(hints[name])))
 
 
 _FLOATS: Final = {kind: _float_fields(kind) for kind in ROW_TYPES}

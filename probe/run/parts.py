@@ -19,11 +19,13 @@ import secrets
 import time
 import types
 import typing
+from array import array
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import numpy as np
 
 from probe.records import SCHEMA_VERSION, TABLES, Row
 from probe.run.layout import PARTS_NAME, Segment
@@ -135,9 +137,7 @@ class Columnar:
 
     def _sort(self, line: bytes) -> str | None:
         """The table that ``line`` belongs to, None where it can't be used."""
-        table = (
-            line[10 : line.find(b'"', 10)].decode("ascii", "replace") if line[:10] == b'{"table":"' else ""
-        )
+        table = line[10 : line.find(b'"', 10)].decode("ascii", "replace") if line[:10] == b'{"table":"' else ""
         if table in TABLES and table != "process":
             return table
         row = self._decode(line)
@@ -168,16 +168,19 @@ class Columnar:
             found, numbers = self._slow(table, lines, numbers)
         if table != "process":
             found = found.append_column(pa.field(WALL, pa.int64()), self._wall(found))
-        found = found.append_column(pa.field(LINE, pa.int64()), pa.array(numbers, pa.int64()))
+        found = found.append_column(pa.field(LINE, pa.int64()), _array(pa.int64(), np.array(numbers, dtype=np.int64)))
         return found.replace_schema_metadata(schema(table).metadata)
 
     def _wall(self, found: pyarrow.Table) -> Any:
         import pyarrow as pa
-        import pyarrow.compute as pc
 
         if self.offset_ns is None:
             return pa.nulls(len(found), pa.int64())
-        return pc.add(found["time_ns"], pa.scalar(self.offset_ns, pa.int64()))
+        times = [
+            np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk)]
+            for chunk in found["time_ns"].chunks
+        ]
+        return _array(pa.int64(), np.concatenate(times) + self.offset_ns)
 
     def _slow(self, table: str, lines: list[bytes], numbers: list[int]) -> tuple[pyarrow.Table, list[int]]:
         """Row by row, for what :func:`_fast` leaves: floats that aren't finite, unreadable lines, missing
@@ -212,20 +215,25 @@ def _parse_options(table: str) -> Any:
 def _fast(table: str, lines: list[bytes]) -> pyarrow.Table | None:
     """By Arrow's own JSON reader, which holds no lock of Python's; None where it wouldn't be exact."""
     import pyarrow as pa
-    import pyarrow.json as pj
 
     data = b"\n".join(lines)
     if any(text in data for text in NON_FINITE) or not _is_text(data):
         return None
-    options = pj.ReadOptions(use_threads=False, block_size=len(data) + 2**10)
     try:
-        found = pj.read_json(io.BytesIO(data), read_options=options, parse_options=_parse_options(table))
+        found = _parse(table, data)
     except pa.ArrowException:
         return None
     strict = (one.name for one in _stored(table) if not one.optional)
     if len(found) != len(lines) or any(found[name].null_count for name in strict):
         return None
     return found
+
+
+def _parse(table: str, data: bytes) -> pyarrow.Table:
+    import pyarrow.json as pj
+
+    options = pj.ReadOptions(use_threads=False, block_size=len(data) + 2**10)
+    return pj.read_json(io.BytesIO(data), read_options=options, parse_options=_parse_options(table))
 
 
 def _is_text(data: bytes) -> bool:
@@ -247,13 +255,37 @@ def _fits(row: Row) -> bool:
 
 
 def _from_rows(table: str, rows: list[Row]) -> pyarrow.Table:
+    """By the same JSON reader, from rows that are known to be whole; the floats, which JSON can't say, by hand.
+
+    (``pyarrow.array`` would do all of it, and import pandas, which a training worker never loads.)
+    """
+    if not rows:
+        return schema(table).empty_table().select([one.name for one in _stored(table)])
+    found = _parse(table, b"\n".join(map(msgspec.json.encode, rows)))
+    for one in _stored(table):
+        if one.type == "double":
+            values = [getattr(row, one.name) for row in rows]
+            found = found.set_column(found.column_names.index(one.name), one.name, _doubles(values))
+    return found
+
+
+def _doubles(values: list[float | None]) -> pyarrow.Array:
     import pyarrow as pa
 
-    arrays = {
-        one.name: pa.array([getattr(row, one.name) for row in rows], _arrow_type(one.type), from_pandas=False)
-        for one in _stored(table)
-    }
-    return pa.table(arrays)
+    known = bytearray((len(values) + 7) // 8)
+    for index, value in enumerate(values):
+        if value is not None:
+            known[index // 8] |= 1 << index % 8
+    numbers = array("d", [0.0 if value is None else value for value in values])
+    return pa.Array.from_buffers(
+        pa.float64(), len(values), [pa.py_buffer(bytes(known)), pa.py_buffer(numbers.tobytes())]
+    )
+
+
+def _integers(values: list[int]) -> pyarrow.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values).tobytes())])
 
 
 def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
@@ -262,11 +294,7 @@ def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
     known = set(kind.__struct_fields__)
     defaults = {one.name: one.default for one in columns(table)}
     for values in found.to_pylist():
-        fields = {
-            name: defaults[name] if value is None else value
-            for name, value in values.items()
-            if name in known
-        }
+        fields = {name: defaults[name] if value is None else value for name, value in values.items() if name in known}
         yield values[LINE], kind(**fields)
 
 

@@ -268,9 +268,7 @@ def _table(name: Any) -> str:
     raise UnknownNameError.of("table", name, NAMES)
 
 
-def _follow(
-    follower: Follower, wanted: set[str], poll_s: float, stop: Callable[[], bool] | None
-) -> Iterator[Row]:
+def _follow(follower: Follower, wanted: set[str], poll_s: float, stop: Callable[[], bool] | None) -> Iterator[Row]:
     while True:
         last = stop is not None and stop()
         for row in follower.poll():

@@ -77,7 +77,7 @@ class SegmentFile:
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if self._info and not (self.directory / INFO_NAME).exists():
             write_once(self.directory / INFO_NAME, self._info)
-        self.segment, self._descriptor = _claim(self.directory, self.rank)
+        self.segment, self._descriptor = claim(self.directory, self.rank, _next_number(self.directory, self.rank))
         self.size = 0
         # The rest of a line that began in a file that is gone would be torn here.
         end = 0 if self._at_line_start else self._half_written.find(b"\n") + 1
@@ -97,17 +97,20 @@ class SegmentFile:
             os.close(descriptor)
 
 
-def _claim(directory: Path, rank: int) -> tuple[Segment, int]:
-    """The next segment of ``rank`` that nobody has or had, and its new file, opened for appending."""
-    taken = [found.segment for found in _segments(directory) if found.rank == rank]
-    number = max(taken, default=-1) + 1
+def _next_number(directory: Path, rank: int) -> int:
+    taken = (found.segment for found in _segments(directory) if found.rank == rank)
+    return max(taken, default=-1) + 1
+
+
+def claim(directory: Path, rank: int, number: int) -> tuple[Segment, int]:
+    """The first segment of ``rank``, from ``number`` on, that nobody has or had; and its new file, opened for
+    appending.
+    """
     while True:
         segment = Segment(rank, number)
         path = directory / segment.name
         try:
-            descriptor = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666
-            )
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             number += 1
             continue

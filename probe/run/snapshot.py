@@ -63,9 +63,7 @@ class Snapshot:
                 return
             except FileNotFoundError as error:
                 if attempt + 1 == TRIES:
-                    raise RunError(
-                        f"run {self._files.shown!r}: files vanish while they are read: {error}"
-                    ) from error
+                    raise RunError(f"run {self._files.shown!r}: files vanish while they are read: {error}") from error
 
     def _look(self) -> None:
         segments, parts = self._files.look()
@@ -198,9 +196,7 @@ VIEWS = {"process": "processes"}
 def _selected(column: Any) -> str:
     """A column as it is; with its default where an older probe hadn't the field yet."""
     literal = _literal(column.default) if not column.optional else None
-    return (
-        f'"{column.name}"' if literal is None else f'coalesce("{column.name}", {literal}) as "{column.name}"'
-    )
+    return f'"{column.name}"' if literal is None else f'coalesce("{column.name}", {literal}) as "{column.name}"'
 
 
 def _literal(value: Any) -> str | None:

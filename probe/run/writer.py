@@ -41,8 +41,7 @@ RETRY_S: Final = 0.5
 
 #: What is done with a row of each type when there are too many, and its table.
 _KINDS: Final = {
-    kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table)
-    for table, kind in TABLES.items()
+    kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
 }
 
 Item = Row | Deferred | Iterable[Any] | None
@@ -201,9 +200,7 @@ class RunWriter:
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            _log.warning(
-                "the run writer of %s did not end within %s s; it is left behind", self.directory, timeout_s
-            )
+            _log.warning("the run writer of %s did not end within %s s; it is left behind", self.directory, timeout_s)
 
     def _disable(self) -> None:
         """In a forked child: the thread is gone and the file belongs to the parent."""
@@ -239,9 +236,7 @@ class RunWriter:
         try:
             action()
         except Exception as error:  # whatever it is, the thread goes on
-            self._report(
-                "writer", getattr(action, "__name__", "writer"), f"the writer failed: {error!r}", error
-            )
+            self._report("writer", getattr(action, "__name__", "writer"), f"the writer failed: {error!r}", error)
             self._stop.wait(self._interval_s)  # the next round may fail at once, too
 
     def _round(self, *, last: bool = False) -> None:
@@ -249,9 +244,7 @@ class RunWriter:
         # Marks first: what was put before a mark that is seen here is in the queue already.
         self._due_marks.extend(content for _, _, content in self._marks.take())
         entries = self._queue.take()
-        for begin in range(
-            0, len(entries), ROWS_PER_WRITE
-        ):  # the disk has the first before the last are stamped
+        for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
         self._take_in(self._built(last), last)
         self._call_marks(last)
@@ -331,9 +324,7 @@ class RunWriter:
         self._retry_at = time.monotonic() + RETRY_S
         if self._unwritable_since is None:
             self._unwritable_since = time.monotonic()
-            _log.error(
-                "rows can't be written to %s: %s; they are kept and tried again", self.directory, error
-            )
+            _log.error("rows can't be written to %s: %s; they are kept and tried again", self.directory, error)
             message = f"rows could not be written for some time: {error}"
             self._report("writer", str(self.directory), message, error)
 
@@ -415,9 +406,7 @@ class RunWriter:
         switched_off: bool = False,
     ) -> None:
         trace = None if error is None else "".join(traceback.format_exception(error))
-        row = Incident(
-            kind=kind, where=where, message=message, traceback=trace, count=count, switched_off=switched_off
-        )
+        row = Incident(kind=kind, where=where, message=message, traceback=trace, count=count, switched_off=switched_off)
         self._queue.add(KEPT, table_of(row), (row, current_scope(), time.monotonic_ns()))
 
 

@@ -105,9 +105,7 @@ def load_backend(name: str) -> Callable[[Setup], Backend]:
     if not colon:
         module, _, attribute = path.rpartition(".")
     if not module or not attribute:
-        raise UnknownNameError.of(
-            "default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"]
-        )
+        raise UnknownNameError.of("default_backend", name, [*BACKENDS, "a dotted path 'package.module:Class'"])
     try:
         found: Any = importlib.import_module(module)
         for part in attribute.split("."):

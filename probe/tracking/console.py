@@ -46,9 +46,7 @@ def render(values: dict[str, float], step: int, width: int = 120) -> str:
       tokens      40960
     """
     texts = {name: number_text(value) for name, value in values.items()}
-    line = " | ".join(
-        [f"step {step}", *(f"{name} {text:<{_VALUE_WIDTH}}" for name, text in texts.items())]
-    ).rstrip()
+    line = " | ".join([f"step {step}", *(f"{name} {text:<{_VALUE_WIDTH}}" for name, text in texts.items())]).rstrip()
     return line if len(line) <= width else "\n".join([f"step {step}", *_columns(texts, width)])
 
 

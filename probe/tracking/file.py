@@ -46,9 +46,7 @@ class File:
         self._write({"step": step, "data": data, "wall_ns": wall_ns})
 
     def _write(self, line: dict[str, Any]) -> None:
-        text = (
-            json.dumps(line, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
-        )
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
         if self._torn:  # a process that was killed, or a full disk, left half a line
             text = b"\n" + text
         self._torn = True

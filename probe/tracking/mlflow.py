@@ -94,15 +94,11 @@ class MLflow:
         time_ms = (getattr(values, "wall_ns", None) or time.time_ns()) // 1_000_000
         infinite = {name: value for name, value in values.items() if math.isinf(value)}
         metrics = [
-            Metric(self._names(name), value, time_ms, step)
-            for name, value in values.items()
-            if name not in infinite
+            Metric(self._names(name), value, time_ms, step) for name, value in values.items() if name not in infinite
         ]
         with _translated():
             for start in range(0, len(metrics), METRICS):
-                self._client.log_batch(
-                    self.run_id, metrics=metrics[start : start + METRICS], synchronous=True
-                )
+                self._client.log_batch(self.run_id, metrics=metrics[start : start + METRICS], synchronous=True)
             self._keep_infinities(infinite, step)
             self._keep_names()
 
@@ -141,13 +137,9 @@ class MLflow:
         try:
             run = self._client.get_run(run_id)
         except MlflowException as error:
-            raise BackendError(
-                f"backend 'mlflow': MLFLOW_RUN_ID={run_id} can't be resumed: {error}"
-            ) from error
+            raise BackendError(f"backend 'mlflow': MLFLOW_RUN_ID={run_id} can't be resumed: {error}") from error
         if run.info.lifecycle_stage == "deleted":
-            raise BackendError(
-                f"backend 'mlflow': the run MLFLOW_RUN_ID={run_id} is deleted; restore it first"
-            )
+            raise BackendError(f"backend 'mlflow': the run MLFLOW_RUN_ID={run_id} is deleted; restore it first")
         self._client.update_run(run_id, status="RUNNING")
         return run
 
@@ -164,16 +156,12 @@ class MLflow:
                     raise
         if experiment is not None:
             if experiment.lifecycle_stage == "deleted":
-                raise BackendError(
-                    f"backend 'mlflow': the experiment {setup.project!r} is deleted; restore it first"
-                )
+                raise BackendError(f"backend 'mlflow': the experiment {setup.project!r} is deleted; restore it first")
             experiment_id = experiment.experiment_id
         return self._client.create_run(experiment_id, run_name=setup.experiment)
 
     def _collided(self, name: str, wanted: str, mapped: str) -> None:
-        self._report(
-            f"name {name}", f"{name!r} is called {mapped!r} here, as {wanted!r} collides with another name"
-        )
+        self._report(f"name {name}", f"{name!r} is called {mapped!r} here, as {wanted!r} collides with another name")
 
     def _cut(self, name: str, text: str) -> str:
         if len(text) <= PARAMETER_LENGTH:
@@ -194,9 +182,7 @@ class MLflow:
     def _keep_infinities(self, infinite: dict[str, float], step: int) -> None:
         for name, value in infinite.items():
             text = "Infinity" if value > 0 else "-Infinity"
-            message = (
-                f"{name!r} is {text} at step {step}, which MLflow can't keep: see the tag {INFINITIES_TAG}"
-            )
+            message = f"{name!r} is {text} at step {step}, which MLflow can't keep: see the tag {INFINITIES_TAG}"
             self._report(f"infinity {name}", message)
             self._infinities.setdefault(name, {})[str(step)] = text
         if infinite:
@@ -206,9 +192,7 @@ class MLflow:
         """Write ``content`` as JSON into as many tags as it takes: ``tag``, ``tag.1``, ``tag.2`` …"""
         text = json.dumps(content, ensure_ascii=True)
         for number, start in enumerate(range(0, len(text), TAG_LENGTH)):
-            self._client.set_tag(
-                self.run_id, f"{tag}.{number}" if number else tag, text[start : start + TAG_LENGTH]
-            )
+            self._client.set_tag(self.run_id, f"{tag}.{number}" if number else tag, text[start : start + TAG_LENGTH])
 
 
 def _tagged(run: Run, tag: str) -> dict[str, Any]:

@@ -112,6 +112,8 @@ def mlflow_name(name: str) -> str:
     clean = _MLFLOW_ILLEGAL.sub("_", name.replace("@", "_at_").replace("%", "_pct"))
     segments = [segment for segment in clean.split("/") if segment]
     clean = "/".join("_" * len(segment) if segment in {".", ".."} else segment for segment in segments) or "_"
+    if clean.startswith(".."):  # refused as if it led out of the directory, whatever follows
+        clean = f"__{clean[2:]}"
     if len(clean) > _MLFLOW_LENGTH:
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         clean = f"{clean[: _MLFLOW_LENGTH - 16].rstrip('/')}_{digest}"

@@ -53,10 +53,7 @@ class Snapshot:
             kind = type(value)
             if kind in _PLAIN:
                 continue
-            if kind is tensor_type and value.is_cpu and not value.dim() and not value.is_complex():
-                self.values[name] = value.item()  # the usual tensor, quickly
-                continue
-            frozen = self.values[name] = _freeze(value)
+            frozen = self.values[name] = _item(value) if kind is tensor_type else _freeze(value)
             if frozen is value and _is_tensor(value):
                 self.waiting.append(name)
                 on_device.append(value)
@@ -84,9 +81,7 @@ class Snapshot:
         """Stop waiting for what is under way from a device."""
         if self.transfer is not None:
             self.transfer = None
-            self.values.update(
-                dict.fromkeys(self.waiting, Unusable("it had not arrived from its device in time"))
-            )
+            self.values.update(dict.fromkeys(self.waiting, Unusable("it had not arrived from its device in time")))
 
     def floats(self) -> tuple[dict[str, float], dict[str, str]]:
         """The numbers, and why the rest are none, each by name."""
@@ -111,9 +106,7 @@ class Snapshot:
         self.transfer = None
         try:
             arrived: Sequence[Any] = transfer.read()
-        except (
-            Exception
-        ) as error:  # the device may have failed since; its values are missing, the others are not
+        except Exception as error:  # the device may have failed since; its values are missing, the others are not
             arrived = [Unusable(f"it couldn't be read from its device: {error!r}")] * len(self.waiting)
         self.values.update(zip(self.waiting, arrived, strict=True))
 
@@ -158,15 +151,25 @@ def _freeze(value: Any) -> Any:
     return value
 
 
+def _item(tensor: torch.Tensor) -> Any:
+    """What ``_freeze`` gives, quickly for the usual tensor."""
+    if tensor.is_cpu:
+        try:
+            number = tensor.item()
+        except RuntimeError:  # more than one element, or something like vmap: the long way says what it is
+            return _freeze(tensor)
+        if type(number) is not complex:
+            return number
+    return _freeze(tensor)
+
+
 def _is_tensor(value: Any) -> bool:
     torch = sys.modules.get("torch")  # nobody has a tensor who hasn't imported torch
     return torch is not None and isinstance(value, torch.Tensor)
 
 
 def _freeze_tensor(tensor: torch.Tensor) -> Any:
-    if (
-        type(tensor).__module__ == "torch" and tensor.is_cpu and tensor.numel() == 1
-    ):  # quick for the usual case
+    if type(tensor).__module__ == "torch" and tensor.is_cpu and tensor.numel() == 1:  # quick for the usual case
         number = tensor.item()
         return Unusable("got a complex tensor, expected a real number") if type(number) is complex else number
     if hasattr(tensor, "placements"):

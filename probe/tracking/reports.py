@@ -63,9 +63,7 @@ class Reports:
             self._told = dict(self._counts)
         for (kind, where, about), count in more.items():
             if count:
-                self._publish(
-                    kind, where, f"{about or kind}: {count} more since the first report", count, None
-                )
+                self._publish(kind, where, f"{about or kind}: {count} more since the first report", count, None)
 
     def _publish(self, kind: str, where: str, message: str, count: int, error: BaseException | None) -> None:
         _log.warning("%s: %s", where, message)

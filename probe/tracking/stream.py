@@ -8,12 +8,14 @@ comes free.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from probe.errors import UnknownNameError
@@ -109,7 +111,9 @@ class Stream:
         self._stall_s = stall_s
         self._queue: deque[Entry] = deque()
         self._steps: dict[str, int] = {}  # last step by metric
-        self._change = threading.Condition()
+        self._change = threading.Condition()  # guards everything here; tells flush and close of progress
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._listening = False  # the thread waits for the bell
         self._owner: threading.Thread | None = None
         self._busy_since: float | None = None  # when the owner turned to a backend
         self._converting = False
@@ -127,8 +131,8 @@ class Stream:
             if full:
                 self._queue.popleft()
             self._queue.append(entry)
-            stuck = self._relieve()
-            self._change.notify_all()
+            stuck = "" if self._busy_since is None else self._relieve()
+            self._ring()
         if full:
             message = f"the queue is full: the oldest of {self._capacity} waiting calls is dropped"
             self._reports.tell("dropped_rows", "tracking", message)
@@ -140,7 +144,7 @@ class Stream:
             for lane in self._lanes:
                 if lane.name == name:
                     lane.pending.append(_Item(what, action))
-                    self._change.notify_all()
+                    self._ring()
                     return
         raise UnknownNameError.of("name", name, [lane.name for lane in self._lanes])
 
@@ -166,16 +170,22 @@ class Stream:
             self._stall_s = min(self._stall_s, timeout_s / 2)
             for lane in self._lanes:
                 lane.retry_at = 0.0
-            self._change.notify_all()
+            self._ring()
         complete = self._wait(self._finished, deadline)
         with self._change:
             owner, self._owner = self._owner, None
-            self._change.notify_all()
+            self._ring()
         if complete and owner is not None and owner is not threading.current_thread():
             owner.join(max(1.0, deadline - time.monotonic()))
         if not complete:
             self._tell_unfinished(timeout_s)
         return complete
+
+    def _ring(self) -> None:
+        """Wake the thread where it waits. Cheaper than notifying a Condition, and training pays for it."""
+        if self._listening:
+            self._listening = False
+            self._bell.put(None)
 
     def _wait(self, condition: Callable[[], bool], deadline: float) -> bool:
         while True:
@@ -203,9 +213,7 @@ class Stream:
                 self._reports.tell("backend", lane.name, message, about="unfinished")
         if self._queue:
             message = f"{len(self._queue)} calls were not sent when the time for finishing ran out"
-            self._reports.tell(
-                "dropped_rows", "tracking", message, about="unfinished", count=len(self._queue)
-            )
+            self._reports.tell("dropped_rows", "tracking", message, about="unfinished", count=len(self._queue))
 
     def _relieve(self) -> str:
         """Where a backend has kept the thread for too long, start another; returns that backend's name."""
@@ -239,14 +247,18 @@ class Stream:
 
     def _next(self, me: threading.Thread) -> Callable[[], None] | None:
         """What to do, when there is something; None when this thread is to end."""
-        with self._change:
-            while self._owner is me:
+        while True:
+            with self._change:
+                if self._owner is not me:
+                    return None
                 now = time.monotonic()
                 job = self._conversion(now) or self._sending(now)
                 if job is not None:
                     return job
-                self._change.wait(self._pause(now))
-            return None
+                pause = self._pause(now)
+                self._listening = True
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=pause)
 
     def _conversion(self, now: float) -> Callable[[], None] | None:
         """Turn to the queue where a backend has nothing to do; until then calls wait in the bounded queue."""
@@ -290,9 +302,7 @@ class Stream:
     def _convert(self, entry: Entry) -> None:
         good, bad = entry.snapshot.floats()
         for name, why in bad.items():
-            self._reports.tell(
-                "value", "tracking", f"{name!r} at step {entry.step} is left out: {why}", about=name
-            )
+            self._reports.tell("value", "tracking", f"{name!r} at step {entry.step} is left out: {why}", about=name)
         self._check_steps(good, entry.step)
         with self._change:
             self._converting = False
@@ -335,13 +345,12 @@ class Stream:
                 self._busy_since = None
             lost = self._settle(lane, item, error)
             self._change.notify_all()
+            self._ring()  # where this thread was relieved, another one may wait for this very lane
         if error is not None:
             message = f"failed at {item.what}: {error!r}; training goes on"
             self._reports.tell("backend", lane.name, message, error=error)
         if lost:
-            self._reports.tell(
-                "backend", lane.name, f"{lost} calls were given up", about="calls given up", count=lost
-            )
+            self._reports.tell("backend", lane.name, f"{lost} calls were given up", about="calls given up", count=lost)
 
     def _settle(self, lane: Lane, item: _Item, error: BaseException | None) -> int:
         """Decide what follows an attempt; returns the number of calls that are given up."""

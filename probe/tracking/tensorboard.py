@@ -62,9 +62,7 @@ class TensorBoard:
         event = self._event(wall_time=wall_ns / 1e9, step=step)
         for name, value in values.items():
             if math.isfinite(value) and abs(value) > LARGEST:
-                self._report(
-                    f"range {name}", f"{name!r} is left out at step {step}: {value!r} exceeds 32-bit floats"
-                )
+                self._report(f"range {name}", f"{name!r} is left out at step {step}: {value!r} exceeds 32-bit floats")
             else:
                 event.summary.value.add(tag=name, simple_value=value)
         self._write(event)
@@ -99,9 +97,7 @@ class TensorBoard:
         value = event.summary.value.add(
             tag="_hparams_/session_start_info", metadata=self._metadata("hparams", data.SerializeToString())
         )
-        value.tensor.dtype = (
-            1  # DT_FLOAT: the plugin reads the metadata; the tensor is empty by its convention
-        )
+        value.tensor.dtype = 1  # DT_FLOAT: the plugin reads the metadata; the tensor is empty by its convention
         value.tensor.tensor_shape.dim.add(size=0)
 
     def _metadata(self, plugin: str, content: bytes) -> SummaryMetadata:

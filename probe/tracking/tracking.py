@@ -89,9 +89,7 @@ class Tracking:
         place = None if directory is None else Path(directory).absolute()
         self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
         self.locations: dict[str, str] = {
-            name: str(backend.location)
-            for name, backend in self.logger.items()
-            if hasattr(backend, "location")
+            name: str(backend.location) for name, backend in self.logger.items() if hasattr(backend, "location")
         }
         for name, location in self.locations.items():
             _log.info("%s: %s", name, location)
@@ -119,9 +117,7 @@ class Tracking:
         try:
             parameters = flatten(config)
         except Exception as error:  # a config object of the user's own making; the metrics matter more
-            self._reports.tell(
-                "value", "tracking", f"config is left out: {error!r}", about="config", error=error
-            )
+            self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
             return
         for name, backend in self.logger.items():
             send = getattr(backend, "params", None)
@@ -147,14 +143,8 @@ class Tracking:
         checked = step if type(step) is int and step >= 0 else _step(step)
         names = None if backend is None else self._chosen(backend)
         if self._finished or os.getpid() != self._pid:
-            why = (
-                "after finish()"
-                if self._finished
-                else "in a forked process, which has no thread to send them"
-            )
-            self._reports.tell(
-                "value", "tracking", f"metrics logged {why} are left out (step {checked})", about=why
-            )
+            why = "after finish()" if self._finished else "in a forked process, which has no thread to send them"
+            self._reports.tell("value", "tracking", f"metrics logged {why} are left out (step {checked})", about=why)
             return
         self._stream.put(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
 
@@ -179,7 +169,7 @@ class Tracking:
         self._reports.close()
 
     def _finish_at_exit(self) -> None:
-        # An uncaught exception leaves its mark in sys; in a notebook, where any cell may have, it says nothing.
+        # An uncaught exception leaves its mark in sys; in a notebook any cell may have left it.
         interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
         self.finish(exit_code=1 if hasattr(sys, "last_value") and not interactive else 0)
 
@@ -199,9 +189,7 @@ class Tracking:
         self.finish(exit_code=0 if error is None else 1)
 
     def __repr__(self) -> str:
-        return (
-            f"Tracking({', '.join(self.logger) or 'no backend'}, {'finished' if self._finished else 'open'})"
-        )
+        return f"Tracking({', '.join(self.logger) or 'no backend'}, {'finished' if self._finished else 'open'})"
 
 
 def _names(argument: str, given: str | Sequence[str]) -> list[str]:

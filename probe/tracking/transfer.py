@@ -50,8 +50,7 @@ class DeviceTransfer:
         for place, tensor in enumerate(tensors):
             groups.setdefault((tensor.device, tensor.dtype), []).append(place)
         self._groups = [
-            _start_group(device, [tensors[place] for place in places], places)
-            for (device, _), places in groups.items()
+            _start_group(device, [tensors[place] for place in places], places) for (device, _), places in groups.items()
         ]
 
     def ready(self) -> bool:

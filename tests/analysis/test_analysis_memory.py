@@ -137,11 +137,7 @@ def test_scopes_that_own_no_peak_are_not_drawn(run) -> None:
 
 
 def test_a_thinned_timeline_keeps_the_peak(tmp_path: Path) -> None:
-    rows = [
-        row
-        for i in range(500)
-        for row in ends(i + 1, None, i * 10, i * 10 + 9, 2 + (i == 321), role="a", step=i)
-    ]
+    rows = [row for i in range(500) for row in ends(i + 1, None, i * 10, i * 10 + 9, 2 + (i == 321), role="a", step=i)]
     with open_run(tmp_path, {0: rows}) as run:
         frame = memory.timeline(run, points=50)
     scopes = frame[frame["series"] == "peak"]

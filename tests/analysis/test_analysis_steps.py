@@ -67,9 +67,7 @@ def test_timeline_sets_ranks_on_one_clock(tmp_path: Path) -> None:
         frame = steps.timeline(run)
     assert frame["step"].unique().tolist() == [0]  # the slowest
     assert frame[frame["rank"] == 0]["begin_s"].tolist() == pytest.approx([0])
-    assert frame[(frame["rank"] == 1) & (frame["depth"] == 0)]["begin_s"].tolist() == pytest.approx(
-        [0.52, 0.56]
-    )
+    assert frame[(frame["rank"] == 1) & (frame["depth"] == 0)]["begin_s"].tolist() == pytest.approx([0.52, 0.56])
     assert frame[frame["depth"] == 1]["name"].tolist() == ["micro_batch 0"]
 
 
@@ -88,9 +86,7 @@ def test_memory_rows_tell_the_time_where_calls_are_not_recorded(tmp_path: Path) 
         step=4,
         host_duration_ns=20 * MS,
     )
-    step = Memory(
-        time_ns=clock(0) + 40 * MS, edge="leave", kind="step", name="step", step=4, host_duration_ns=40 * MS
-    )
+    step = Memory(time_ns=clock(0) + 40 * MS, edge="leave", kind="step", name="step", step=4, host_duration_ns=40 * MS)
     with open_run(tmp_path, {0: [row, step]}) as run:
         assert steps.durations(run)["mean_s"].tolist() == pytest.approx([0.02])
         assert steps.timeline(run)["begin_s"].tolist() == pytest.approx([0.01])

@@ -155,6 +155,12 @@ def test_empty_micro_batches_count_in_the_mean_but_not_in_utilisation(tmp_path: 
         assert (total["empty_micro_batches"], total["utilisation_ratio"]) == (1, 0.6)
 
 
+def test_a_batch_without_tokens_has_no_imbalance(tmp_path: Path) -> None:
+    with open_run(tmp_path, {0: [*batch(0, 1, [0, 0]), *batch(0, 2, [4, 4], step=1)], 1: batch(1, 1, [0])}) as run:
+        assert token_balance.rounds(run)["step"].tolist() == [1]
+        assert len(token_balance.choices(run)) == 1
+
+
 def test_no_cap_gives_no_utilisation(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: batch(0, 1, [60], cap=None)}) as run:
         assert token_balance.totals(run)["utilisation_ratio"].isna().all()

@@ -86,9 +86,7 @@ def test_every_kind_of_number():
     assert all(type(value) is float for value in reduced.values())
 
 
-@pytest.mark.parametrize(
-    "value", [None, "1.0", [1.0, None], ["a"], {"a": 1}, object(), [1j], np.array(["a"]), 10**400]
-)
+@pytest.mark.parametrize("value", [None, "1.0", [1.0, None], ["a"], {"a": 1}, object(), [1j], np.array(["a"]), 10**400])
 def test_what_is_no_number_is_named(value):
     with pytest.raises(InputTypeError, match="actor/loss"):
         reduce_metrics({"fine": [1.0], "actor/loss": value})
@@ -215,9 +213,7 @@ def test_a_dict_appended_to_itself():
     ("aggregation", "expected"),
     [("mean", 3.0), ("sum", 9.0), ("min", 1.0), ("max", 6.0), ("weighted_mean", 3.0)],
 )
-@pytest.mark.parametrize(
-    "value", [[1.0, 2.0, 6.0], np.array([1, 2, 6]), torch.tensor([1, 2, 6]), [[1], [2, 6]]]
-)
+@pytest.mark.parametrize("value", [[1.0, 2.0, 6.0], np.array([1, 2, 6]), torch.tensor([1, 2, 6]), [[1], [2, 6]]])
 def test_initial_values(aggregation, expected, value):
     metric = Metric(aggregation, value)
     assert metric.aggregate() == expected
@@ -308,9 +304,7 @@ def test_equality_pickle_repr():
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.lists(numbers, max_size=8), min_size=1, max_size=6), st.sampled_from(list(AggregationType))
-)
+@given(st.lists(st.lists(numbers, max_size=8), min_size=1, max_size=6), st.sampled_from(list(AggregationType)))
 def test_merging_is_pooling(parts, aggregation):
     merged = Metric.merge([Metric(aggregation, part) for part in parts])
     pooled = Metric(aggregation, parts)

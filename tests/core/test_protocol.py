@@ -51,9 +51,7 @@ def make(rows=4, cls=DataProto, with_jagged=False, meta=None):
         tensors["j"] = jagged(lengths)
         tensors["k"] = jagged(lengths, (2,), tensors["j"].offsets())
     uid = np.array([f"u{row}" for row in range(rows)], dtype=object)
-    return cls.from_dict(
-        tensors, {"uid": uid, "n": np.arange(rows) * 0.5}, {"t": 1.0} if meta is None else meta
-    )
+    return cls.from_dict(tensors, {"uid": uid, "n": np.arange(rows) * 0.5}, {"t": 1.0} if meta is None else meta)
 
 
 def ids(data):
@@ -275,9 +273,7 @@ def test_jagged_columns_with_holes_and_other_ragged_dims():
 def test_nested_tensordicts_and_objects_in_the_batch():
     inner = TensorDict({"x": torch.arange(8).reshape(4, 2), "j": jagged([1, 2, 1, 3])}, batch_size=[4])
     objects = NonTensorStack(*[NonTensorData(word) for word in "abcd"])
-    data = DataProto(
-        TensorDict({"inner": inner, "o": objects, "same": NonTensorData(5, batch_size=[4])}, [4])
-    )
+    data = DataProto(TensorDict({"inner": inner, "o": objects, "same": NonTensorData(5, batch_size=[4])}, [4]))
     for got, rows in ((data[[3, 0]], (3, 0)), (data[1:3], (1, 2)), (data.split(2)[1], (2, 3))):
         assert got.batch["inner", "x"].tolist() == [[2 * row, 2 * row + 1] for row in rows]
         assert rows_of(got, ("inner", "j")) == [rows_of(data, ("inner", "j"))[row] for row in rows]
@@ -329,9 +325,7 @@ def test_a_deep_copy_shares_nothing():
         got.meta_info["list"].append(2)
         assert got.batch["j"].offsets() is got.batch["k"].offsets()
         assert got.batch["j"]._maybe_max_seqlen == 5
-    assert data == make(with_jagged=True, meta={"list": [1]}) or data.non_tensor_batch["uid"][0] == [
-        "mutable"
-    ]
+    assert data == make(with_jagged=True, meta={"list": [1]}) or data.non_tensor_batch["uid"][0] == ["mutable"]
     assert ids(data) == [0, 1, 2, 3]
     assert data.meta_info == {"list": [1]}
 
@@ -540,9 +534,7 @@ def test_reorder_in_place(form):
 
 def test_unfold_column_chunks():
     pair = torch.arange(8).reshape(2, 4)
-    data = DataProto.from_dict(
-        {"p": pair, "a": torch.arange(2)}, {"q": np.arange(8).reshape(2, 4), "u": ["x", "y"]}
-    )
+    data = DataProto.from_dict({"p": pair, "a": torch.arange(2)}, {"q": np.arange(8).reshape(2, 4), "u": ["x", "y"]})
     got = data.unfold_column_chunks(2, ["p", "q"])
     assert got.batch["p"].tolist() == got.non_tensor_batch["q"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert ids(got) == [0, 0, 1, 1]
@@ -754,9 +746,7 @@ def test_repr_names_columns_and_reads_no_values():
 
 def test_html_is_escaped_and_shows_the_share_of_valid_tokens():
     mask = torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]])
-    data = DataProto.from_dict(
-        {"attention_mask": mask, "<b>": torch.zeros(2)}, {"<i>": ["x", "y"]}, {"<u>": "<s>"}
-    )
+    data = DataProto.from_dict({"attention_mask": mask, "<b>": torch.zeros(2)}, {"<i>": ["x", "y"]}, {"<u>": "<s>"})
     page = data._repr_html_()
     assert "<b>" not in page
     assert "<i>" not in page

@@ -178,9 +178,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path):
         "try: DataProto.from_dict({'a': torch.zeros(100_000)}).save_to_disk(sys.argv[1])\n"
         "except OSError as error: sys.exit(17)\n"
     )
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True
-    )
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True)
     assert found.returncode == 17, found.stderr
     assert os.listdir(tmp_path) == ["data"]
     assert DataProto.load_from_disk(path).meta_info == {"a": 1}

@@ -129,9 +129,7 @@ def _rank(rank, address, out):
     results["no rows"] = _attempt(DataProto.from_dict({"j": _jagged([1, 2] if rank else [], 0.0)}))
     results["objects"] = _attempt(DataProto.from_dict(non_tensors={"u": [rank]}))
     results["widths"] = _attempt(DataProto.from_dict({"a": torch.zeros(2, 3 + rank)}))
-    results["dtypes"] = _attempt(
-        DataProto.from_dict({"a": torch.zeros(2, dtype=[torch.int64, torch.float32][rank])})
-    )
+    results["dtypes"] = _attempt(DataProto.from_dict({"a": torch.zeros(2, dtype=[torch.int64, torch.float32][rank])}))
     results["keys"] = _attempt(DataProto.from_dict({"ab"[rank]: torch.zeros(2)}))
     results["arrays"] = _attempt(DataProto.from_dict(non_tensors={"ab"[rank]: [1]}))
     results["none"] = _attempt(DataProto.from_dict({"a": torch.zeros(2)}) if rank else DataProto(None, {}))

@@ -143,9 +143,7 @@ def test_union_is_all_or_nothing(first, second):
     def make(spec):
         tensors, objects, meta = spec
         batch = TensorDict({key: torch.full((2,), value) for key, value in tensors.items()}, batch_size=[2])
-        return DataProto(
-            batch, {key: np.full(2, value, dtype=object) for key, value in objects.items()}, dict(meta)
-        )
+        return DataProto(batch, {key: np.full(2, value, dtype=object) for key, value in objects.items()}, dict(meta))
 
     mine, theirs = make(first), make(second)
     fits = all(a[key] == b[key] for a, b in zip(first, second, strict=True) for key in a.keys() & b.keys())
@@ -221,9 +219,7 @@ def test_concat_of_objects():
     assert join([[1]], [[2, 3]]).tolist() == [[1], [2, 3]]
     with pytest.raises(ShapeError, match=r"'o'.*\(1, 2\).*data\[1\].*\(1, 3\)"):
         join(np.zeros((1, 2)), np.zeros((1, 3)))
-    with pytest.raises(
-        MissingKeyError, match=r"non_tensor_batch\['o'\] is in data\[0\] but not in data\[1\]"
-    ):
+    with pytest.raises(MissingKeyError, match=r"non_tensor_batch\['o'\] is in data\[0\] but not in data\[1\]"):
         DataProto.concat([proto(None, {"o": [1]}), proto(None, {"p": [1]})])
 
 
@@ -280,9 +276,7 @@ def test_concat_names_meta_info_that_differs(values, words):
 
 
 def test_concat_counts_nan_and_equal_tensors_as_equal():
-    parts = [
-        proto({"a": torch.zeros(1)}, None, {"n": NAN, "t": torch.tensor([NAN]), "only": 1}) for _ in range(2)
-    ]
+    parts = [proto({"a": torch.zeros(1)}, None, {"n": NAN, "t": torch.tensor([NAN]), "only": 1}) for _ in range(2)]
     del parts[1].meta_info["only"]
     assert DataProto.concat(parts).meta_info["only"] == 1
 

@@ -159,9 +159,7 @@ def test_jagged_batches_round_trip(lengths, spare):
     parts, indices = sb.rearrange_micro_batches(batch, max([*lengths, 1]) + spare)
     for part, rows in zip(parts, indices, strict=True):
         for key in ("input_ids", "logprobs"):
-            assert all(
-                torch.equal(mine, batch[key][row]) for mine, row in zip(part[key].unbind(), rows, strict=True)
-            )
+            assert all(torch.equal(mine, batch[key][row]) for mine, row in zip(part[key].unbind(), rows, strict=True))
         if rows:
             assert part["input_ids"]._get_max_seqlen() == max(lengths[row] for row in rows)
     order = [row for rows in indices for row in rows]
@@ -261,7 +259,7 @@ def test_unbalance_by_hand():
         sb.log_seqlen_unbalance([1], [], "s")
 
 
-# ------------------------------------------------------------------------------------------------------ hooks and scopes
+# ------------------------------------------------------------------------------------------ hooks and scopes
 
 
 class Hear(hooks.Listener):
@@ -314,9 +312,12 @@ def test_leaving_the_loop_early_leaves_the_scope_without_an_error():
 
 
 def test_an_exception_in_the_body_passes_and_the_scope_around_is_restored():
-    with hooks.phase("update") as around, pytest.raises(ZeroDivisionError):
+    def body():
         for _ in sb.micro_batches(padded([4, 4]), 4):
             raise ZeroDivisionError
+
+    with hooks.phase("update") as around, pytest.raises(ZeroDivisionError):
+        body()
     assert around.scope not in hooks.current_scope().ancestors()
 
 

@@ -72,9 +72,7 @@ def test_any_view_comes_back_equal(tensor):
 
 
 def test_a_view_is_as_small_as_what_it_shows():
-    data = DataProto.from_dict(
-        {"a": torch.zeros(1_000_000)}, {"o": np.zeros(1_000_000)}, {"m": torch.zeros(10**6)[:2]}
-    )
+    data = DataProto.from_dict({"a": torch.zeros(1_000_000)}, {"o": np.zeros(1_000_000)}, {"m": torch.zeros(10**6)[:2]})
     few = data[:10]
     assert len(pickle.dumps(few)) < 3000
     joined = DataProto.from_dict({"j": jagged([400, 600] * 500)})[:2]
@@ -105,9 +103,7 @@ def test_jagged_with_holes_turned_and_without_rows():
         min_seqlen=1,
         max_seqlen=3,
     )
-    turned = torch.nested.nested_tensor_from_jagged(torch.randn(5, 2), torch.tensor([0, 2, 5])).transpose(
-        1, 2
-    )
+    turned = torch.nested.nested_tensor_from_jagged(torch.randn(5, 2), torch.tensor([0, 2, 5])).transpose(1, 2)
     strided = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
     for column in (holes, turned, strided, jagged([])):
         assert same(deserialize_single_tensor(serialize_single_tensor(column)), column)
@@ -222,9 +218,7 @@ def test_a_pickle_needs_no_setting_on_the_other_side(tmp_path):
         "import pickle, sys; d = pickle.load(open(sys.argv[1], 'rb'))\n"
         "print(d.batch['j']._max_seqlen, d.non_tensor_batch['u'])"
     )
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True
-    )
+    found = subprocess.run([sys.executable, "-W", "ignore", "-c", code, str(path)], capture_output=True, text=True)
     assert found.stdout == "3 ['x' 'y']\n", found.stderr
 
 
@@ -298,10 +292,7 @@ def test_any_batch_survives_the_disk(tmp_path_factory, data):
 @given(protos(min_rows=1), st.data())
 def test_cutting_and_joining_undo_each_other(data, draw):
     rows = len(data)
-    assert (
-        DataProto.concat(data.chunk(draw.draw(st.sampled_from([n for n in range(1, 6) if rows % n == 0]))))
-        == data
-    )
+    assert DataProto.concat(data.chunk(draw.draw(st.sampled_from([n for n in range(1, 6) if rows % n == 0])))) == data
     assert DataProto.concat(data.split(draw.draw(st.integers(1, 6)))) == data
     times = draw.draw(st.integers(1, 3))
     assert data.repeat(times)[list(range(0, rows * times, times))] == data

@@ -85,9 +85,7 @@ def test_many_chunks(monkeypatch, dtype):
 def test_a_shifted_view_is_not_copied(monkeypatch):
     seen = []
     real = torch.logsumexp
-    monkeypatch.setattr(
-        torch, "logsumexp", lambda rows, *a, **k: seen.append(rows.data_ptr()) or real(rows, *a, **k)
-    )
+    monkeypatch.setattr(torch, "logsumexp", lambda rows, *a, **k: seen.append(rows.data_ptr()) or real(rows, *a, **k))
     logits, labels = made(3, 5, 8)
     logprobs_from_logits(logits[:, :-1], labels[:, 1:])
     first, last = logits.data_ptr(), logits.data_ptr() + logits.nbytes

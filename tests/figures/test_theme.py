@@ -44,9 +44,7 @@ def test_every_trace_colour_shows_on_both_backgrounds(colour: str, background: s
     assert (light + 0.05) / (dark + 0.05) >= 3
 
 
-@pytest.mark.parametrize(
-    "seen", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["all", "deuteranopia", "protanopia"]
-)
+@pytest.mark.parametrize("seen", [np.eye(3), DEUTERANOPIA, PROTANOPIA], ids=["all", "deuteranopia", "protanopia"])
 def test_the_first_colours_stay_apart_for_everybody(seen: np.ndarray) -> None:
     for one, other in itertools.combinations(theme.PALETTE[:4], 2):
         assert np.linalg.norm(lab(seen @ linear(one)) - lab(seen @ linear(other))) > 10, (one, other)

@@ -70,9 +70,7 @@ def test_lengths_of_a_mask_on_the_device_travel_without_a_wait():
 
     items = []
     mask = (torch.arange(8) < torch.tensor([[3], [8], [0]])).long().cuda()
-    batch = TensorDict(
-        {"attention_mask": mask, "input_ids": torch.zeros(3, 8, device="cuda")}, batch_size=[3]
-    )
+    batch = TensorDict({"attention_mask": mask, "input_ids": torch.zeros(3, 8, device="cuda")}, batch_size=[3])
     torch.zeros(1).pin_memory()
     with hooks.subscribe(Collect(), "data_proto.*"), _no_sync():
         from_dict(batch)

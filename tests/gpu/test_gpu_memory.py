@@ -156,9 +156,7 @@ def test_the_users_reset_inside_a_scope_loses_no_peak():
 
 
 def test_close_puts_back_exactly_what_was_there():
-    names = [
-        name for name in dir(torch._C) if "emoryStats" in name or "PeakStats" in name or "DeviceStats" in name
-    ]
+    names = [name for name in dir(torch._C) if "emoryStats" in name or "PeakStats" in name or "DeviceStats" in name]
     before = {name: getattr(torch._C, name) for name in names}
     with recording(), scope("phase", "one"):
         assert torch._C._cuda_memoryStats is not before["_cuda_memoryStats"]
@@ -187,9 +185,7 @@ def test_device_time_is_measured_without_waiting(monkeypatch):
         torch.cuda.synchronize()
         heard.items.clear()
         monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: pytest.fail("probe waits for nothing"))
-        monkeypatch.setattr(
-            torch.cuda.Event, "synchronize", lambda *_: pytest.fail("probe waits for nothing")
-        )
+        monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda *_: pytest.fail("probe waits for nothing"))
         with scope("phase", "sleep"):
             torch.cuda._sleep(cycles)
         item = heard.items[0]

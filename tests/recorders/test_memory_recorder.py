@@ -683,9 +683,7 @@ def test_metrics_by_role_and_phase():
         leave(peak_allocated_bytes=None, peak_kind=None, role="critic"),
         Memory(edge="enter", role="critic", allocated_bytes=9 * GIB),
         Memory(edge="sample", device_used_bytes=10 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB),
-        Memory(
-            edge="sample", device_used_bytes=12 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB // 2
-        ),
+        Memory(edge="sample", device_used_bytes=12 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB // 2),
         Padding(
             batch_id=0,
             source="",
@@ -712,9 +710,7 @@ def test_metrics_by_role_and_phase():
     }
 
 
-_texts = st.one_of(
-    st.text(max_size=8), st.sampled_from(["phase", "headroom_gib", "..", "a/b", "peak_rss_gib_max"])
-)
+_texts = st.one_of(st.text(max_size=8), st.sampled_from(["phase", "headroom_gib", "..", "a/b", "peak_rss_gib_max"]))
 
 
 @given(st.lists(st.tuples(_texts, _texts), max_size=5))
@@ -731,8 +727,7 @@ def test_keys_are_declared_and_no_key_is_a_path_prefix_of_another(names):
         assert not any(other.startswith(f"{key}/") for other in keys)
         parts = tuple(key.split("/"))
         assert any(
-            len(shape) == len(parts)
-            and all(a == b or a.startswith("{") for a, b in zip(shape, parts, strict=True))
+            len(shape) == len(parts) and all(a == b or a.startswith("{") for a, b in zip(shape, parts, strict=True))
             for shape in shapes
         )
         assert all(part and set(part) <= set(_ALLOWED) for part in parts)

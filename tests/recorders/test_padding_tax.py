@@ -61,9 +61,7 @@ def batch_of(lengths, width, **extra):
 
 def proto(batch):
     """What a DataProto of any framework has."""
-    return SimpleNamespace(
-        batch=batch, non_tensor_batch={"uid": np.array(["a"] * len(batch), object)}, meta_info={}
-    )
+    return SimpleNamespace(batch=batch, non_tensor_batch={"uid": np.array(["a"] * len(batch), object)}, meta_info={})
 
 
 @hooks.observed("data_proto.from_dict")
@@ -281,9 +279,7 @@ def test_metrics_look_at_micro_batches_where_there_are_any(collect):
         f"{PREFIX}imposed_width/padding_tokens": 7.0,
     }
     declared = {
-        key.replace("{cause}", cause)
-        for key in PaddingTaxRecorder.keys
-        for cause in ("longest_row", "imposed_width")
+        key.replace("{cause}", cause) for key in PaddingTaxRecorder.keys for cause in ("longest_row", "imposed_width")
     }
     assert set(metrics) <= declared
     alone = {key: one.aggregate() for key, one in collect.recorder.metrics(formed).items()}

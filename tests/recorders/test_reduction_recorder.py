@@ -61,9 +61,7 @@ def test_what_went_in_and_what_came_out(collect):
     metrics["tensors"][0].fill_(100.0)
     rows = collect.rows()
     assert list(rows) == list(reduced)
-    seen = {
-        key: (r.reducer, r.chosen_by, r.count, r.smallest, r.largest, r.nan_count) for key, r in rows.items()
-    }
+    seen = {key: (r.reducer, r.chosen_by, r.count, r.smallest, r.largest, r.nan_count) for key, r in rows.items()}
     assert seen == {
         "loss": ("mean", "name", 3, 1.0, 6.0, 0),
         "max_reward": ("max", "name", 2, 3.0, 7.0, 0),
@@ -114,10 +112,7 @@ def test_a_call_that_raised_gives_no_row(collect):
 
 def test_metrics(collect):
     reduce_metrics({"loss": [NAN, NAN, 1.0], "kl": [1.0]})
-    found = {
-        key: metric.aggregate()
-        for key, metric in collect.recorder.metrics(list(collect.rows().values())).items()
-    }
+    found = {key: metric.aggregate() for key, metric in collect.recorder.metrics(list(collect.rows().values())).items()}
     assert found == {f"{PREFIX}keys": 2.0, f"{PREFIX}nan_values": 2.0}
     assert set(found) == set(ReductionRecorder.keys)
     assert collect.recorder.metrics([]) == {}

@@ -138,9 +138,7 @@ def test_workload_imbalance_and_empty_batches(collect):
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=20), st.integers(1, 6), st.integers(1, 60))
 def test_nothing_is_lost(lengths, count, cap):
     parts = [list(range(start, len(lengths), count)) for start in range(count)]
-    rows = micro_batch_rows(
-        lengths, parts, batch_id=1, workload=None, cap_tokens=cap, width_tokens=None, source="x"
-    )
+    rows = micro_batch_rows(lengths, parts, batch_id=1, workload=None, cap_tokens=cap, width_tokens=None, source="x")
     assert sum(row.tokens for row in rows) == sum(lengths)
     assert sorted(index for row in rows for index in row.indices) == list(range(len(lengths)))
     assert sum(row.over_cap for row in rows) == sum(row.tokens > cap for row in rows)

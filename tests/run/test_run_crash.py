@@ -17,20 +17,22 @@ from probe.run.lines import encode
 from probe.run.parts import roll_over
 from probe.run.reader import Run
 
-#: Writes rows without end and tells on stdout which it has put and when; "stall" is the longest time for which the
-#: machine didn't let it run, which is not the writer's doing.
+#: Writes rows without end and tells on stdout which it has put and when; "stall" is the longest time for
+#: which the machine didn't let it run, which is not the writer's doing.
 CHILD = """
 import sys, time
 from probe.hooks import current_scope
 from probe.records import Memory, Process, Scalar
 from probe.run.writer import RunWriter
-writer = RunWriter(sys.argv[1], rank=0, process=Process(wall_ns=1, pid=int(sys.argv[3])), roll_over_bytes=int(sys.argv[2]))
+process = Process(wall_ns=1, pid=int(sys.argv[3]))
+writer = RunWriter(sys.argv[1], rank=0, process=process, roll_over_bytes=int(sys.argv[2]))
 value, stall, before = 0, 0, time.monotonic_ns()
 while True:
     now = time.monotonic_ns()
     stall, before = max(stall, now - before), now
     for _ in range(20):
-        writer.put([Scalar(key="k", value=value), Memory(edge="sample", allocated_bytes=value)], current_scope(), now)
+        rows = [Scalar(key="k", value=value), Memory(edge="sample", allocated_bytes=value)]
+        writer.put(rows, current_scope(), now)
         value += 1
     print(value - 1, now, stall, flush=True)
     time.sleep(0.004)
@@ -134,9 +136,7 @@ def test_killed_while_it_rolls_over(tmp_path):
     """The roll-over itself is caught in the act: killed as soon as the aside file of a part is seen."""
     for attempt in range(3):
         directory = create_run("p", str(attempt), root=tmp_path)
-        child = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(directory), "60000", "0"], stdout=subprocess.DEVNULL
-        )
+        child = subprocess.Popen([sys.executable, "-c", CHILD, str(directory), "60000", "0"], stdout=subprocess.DEVNULL)
         end = time.monotonic() + 20
         while not list((directory / PARTS_NAME).iterdir()):
             assert time.monotonic() < end

@@ -59,9 +59,7 @@ def test_without_an_experiment_each_run_is_new(tmp_path):
     assert all(path.parent == tmp_path / "p" for path in made)
 
 
-@pytest.mark.parametrize(
-    "name", ["a/../../b", "..", ".", "/etc", "a\\b", "x" * 500, "\0", "-rf", "日本", "con:1"]
-)
+@pytest.mark.parametrize("name", ["a/../../b", "..", ".", "/etc", "a\\b", "x" * 500, "\0", "-rf", "日本", "con:1"])
 def test_a_name_stays_inside_and_is_kept(tmp_path, name):
     root = tmp_path / "runs"
     directory = create_run(name, name, root=root)

@@ -48,7 +48,7 @@ def values(rows):
     return [row.value for row in rows if isinstance(row, Scalar)]
 
 
-# ------------------------------------------------------------------------------------------- what can't be opened
+# --------------------------------------------------------------------------------------- what can't be opened
 
 
 def test_nothing_there_says_what_to_check(tmp_path):
@@ -114,7 +114,7 @@ def test_a_damaged_part_is_a_run_error(directory):
         assert run.scalars is None
 
 
-# ------------------------------------------------------------------------------------------------ ranks and order
+# -------------------------------------------------------------------------------------------- ranks and order
 
 
 def test_ranks_and_missing_ranks(directory):
@@ -148,7 +148,7 @@ def test_an_empty_run_has_empty_tables(directory):
             assert run.sql(f"select * from {name}").empty
 
 
-# ------------------------------------------------------------------------------------------------------------ SQL
+# -------------------------------------------------------------------------------------------------------- SQL
 
 
 def test_sql_over_lines_and_parts_with_parameters(directory):
@@ -200,9 +200,7 @@ def test_many_threads_may_query_at_once(directory):
     found = []
     with Run(directory) as run:
         threads = [
-            threading.Thread(
-                target=lambda: found.append(run.sql("select sum(value) as s from scalars")["s"][0])
-            )
+            threading.Thread(target=lambda: found.append(run.sql("select sum(value) as s from scalars")["s"][0]))
             for _ in range(8)
         ]
         for thread in threads:
@@ -212,7 +210,7 @@ def test_many_threads_may_query_at_once(directory):
     assert found == [sum(range(500))] * 8
 
 
-# ---------------------------------------------------------------------------------------------- snapshot, refresh
+# ------------------------------------------------------------------------------------------ snapshot, refresh
 
 
 def test_tables_show_one_moment_until_refresh(directory, writer, put):
@@ -255,7 +253,7 @@ def test_a_closed_run_says_so(directory):
 
 def test_unknown_table_lists_the_choices(directory):
     with Run(directory) as run:
-        with pytest.raises(UnknownNameError, match="table: got 'memry'.*micro_batches"):
+        with pytest.raises(UnknownNameError, match=r"table: got 'memry'.*micro_batches"):
             run.table("memry")
         with pytest.raises(UnknownNameError):
             run.tail("memry")
@@ -276,7 +274,7 @@ def test_reprs_are_short_and_escaped(tmp_path):
     assert "<td>scalars</td><td>1</td>" in html
 
 
-# --------------------------------------------------------------------------------------------- following the run
+# ------------------------------------------------------------------------------------------ following the run
 
 
 def test_new_rows_gives_each_row_once_through_every_form(directory):
@@ -338,21 +336,20 @@ def test_tail_across_many_roll_overs_of_many_ranks(directory, writer, put):
             thread.join()
         done.set()
 
-    threads.append(threading.Thread(target=wait))
+    waiting = threading.Thread(target=wait)
     found: dict[int, list[float]] = {0: [], 1: [], 2: []}
     processes = []
     with Run(directory) as run:
         rows = run.tail(poll_s=0.002, stop=done)
-        for thread in threads[:3]:
+        for thread in [*threads, waiting]:
             thread.start()
-        threads[3].start()
         for row in rows:
             if isinstance(row, Scalar):
                 found[row.rank].append(row.value)
             else:
                 processes.append(row)
-        threads[3].join()
-        assert found == dict.fromkeys(range(3), [float(value) for value in range(600)])
+        waiting.join()
+        assert found == {rank: [float(value) for value in range(600)] for rank in range(3)}
         assert sorted(row.rank for row in processes) == [0, 1, 2]
         assert len(run.scalars) == 1800
     assert len(list((directory / "parts").glob("scalars-*"))) > 6
@@ -380,7 +377,7 @@ def test_tail_of_some_tables_from_now_on(directory, writer, put):
         assert [type(row) for row in run.tail(["memory"], stop=lambda: True)] == [Memory]
 
 
-# ------------------------------------------------------------------------------------------------------- elsewhere
+# -------------------------------------------------------------------------------------------------- elsewhere
 
 
 def test_a_run_on_another_file_system(directory):

@@ -157,16 +157,15 @@ def test_nan_and_missing_differ_in_a_frame(directory, writer, put):
 
 def test_dtypes_follow_the_row_types_also_without_rows(directory):
     expected = {
-        ("time_ns", "int64"), ("step", "Int64"), ("role", "object"), ("lengths", "object"), ("over_cap", "bool"),
+        ("time_ns", "int64"), ("step", "Int64"), ("role", "object"), ("lengths", "object"),
+        ("over_cap", "bool"),
         ("utilisation_ratio", "Float64"), ("wall_ns", "Int64"),
     }  # fmt: skip
     with Run(directory) as run:
         for table in TABLES:
             frame = run.table(table)
             assert len(frame) == 0
-            assert list(frame.columns[: len(TABLES[table].__struct_fields__)]) == list(
-                TABLES[table].__struct_fields__
-            )
+            assert list(frame.columns[: len(TABLES[table].__struct_fields__)]) == list(TABLES[table].__struct_fields__)
         assert expected <= {(name, str(dtype)) for name, dtype in run.micro_batches.dtypes.items()}
         assert len(run.sql("select * from processes")) == 0
 
@@ -193,7 +192,8 @@ def test_what_is_not_a_row_is_told_from_an_unknown_table():
 @pytest.mark.parametrize(
     "line",
     [b"\n", b"{\n", b'{"table":"memory"}\n', b'{"table":"scalars","key":"\xff","value":1}\n', b"null\n",
-     b'{"table":"scalars","key":"k","value":null}\n', b'{"table":"calls","point":"p","duration_ns":99999999999999999999}\n',
+     b'{"table":"scalars","key":"k","value":null}\n',
+     b'{"table":"calls","point":"p","duration_ns":99999999999999999999}\n',
      b'{"table":"scalars","key":"k","value":1} {"table":"scalars","key":"k","value":1}\n'],
 )  # fmt: skip
 def test_bad_lines_are_counted_and_skipped(directory, line):

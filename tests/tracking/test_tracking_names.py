@@ -33,6 +33,16 @@ def test_mlflow_takes_what_the_rule_gives(name):
     assert mlflow_name(mapped) == mapped
 
 
+def test_a_name_never_leads_out_of_the_directory():
+    assert [mlflow_name(name) for name in ("..2", "../a", "./a", ".a", "a/..")] == [
+        "__2",
+        "__/a",
+        "_/a",
+        ".a",
+        "a/__",
+    ]
+
+
 def test_legal_names_stay():
     for name in ("probe/memory/actor/peak_allocated_gib_max", "a.b-c d:e", "奖励/均值"):
         assert mlflow_name(name) == name

@@ -180,6 +180,19 @@ def test_a_device_that_fails_costs_only_its_values():
     assert "captured" in bad["a"]
 
 
+def test_a_value_inside_of_vmap_costs_only_itself():
+    found = []
+
+    def f(x):
+        found.append(Snapshot({"x": x, "y": 1.0}, no_device).floats())
+        return x
+
+    torch.vmap(f)(torch.zeros(2))
+    ((good, bad),) = found
+    assert good == {"y": 1.0}
+    assert "vmap" in bad["x"]
+
+
 def test_a_distributed_tensor_is_never_read():
     class Distributed(torch.Tensor):
         placements = ()

@@ -74,9 +74,7 @@ def test_a_users_own_backend_by_dotted_path(path, tmp_path):
 def test_a_failing_neighbour_is_reported_once_and_harms_nobody(tmp_path, caplog):
     incidents = []
     bad, good = f"{HERE}:Bad", f"{HERE}:Good"
-    with Tracking(
-        "p", "e", [bad, good, "file"], directory=tmp_path, on_incident=incidents.append
-    ) as tracking:
+    with Tracking("p", "e", [bad, good, "file"], directory=tmp_path, on_incident=incidents.append) as tracking:
         for step in range(10):
             tracking.log({"x": step}, step)
     assert len(tracking.logger[good].calls) == 10
@@ -108,9 +106,7 @@ def test_the_old_alias_is_deprecated():
         (f"{HERE}:Broken", "no route", True),
     ],
 )
-def test_a_backend_that_cannot_be_used_is_a_loud_error_that_closes_the_others(
-    path, why, opened_first, tmp_path
-):
+def test_a_backend_that_cannot_be_used_is_a_loud_error_that_closes_the_others(path, why, opened_first, tmp_path):
     closed = []
 
     class Watched:
@@ -239,9 +235,7 @@ def test_a_config_that_cannot_be_read_costs_only_itself(tmp_path):
 
     incidents = []
     path = f"{HERE}:Good"
-    with Tracking(
-        "p", "e", path, {"a": Angry()}, directory=tmp_path, on_incident=incidents.append
-    ) as tracking:
+    with Tracking("p", "e", path, {"a": Angry()}, directory=tmp_path, on_incident=incidents.append) as tracking:
         tracking.log({"x": 1}, 1)
     assert tracking.logger[path].calls == [(1, {"x": 1.0})]
     assert "config" in incidents[0].message

@@ -1,0 +1,66 @@
+"""One rank of the fidelity test: ``python demo_ranks.py RANK RANKS DIRECTORY``. Trains without and with a session, and
+saves what came out to ``DIRECTORY/rank-N.pt``."""
+
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from probe.demo.data import read_problems
+from probe.demo.settings import Settings
+from probe.demo.trainer import Trainer
+from probe.session import Session, start
+
+SETTINGS = Settings(
+    steps=2,
+    warmup_steps=3,
+    problems=60,
+    prompts_per_rank=6,
+    group_size=4,
+    mini_batch_per_rank=12,
+    max_tokens=80,
+)
+
+
+def trained(directory: Path, session: Session | None) -> dict[str, Any]:
+    """The weights and the metrics of all steps."""
+    trainer = Trainer(SETTINGS, read_problems(directory / "problems.parquet", "train"), session)
+    history = list(trainer.train())
+    return {
+        "weights": trainer.actor.policy.state_dict(),
+        "history": history,
+    }
+
+
+def updated(rank: int, ranks: int, directory: Path) -> dict[str, torch.Tensor]:
+    """The weights after one update, to which each rank has given rows of its own: the more, the higher its rank."""
+    alone = Trainer(SETTINGS, read_problems(directory / "problems.parquet", "train"))
+    data = alone.solved(alone.problems[:12])
+    data.batch["old_log_probs"] = alone.actor.log_prob(data).detach()
+    data.batch["advantages"] = (
+        torch.linspace(-1, 2, 12)[:, None].expand_as(data.batch["response_mask"]).clone()
+    )
+    cuts = [0, 3, 12] if ranks == 2 else [0, 12]
+    alone.actor.update(data[cuts[rank] : cuts[rank + 1]])
+    return alone.actor.policy.state_dict()
+
+
+def main(rank: int, ranks: int, directory: Path) -> None:
+    """Everything that one rank does."""
+    torch.set_num_threads(1)
+    store = dist.FileStore(str(directory / "meeting"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=100))
+    found: dict[str, Any] = {"plain": trained(directory, None), "updated": updated(rank, ranks, directory)}
+    with start("fidelity", run_dir=directory / "run", track=["file"]) as session:
+        found["observed"] = trained(directory, session)
+    torch.save(found, directory / f"rank-{rank}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,29 @@
+"""The demo learns: real training, seen from the rewards of its samples."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from probe.demo.data import read_problems, write_problems
+from probe.demo.settings import Settings
+from probe.demo.trainer import Trainer
+
+
+@pytest.mark.slow
+def test_the_reward_rises(tmp_path: Path) -> None:
+    settings = replace(Settings(), steps=60)
+    path = write_problems(tmp_path / "problems.parquet", rows=settings.problems, seed=settings.seed)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        steps = dict(Trainer(settings, read_problems(path, "train")).train())
+    finally:
+        torch.set_num_threads(before)
+    rewards = [steps[step]["reward/mean"] for step in range(settings.steps)]
+    first, last = sum(rewards[:12]) / 12, sum(rewards[-12:]) / 12
+    assert last - first > 0.08, (first, last)  # seeds 0 to 4 rise by 0.13 to 0.18
+    assert max(steps[step]["actor/clipped_ratio"] for step in range(settings.steps)) > 0

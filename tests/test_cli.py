@@ -1,0 +1,149 @@
+"""The command line: what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from probe.cli import COMMANDS, main
+from probe.cli.demo import commands
+
+QUICK = ["demo", "--steps", "2", "--ranks", "1", "--track", "file"]
+
+
+def probe(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "probe", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "COLUMNS": "100", **variables},
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["no-such-command"],
+        ["demo", "--steps", "0"],
+        ["demo", "--steps", "many"],
+        ["demo", "--ranks", "0"],
+        ["demo", "--seed", "-1"],
+        ["demo", "--track", "console,carrier-pigeon"],
+        ["demo", "--no-such-option"],
+    ],
+)
+def test_misuse_ends_with_2_and_says_what_was_expected(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "usage: probe" in said
+    assert arguments == [] or arguments[-1].split(",")[-1] in said
+
+
+@pytest.mark.parametrize("arguments", [["--help"], *([command, "--help"] for command in COMMANDS)])
+def test_help_ends_with_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+    assert "usage: probe" in capsys.readouterr().out
+
+
+def test_help_brings_nothing_heavy() -> None:
+    code = (
+        "import sys, contextlib, io, probe.cli\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    probe.cli.main(['demo', '--help'])\n"
+        "print(sorted({'torch', 'pandas', 'plotly', 'mlflow'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_directory_that_holds_a_run_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.json").write_text("{}")
+    assert main([*QUICK, "--run-dir", str(tmp_path)]) == 1
+    assert f"there is a run in {str(tmp_path)!r} already" in capsys.readouterr().err
+    monkeypatch.setenv("PROBE_RUN_DIR", str(tmp_path))
+    assert main(QUICK) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.multiprocess
+def test_the_demo_ends_with_a_report_and_where_to_look(tmp_path: Path) -> None:
+    directory = tmp_path / "my run"
+    done = probe(*QUICK, "--run-dir", str(directory))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert f"run         {directory}" in lines
+    assert f"report      {directory / 'report.html'}" in lines
+    assert f"metrics     {directory / 'metrics.jsonl'}" in lines
+    assert "What probe found" in done.stdout
+    assert "reward 0." in done.stdout
+    assert "<html" in (directory / "report.html").read_text(encoding="utf-8")
+    assert (directory / "problems.parquet").exists()
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.multiprocess
+def test_the_console_takes_the_place_of_the_bar(tmp_path: Path) -> None:
+    done = probe(
+        "demo", "--steps", "1", "--ranks", "1", "--track", "console", "--run-dir", str(tmp_path / "run")
+    )
+    assert done.returncode == 0, done.stderr
+    assert "reward/mean" in done.stdout
+    assert "warm-up" not in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_every_backend_has_the_metrics_and_its_command(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    done = probe("demo", "--steps", "2", "--run-dir", str(directory))
+    assert done.returncode == 0, done.stderr
+    assert f"TensorBoard tensorboard --logdir {directory / 'tensorboard'}" in done.stdout.splitlines()
+    assert (
+        f"MLflow      mlflow ui --backend-store-uri sqlite:///{directory / 'mlflow.db'}"
+        in done.stdout.splitlines()
+    )
+    assert list((directory / "tensorboard").glob("events.out.tfevents.*"))
+    assert (directory / "mlflow.db").stat().st_size > 0
+    assert '"reward/mean"' in (directory / "metrics.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_failure_ends_with_1_and_one_line(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a directory")
+    done = probe(*QUICK, "--run-dir", str(blocked / "run"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("probe demo: run directory")
+    assert "Traceback" not in done.stderr
+
+
+def test_commands_can_be_pasted() -> None:
+    where = {
+        "tensorboard": "/runs/my demo/tb",
+        "mlflow": "sqlite:////runs/my demo/mlflow.db",
+        "file": "/m.jsonl",
+    }
+    assert commands(where) == {
+        "TensorBoard": "tensorboard --logdir '/runs/my demo/tb'",
+        "MLflow": "mlflow ui --backend-store-uri 'sqlite:////runs/my demo/mlflow.db'",
+        "metrics": "/m.jsonl",
+    }
+    assert commands({"mlflow": "http://tracker:5000/#/experiments/1/runs/a"}) == {
+        "MLflow": "http://tracker:5000/#/experiments/1/runs/a"
+    }
+    assert commands({"console": "standard output"}) == {}
