@@ -24,7 +24,8 @@ with probe.subscribe(Print(), "data_proto.*"):
 ```
 
 An event carries `args`, `kwargs` and `result` of the call (`event.argument("name")` finds one), or the `values`
-of a moment or scope, besides `scope`, `begin_ns`, `end_ns` and `error`. It is emptied once the listeners have returned. A listener that
+of a moment or scope, besides `scope`, `begin_ns`, `end_ns` and `error`.
+It is emptied once the listeners have returned. A listener that
 raises never reaches the caller; after three failures it is switched off.
 
 `python docs/make_hooks.py` writes this page; a test compares it with the code.

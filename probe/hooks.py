@@ -545,7 +545,7 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
             return cast("Callable[P, R]", type(function)(self(function.__func__)))
         if not callable(function) or inspect.isclass(function):
             raise InputTypeError(f"watch: got {function!r}, expected a function, method or coroutine function")
-        name: str = self.name or getattr(function, "__name__", type(function).__name__)
+        name = cast(str, self.name or getattr(function, "__name__", type(function).__name__))
         make = functools.partial(self._scope, name)
         return functools.wraps(function)(cast("Callable[P, R]", _wrapper(function, make)))
 

@@ -51,9 +51,13 @@ KEYS: Final = ("probe/cost/hooks_ms", "probe/cost/writer_cpu_ms", "probe/cost/ov
 #: Rows of one step that are kept for its metrics; beyond it the step's metrics are left out and an incident says so.
 ROWS_PER_STEP: Final = 200_000
 
+#: How long the end of a session waits for the metrics of its last step, seconds.
+CLOSE_S: Final = 10.0
+
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
 
 _current: Session | None = None
+_closing: Session | None = None  # its backends are being finished, and may still have something to tell
 _lock = threading.Lock()
 
 
@@ -167,21 +171,23 @@ class Session:
         Args:
             exit_code: 0 for success; it gives a tracked run its status.
         """
-        global _current
+        global _current, _closing
         with _lock:
             if self.closed:
                 return
             self.closed = True
             if _current is self:
-                _current = None
+                _current, _closing = None, self
         atexit.unregister(self.close)
         for subscription in self._subscriptions:
             subscription.close()
         for recorder in self._recorders:
             self._isolated("close", recorder.close)
-        self._writer.close()
         if self.tracking is not None:
+            self._writer.flush(CLOSE_S)  # the last step's metrics are logged from the writer's thread
             self.tracking.finish(exit_code)
+        _closing = None
+        self._writer.close()
 
     def __enter__(self) -> Session:
         return self
@@ -343,7 +349,14 @@ def _tracking(
     if track is None or isinstance(track, Tracking):
         return track
     names = [name.strip() for name in track.split(",")] if isinstance(track, str) else list(track)
-    return Tracking(project, directory.name, names, config, directory=directory) if names else None
+    return Tracking(project, directory.name, names, config, directory=directory, on_incident=_told) if names else None
+
+
+def _told(incident: Incident) -> None:
+    """A backend is in trouble: a row of the run, beside the log line that Tracking writes."""
+    open_now = _current or _closing
+    if open_now is not None:
+        open_now._put(incident, current_scope(), time.monotonic_ns())
 
 
 def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:

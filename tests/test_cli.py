@@ -64,9 +64,7 @@ def test_help_brings_nothing_heavy() -> None:
         "    probe.cli.main(['demo', '--help'])\n"
         "print(sorted({'torch', 'pandas', 'plotly', 'mlflow'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -99,9 +97,7 @@ def test_the_demo_ends_with_a_report_and_where_to_look(tmp_path: Path) -> None:
 
 @pytest.mark.multiprocess
 def test_the_console_takes_the_place_of_the_bar(tmp_path: Path) -> None:
-    done = probe(
-        "demo", "--steps", "1", "--ranks", "1", "--track", "console", "--run-dir", str(tmp_path / "run")
-    )
+    done = probe("demo", "--steps", "1", "--ranks", "1", "--track", "console", "--run-dir", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     assert "reward/mean" in done.stdout
     assert "warm-up" not in done.stdout
@@ -114,10 +110,7 @@ def test_every_backend_has_the_metrics_and_its_command(tmp_path: Path) -> None:
     done = probe("demo", "--steps", "2", "--run-dir", str(directory))
     assert done.returncode == 0, done.stderr
     assert f"TensorBoard tensorboard --logdir {directory / 'tensorboard'}" in done.stdout.splitlines()
-    assert (
-        f"MLflow      mlflow ui --backend-store-uri sqlite:///{directory / 'mlflow.db'}"
-        in done.stdout.splitlines()
-    )
+    assert f"MLflow      mlflow ui --backend-store-uri sqlite:///{directory / 'mlflow.db'}" in done.stdout.splitlines()
     assert list((directory / "tensorboard").glob("events.out.tfevents.*"))
     assert (directory / "mlflow.db").stat().st_size > 0
     assert '"reward/mean"' in (directory / "metrics.jsonl").read_text(encoding="utf-8")

@@ -102,7 +102,8 @@ def test_padding_causes_sum_to_rectangle_minus_valid(directory):
     with Run(directory) as run:
         wrong = run.sql(
             "select batch_id, field, sum(tokens) as padded, "
-            "any_value(rectangle_tokens) - any_value(valid_tokens) as gap from padding group by batch_id, field having padded <> gap"
+            "any_value(rectangle_tokens) - any_value(valid_tokens) as gap "
+            "from padding group by batch_id, field having padded <> gap"
         )
         assert wrong.empty
         assert len(run.padding)
@@ -259,3 +260,32 @@ def test_an_incident_row_needs_no_listener(directory):
         session._put(Incident(kind="test", where="here", message="<b>"), hooks.current_scope(), 1)
     with Run(directory) as run:
         assert run.incidents["message"].tolist() == ["<b>"]
+
+
+class Failing:
+    """A user's backend that can't send anything."""
+
+    def __init__(self, setup):
+        self.closed_with = None
+
+    def log(self, values, step):
+        raise ConnectionError("nobody there")
+
+    def close(self, exit_code):
+        self.closed_with = exit_code
+
+
+def test_a_backend_in_trouble_is_an_incident_of_the_run(directory, monkeypatch):
+    monkeypatch.setitem(sys.modules, "failing_backend", sys.modules[__name__])
+    weights, losses = train()
+    with start("p", run_dir=directory, track=["file", "failing_backend:Failing"]) as session:
+        observed_weights, observed_losses = train(session=session)
+        session.tracking.flush(1.0)
+        monkeypatch.setattr("probe.tracking.tracking.FINISH_S", 2.0)
+    assert losses == observed_losses
+    assert all(map(torch.equal, weights, observed_weights))
+    with Run(directory) as run:
+        incidents = run.incidents
+        assert "failing_backend:Failing" in set(incidents.loc[incidents["kind"] == "backend", "where"])
+        assert "loss" in set(run.scalars["key"])
+    assert "loss" in (directory / "metrics.jsonl").read_text()

@@ -23,9 +23,7 @@ def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
     return (centred / (groups.std(1, keepdim=True) + 1e-6)).view(-1)
 
 
-def policy_loss(
-    log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float
-) -> tuple[Tensor, Tensor]:
+def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """The clipped policy loss of each token, and which tokens the clipping holds back (1.0 where it does).
 
     Args:

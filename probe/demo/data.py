@@ -44,9 +44,7 @@ def write_problems(path: Path, *, rows: int, seed: int) -> Path:
     while len(found) < rows:
         one = problem(rng)
         found.setdefault(one["prompt"], one)
-    table = [
-        {**one, "split": "test" if index % 10 == 0 else "train"} for index, one in enumerate(found.values())
-    ]
+    table = [{**one, "split": "test" if index % 10 == 0 else "train"} for index, one in enumerate(found.values())]
     pq.write_table(pa.Table.from_pylist(table), path)
     return path
 

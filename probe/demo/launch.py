@@ -54,9 +54,7 @@ def launch(
                 listen(news, locations, on_step)
             listen(news, locations, on_step)
         except ProcessException as error:
-            raise PeerError(
-                f"rank {error.error_index} of {ranks} failed, so the demo ends: {error}"
-            ) from error
+            raise PeerError(f"rank {error.error_index} of {ranks} failed, so the demo ends: {error}") from error
         finally:
             for process in job.processes:
                 process.kill()
@@ -75,14 +73,12 @@ def listen(news: Any, locations: dict[str, str], on_step: Callable[[int, Metrics
             locations.update(*what)
 
 
-def work(
-    rank: int, ranks: int, settings: Settings, problems: Path, meeting: Path, track: list[str], news: Any
-) -> None:
+def work(rank: int, ranks: int, settings: Settings, problems: Path, meeting: Path, track: list[str], news: Any) -> None:
     """What one rank does, from joining the others to leaving them."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(meeting), ranks),
+        store=dist.FileStore(str(meeting), ranks),  # type: ignore[attr-defined]  # public, but not in __all__
         rank=rank,
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE_S),

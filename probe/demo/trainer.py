@@ -94,9 +94,7 @@ class Trainer:
         prompts = DataProto.from_dict(
             {"prompts": self.prompts(problems)}, {"answer": [problem["answer"] for problem in problems]}
         ).repeat(self.settings.group_size, interleave=True)
-        responses = sample(
-            self.actor.policy, prompts.batch["prompts"], self.settings.response_width, self.sampling
-        )
+        responses = sample(self.actor.policy, prompts.batch["prompts"], self.settings.response_width, self.sampling)
         return prompts.union(self.sequences(prompts.batch["prompts"], responses))
 
     @watch(role="reward")

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import numpy as np
 
 from probe.records import SCHEMA_VERSION, TABLES, Row
 from probe.run.layout import PARTS_NAME, Segment
@@ -168,19 +167,16 @@ class Columnar:
             found, numbers = self._slow(table, lines, numbers)
         if table != "process":
             found = found.append_column(pa.field(WALL, pa.int64()), self._wall(found))
-        found = found.append_column(pa.field(LINE, pa.int64()), _array(pa.int64(), np.array(numbers, dtype=np.int64)))
+        found = found.append_column(pa.field(LINE, pa.int64()), _integers(numbers))
         return found.replace_schema_metadata(schema(table).metadata)
 
     def _wall(self, found: pyarrow.Table) -> Any:
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         if self.offset_ns is None:
             return pa.nulls(len(found), pa.int64())
-        times = [
-            np.frombuffer(chunk.buffers()[1], np.int64)[chunk.offset : chunk.offset + len(chunk)]
-            for chunk in found["time_ns"].chunks
-        ]
-        return _array(pa.int64(), np.concatenate(times) + self.offset_ns)
+        return pc.add(found["time_ns"], _integers([self.offset_ns])[0])
 
     def _slow(self, table: str, lines: list[bytes], numbers: list[int]) -> tuple[pyarrow.Table, list[int]]:
         """Row by row, for what :func:`_fast` leaves: floats that aren't finite, unreadable lines, missing
@@ -257,10 +253,13 @@ def _fits(row: Row) -> bool:
 def _from_rows(table: str, rows: list[Row]) -> pyarrow.Table:
     """By the same JSON reader, from rows that are known to be whole; the floats, which JSON can't say, by hand.
 
-    (``pyarrow.array`` would do all of it, and import pandas, which a training worker never loads.)
+    (``pyarrow.array`` would do all of it. Like ``pyarrow.scalar`` and ``pyarrow.table`` it imports pandas, which
+    a training worker never loads.)
     """
+    import pyarrow as pa
+
     if not rows:
-        return schema(table).empty_table().select([one.name for one in _stored(table)])
+        return pa.Table.from_batches([], schema=_parse_options(table).explicit_schema)
     found = _parse(table, b"\n".join(map(msgspec.json.encode, rows)))
     for one in _stored(table):
         if one.type == "double":

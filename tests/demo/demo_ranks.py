@@ -42,9 +42,7 @@ def updated(rank: int, ranks: int, directory: Path) -> dict[str, torch.Tensor]:
     alone = Trainer(SETTINGS, read_problems(directory / "problems.parquet", "train"))
     data = alone.solved(alone.problems[:12])
     data.batch["old_log_probs"] = alone.actor.log_prob(data).detach()
-    data.batch["advantages"] = (
-        torch.linspace(-1, 2, 12)[:, None].expand_as(data.batch["response_mask"]).clone()
-    )
+    data.batch["advantages"] = torch.linspace(-1, 2, 12)[:, None].expand_as(data.batch["response_mask"]).clone()
     cuts = [0, 3, 12] if ranks == 2 else [0, 12]
     alone.actor.update(data[cuts[rank] : cuts[rank + 1]])
     return alone.actor.policy.state_dict()

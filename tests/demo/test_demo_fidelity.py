@@ -42,9 +42,7 @@ def problems(tmp_path: Path) -> Problems:
     return read_problems(write_problems(tmp_path / "problems.parquet", rows=60, seed=0), "train")
 
 
-def trained(
-    problems: Problems, session: Session | None = None, **changes: Any
-) -> tuple[dict[str, Any], list[Any]]:
+def trained(problems: Problems, session: Session | None = None, **changes: Any) -> tuple[dict[str, Any], list[Any]]:
     trainer = Trainer(replace(SMALL, **changes), problems, session)
     history = list(trainer.train())
     return trainer.actor.policy.state_dict(), history

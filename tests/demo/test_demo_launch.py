@@ -17,9 +17,7 @@ from probe.errors import PeerError
 from probe.run.layout import create_run
 from probe.run.reader import Run
 
-TINY = Settings(
-    steps=2, warmup_steps=2, problems=60, prompts_per_rank=6, group_size=4, mini_batch_per_rank=12
-)
+TINY = Settings(steps=2, warmup_steps=2, problems=60, prompts_per_rank=6, group_size=4, mini_batch_per_rank=12)
 
 
 @pytest.mark.multiprocess

@@ -105,9 +105,7 @@ def test_a_packed_sequence_sees_only_itself(policy: Policy) -> None:
 def test_sampling_follows_the_model_for_every_row(policy: Policy) -> None:
     """The cache and the left padding change nothing: each token drawn is about as likely as the model says."""
     prompts, rows = [[5, 6], [7, 8, 9, 4, 3]], 4000
-    responses = sample(
-        policy, pad_left(prompts, 6).repeat_interleave(rows, 0), 2, torch.Generator().manual_seed(0)
-    )
+    responses = sample(policy, pad_left(prompts, 6).repeat_interleave(rows, 0), 2, torch.Generator().manual_seed(0))
     for prompt, drawn in zip(prompts, responses.split(rows), strict=True):
         first = alone(policy, prompt)[-1].index_fill(0, torch.tensor([PAD]), -math.inf).softmax(-1)
         counted = torch.bincount(drawn[:, 0], minlength=VOCABULARY) / rows
@@ -152,9 +150,7 @@ def test_only_the_answer_itself_gets_the_full_reward(response: str, answer: str)
 
 def test_advantages_are_within_the_group() -> None:
     rewards = torch.tensor([0.0, 0.5, 1.0, 0.2, 0.2, 0.2])
-    torch.testing.assert_close(
-        group_advantages(rewards, 3), torch.tensor([-1.0, 0, 1, 0, 0, 0]), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(group_advantages(rewards, 3), torch.tensor([-1.0, 0, 1, 0, 0, 0]), atol=1e-5, rtol=0)
 
 
 def test_clipping_holds_back_only_what_would_go_further() -> None:
