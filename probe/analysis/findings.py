@@ -13,7 +13,7 @@ import pandas as pd
 
 from probe.analysis import cost as own_cost
 from probe.analysis import incidents, memory, padding_tax, reduction, token_balance
-from probe.analysis.words import at, count, name, number, percent, place, ratio, rows, size, whole
+from probe.analysis.words import at, count, name, number, percent, place, ratio, rows, seconds, size
 from probe.analysis.words import memory as memory_of
 from probe.analysis.words import missing as unknown
 
@@ -160,16 +160,22 @@ def _uneven_ranks(run: Run) -> list[Finding]:
     frame, ranks = token_balance.imbalance(run), token_balance.stragglers(run)
     if frame.empty or ranks.empty:
         return []
-    middle, worst = float(frame["over_ranks_ratio"].median()), rows(frame.nlargest(1, "over_ranks_ratio"))[0]
-    straggler = ranks.iloc[0]
+    middle = float(frame["over_ranks_ratio"].median())
+    worst = rows(frame.nlargest(1, "over_ranks_ratio"))[0]
     text = f"The fullest rank has {ratio(middle)} the mean tokens in a usual step"
-    text += f", {ratio(worst['over_ranks_ratio'])} at worst (step {whole(worst['step'])}"
-    text += f", {worst['phase']})" if not unknown(worst["phase"]) else ")"
-    largest, rounds = int(straggler["largest_in"]), int(straggler["rounds"])
-    text += f". Rank {int(straggler['rank'])} was the straggler in {largest} of {rounds} batches." if largest else "."
+    text += f", {ratio(worst['over_ranks_ratio'])} at worst ({place({**worst, 'rank': None})})."
     severity = _grade(middle, UNEVEN)
     advice = "balance lengths over ranks before the batch is split" if severity != "fine" else "nothing to do"
-    return [Finding(severity, "token_balance", text, advice, 60 * (middle - 1))]
+    return [Finding(severity, "token_balance", text + _straggler(ranks), advice, 60 * (middle - 1))]
+
+
+def _straggler(ranks: pd.DataFrame) -> str:
+    first = rows(ranks.head(1))[0]
+    often = f"in {count(first['largest_in'])} of {count(first['rounds'])} batches"
+    # By chance each rank is the fullest in its share of the batches.
+    if first["largest_in"] >= first["rounds"] * min(0.9, 1.5 / len(ranks)):
+        return f" Rank {first['rank']} was the straggler {often}."
+    return f" No rank stands out: rank {first['rank']} leads, fullest {often}." if first["largest_in"] else ""
 
 
 def _uneven_micro_batches(run: Run) -> list[Finding]:
@@ -177,16 +183,15 @@ def _uneven_micro_batches(run: Run) -> list[Finding]:
     if frame.empty:
         return []
     middle = float(frame["over_micro_batches_ratio"].median())
-    lockstep = float(frame["lockstep_ratio"].median())
+    # What waiting after each micro-batch costs on top of waiting once at the end.
+    wait = float((frame["lockstep_ratio"] / frame["over_ranks_ratio"]).median())
     text = f"Within a rank the largest micro-batch has {ratio(middle)} the mean tokens in a usual step"
-    if lockstep > UNEVEN[0]:
-        text += f"; ranks that wait for each other after each one take {ratio(lockstep)} the time"
-        text += " of an even split"
-    grade = _grade(max(lockstep, middle / 1.5), UNEVEN)
-    advice = (
-        "let all ranks cut together (dp_group) and order micro-batches by size" if grade != "fine" else "nothing to do"
-    )
-    return [Finding(grade, "token_balance", text + ".", advice, 50 * (lockstep - 1))]
+    if wait >= 1.02:
+        text += f"; where ranks wait for each other after each one, that costs {percent(wait - 1)} more time"
+    grade = _grade(max(wait, middle / 1.5), UNEVEN)
+    advice = "let all ranks cut together (dp_group) and order micro-batches by size"
+    advice = advice if grade != "fine" else "nothing to do"
+    return [Finding(grade, "token_balance", text + ".", advice, 50 * (max(wait, middle / 1.5) - 1))]
 
 
 def tax(run: Run) -> list[Finding]:
@@ -244,8 +249,8 @@ def cost(run: Run) -> list[Finding]:
         return []
     mean, worst = float(frame["overhead_ratio"].mean()), float(frame["overhead_ratio_largest"].max())
     text = f"probe took {percent(mean)} of a step on the training thread ({percent(worst)} at worst)"
-    hooks, writer = number(frame["hooks_ms"].mean()), number(frame["writer_cpu_ms"].mean())
-    text += f", {hooks} ms; its writer thread {writer} ms."
+    hooks, writer = (seconds(frame[key].mean() / 1e3) for key in ("hooks_ms", "writer_cpu_ms"))
+    text += f", {hooks}; its writer thread {writer}."
     dear = mean > COST_TARGET
     advice = "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
     return [Finding("notice" if dear else "fine", "overview", text, advice, 5)]

@@ -80,7 +80,7 @@ def spread(run: Run, limit: int = 16) -> pd.DataFrame:
     frame = run.sql(
         """
         select key, reducer, chosen_by, step, smallest, largest, value, nan_count from reductions
-        where count > 1 and smallest is not null and largest > smallest and not isnan(value)
+        where reducer <> 'sum' and count > 1 and smallest is not null and largest > smallest and not isnan(value)
         qualify row_number() over (partition by key order by wall_ns desc, rank) = 1
         """
     )

@@ -19,6 +19,9 @@ MISSING = "No memory was recorded: the memory recorder was off, or no scope has 
 #: else.
 _SHOW_CAPACITY = 0.4
 
+#: A line through the micro-batches is drawn where tokens explain this share of the peaks' variance.
+_GOOD_FIT = 0.5
+
 _LINES = (
     ("device_used", "device used", "dash"),
     ("reserved", "reserved", "dot"),
@@ -108,9 +111,9 @@ def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float, highest: f
             "size": 10,
             "line": {"width": 1},
         },
-        # Low peaks stand close together where nobody looks for them: their numbers are in the hover box only.
+        # Only the highest says its number: those of other roles may stand at the same place.
         text=[
-            f"{words.at(kind)}{words.size(value)}" if value >= highest / 2 else ""
+            f"{words.at(kind)}{words.size(value)}" if value >= highest else ""
             for kind, value in zip(part["peak_kind"], part["value_bytes"], strict=True)
         ],
         textposition="top center",
@@ -205,7 +208,8 @@ def by_tokens(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         name = look.phase({**first, "name": None}) or "micro-batches"
         figure.add_trace(_dots(shown, name, colour, divisor))
         for slope in slopes:
-            if all(_same(slope[key], first[key]) for key in ("role", "phase")):
+            alike = all(_same(slope[key], first[key]) for key in ("role", "phase"))
+            if alike and slope["fit"] >= _GOOD_FIT:
                 figure.add_trace(_slope(part, slope, colour, divisor))
     figure.update_xaxes(title_text="tokens of the micro-batch", rangemode="tozero", tickformat=",d")
     figure.update_yaxes(title_text=f"peak of {words.memory(frame['source'].iloc[0])}, {unit}")

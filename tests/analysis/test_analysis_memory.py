@@ -186,6 +186,7 @@ def test_peak_over_tokens_and_its_slope(tmp_path: Path) -> None:
     slope = memory.slope_bytes_per_token(frame).iloc[0]
     assert slope["bytes_per_token"] == pytest.approx(0.005 * GIB)
     assert slope["base_bytes"] == pytest.approx(2 * GIB)
+    assert slope["fit"] == pytest.approx(1)
 
 
 def test_micro_batches_that_do_not_pair_up_are_left_out(tmp_path: Path) -> None:

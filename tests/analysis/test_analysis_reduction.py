@@ -89,6 +89,7 @@ def test_spread_says_where_the_last_value_lies(tmp_path: Path) -> None:
         reduced("loss", [0, 4], "mean", 1.0),
         reduced("loss", [2, 6], "mean", 3.0, step=1),
         reduced("one", [5], "mean", 5.0),
+        reduced("tokens", [5, 6], "sum", 11.0),  # a sum lies outside what went in
     ]
     with open_run(tmp_path, {0: rows}) as run:
         frame = reduction.spread(run)

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from probe.analysis.findings import findings
-from tests.sample_run import open_run, sample_rows
+from probe.records import MicroBatch
+from tests.sample_run import clock, open_run, sample_rows
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +74,41 @@ def test_without_an_accelerator_memory_is_called_rss(tmp_path: Path) -> None:
 def test_an_empty_run_has_no_findings(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: []}) as run:
         assert findings(run).empty
+
+
+def even_batches(largest: list[int]):
+    """Two ranks with one micro-batch in each batch; ``largest`` names the fuller rank of each."""
+    return {
+        rank: [
+            MicroBatch(
+                rank=rank,
+                time_ns=clock(rank) + i,
+                step=i,
+                phase="update",
+                micro_batch=0,
+                batch_id=i,
+                micro_batches=1,
+                sequences=1,
+                lengths=[60 if rank == fullest else 40],
+                tokens=60 if rank == fullest else 40,
+            )
+            for i, fullest in enumerate(largest)
+        ]
+        for rank in (0, 1)
+    }
+
+
+def test_a_rank_that_is_fullest_by_chance_is_no_straggler(tmp_path: Path) -> None:
+    with open_run(tmp_path / "a", even_batches([0, 1, 0, 1, 0])) as run:
+        text = the(findings(run), "The fullest rank")["finding"]
+        assert "No rank stands out: rank 0 leads, fullest in 3 of 5 batches." in text
+        assert "1.20× the mean tokens in a usual step" in text
+    with open_run(tmp_path / "b", even_batches([1, 1, 1, 1, 0])) as run:
+        assert "Rank 1 was the straggler in 4 of 5" in the(findings(run), "The fullest rank")["finding"]
+
+
+def test_waiting_once_is_not_told_twice(tmp_path: Path) -> None:
+    with open_run(tmp_path, even_batches([1, 1])) as run:
+        row = the(findings(run), "Within a rank")
+    assert row["severity"] == "fine"
+    assert "wait" not in row["finding"]
