@@ -54,7 +54,7 @@ class Scope:
         micro_batch: index of the micro-batch within its batch, from 0.
     """
 
-    __slots__ = ("id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
+    __slots__ = ("_path", "id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class Scope:
         micro_batch: int | None = None,
     ) -> None:
         self.id = next(_scope_ids)
+        self._path: str | None = None
         self.kind = kind
         self.name = name
         self.parent = parent
@@ -87,8 +88,10 @@ class Scope:
     @property
     def path(self) -> str:
         """Names from the outermost scope inward, joined by ``/``; empty for the process."""
-        names = [scope.name for scope in self.ancestors() if scope.parent is not None]
-        return "/".join(reversed(names))
+        if self._path is None:  # asked for by every row of the scope
+            names = [scope.name for scope in self.ancestors() if scope.parent is not None]
+            self._path = "/".join(reversed(names))
+        return self._path
 
     def ancestors(self) -> Iterator[Scope]:
         """This scope, its parent, and so on outward."""
@@ -545,7 +548,7 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
             return cast("Callable[P, R]", type(function)(self(function.__func__)))
         if not callable(function) or inspect.isclass(function):
             raise InputTypeError(f"watch: got {function!r}, expected a function, method or coroutine function")
-        name = cast(str, self.name or getattr(function, "__name__", type(function).__name__))
+        name = cast("str", self.name or getattr(function, "__name__", type(function).__name__))
         make = functools.partial(self._scope, name)
         return functools.wraps(function)(cast("Callable[P, R]", _wrapper(function, make)))
 

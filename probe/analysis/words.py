@@ -8,8 +8,6 @@ from typing import Any, Final
 
 import pandas as pd
 
-from probe.records import GIB
-
 #: What memory means for each ``source`` of a memory row.
 SOURCES: Final = {
     "cuda": "GPU memory",
@@ -162,7 +160,3 @@ def at(peak_kind: Any) -> str:
     ('at least ', '')
     """
     return {"at_least": "at least ", "at_most": "at most "}.get(str(peak_kind), "")
-
-
-#: One GiB, for axes.
-AXIS_BYTES: Final = GIB

@@ -85,8 +85,8 @@ class Trainer:
         """The next problems of this rank: its share of what all ranks draw alike."""
         count = self.settings.prompts_per_rank
         order = torch.randperm(len(self.problems), generator=self.drawing).tolist()
-        mine = order[self.rank * count : (self.rank + 1) * count]
-        return [self.problems[index] for index in mine]
+        mine = range(self.rank * count, (self.rank + 1) * count)
+        return [self.problems[order[place % len(order)]] for place in mine]  # many ranks share problems
 
     @watch(role="rollout")
     def generate(self, problems: Problems) -> DataProto:

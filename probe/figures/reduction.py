@@ -39,7 +39,7 @@ def spread(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         if chosen:
             figure.add_trace(_values(chosen, name, colour, symbol))
     figure.update_yaxes(tickvals=place, ticktext=[look.label(row["key"], 28) for row in rows], showgrid=False)
-    figure.update_xaxes(tickvals=[0, 0.5, 1], ticktext=["smallest", "", "largest"], range=[-0.06, 1.06])
+    figure.update_xaxes(tickvals=[0, 0.5, 1], ticktext=["smallest", "", "largest"], range=[-0.06, 1.16])
     return figure
 
 

@@ -89,6 +89,13 @@ def test_how_micro_batches_are_cut_does_not_matter(problems: Problems) -> None:
         assert cut[-1][1][key] == pytest.approx(value, rel=1e-3, abs=1e-6), key
 
 
+def test_more_work_than_problems_shares_them(problems: Problems) -> None:
+    trainer = Trainer(replace(SMALL, prompts_per_rank=54), problems[:20])
+    prompts = [problem["prompt"] for problem in trainer.draw()]
+    assert {prompts.count(prompt) for prompt in set(prompts)} == {2, 3}
+    assert len(set(prompts)) == 20
+
+
 @pytest.mark.multiprocess
 def test_two_ranks_stay_equal_and_unchanged_by_a_session(tmp_path: Path, problems: Problems) -> None:
     script = Path(__file__).with_name("demo_ranks.py")
