@@ -105,12 +105,12 @@ class MemoryRecorder(Recorder):
         return row
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
-        metrics: dict[str, Metric] = {}
+        found: dict[tuple[str, str], list[float]] = {}
         for row in rows:
             if isinstance(row, Memory):
                 for key, value, aggregation in _values(row):
-                    metrics.setdefault(key, Metric(aggregation)).append(value / GIB)
-        return metrics
+                    found.setdefault((key, aggregation), []).append(value / GIB)
+        return {key: Metric(aggregation, values) for (key, aggregation), values in found.items()}
 
     def close(self) -> None:
         self._ledger.stop()
