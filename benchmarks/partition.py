@@ -117,8 +117,8 @@ def _seconds(call: Callable[[], Any], at_least: int) -> tuple[float, Any]:
 def compare(shape: str, n: int, k: int, equal_size: bool, target: float | None) -> list[dict[str, Any]]:
     """One row for the time and one for the largest part."""
     lengths = lengths_of(shape, n)
-    theirs_s, theirs = _seconds(lambda: textbook(lengths, k, equal_size), 3 if n * k < 100_000 else 1)
-    ours_s, ours = _seconds(lambda: karmarkar_karp(lengths, k, equal_size), 21)
+    theirs_s, theirs = _seconds(lambda: textbook(lengths, k, equal_size), 15 if n * k < 100_000 else 1)
+    ours_s, ours = _seconds(lambda: karmarkar_karp(lengths, k, equal_size), 101 if n < 1000 else 21)
     name = f"{n} {shape} into {k}{', equal size' if equal_size else ''}"
     return [
         {

@@ -32,7 +32,8 @@ TAXED: Final = (0.15, 0.40)
 COST_TARGET: Final = 0.005
 
 _ADVICE: Final = {
-    "longest_row": "sort or bucket by length, or cut micro-batches by tokens (probe.micro_batches)",
+    "longest_row": "bring rows of similar length together, or compute on packed tokens; where the model packs already, "
+    "this costs bytes and no compute",
     "imposed_width": "cut columns that hold no token before computing, or lower the configured length",
     "rounding": "round up to a smaller multiple",
     "padding_rows": "choose a batch size that the ranks divide",
@@ -203,7 +204,7 @@ def tax(run: Run) -> list[Finding]:
     if causes.empty or not total:
         return [Finding("fine", "padding_tax", "The batches hold no padding.", "nothing to do")]
     parts = ", ".join(f"{percent(row['ratio'])} {row['cause'].replace('_', ' ')}" for row in rows(causes.head(4)))
-    text = f"Padding fills {percent(total)} of all token slots: {parts}."
+    text = f"Padding fills {percent(total)} of the token slots in the batches' rectangles: {parts}."
     severity = _grade(total, TAXED)
     advice = _ADVICE.get(causes["cause"][0], "see which field and source it comes from")
     return [Finding(severity, "padding_tax", text, advice if severity != "fine" else "nothing to do", 70 * total)]

@@ -1,20 +1,21 @@
 """Numbers into parts of nearly equal sum: the arithmetic under sequence balancing. NumPy only, no torch.
 
-:func:`karmarkar_karp` is the largest differencing method in a compact representation. The textbook keeps one Python
-object for each part of each state and so needs ``n·k`` of them; here a state is one sorted array of sums, the states
-that hold single numbers are never made, and who went where is worked out once, from the last merge back to the first.
+What is public stands first; :func:`karmarkar_karp` says how it is done. The differencing method itself is in
+``probe.core.differencing``, the shortcut for many numbers in ``probe.core.dealing``.
 """
 
 from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from probe.core.dealing import near_optimal
+from probe.core.differencing import difference
 from probe.errors import InputError, InputTypeError, ShapeError
 
 if TYPE_CHECKING:
@@ -29,11 +30,10 @@ T = TypeVar("T", "list[int]", "Array", "torch.Tensor")
 #: 7B model (6 · hidden size 4096).
 LINEAR_WORKLOAD: Final = 24576
 
-#: So many numbers for each part, and the greedy partition is worth a try before the differencing method.
-MANY: Final = 16
-
-#: How far above the mean part a greedy partition may be to be taken: no method can be below the mean.
-NEAR: Final = 1.0005
+#: Up to so many numbers the greedy partition is tried as well: where one token counts, luck with ties does too.
+_FEW: Final = 512
+_VERY_FEW: Final = 128
+_OTHER_STARTS: Final = 6
 
 #: Elements that one refinement may look at: keeps it below a few milliseconds however large the problem is.
 _REFINEMENT_BUDGET: Final = 400_000
@@ -92,8 +92,10 @@ def karmarkar_karp(seqlen_list: Lengths, k_partitions: int, equal_size: bool) ->
     merge puts the next number into its smallest part: a heap of sums does that. For ``n`` numbers there remain about
     ``n / k`` merges of two sorted arrays of k sums.
 
-    Ties may be broken otherwise than by another implementation. The greedy partition is tried as well, and the better
-    of the two goes through a bounded search for the move or swap that lowers the largest part most.
+    With :data:`~probe.core.dealing.MANY` or more numbers for each part a greedy partition comes first, evened by
+    swaps. It is taken where its largest part is within :data:`~probe.core.dealing.NEAR` of a bound that no partition
+    gets below. With few numbers, where ties are a matter of luck, a handful of other starts is improved in the same
+    way and the best of all is returned. The same input gives the same partition on every machine.
 
     Args:
         seqlen_list: n lengths or other weights, finite and not negative.
@@ -110,11 +112,9 @@ def karmarkar_karp(seqlen_list: Lengths, k_partitions: int, equal_size: bool) ->
     [[0, 1], [2, 3, 4]]
     """
     weights = _checked(seqlen_list, k_partitions, equal_size)
-    small = weights.dtype.kind == "i" and len(weights) and int(weights.max()).bit_length() < 63 - k_partitions.bit_length()
-    if not equal_size and small and len(weights) >= MANY * k_partitions:
-        near = _near_optimal(weights, k_partitions)
-        if near is not None:
-            return near
+    near = near_optimal(weights, k_partitions, equal_size)
+    if near is not None:
+        return near
     return _lists(weights, _balanced(weights, k_partitions, equal_size), k_partitions)
 
 
@@ -334,8 +334,28 @@ def _balanced(weights: Array, k: int, equal_size: bool) -> Ints:
         return np.zeros(len(weights), np.int64)
     if k == len(weights):
         return np.arange(k)
-    parts = _difference(weights, k, equal_size)
-    return _refine(weights, _fill_empty(weights, parts, k), k, equal_size)
+    enough = _lower_bound(weights, k)
+    best, least = None, None
+    for start in _starts(weights, k, equal_size):
+        parts = _refined(weights, start, k, equal_size)
+        largest = _sums(weights, parts, k).max()
+        if least is None or largest < least:
+            best, least = parts, largest
+        if least <= enough:
+            break
+    return cast("Ints", best)
+
+
+def _starts(weights: Array, k: int, equal_size: bool) -> Iterator[Ints]:
+    """The differencing method's partition; for few numbers, where luck with ties counts, some others as well."""
+    n = len(weights)
+    yield difference(weights, k, equal_size)
+    if n <= _FEW:
+        yield _greedy(weights, k, n // k if equal_size else n)
+    if n <= _VERY_FEW:
+        for shift in range(1, _OTHER_STARTS + 1):  # the same method on numbers that are a little off
+            wrong = 1 + 0.06 * ((np.arange(n) * 0.6180339887498949 * shift) % 1)
+            yield difference(weights * wrong, k, equal_size)
 
 
 def _greedy(weights: Array, k: int, room: int) -> Ints:
@@ -356,63 +376,6 @@ def _greedy(weights: Array, k: int, room: int) -> Ints:
     return parts
 
 
-def _near_optimal(weights: Ints, k: int) -> list[list[int]] | None:
-    """The greedy partition, where its largest part is within :data:`NEAR` of what any method could reach; else None.
-
-    One integer holds a part's sum and its number, which the heap compares faster than a tuple.
-    """
-    order = np.argsort(-weights, kind="stable")
-    shift = k.bit_length()
-    mask = (1 << shift) - 1
-    heap = list(range(k))
-    parts: list[list[int]] = [[] for _ in heap]
-    replace = heapq.heapreplace
-    for row, weight in zip(order.tolist(), (weights[order] << shift).tolist(), strict=True):
-        entry = heap[0]
-        parts[entry & mask].append(row)
-        replace(heap, entry + weight)
-    sums = [0] * k
-    for entry in heap:
-        sums[entry & mask] = entry >> shift
-    enough = int(NEAR * max(int(weights.sum()) / k, int(weights.max())))
-    if not all(parts) or not _evened(parts, sums, weights.tolist(), enough):
-        return None
-    for part in parts:
-        part.sort()
-    return [parts[part] for part in sorted(range(k), key=lambda part: (-sums[part], parts[part]))]
-
-
-def _evened(parts: list[list[int]], sums: list[int], weights: list[int], enough: int) -> bool:
-    """Swap numbers between the largest and the smallest part until no part is above ``enough``; False: it isn't to be.
-
-    The swap that halves the difference of the two is found by walking both parts in descending order.
-    """
-    for _ in range(2 * len(parts)):
-        largest = max(sums)
-        if largest <= enough:
-            return True
-        heavy, light = sums.index(largest), sums.index(min(sums))
-        difference = largest - sums[light]
-        give = take = at = to = 0
-        nearest = difference
-        rows, others = parts[heavy], parts[light]
-        while at < len(rows) and to < len(others):
-            moved = weights[rows[at]] - weights[others[to]]
-            if abs(2 * moved - difference) < nearest:
-                nearest, give, take = abs(2 * moved - difference), at, to
-            if 2 * moved > difference:
-                at += 1
-            else:
-                to += 1
-        if nearest == difference:
-            return False
-        rows[give], others[take] = others[take], rows[give]
-        for part in (heavy, light):
-            parts[part].sort(key=lambda row: -weights[row])
-            sums[part] = sum([weights[row] for row in parts[part]])
-    return False
-
-
 def _fill_empty(weights: Array, parts: Ints, k: int) -> Ints:
     """Give each empty part one number of a part that has several; no largest sum grows by that."""
     counts = np.bincount(parts, minlength=k)
@@ -426,159 +389,15 @@ def _fill_empty(weights: Array, parts: Ints, k: int) -> Ints:
     return parts
 
 
-# ---------------------------------------------------------------------------------------- the differencing method
-
-
-class _State(NamedTuple):
-    """k sums in descending order, and how they came about."""
-
-    sums: Array
-    made: Callable[[Ints, Ints], list[tuple[_State, Ints]]]  #: hands part numbers down, see :func:`_hand_down`
-
-    @property
-    def spread(self) -> Any:
-        return self.sums[0] - self.sums[-1]
-
-
-def _difference(weights: Array, k: int, equal_size: bool) -> Ints:
-    order = np.argsort(-weights, kind="stable")
-    ranked = weights[order]
-    final = _merge_blocks(ranked, k) if equal_size else _merge_all(ranked, k)
-    parts = np.empty(len(weights), np.int64)
-    parts[order] = _hand_down(final, len(weights), k)
-    return parts
-
-
-def _hand_down(final: _State, n: int, k: int) -> Ints:
-    """The part of each ranked number: each state tells those that it was made from what its parts are called."""
-    parts = np.empty(n, np.int64)
-    waiting = [(final, np.arange(k))]
-    while waiting:
-        state, names = waiting.pop()
-        waiting.extend(state.made(names, parts))
-    return parts
-
-
-def _block(ranked: Array, begin: int, end: int, k: int) -> _State:
-    """Numbers begin … end, at most k of them, one in each part."""
-    sums = ranked[begin:end]
-    if end - begin < k:
-        sums = np.concatenate((sums, np.zeros(k - (end - begin), ranked.dtype)))
-
-    def made(names: Ints, parts: Ints) -> list[tuple[_State, Ints]]:
-        parts[begin:end] = names[: end - begin]
-        return []
-
-    return _State(sums, made)
-
-
-def _merged(one: _State, two: _State) -> _State:
-    """Largest part of ``one`` with smallest of ``two``, and so on."""
-    sums = one.sums + two.sums[::-1]
-    order = np.argsort(-sums, kind="stable")
-
-    def made(names: Ints, parts: Ints) -> list[tuple[_State, Ints]]:  # noqa: ARG001  (the signature of all of them)
-        before = np.empty_like(names)
-        before[order] = names
-        return [(one, before), (two, before[::-1])]
-
-    return _State(sums[order], made)
-
-
-def _dealt(state: _State, ranked: Array, begin: int, floor: Any) -> tuple[_State, int]:
-    """Merge ``state`` with single numbers while it stays on top: each goes into its smallest part.
-
-    Ends where the state's spread falls below the next number, or that number isn't above ``floor``, the spread of the
-    next full state. At least one number is dealt.
-    """
-    sums = state.sums.tolist()
-    heap = [(total, -part) for part, total in enumerate(sums)]
-    heapq.heapify(heap)
-    largest = sums[0]
-    slots: list[int] = []
-    for weight in ranked[begin:].tolist():
-        if slots and (weight < floor or largest - heap[0][0] < weight):
-            break
-        total, part = heap[0]
-        heapq.heapreplace(heap, (total + weight, part))
-        largest = max(largest, total + weight)
-        slots.append(-part)
-    dealt = np.array([total for total, _ in sorted(heap, key=lambda pair: -pair[1])], ranked.dtype)
-    order = np.argsort(-dealt, kind="stable")
-    end = begin + len(slots)
-
-    def made(names: Ints, parts: Ints) -> list[tuple[_State, Ints]]:
-        before = np.empty_like(names)
-        before[order] = names
-        parts[begin:end] = before[slots]
-        return [(state, before)]
-
-    return _State(dealt[order], made), end
-
-
-class _Heap:
-    """Full states, largest spread first, the older first among equals."""
-
-    def __init__(self) -> None:
-        self._entries: list[tuple[Any, int, _State]] = []
-        self._pushed = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def push(self, state: _State) -> None:
-        heapq.heappush(self._entries, (-state.spread, self._pushed, state))
-        self._pushed += 1
-
-    def pop(self) -> _State:
-        return heapq.heappop(self._entries)[2]
-
-    @property
-    def spread(self) -> Any:
-        """Of the state on top; -1 where there is none."""
-        return -self._entries[0][0] if self._entries else -1
-
-
-def _merge_blocks(ranked: Array, k: int) -> _State:
-    """With equal sizes the method starts from blocks of k numbers."""
-    heap = _Heap()
-    for begin in range(0, len(ranked), k):
-        heap.push(_block(ranked, begin, begin + k, k))
-    while len(heap) > 1:
-        heap.push(_merged(heap.pop(), heap.pop()))
-    return heap.pop()
-
-
-def _merge_all(ranked: Array, k: int) -> _State:
-    """Without equal sizes it starts from single numbers, the larger ones first."""
-    heap, begin, n = _Heap(), 0, len(ranked)
-    falling = -ranked
-    while begin < n or len(heap) > 1:
-        if begin < n and ranked[begin] >= heap.spread:
-            # Single numbers are on top: they line up to k of them, or until a full state comes before the next one.
-            end = min(begin + k, int(np.searchsorted(falling, -heap.spread, side="right")))
-            state = _block(ranked, begin, end, k)
-            if end - begin < k and len(heap):
-                state = _merged(heap.pop(), state)
-            begin = end
-        else:
-            state = heap.pop()
-            if begin < n and ranked[begin] >= heap.spread:
-                state, begin = _dealt(state, ranked, begin, heap.spread)
-            else:
-                state = _merged(state, heap.pop())
-        heap.push(state)
-    return heap.pop()
-
-
 # -------------------------------------------------------------------------------------------------- improving on it
 
 
-def _refine(weights: Array, parts: Ints, k: int, equal_size: bool) -> Ints:
-    """Lower the largest part by the single move or swap that lowers it most, until none does or the budget is spent.
+def _refined(weights: Array, parts: Ints, k: int, equal_size: bool) -> Ints:
+    """Without empty parts, and the largest lowered by the best move or swap until none helps or the budget ends.
 
     Changes ``parts`` in place and returns it. Other parts never grow beyond what the largest was.
     """
+    parts = _fill_empty(weights, parts, k)
     sums = _sums(weights, parts, k)
     counts = np.bincount(parts, minlength=k)
     enough = _lower_bound(weights, k)

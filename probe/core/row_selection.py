@@ -8,17 +8,13 @@ be told from writing into the batch's copy, and pickling one would carry the sto
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict, TensorDictBase
 
+from probe.core.rows import Shared, build_jagged, columns, is_jagged, jagged_lengths, rebuilt, take
 from probe.errors import InputTypeError, MissingKeyError, ShapeError
-
-
-def is_jagged(value: object) -> bool:
-    """Whether ``value`` is a nested tensor of the jagged layout."""
-    return isinstance(value, torch.Tensor) and value.is_nested and value.layout == torch.jagged
 
 
 def sequence_lengths(batch: TensorDictBase) -> tuple[list[int], int | None]:
@@ -46,18 +42,37 @@ def sequence_lengths(batch: TensorDictBase) -> tuple[list[int], int | None]:
     return (mask != 0).sum(dim=-1).tolist(), int(mask.shape[1])
 
 
-def jagged_lengths(tensor: torch.Tensor) -> torch.Tensor:
-    """Length of each row of a jagged tensor, on its device."""
-    nested: Any = tensor  # torch's stubs don't know the methods of a jagged tensor
-    holes: torch.Tensor | None = nested.lengths()
-    offsets: torch.Tensor = nested.offsets()
-    return offsets.diff() if holes is None else holes
-
-
 def host_lengths(tensor: torch.Tensor) -> list[int]:
     """:func:`jagged_lengths` as a list: one copy to the CPU."""
     lengths: list[int] = jagged_lengths(tensor).tolist()
     return lengths
+
+
+class _Plan(NamedTuple):
+    """Which tokens the chosen rows of some jagged columns are."""
+
+    offsets: torch.Tensor
+    tokens: torch.Tensor
+    shortest: int
+    longest: int
+
+    @classmethod
+    def of(cls, column: torch.Tensor, index: torch.Tensor, lengths: Sequence[int]) -> _Plan:
+        nested: Any = column
+        sizes = jagged_lengths(column).index_select(0, index)
+        ends = sizes.cumsum(0)
+        offsets = torch.cat((ends.new_zeros(1), ends))
+        total = sum(lengths)  # told to torch, which would wait for the device to learn it
+        shift = torch.repeat_interleave(
+            nested.offsets()[:-1].index_select(0, index) - offsets[:-1], sizes, output_size=total
+        )
+        tokens = shift + torch.arange(total, device=index.device)
+        return cls(offsets, tokens, min(lengths, default=0), max(lengths, default=0))
+
+    def take(self, column: torch.Tensor) -> torch.Tensor:
+        ragged: int = getattr(column, "_ragged_idx", 1)  # torch has no public name for the ragged dimension
+        values = column.values().index_select(ragged - 1, self.tokens)
+        return build_jagged(values, self.offsets, self.shortest, self.longest, ragged_dim=ragged)
 
 
 def select_jagged(tensor: torch.Tensor, index: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
@@ -68,25 +83,13 @@ def select_jagged(tensor: torch.Tensor, index: torch.Tensor, lengths: Sequence[i
     Args:
         index: rows, on the device of ``tensor``. lengths: of those rows, known on the CPU.
     """
-    ragged: int = getattr(tensor, "_ragged_idx", 1)  # torch has no public name for the ragged dimension
-    sizes = jagged_lengths(tensor)[index]
-    ends = sizes.cumsum(0)
-    offsets = torch.cat((ends.new_zeros(1), ends))
-    nested: Any = tensor
-    shift = torch.repeat_interleave(nested.offsets()[:-1][index] - offsets[:-1], sizes, output_size=sum(lengths))
-    places = shift + torch.arange(sum(lengths), device=index.device)
-    values = tensor.values().index_select(ragged - 1, places)
-    return torch.nested.nested_tensor_from_jagged(
-        values,
-        offsets,
-        jagged_dim=ragged,
-        min_seqlen=min(lengths, default=0),
-        max_seqlen=max(lengths, default=0),
-    )
+    return _Plan.of(tensor, index, lengths).take(tensor)
 
 
 class RowSelector:
     """Copies rows out of one batch. Made once for a batch, so that jagged lengths travel to the CPU once.
+
+    Jagged columns that share their offsets share them in what is taken too: else torch couldn't combine them.
 
     >>> batch = TensorDict({"a": torch.tensor([10, 20, 30])}, batch_size=[3])
     >>> RowSelector(batch).take([2, 0])["a"].tolist()
@@ -96,42 +99,34 @@ class RowSelector:
     def __init__(self, batch: TensorDictBase) -> None:
         if batch.batch_dims < 1:
             raise ShapeError("batch: got a TensorDict without a batch dimension, expected batch_size [B, …]")
-        self._batch = batch
-        self._nested: dict[str, RowSelector] = {}
-        self._lengths: dict[int, list[int]] = {}
+        table = columns(batch)
+        for key, column in table.items():
+            if isinstance(column, torch.Tensor) and column.is_nested and not is_jagged(column):
+                raise InputTypeError(f"batch[{key!r}]: got a nested tensor of layout {column.layout}, expected jagged")
+        self._keys = list(table)
+        self._jagged = {key: column for key, column in table.items() if is_jagged(column)}
+        others = {key: column for key, column in table.items() if key not in self._jagged}
+        self._others = rebuilt(batch, others, batch.batch_size[0])
+        self._lengths = Shared()
 
     def take(self, rows: Sequence[int]) -> TensorDict:
         """A TensorDict of copies of ``rows``, which may be empty."""
-        picked = {key: self._pick(str(key), value, rows) for key, value in self._batch.items()}
-        size = [len(rows), *self._batch.batch_size[1:]]
-        return TensorDict(picked, batch_size=size, device=self._batch.device)
+        index = torch.tensor(rows, dtype=torch.long)
+        taken = take(self._others, index)
+        if not self._jagged:
+            return taken
+        plans = Shared()
+        picked = columns(taken)
+        picked |= {key: self._take(column, index, rows, plans) for key, column in self._jagged.items()}
+        return rebuilt(self._others, {key: picked[key] for key in self._keys}, len(rows))
 
-    def _pick(self, key: str, value: Any, rows: Sequence[int]) -> Any:
-        if isinstance(value, torch.Tensor):
-            index = torch.tensor(rows, dtype=torch.long).to(value.device, non_blocking=True)
-            if not value.is_nested:
-                return value.index_select(0, index)
-            if value.layout != torch.jagged:
-                raise InputTypeError(
-                    f"batch[{key!r}]: got a nested tensor of layout {value.layout}, expected torch.jagged"
-                )
-            lengths = self._host_lengths(value)
-            return select_jagged(value, index, [lengths[row] for row in rows])
-        if isinstance(value, TensorDictBase) and not hasattr(value, "data_type"):
-            if type(value).__name__ in _NON_TENSORS:
-                return value[list(rows)]
-            if key not in self._nested:
-                self._nested[key] = RowSelector(value)
-            return self._nested[key].take(rows)
-        return value[list(rows)]
+    def _take(self, column: torch.Tensor, index: torch.Tensor, rows: Sequence[int], plans: Shared) -> torch.Tensor:
+        nested: Any = column
+        layout = (nested.offsets(), nested.lengths())
 
-    def _host_lengths(self, value: torch.Tensor) -> list[int]:
-        # Columns of one batch usually share their offsets; ids stay unique because the batch keeps the tensors alive.
-        nested: Any = value
-        owner = nested.offsets() if nested.lengths() is None else nested.lengths()
-        if id(owner) not in self._lengths:
-            self._lengths[id(owner)] = host_lengths(value)
-        return self._lengths[id(owner)]
+        def plan() -> _Plan:
+            lengths = self._lengths.get(layout, lambda: host_lengths(column))
+            return _Plan.of(column, index.to(column.device), [lengths[row] for row in rows])
 
-
-_NON_TENSORS = frozenset({"NonTensorData", "NonTensorStack"})
+        made: _Plan = plans.get(layout, plan)
+        return made.take(column)

@@ -6,7 +6,7 @@ The arithmetic is in ``probe.core.partition``; here it meets batches, ranks and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -29,13 +29,8 @@ from probe.core.partition import (
     roundup_divisible,
 )
 from probe.core.protocol import DataProto
-from probe.core.row_selection import (
-    RowSelector,
-    host_lengths,
-    is_jagged,
-    select_jagged,
-    sequence_lengths,
-)
+from probe.core.row_selection import RowSelector, host_lengths, select_jagged, sequence_lengths
+from probe.core.rows import is_jagged
 from probe.errors import CapacityError, InputError, InputTypeError, PeerError, ShapeError, UnknownNameError
 from probe.hooks import emit, observed, point, scope
 
@@ -167,6 +162,14 @@ class _Options:
             raise UnknownNameError.of("balance", self.balance, ("tokens", "workload"))
 
 
+def _options(max_token_len: int, dp_group: Any, others: dict[str, Any]) -> _Options:
+    known = [field.name for field in fields(_Options)]
+    for name in others:
+        if name not in known:
+            raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(known)}")
+    return _Options(max_token_len, dp_group, **others)
+
+
 def _whole(name: str, given: Any, least: int) -> None:
     if isinstance(given, bool) or not isinstance(given, int | np.integer):
         raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
@@ -234,7 +237,7 @@ def rearrange_micro_batches(
         use_dynamic_bsz_balance,
         force_group_size,
     )
-    partitions = _partition(batch, options, "rearrange_micro_batches")
+    partitions, _ = _partition(batch, options, "rearrange_micro_batches")
     selector = RowSelector(batch)
     return [selector.take(rows) for rows in partitions], partitions
 
@@ -248,7 +251,7 @@ def prepare_dynamic_batch(
     Args:
         options: the other arguments of :func:`rearrange_micro_batches`.
     """
-    partitions = _partition(_tensors(data), _Options(max_token_len, dp_group, **options), "prepare_dynamic_batch")
+    partitions, _ = _partition(_tensors(data), _options(max_token_len, dp_group, options), "prepare_dynamic_batch")
     selector = RowSelector(_tensors(data))
     return [_part(data, selector, rows) for rows in partitions], partitions
 
@@ -282,7 +285,8 @@ class MicroBatches:
     def __init__(self, batch: DataProto | TensorDictBase, options: _Options) -> None:
         self._data = batch if isinstance(batch, DataProto) else None
         tensors = batch if isinstance(batch, TensorDictBase) else _tensors(batch)
-        self.indices = _partition(tensors, options, "micro_batches")
+        self.indices, lengths = _partition(tensors, options, "micro_batches")
+        self._tokens = [sum(lengths[row] for row in rows) for rows in self.indices]
         self._selector = RowSelector(tensors)
 
     def __len__(self) -> int:
@@ -291,7 +295,8 @@ class MicroBatches:
     def __iter__(self) -> Iterator[Any]:
         # Each is copied out when its turn comes, inside its scope: its memory is its own, and freed before the next.
         for index, rows in enumerate(self.indices):
-            with scope("micro_batch", str(index), micro_batch=index, sequences=len(rows)):
+            tokens = self._tokens[index]
+            with scope("micro_batch", str(index), micro_batch=index, tokens=tokens, sequences=len(rows)):
                 try:
                     if self._data is None:
                         yield self._selector.take(rows)
@@ -313,7 +318,7 @@ def micro_batches(
         batch: a DataProto or a TensorDict; the parts are of the same class.
         options: the other arguments of :func:`rearrange_micro_batches`, which also says what is raised.
     """
-    return MicroBatches(batch, _Options(max_token_len, dp_group, **options))
+    return MicroBatches(batch, _options(max_token_len, dp_group, options))
 
 
 # ------------------------------------------------------------------------------------------------------ how it is done
@@ -356,8 +361,8 @@ class _Units:
         )
 
 
-def _partition(batch: TensorDictBase, options: _Options, source: str) -> list[list[int]]:
-    """Rows of each micro-batch; tells :data:`PARTITION`."""
+def _partition(batch: TensorDictBase, options: _Options, source: str) -> tuple[list[list[int]], list[int]]:
+    """Rows of each micro-batch, and the length of each row; tells :data:`PARTITION`."""
     units: _Units | None = None
     fitting: list[list[int]] = []
     failure: Exception | None = None
@@ -385,7 +390,7 @@ def _partition(batch: TensorDictBase, options: _Options, source: str) -> list[li
             strict=options.strict,
             source=source,
         )
-    return partitions
+    return partitions, units.lengths
 
 
 def _fitting(units: _Units, options: _Options) -> list[list[int]]:
@@ -407,15 +412,20 @@ def _agreed(count: int, failure: Exception | None, options: _Options) -> int:
         if failure is not None:
             raise failure
     else:
-        backend = str(torch.distributed.get_backend(group))
-        device = "cuda" if "nccl" in backend and "gloo" not in backend else "cpu"
-        told = torch.tensor([count, failure is not None], dtype=torch.int64, device=device)
+        told = torch.tensor([count, failure is not None], dtype=torch.int64, device=_meeting_device(group))
         torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX, group=group)
         count, failed = told.tolist()
         if failed:
             _fail_together(failure, group)
     divisor = options.num_batches_divided_by or 1
     return roundup_divisible(count, divisor)
+
+
+def _meeting_device(group: Any) -> str:
+    """A device whose tensors the group can reduce; the CPU where it can, because the result is read there."""
+    backends = str(torch.distributed.get_backend_config(group))  # such as "cpu:gloo,cuda:nccl"
+    devices = [pair.partition(":")[0] for pair in backends.split(",")]
+    return "cpu" if "cpu" in devices else devices[0]
 
 
 def _fail_together(failure: Exception | None, group: Any) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.partition import textbook
+from probe.core import dealing
 from probe.core import partition as pt
 from probe.errors import CapacityError, InputError, InputTypeError, ShapeError
 
@@ -63,6 +64,41 @@ def test_no_worse_than_the_textbook(name, n, k, equal_size):
         ours = largest(weights, pt.karmarkar_karp(weights, k, equal_size))
         theirs = largest(weights, textbook(weights, k, equal_size))
         assert ours <= 1.001 * theirs, (name, n, k, seed)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    k=st.integers(1, 12),
+    each=st.integers(16, 40),
+    spare=st.integers(0, 11),
+    shape=st.sampled_from([(1, 50), (100, 5000), (0, 2), (1, 10**6)]),
+    others=st.sampled_from([0, 1, 3, 40]),
+    equal_size=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_many_numbers_for_each_part(k, each, spare, shape, others, equal_size, seed):
+    # The greedy shortcut: valid, and taken only where it is certain to be near the best.
+    rng = np.random.default_rng(seed)
+    n = k * each + (0 if equal_size else min(spare, k - 1))
+    weights = rng.integers(*shape, n)
+    weights[:others] = weights[:others] * 50 + 7  # some that fill a part alone, or a second mode
+    parts = pt.karmarkar_karp(weights, k, equal_size)
+    assert_valid(weights, parts, k)
+    assert all(part == sorted(part) for part in parts)
+    totals = [int(weights[part].sum()) for part in parts]
+    assert totals == sorted(totals, reverse=True)
+    assert len({len(part) for part in parts}) == 1 or not equal_size
+    near = dealing.near_optimal(weights, k, equal_size)
+    if near is not None:
+        assert near == parts
+        assert totals[0] <= dealing.NEAR * max(weights.sum() / k, weights.max())
+
+
+def test_numbers_too_large_for_the_shortcut():
+    weights = [2**55 + row for row in range(64)]
+    parts = pt.karmarkar_karp(weights, 4, equal_size=False)
+    assert_valid(weights, parts, 4)
+    assert largest(weights, parts) <= 1.001 * sum(weights) / 4
 
 
 def test_sums_beyond_what_a_double_holds_stay_exact():

@@ -168,6 +168,22 @@ def test_jagged_batches_round_trip(lengths, spare):
     assert all(torch.equal(*pair) for pair in zip(restored.unbind(), batch["input_ids"].unbind(), strict=True))
 
 
+def test_jagged_columns_that_could_be_combined_still_can():
+    batch = jagged([3, 1, 4, 2])
+    with_holes = torch.nested.nested_tensor_from_jagged(
+        torch.arange(12), torch.tensor([0, 3, 6, 9, 12]), torch.tensor([1, 2, 0, 3])
+    )
+    batch["twice"] = batch["input_ids"] * 2
+    batch["holes"] = with_holes
+    batch["inner"] = TensorDict({"reward": batch["reward"] + 100}, batch_size=[4])
+    for part, rows in zip(*sb.rearrange_micro_batches(batch, 5), strict=True):
+        assert list(part.keys()) == list(batch.keys())
+        assert torch.equal((part["twice"] - part["input_ids"]).values(), part["input_ids"].values())
+        for mine, row in zip(part["holes"].unbind(), rows, strict=True):
+            assert torch.equal(mine, with_holes.unbind()[row])
+        assert part["inner", "reward"].tolist() == [row + 100 for row in rows]
+
+
 def make_proto(lengths):
     names = np.array([f"row {row}" for row in range(len(lengths))], dtype=object)
     return DataProto(batch=padded(lengths), non_tensor_batch={"name": names}, meta_info={"temperature": 1.0})
@@ -218,6 +234,8 @@ def test_bad_batches():
         sb.rearrange_micro_batches(TensorDict({"attention_mask": torch.ones(2)}, batch_size=[2]), 4)
     with pytest.raises(InputError, match="no tensors"):
         sb.prepare_dynamic_batch(DataProto(non_tensor_batch={"a": np.zeros(2)}), 4)
+    with pytest.raises(InputTypeError, match="unexpected argument 'cap', expected some of max_token_len"):
+        sb.micro_batches(padded([1]), 4, cap=5)
     with pytest.raises(ShapeError, match="3 rows"):
         sb.restore_dynamic_batch(torch.zeros(3), [[0], [1]])
 
@@ -271,7 +289,8 @@ class Hear(hooks.Listener):
 
     def leave(self, event, state):
         if event.point is hooks.SCOPE:
-            self.scopes.append((event.scope.micro_batch, event.values["sequences"], event.error))
+            values = event.values
+            self.scopes.append((event.scope.micro_batch, values["sequences"], values["tokens"], event.error))
 
 
 def test_what_is_told_replays_to_the_same_partition():
@@ -299,7 +318,7 @@ def test_each_micro_batch_has_its_own_scope(make):
             assert len(part) == len(parts.indices[index])
             assert type(part) is (DataProto if isinstance(batch, DataProto) else TensorDict)
     assert hooks.current_scope().kind == "process"
-    assert hear.scopes == [(0, 2, None), (1, 2, None)]
+    assert hear.scopes == [(0, 2, 6, None), (1, 2, 6, None)]
 
 
 def test_leaving_the_loop_early_leaves_the_scope_without_an_error():
@@ -308,7 +327,7 @@ def test_leaving_the_loop_early_leaves_the_scope_without_an_error():
         for _ in sb.micro_batches(padded([4, 4]), 4):
             break
         assert hooks.current_scope().kind == "process"
-    assert hear.scopes == [(0, 1, None)]
+    assert hear.scopes == [(0, 1, 4, None)]
 
 
 def test_an_exception_in_the_body_passes_and_the_scope_around_is_restored():
