@@ -28,7 +28,8 @@ class Actor:
         self.group = group
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            self.policy = Policy(VOCABULARY, settings.prompt_width + settings.response_width)
+            positions = settings.prompt_width + settings.response_width
+            self.policy = Policy(VOCABULARY, positions, width=settings.model_width)
         self.use_learning_rate(settings.warmup_learning_rate)
 
     def use_learning_rate(self, learning_rate: float) -> None:

@@ -46,7 +46,7 @@ class Policy(nn.Module):
         vocabulary, positions: how many of each there are. width, heads, layers: the size of the model.
     """
 
-    def __init__(self, vocabulary: int, positions: int, *, width: int = 64, heads: int = 4, layers: int = 2) -> None:
+    def __init__(self, vocabulary: int, positions: int, *, width: int, heads: int = 4, layers: int = 2) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(positions, width)

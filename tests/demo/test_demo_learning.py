@@ -15,7 +15,7 @@ from probe.demo.trainer import Trainer
 
 @pytest.mark.slow
 def test_the_reward_rises(tmp_path: Path) -> None:
-    settings = replace(Settings(), steps=60)
+    settings = replace(Settings(), steps=30)
     path = write_problems(tmp_path / "problems.parquet", rows=settings.problems, seed=settings.seed)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -24,6 +24,6 @@ def test_the_reward_rises(tmp_path: Path) -> None:
     finally:
         torch.set_num_threads(before)
     rewards = [steps[step]["reward/mean"] for step in range(settings.steps)]
-    first, last = sum(rewards[:12]) / 12, sum(rewards[-12:]) / 12
-    assert last - first > 0.08, (first, last)  # seeds 0 to 4 rise by 0.13 to 0.18
+    first, last = sum(rewards[:6]) / 6, sum(rewards[-6:]) / 6
+    assert last - first > 0.1, (first, last)  # seeds 0 to 2 rise by 0.17 to 0.19
     assert max(steps[step]["actor/clipped_ratio"] for step in range(settings.steps)) > 0
