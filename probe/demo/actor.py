@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from tensordict import TensorDict
 from torch import Tensor
 
 from probe.core.metric import Metric, append_to_dict
 from probe.core.protocol import DataProto
-from probe.core.seqlen_balancing import micro_batches, restore_dynamic_batch
+from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches, restore_dynamic_batch
 from probe.core.torch_functional import get_constant_schedule_with_warmup, logprobs_from_logits, masked_mean
 from probe.demo.algorithm import policy_loss
 from probe.demo.model import Policy, pack
@@ -37,16 +38,16 @@ class Actor:
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), learning_rate, weight_decay=0.0)
         self.schedule = get_constant_schedule_with_warmup(self.optimizer, num_warmup_steps=10)
 
-    def log_prob(self, data: DataProto) -> Tensor:
+    def log_prob(self, batch: TensorDict) -> Tensor:
         """Log-probabilities (rows, response width) of the responses; 0 where there is padding."""
-        input_ids, mask = data.batch["input_ids"], data.batch["attention_mask"].bool()
+        input_ids, mask = batch["input_ids"], batch["attention_mask"].bool()
         packed, position_ids, visible = pack(input_ids, mask)
         logits = self.policy(packed, position_ids, visible)
         # Logits are about the next token. What the last of a sequence says of another one is cut off below.
         of_next = logprobs_from_logits(logits, packed.roll(-1, dims=1))
         spread = torch.zeros(input_ids.shape).masked_scatter(mask, of_next)
         of_responses = spread[:, self.settings.prompt_width - 1 : -1]
-        mine: Tensor = of_responses * data.batch["response_mask"]
+        mine: Tensor = of_responses * batch["response_mask"]
         return mine
 
     @watch(role="actor")
@@ -54,7 +55,7 @@ class Actor:
     def old_log_prob(self, data: DataProto) -> Tensor:
         """The log-probabilities from before the update. Micro-batches mix the rows, so they are put back."""
         parts = micro_batches(data, max_token_len=self.settings.max_tokens, dp_group=self.group)
-        return restore_dynamic_batch(torch.cat([self.log_prob(part) for part in parts]), parts.indices)
+        return restore_dynamic_batch(torch.cat([self.log_prob(part.batch) for part in parts]), parts.indices)
 
     @watch(role="actor")
     def update(self, mini: DataProto) -> dict[str, Metric]:
@@ -64,7 +65,7 @@ class Actor:
         for micro in micro_batches(mini, max_token_len=self.settings.max_tokens, dp_group=self.group):
             batch, mask = micro.batch, micro.batch["response_mask"]
             loss, held = policy_loss(
-                self.log_prob(micro), batch["old_log_probs"], batch["advantages"], self.settings.clip
+                self.log_prob(batch), batch["old_log_probs"], batch["advantages"], self.settings.clip
             )
             ((loss * mask).sum() / tokens).backward()
             append_to_dict(
@@ -81,10 +82,14 @@ class Actor:
     def imitate(self, data: DataProto) -> float:
         """One supervised step on right answers. Returns the loss, its mean over the tokens of all ranks."""
         tokens = self.over_ranks(data.batch["response_mask"].sum())
-        loss = -self.log_prob(data).sum() / tokens
-        loss.backward()
+        total = torch.zeros(())
+        parts, _ = rearrange_micro_batches(data.batch, max_token_len=self.settings.max_tokens, dp_group=self.group)
+        for part in parts:
+            loss = -self.log_prob(part).sum() / tokens
+            loss.backward()
+            total += loss.detach()
         self.optimizer_step()
-        return self.over_ranks(loss.detach()).item()
+        return self.over_ranks(total).item()
 
     def optimizer_step(self) -> float:
         """Sum the gradients over the ranks, clip, step. Returns the norm from before the clipping."""

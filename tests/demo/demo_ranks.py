@@ -41,7 +41,7 @@ def updated(rank: int, ranks: int, directory: Path) -> dict[str, torch.Tensor]:
     """The weights after one update, to which each rank has given rows of its own: the more, the higher its rank."""
     alone = Trainer(SETTINGS, read_problems(directory / "problems.parquet", "train"))
     data = alone.solved(alone.problems[:12])
-    data.batch["old_log_probs"] = alone.actor.log_prob(data).detach()
+    data.batch["old_log_probs"] = alone.actor.log_prob(data.batch).detach()
     data.batch["advantages"] = torch.linspace(-1, 2, 12)[:, None].expand_as(data.batch["response_mask"]).clone()
     cuts = [0, 3, 12] if ranks == 2 else [0, 12]
     alone.actor.update(data[cuts[rank] : cuts[rank + 1]])

@@ -173,7 +173,7 @@ def test_log_probabilities_of_a_plain_sequence_are_those_of_the_actor(policy: Po
     data = DataProto.from_dict(
         {"input_ids": ids, "attention_mask": ids.ne(PAD).long(), "response_mask": ids[:, 4:].ne(PAD).long()}
     )
-    found = actor.log_prob(data)
+    found = actor.log_prob(data.batch)
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         logits = alone(actor.policy, prompt + response)[len(prompt) - 1 : -1]
         expected = logprobs_from_logits(logits, torch.tensor(response))
