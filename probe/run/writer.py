@@ -75,11 +75,11 @@ class RunWriter:
         rank: int,
         process: Process,
         capacity: int = 200_000,
-        interval_s: float = 0.2,
+        interval_s: float = 0.35,
         roll_over_bytes: int = 64 * 2**20,
         on_rows: Callable[[list[Row]], None] | None = None,
         tick: Callable[[], Iterable[Any] | None] | None = None,
-        sample_interval_s: float = 0.25,
+        sample_interval_s: float = 0.5,
     ) -> None:
         _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
         self.directory = Path(directory).absolute()
