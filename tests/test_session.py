@@ -289,3 +289,19 @@ def test_a_backend_in_trouble_is_an_incident_of_the_run(directory, monkeypatch):
         assert "failing_backend:Failing" in set(incidents.loc[incidents["kind"] == "backend", "where"])
         assert "loss" in set(run.scalars["key"])
     assert "loss" in (directory / "metrics.jsonl").read_text()
+
+
+def test_a_killed_process_has_said_where_it_was(directory):
+    script = f"""
+        import os, signal, time
+        import probe
+        session = probe.start("killed", run_dir={str(directory)!r})
+        with session.step(4), probe.phase("update", role="actor"):
+            time.sleep(1.5)
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False, timeout=60)
+    with Run(directory) as run:
+        begun = run.sql("select kind, step, role, phase from memory where edge = 'enter' order by scope_id")
+        assert begun.values.tolist()[-1] == ["phase", 4, "actor", "update"]
+        assert run.sql("select count(*) as n from memory where edge = 'leave'")["n"][0] == 0

@@ -32,19 +32,34 @@ _TAKEN: Final = frozenset(
 )
 
 
+class _Enter:
+    """How a scope began; its row is written once, by the writer's thread."""
+
+    __slots__ = ("counters", "scope", "time_ns", "written")
+
+    def __init__(self, scope: Scope, time_ns: int, counters: Counters) -> None:
+        self.scope = scope
+        self.time_ns = time_ns
+        self.counters = counters
+        self.written = False
+
+
 class _Opened:
     """What :meth:`MemoryRecorder.enter` leaves for :meth:`MemoryRecorder.leave`."""
 
-    __slots__ = ("begin", "peaks", "time_ns")
+    __slots__ = ("begin", "enter", "peaks")
 
-    def __init__(self, peaks: OpenPeaks, begin: Any, time_ns: int) -> None:
+    def __init__(self, peaks: OpenPeaks, begin: Any, enter: _Enter) -> None:
         self.peaks = peaks
         self.begin = begin
-        self.time_ns = time_ns
+        self.enter = enter
 
 
 class MemoryRecorder(Recorder):
-    """Writes two :class:`~probe.records.Memory` rows for each scope when it ends, and samples in between.
+    """Writes two :class:`~probe.records.Memory` rows for each scope, and samples in between.
+
+    The row of a scope's beginning is written with that of its end, or with the next sample if the scope is
+    still open then: a run whose process was killed says in which scopes that happened.
 
     Args:
         device: anything that ``devices.detect`` takes; None detects one.
@@ -77,9 +92,11 @@ class MemoryRecorder(Recorder):
         self.device = detect(device)
         self._ledger = PeakLedger(self.device, peaks)
 
-    def enter(self, event: Event) -> _Opened:  # noqa: ARG002  (the contract of a recorder)
+    def enter(self, event: Event) -> _Opened:
         peaks = self._ledger.open()
-        return _Opened(peaks, self.device.event(), time.monotonic_ns())
+        begin = self.device.event()
+        peaks.note = _Enter(event.scope, time.monotonic_ns(), peaks.at_enter)
+        return _Opened(peaks, begin, peaks.note)
 
     def leave(self, event: Event, state: _Opened) -> Deferred | None:
         if self._ledger.closed:
@@ -87,14 +104,19 @@ class MemoryRecorder(Recorder):
         end = None if state.begin is None else self.device.event()
         now, peaks = self._ledger.close(state.peaks)
         duration = _Duration(self.device, state.begin, end)
-        entered = (state.time_ns, state.peaks.at_enter)
         left = (event.end_ns or time.monotonic_ns(), now)
-        build = partial(self._rows, event.scope, entered, left, peaks, event.end_ns - event.begin_ns, duration)
+        build = partial(self._rows, event.scope, state.enter, left, peaks, event.end_ns - event.begin_ns, duration)
         return Deferred(build, duration.ready if duration.pending else None)
 
     def sample(self) -> Rows:
         if self._ledger.closed:
             return None
+        begun = [
+            self._begun(opened.note) for opened in self._ledger.scopes() if opened.note and not opened.note.written
+        ]
+        return [*begun, self._sampled_row()]
+
+    def _sampled_row(self) -> Memory:
         now = self._ledger.look(whole=True)
         row = self._row("sample", now)
         row.time_ns = time.monotonic_ns()
@@ -127,19 +149,26 @@ class MemoryRecorder(Recorder):
     def _rows(
         self,
         scope: Scope,
-        entered: tuple[int, Counters],
+        enter: _Enter,
         left: tuple[int, Counters],
         peaks: PeakRange,
         host_ns: int,
         duration: _Duration,
     ) -> list[Memory]:
-        rows = [self._edge("enter", scope, *entered), self._edge("leave", scope, *left)]
-        rows[1].peak_allocated_bytes = peaks.allocated_bytes
-        rows[1].peak_reserved_bytes = peaks.reserved_bytes
-        rows[1].peak_kind = peaks.kind
-        rows[1].host_duration_ns = host_ns
-        rows[1].device_duration_ns = duration.take()
-        return rows
+        end = self._edge("leave", scope, *left)
+        end.peak_allocated_bytes = peaks.allocated_bytes
+        end.peak_reserved_bytes = peaks.reserved_bytes
+        end.peak_kind = peaks.kind
+        end.host_duration_ns = host_ns
+        end.device_duration_ns = duration.take()
+        return [end] if enter.written else [self._begun(enter), end]
+
+    def _begun(self, enter: _Enter) -> Memory:
+        enter.written = True
+        row = self._edge("enter", enter.scope, enter.time_ns, enter.counters)
+        where = enter.scope  # a sample's stamp would be the writer's own scope
+        row.step, row.role, row.phase, row.micro_batch = where.step, where.role, where.phase, where.micro_batch
+        return row
 
     def _edge(self, edge: str, scope: Scope, time_ns: int, counters: Counters) -> Memory:
         row = self._row(edge, counters)

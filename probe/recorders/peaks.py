@@ -39,10 +39,11 @@ class PeakRange(NamedTuple):
 class OpenPeaks:
     """What one open scope was told so far. It ends when it is closed, or when nobody holds it any more."""
 
-    __slots__ = ("__weakref__", "allocated_bytes", "at_enter", "reserved_bytes")
+    __slots__ = ("__weakref__", "allocated_bytes", "at_enter", "note", "reserved_bytes")
 
     def __init__(self, at_enter: Counters) -> None:
         self.at_enter = at_enter
+        self.note: Any = None  #: whatever the holder wants to find again in :meth:`PeakLedger.scopes`
         self.allocated_bytes = at_enter.allocated_bytes
         self.reserved_bytes = at_enter.reserved_bytes
 
@@ -120,7 +121,8 @@ class PeakLedger:
         if self._open.get(key) is reference:
             del self._open[key]
 
-    def _scopes(self) -> Iterator[OpenPeaks]:
+    def scopes(self) -> Iterator[OpenPeaks]:
+        """The scopes that are open now; from any thread."""
         for reference in list(self._open.values()):
             opened = reference()
             if opened is not None:
@@ -143,11 +145,11 @@ class PeakLedger:
         return counters
 
     def _see(self, counters: Counters) -> None:
-        for opened in self._scopes():
+        for opened in self.scopes():
             opened.see(counters.allocated_bytes, counters.reserved_bytes)
 
     def _tell(self, counters: Counters) -> None:
-        for opened in self._scopes():
+        for opened in self.scopes():
             opened.see(counters.peak_allocated_bytes, counters.peak_reserved_bytes)
 
     def _install(self) -> None:

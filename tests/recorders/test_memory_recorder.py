@@ -174,12 +174,29 @@ def test_device_that_isnt_in_use_yet_is_unknown_and_then_exact(device, recording
 
 def test_samples_tell_the_whole_device(device, recording):
     device.allocate(95)
-    row = recording.recorder.sample()
+    (row,) = recording.recorder.sample()
     assert (row.edge, row.allocated_bytes, row.reserved_bytes) == ("sample", 95, 100)
     assert (row.device_used_bytes, row.device_total_bytes, row.not_torch_bytes) == (600, 10_000, 500)
     assert row.process_rss_bytes > 1_000_000
     assert (row.peak_allocated_bytes, row.peak_kind) == (None, None)
     assert row.time_ns > 0
+
+
+def test_a_scope_that_is_still_open_is_told_with_a_sample_and_once(device, recording):
+    with scope("phase", "long", step=3, role="actor"):
+        device.allocate(7)
+        begun, sample = recording.recorder.sample()
+        assert (begun.edge, begun.name, begun.step, begun.role, begun.allocated_bytes) == (
+            "enter",
+            "long",
+            3,
+            "actor",
+            0,
+        )
+        assert begun.time_ns < sample.time_ns
+        assert [row.edge for row in recording.recorder.sample()] == ["sample"]
+    (end,) = recording.rows()
+    assert (end.edge, end.scope_id, end.allocated_bytes) == ("leave", begun.scope_id, 7)
 
 
 def test_sample_resets_nothing(device, recording):
@@ -191,7 +208,7 @@ def test_sample_resets_nothing(device, recording):
 
 def test_sample_of_an_unused_device(device, recording):
     device.in_use = False
-    row = recording.recorder.sample()
+    (row,) = recording.recorder.sample()
     assert (row.allocated_bytes, row.device_used_bytes, row.not_torch_bytes) == (None, None, None)
     assert row.process_rss_bytes > 0
 
