@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN_DIR ?=
 
-.PHONY: demo test lint bench test-tensordict-010 clean help
+.PHONY: demo test lint bench notebook test-tensordict-010 test-transfer-queue clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -50,5 +50,15 @@ $(VENV)-tensordict-010/.made: pyproject.toml
 test-tensordict-010: $(VENV)-tensordict-010/.made  ## the core again, on the oldest tensordict that verl uses
 	$(VENV)-tensordict-010/bin/python -m pytest tests/core tests/recorders -m "not multiprocess"
 
+# A real Ray and a real TransferQueue: some hundred megabytes that nothing else needs.
+$(VENV)-transfer-queue/.made: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-transfer-queue
+	$(VENV)-transfer-queue/bin/python -m pip install --quiet --disable-pip-version-check \
+		torch==2.13.0 tensordict==0.15.3 TransferQueue==0.1.11 ray==2.60.0 omegaconf hypothesis --editable . pytest pytest-timeout
+	@touch $@
+
+test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire
+	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python -m pytest tests/frameworks/test_transfer_queue.py
+
 clean:  ## remove the environments
-	rm -rf $(VENV) $(VENV)-tensordict-010
+	rm -rf $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue

@@ -14,11 +14,23 @@ from typing import Any
 
 from benchmarks.measure import duration
 
-NAMES = ("hooks", "memory_scope", "partition", "data_proto", "functional", "tracking_log", "demo_overhead")
+NAMES = (
+    "hooks",
+    "memory_scope",
+    "partition",
+    "packing",
+    "codec",
+    "data_proto",
+    "functional",
+    "tracking_log",
+    "demo_overhead",
+)
 TITLES = {
     "hooks": "Hooks and recorders",
     "memory_scope": "A memory scope",
     "partition": "Partitioner against the textbook Karmarkar–Karp",
+    "packing": "Sequence packing against first-fit-decreasing over lists",
+    "codec": "The jagged codec against the plain way",
     "data_proto": "DataProto against a bare TensorDict",
     "functional": "Torch functionals",
     "tracking_log": "Tracking.log of 50 metrics",

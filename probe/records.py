@@ -111,6 +111,10 @@ class Padding(Row, kw_only=True, tag="padding"):
     valid_tokens: int
     rows: int = 0
     width_tokens: int = 0
+    decision: str = ""  #: what a codec did with the field: "jagged", "padded", "rectangular", "fallback", "object" …
+    reason: str = ""  #: why it decided so, or who imposed the width
+    stripped_tokens: int = 0  #: padding that was there before and was taken off
+    stripped_bytes: int = 0
 
 
 class Call(Row, kw_only=True, tag="calls"):

@@ -16,14 +16,16 @@ import pandas as pd
 if TYPE_CHECKING:
     from probe.run.reader import Run
 
-_PARTITION: Final = "seqlen_balancing.partition"
+#: Sources that tell of micro-batches, and those that tell of no rectangle of the trainer's.
+_PLANNED: Final = "('seqlen_balancing.partition', 'packing.packed', 'batched_data_dict.partition')"
+_APART: Final = "('codec.packed', 'ulysses.padded')"
 
 _CHOSEN: Final = f"""
-with cut as (select distinct rank, step from padding where source = '{_PARTITION}'),
+with cut as (select distinct rank, step from padding where source in {_PLANNED}),
 chosen as (
   select padding.* from padding left join cut
     on padding.rank = cut.rank and padding.step is not distinct from cut.step
-  where source = '{_PARTITION}' or cut.rank is null
+  where source in {_PLANNED} or (cut.rank is null and source not in {_APART})
 )
 """  # noqa: S608  (a user's text is quoted by literal())
 

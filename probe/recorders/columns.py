@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections import UserDict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -44,8 +45,9 @@ def batches_of(value: Any) -> list[Any]:
 
 def is_batch(value: Any) -> bool:
     """Whether ``value`` is a DataProto, a TensorDict, or a dict that begins with a tensor or an array."""
-    if type(value) is dict:
-        return bool(value) and isinstance(next(iter(value.values())), torch.Tensor | np.ndarray)
+    columns = value.data if isinstance(value, UserDict) else value  # a BatchedDataDict, ours or NeMo-RL's
+    if type(columns) is dict:
+        return bool(columns) and isinstance(next(iter(columns.values())), torch.Tensor | np.ndarray)
     return hasattr(value, "non_tensor_batch") or hasattr(value, "_tensordict")
 
 
@@ -66,6 +68,8 @@ def tensors_of(batch: Any) -> dict[str, torch.Tensor]:
 
 
 def _columns(batch: Any) -> dict[str, Any]:
+    if isinstance(batch, UserDict):
+        batch = batch.data
     if type(batch) is dict:
         return batch
     held = getattr(batch, "batch", batch) if hasattr(batch, "non_tensor_batch") else batch
@@ -106,6 +110,8 @@ def _keys(batch: Any) -> tuple[str, ...]:
 
 def _rows(batch: Any) -> int | None:
     held = getattr(batch, "batch", None) if hasattr(batch, "non_tensor_batch") else batch
+    if isinstance(held, UserDict):
+        held = held.data
     if held is None or type(held) is dict:
         columns = (held or batch.non_tensor_batch).values()
         first = next((one for one in columns if hasattr(one, "shape")), None)

@@ -1,17 +1,24 @@
 """What padding costs: for every batch that is formed, its rectangle against the tokens that mean something.
 
-Three kinds of batches are told apart by ``source``:
+Kinds of batches are told apart by ``source``:
 
 * ``seqlen_balancing.partition``: the micro-batches that a batch is cut into, one ``batch_id`` each;
 * ``data_proto.pad_to_divisor``, ``data_proto.padding``: a batch filled up with copies of its own rows. The
   copies count as padding as a whole, the tokens in them too;
-* ``data_proto.from_dict``, ``from_single_dict`` and ``concat``: batches as they are put together.
+* ``data_proto.from_dict``, ``from_single_dict`` and ``concat``: batches as they are put together;
+* ``codec.packed``, ``codec.materialized``: a batch before and after a wire, with what the codec decided for each
+  field. What is packed has no padding left; what was taken off stands in ``stripped_tokens``;
+* ``packing.packed``, ``batched_data_dict.partition``: micro-batches that were planned by packing or by dynamic
+  batching (:mod:`probe.recorders.packing_padding`);
+* ``ulysses.padded``: one field filled up so that the ranks of sequence parallelism get equal parts.
 
 They describe the same tokens at different moments, so that sums over different sources count them again. The
 metrics therefore look at the micro-batches alone where the step has any, else at all batches formed.
 
 Causes, for n rows of lengths l in a rectangle S wide: ``longest_row`` is n·max(l) − Σl, ``imposed_width``
-n·(S − max(l)), ``padding_rows`` S for each row that was added. Their tokens sum exactly to rectangle − valid.
+n·(S − max(l)), ``padding_rows`` S for each row that was added. Where max(l) was rounded up to a multiple R, which the
+codec tells, ``rounding`` is n·(R − max(l)) and ``imposed_width`` n·(S − R). ``sequence_parallel`` is what was added
+for the ranks. The tokens of the causes sum exactly to rectangle − valid.
 """
 
 from __future__ import annotations
@@ -26,13 +33,19 @@ import torch
 from probe.core.metric import Metric
 from probe.hooks import Event
 from probe.recorders.columns import batch_id_of, batches_of, next_batch_id, tensors_of
+from probe.recorders.packing_padding import POINTS as PLANNED
+from probe.recorders.packing_padding import deferred_packing_rows
 from probe.recorders.recorder import Recorder, Rows
-from probe.records import GIB, Deferred, Padding, Row
+from probe.records import GIB, Deferred, Incident, Padding, Row
 
 PREFIX = "probe/padding_tax/"
 PARTITION: Final = "seqlen_balancing.partition"
 PAD_ROWS: Final = "data_proto.pad_to_divisor"
 PADDED: Final = "data_proto.padded"
+PACKED: Final = "codec.packed"
+MATERIALIZED: Final = "codec.materialized"
+STRIPPED: Final = "codec.stripped_payload"
+SEQUENCE_PARALLEL: Final = "ulysses.padded"
 
 #: Masks up to this many elements are summed at once; larger ones in the writer thread.
 _SMALL: Final = 4096
@@ -59,6 +72,11 @@ class PaddingTaxRecorder(Recorder):
         "data_proto.from_dict",
         "data_proto.from_single_dict",
         "data_proto.concat",
+        PACKED,
+        MATERIALIZED,
+        STRIPPED,
+        SEQUENCE_PARALLEL,
+        *PLANNED,
     )
     #: Padding over the rectangle, and its parts; each token once and not once for each field, but for the
     #: bytes.
@@ -79,8 +97,13 @@ class PaddingTaxRecorder(Recorder):
         return depth
 
     def fire(self, event: Event) -> Rows:
-        """A batch was cut into micro-batches, which keep its width, or rows were added to one."""
+        """A batch was cut into micro-batches, which keep its width, or rows were added to one, or a codec told."""
         values = event.values
+        if event.point.name in PLANNED:
+            return deferred_packing_rows(event)
+        if event.point.name in _TOLD:
+            # The numbers are all there; only the rows are left for the writer thread.
+            return Deferred(partial(_TOLD[event.point.name], batch_id_of(event), dict(values)))
         if event.point.name == PADDED:
             # Where an observed call did it, that call's end tells of the rows.
             return None if values["source"] == PAD_ROWS else self._formed(event, values["data"], values["pad_rows"])
@@ -109,14 +132,19 @@ class PaddingTaxRecorder(Recorder):
         fields = token_fields(formed[0], mask.shape[1])
         source = event.values.get("source") or event.point.name
         make = partial(_formed_rows, batch_id_of(event), source, fields, mask.shape[1], padded_rows)
-        return self._when_known(mask, make)
+        return self._when_known(mask, make, source)
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
-        """Of this process's micro-batches in the step; where there are none, of the batches put together."""
-        padding = [row for row in rows if isinstance(row, Padding)]
-        chosen = [row for row in padding if row.source == PARTITION] or padding
+        """Of this process's micro-batches in the step; where there are none, of the batches put together.
+
+        What was packed for a wire has no padding, and what sequence parallelism adds comes on top of batches that
+        are counted already: neither is part of the ratio, and the latter has its cause.
+        """
+        told = [row for row in rows if isinstance(row, Padding)]
+        padding = [row for row in told if row.source not in (PACKED, SEQUENCE_PARALLEL)]
+        chosen = [row for row in padding if row.source in (PARTITION, *PLANNED)] or padding
         seen: dict[int, Padding] = {}
-        causes: dict[str, Metric] = {}
+        causes = _sequence_parallel_metric(told)
         for row in chosen:
             if seen.setdefault(row.batch_id, row).field == row.field and row.cause != "none":
                 causes.setdefault(f"{PREFIX}{row.cause}/padding_tokens", Metric("sum")).append(row.tokens)
@@ -130,21 +158,24 @@ class PaddingTaxRecorder(Recorder):
             f"{PREFIX}padding_gib": Metric("sum", amount / GIB),
         }
 
-    def _when_known(self, mask: torch.Tensor, make: Callable[[list[int]], list[Padding]]) -> Rows:
+    def _when_known(self, mask: torch.Tensor, make: Callable[[list[int]], list[Padding]], source: str) -> Rows:
         """Rows from the lengths in ``mask``, as soon as those can be read without anybody waiting."""
         if mask.device.type == "cpu":
             if mask.numel() <= _SMALL or mask.is_inference():  # such a tensor can't tell that it was changed
                 return make(_lengths(mask))
-            return Deferred(partial(self._unchanged, mask, mask._version, make))
+            return Deferred(partial(self._unchanged, mask, mask._version, make, source))
         if mask.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             return _from_device(mask, make)
         return None
 
-    def _unchanged(self, mask: torch.Tensor, version: int, make: Callable[[list[int]], list[Padding]]) -> list[Padding]:
+    def _unchanged(
+        self, mask: torch.Tensor, version: int, make: Callable[[list[int]], list[Padding]], source: str
+    ) -> Sequence[Row]:
         lengths = _lengths(mask) if mask._version == version else []
         if mask._version != version:  # also while it was read
             self.unread += 1
-            return []
+            message = "a batch's attention_mask was changed before it was read: the batch has no padding rows"
+            return [Incident(kind="unread_mask", where=source, message=message)]
         return make(lengths)
 
 
@@ -177,20 +208,28 @@ def padding_rows(
         "imposed_width": count * (width - longest),
         "padding_rows": padded_rows * width,
     }
+    made: list[Padding] = []
+    for field in fields:
+        made += _rows_of_causes(field, causes, count + padded_rows, valid, width, **stamp)
+    return made
+
+
+def _rows_of_causes(
+    field: Field, causes: dict[str, int], rows: int, valid: int, width: int, **stamp: Any
+) -> list[Padding]:
+    """One row for each of ``causes`` that has tokens; cause "none" where there is none."""
     present = {cause: tokens for cause, tokens in causes.items() if tokens} or {"none": 0}
     return [
         Padding(
+            **{"rectangle_tokens": rows * width, **stamp},
             field=field.name,
             cause=cause,
             tokens=tokens,
             bytes=tokens * field.bytes_per_token,
-            rectangle_tokens=(count + padded_rows) * width,
             valid_tokens=valid,
-            rows=count + padded_rows,
+            rows=rows,
             width_tokens=width,
-            **stamp,
         )
-        for field in fields
         for cause, tokens in present.items()
     ]
 
@@ -227,6 +266,102 @@ def _formed_rows(
 ) -> list[Padding]:
     real = lengths[: len(lengths) - padded_rows]  # the copies stand at the end
     return padding_rows(real, width, fields, padded_rows=padded_rows, batch_id=batch_id, source=source)
+
+
+# ---------------------------------------------------------------------------------------------- the codec's tales
+
+
+def _packed_rows(batch_id: int, values: dict[str, Any]) -> list[Padding]:
+    """A row for each field: jagged ones hold exactly their tokens; a rectangle's tokens aren't known to be any."""
+    found = []
+    for field in values["fields"]:
+        tokens = field.kept_tokens or 0
+        row = _without_padding(
+            tokens, values["rows"], Field(field.name, field.bytes_per_token), {"batch_id": batch_id, "source": PACKED}
+        )
+        row.decision, row.reason = field.decision, field.reason
+        row.stripped_tokens = field.stripped_tokens
+        row.stripped_bytes = field.stripped_tokens * field.bytes_per_token
+        found.append(row)
+    return found
+
+
+def _materialized_rows(batch_id: int, values: dict[str, Any]) -> list[Padding]:
+    """The rows of each field's rectangle, by what made it so wide."""
+    found: list[Padding] = []
+    for field in values["fields"]:
+        imposed = values["width_from"] if field.reason == "imposed_width" else ""
+        stamp = {
+            "batch_id": batch_id,
+            "source": MATERIALIZED,
+            "decision": field.decision,
+            "reason": "; ".join(filter(None, (field.reason, imposed, _CACHES.get(field.cache, "")))),
+        }
+        size = Field(field.name, field.bytes_per_token)
+        if field.width_tokens:
+            found += _rectangle_rows(field, size, stamp)
+        else:
+            found.append(_without_padding(field.valid_tokens, field.rows, size, stamp))
+    return found
+
+
+#: What a reader should know of a jagged tensor that said something wrong of its longest row.
+_CACHES: Final = {"missing": "its longest row was not cached", "wrong": "its longest row was cached wrongly"}
+
+
+def _rectangle_rows(told: Any, field: Field, stamp: dict[str, Any]) -> list[Padding]:
+    causes = {
+        "longest_row": told.rows * told.longest_tokens - told.valid_tokens,
+        "rounding": told.rows * (told.rounded_tokens - told.longest_tokens),
+        "imposed_width": told.rows * (told.width_tokens - told.rounded_tokens),
+    }
+    rectangle = (told.rows, told.valid_tokens, told.width_tokens)
+    return _rows_of_causes(field, causes, *rectangle, **stamp)
+
+
+def _sequence_parallel_rows(batch_id: int, values: dict[str, Any]) -> list[Padding]:
+    tokens, added = int(values["tokens"]), int(values["pad_tokens"])
+    return _rows_of_causes(
+        Field(values["field"], int(values["bytes_per_token"])),
+        {"sequence_parallel": added},
+        int(values["rows"]),
+        tokens,
+        (tokens + added) // max(int(values["rows"]), 1),
+        batch_id=batch_id,
+        source=SEQUENCE_PARALLEL,
+        reason=f"sp_size {values['sp_size']}",
+        rectangle_tokens=tokens + added,
+    )
+
+
+def _lost_payloads(batch_id: int, values: dict[str, Any]) -> list[Incident]:  # noqa: ARG001  # the table's signature
+    if not values["lost"]:
+        return []
+    what = f"field {values['field']!r}" if values["field"] else "a lone payload"
+    message = f"{values['lost']} of {values['rows']} objects of {what} were lost on the wire and read as None"
+    return [Incident(kind="wire", where=STRIPPED, message=message, count=values["lost"])]
+
+
+_TOLD: Final[dict[str, Callable[[int, dict[str, Any]], Iterable[Row]]]] = {
+    PACKED: _packed_rows,
+    MATERIALIZED: _materialized_rows,
+    STRIPPED: _lost_payloads,
+    SEQUENCE_PARALLEL: _sequence_parallel_rows,
+}
+
+
+def _sequence_parallel_metric(rows: Sequence[Padding]) -> dict[str, Metric]:
+    """Tokens that were added for the ranks, each once: those of ``input_ids``, or of the first field by name."""
+    added = [row for row in rows if row.source == SEQUENCE_PARALLEL and row.tokens]
+    if not added:
+        return {}
+    names = {row.field for row in added}
+    chosen = "input_ids" if "input_ids" in names else min(names)
+    metric = Metric("sum")
+    for row in added:
+        if row.field == chosen:
+            metric.append(row.tokens)
+    return {f"{PREFIX}sequence_parallel/padding_tokens": metric}
 
 
 def _bytes_per_token(tensor: torch.Tensor, leading: int) -> int:

@@ -1,13 +1,17 @@
 """How evenly tokens are spread: one row for each micro-batch of every batch that is cut up.
 
+Batches are cut up in three ways, told apart by ``source``: balanced partitions, dynamic batching (micro-batches of
+all shards, each with a width of its own) and sequence packing (bins, which have no rectangle).
+
 Imbalance over ranks needs the rows of all of them; the analysis works it out from the run.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from probe.core.metric import Metric
 from probe.hooks import Event
@@ -16,13 +20,16 @@ from probe.recorders.recorder import Recorder, Rows
 from probe.records import Deferred, MicroBatch, Row
 
 PREFIX = "probe/token_balance/"
+PACKED: Final = "packing.packed"
 
 
 class TokenBalanceRecorder(Recorder):
     """Micro-batches, from the lengths that the partitioner has on the CPU anyway."""
 
-    points: ClassVar[tuple[str, ...]] = ("seqlen_balancing.partition",)
+    points: ClassVar[tuple[str, ...]] = ("seqlen_balancing.partition", "batched_data_dict.partition", PACKED)
     #: An imbalance is the largest micro-batch over the mean one of its batch, empty ones included; 1 is even.
+    #: Those of packing are about its bins alone, in real tokens: rounding counts as waste. Its balance is
+    #: 1 − standard deviation / mean of the bins' utilisation; 1 is even.
     keys: ClassVar[tuple[str, ...]] = (
         f"{PREFIX}imbalance_ratio_max",
         f"{PREFIX}workload_imbalance_ratio_max",
@@ -31,22 +38,29 @@ class TokenBalanceRecorder(Recorder):
         f"{PREFIX}micro_batches",
         f"{PREFIX}cap_violations",
         f"{PREFIX}tokens",
+        f"{PREFIX}packing/utilisation_ratio_mean",
+        f"{PREFIX}packing/waste_ratio_mean",
+        f"{PREFIX}packing/balance_ratio_mean",
+        f"{PREFIX}packing/bins",
     )
 
     def fire(self, event: Event) -> Rows:
-        """``seqlen_balancing.partition``: the lists are copied, as the caller gets the same ones."""
+        """A batch was cut up. The lists are copied, as the caller gets the same ones."""
         values = event.values
-        workload = values.get("workload")
+        packed = event.point.name == PACKED
+        workload, widths = values.get("workload"), values.get("widths")
         return Deferred(
             partial(
                 micro_batch_rows,
                 list(values["lengths"]),
-                [list(part) for part in values["partitions"]],
+                [list(part) for part in values["bins" if packed else "partitions"]],
                 batch_id=batch_id_of(event),
                 workload=None if workload is None else list(workload),
-                cap_tokens=values.get("cap_tokens"),
-                width_tokens=values.get("width_tokens"),
-                source=values.get("source") or event.point.name,
+                cap_tokens=values.get("capacity_tokens" if packed else "cap_tokens"),
+                width_tokens=None if packed else values.get("width_tokens"),
+                widths=None if widths is None or values.get("width_tokens") is None else list(widths),
+                first_row=values.get("first_row", 0),
+                source=PACKED if packed else values.get("source") or event.point.name,
             )
         )
 
@@ -71,6 +85,7 @@ class TokenBalanceRecorder(Recorder):
             "cap_violations": Metric("sum", sum(part.over_cap for part in parts)),
             "tokens": Metric("sum", tokens),
         }
+        found |= _packing([batch for batch in batches.values() if batch[0].source == PACKED])
         return {PREFIX + name: metric for name, metric in found.items() if metric.count}
 
 
@@ -83,16 +98,19 @@ def micro_batch_rows(
     cap_tokens: int | None,
     width_tokens: int | None,
     source: str,
+    widths: Sequence[int] | None = None,
+    first_row: int = 0,
 ) -> list[MicroBatch]:
     """One row for each of ``partitions``, whose entries are indices into ``lengths``.
 
     Args:
         workload: the cost of each sequence, or (where there are fewer) of each partition.
+        width_tokens: of every rectangle; ``widths``, where given, tell of each.
+        first_row: row of the batch that entry 0 of ``lengths`` is.
     """
     shared: dict[str, Any] = {
         "batch_id": batch_id,
         "micro_batches": len(partitions),
-        "width_tokens": width_tokens,
         "cap_tokens": cap_tokens,
         "source": source,
     }
@@ -105,7 +123,8 @@ def micro_batch_rows(
                 micro_batch=index,
                 sequences=len(inside),
                 lengths=inside,
-                indices=[int(row) for row in part],
+                indices=[first_row + int(row) for row in part],
+                width_tokens=width_tokens if widths is None else int(widths[index]),
                 tokens=tokens,
                 utilisation_ratio=tokens / cap_tokens if cap_tokens else None,
                 over_cap=cap_tokens is not None and tokens > cap_tokens,
@@ -126,6 +145,26 @@ def _workload(workload: Sequence[float] | None, index: int, part: Sequence[int],
 
 def _workloads(batches: Any) -> list[list[float]]:
     return [[p.workload for p in batch] for batch in batches if all(p.workload is not None for p in batch)]
+
+
+def _packing(batches: Sequence[Sequence[MicroBatch]]) -> dict[str, Metric]:
+    """How well bins are filled: the ratios of each packing, and the bins of all."""
+    used: list[float] = []
+    even: list[float] = []
+    for batch in batches:
+        filled = [part.utilisation_ratio for part in batch if part.utilisation_ratio is not None]
+        if not filled:
+            continue
+        used.append(statistics.fmean(filled))
+        if used[-1]:
+            even.append(1 - statistics.pstdev(filled) / used[-1])
+    found = {
+        "utilisation_ratio_mean": Metric("mean", used),
+        "waste_ratio_mean": Metric("mean", [1 - one for one in used]),
+        "balance_ratio_mean": Metric("mean", even),
+        "bins": Metric("sum", [len(batch) for batch in batches]),
+    }
+    return {f"packing/{name}": metric for name, metric in found.items()}
 
 
 def _imbalances(batches: Sequence[Sequence[float]]) -> list[float]:

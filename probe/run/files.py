@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from probe.errors import InputTypeError
+from probe.errors import InputTypeError, ProbeError, RunError
 from probe.run.layout import PARTS_NAME, RunInfo, Segment, info_at, part_of, segment_of
 
 #: Paths of the parts of a segment, by table.
@@ -43,7 +45,8 @@ class RunFiles:
 
     def info(self) -> RunInfo:
         """See :func:`probe.run.layout.read_info`."""
-        return info_at(self.system, self.root, self.shown)
+        with self.asking():
+            return info_at(self.system, self.root, self.shown)
 
     def look(self) -> tuple[set[Segment], dict[Segment, Parts]]:
         """The segments that are JSONL files, and the parts.
@@ -63,8 +66,9 @@ class RunFiles:
         try:
             if self.local:
                 return [path.name for path in Path(folder).iterdir()]
-            self.system.invalidate_cache(folder)
-            return [posixpath.basename(path.rstrip("/")) for path in self.system.ls(folder, detail=False)]
+            with self.asking():
+                self.system.invalidate_cache(folder)
+                return [posixpath.basename(path.rstrip("/")) for path in self.system.ls(folder, detail=False)]
         except FileNotFoundError:
             return []
 
@@ -72,7 +76,7 @@ class RunFiles:
         """What the JSONL file holds from byte ``begin`` on; None where it's shorter than that.
 
         Raises:
-            FileNotFoundError: it was rolled over.
+            FileNotFoundError: it was rolled over. RunError: its store doesn't answer, or refuses.
         """
         path = f"{self.root}/{segment.name}"
         if self.local:
@@ -81,8 +85,21 @@ class RunFiles:
                     return None
                 file.seek(begin)
                 return file.read()
-        self.system.invalidate_cache(self.root)
-        size = self.system.size(path)
-        if size <= begin:
-            return b"" if size == begin else None
-        return self.system.cat_file(path, start=begin, end=size)  # type: ignore[no-any-return]  # fsspec is untyped
+        with self.asking():
+            self.system.invalidate_cache(self.root)
+            size = self.system.size(path)
+            if size <= begin:
+                return b"" if size == begin else None
+            return self.system.cat_file(path, start=begin, end=size)  # type: ignore[no-any-return]  # fsspec is untyped
+
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """A store that doesn't answer is a RunError; that a file isn't there is an answer."""
+        try:
+            yield
+        except (ProbeError, FileNotFoundError):
+            raise
+        except Exception as error:  # isolation boundary: each client has its own errors, most of them no OSError
+            if self.local:
+                raise
+            raise RunError(f"run {self.shown!r}: its store can't be read: {type(error).__name__}: {error}") from error

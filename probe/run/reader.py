@@ -125,10 +125,11 @@ class Run:
     def _read(self, table: str) -> pyarrow.Table:
         import pyarrow as pa
 
-        try:
-            return self._look().table(table)
-        except (pa.ArrowException, OSError) as error:
-            raise RunError(f"run {self.path!r}: a part of {table} can't be read: {error}") from error
+        with self._files.asking():
+            try:
+                return self._look().table(table)
+            except (pa.ArrowException, OSError) as error:
+                raise RunError(f"run {self.path!r}: a part of {table} can't be read: {error}") from error
 
     def sql(self, query_text: str, parameters: object = None) -> pandas.DataFrame:
         """The result of a DuckDB query over the tables, such as ``select max(allocated_bytes) from memory``.

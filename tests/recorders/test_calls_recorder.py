@@ -8,6 +8,7 @@ import torch
 from tensordict import TensorDict
 
 from probe import hooks, recorders
+from probe.core.batched_data_dict import BatchedDataDict
 from probe.errors import UnknownNameError
 from probe.recorders.calls import PREFIX, CallsRecorder, covered_ns
 from probe.recorders.recorder import Recorder
@@ -49,6 +50,14 @@ def proto(count, *names, **others):
 
 def call(function, *args, **kwargs):
     return hooks.observed("calls_test.call")(function)(*args, **kwargs)
+
+
+def test_a_batched_data_dict_is_a_batch(rows):
+    given = BatchedDataDict({"a": torch.zeros(3, 4), "words": ["x", "y", "z"]})
+    call(lambda one: BatchedDataDict({**one, "b": torch.zeros(3, dtype=torch.int64)}), given)
+    (row,) = rows
+    assert (row.rows_in, row.rows_out, row.bytes_in, row.bytes_out) == (3, 3, 48, 72)
+    assert (row.keys_added, row.keys_removed) == (["b"], [])
 
 
 def test_rows_bytes_and_keys(rows):

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from probe import hooks
+from probe.core import codec
+from probe.core.batched_data_dict import BatchedDataDict
 from probe.recorders.padding_tax import PREFIX, Field, PaddingTaxRecorder, padding_rows
-from probe.records import GIB, Deferred
+from probe.records import GIB, Deferred, Incident
 
 PARTITION = hooks.point("seqlen_balancing.partition")
 
@@ -246,7 +248,8 @@ def test_a_mask_that_was_changed_is_counted_and_not_guessed(collect):
     batch = batch_of([4, 2], 9000)
     from_dict(batch)
     batch["attention_mask"][0] = 0
-    assert collect.rows() == []
+    (told,) = collect.rows()
+    assert (told.kind, told.where) == ("unread_mask", "data_proto.from_dict")
     assert collect.recorder.unread == 1
 
 
@@ -304,3 +307,127 @@ def test_causes_sum_exactly(lengths, extra, padded, size):
     rows = padding_rows(lengths, width, [Field("x", size)], padded_rows=padded, batch_id=1, source="s")
     assert_identity(rows)
     assert sum(row.bytes for row in rows) == size * ((len(lengths) + padded) * width - sum(lengths))
+
+
+# -------------------------------------------------------------------------------------------------------- the codec
+
+
+def rows_of_codec(collect, lengths, width, *, token_aligned_fields=("input_ids", "hidden"), **options):
+    fields = {
+        "input_ids": torch.ones(len(lengths), width, dtype=torch.int64),
+        "hidden": torch.ones(len(lengths), width, 3, dtype=torch.bfloat16),
+        "reward": torch.ones(len(lengths)),
+        "uid": np.array([str(row) for row in range(len(lengths))], dtype=object),
+    }
+    wire = codec.pack_jagged_fields(
+        fields, lengths=torch.tensor(lengths), token_aligned_fields=set(token_aligned_fields)
+    )
+    packed = collect.rows()
+    codec.materialize(wire, token_aligned_fields=set(token_aligned_fields), **options)
+    return packed, collect.rows()
+
+
+def test_what_was_packed_has_no_padding_and_says_what_was_stripped(collect):
+    packed, _ = rows_of_codec(collect, [4, 2, 1], 6, token_aligned_fields=("input_ids", "hidden", "reward"))
+    assert_identity(packed)
+    assert {row.source for row in packed} == {"codec.packed"}
+    found = {row.field: (row.decision, row.reason, row.stripped_tokens, row.stripped_bytes) for row in packed}
+    assert found == {
+        "input_ids": ("jagged", "named", 11, 88),
+        "hidden": ("jagged", "named", 11, 66),
+        "reward": ("fallback", "one_dimension", 0, 0),
+        "uid": ("object", "objects", 0, 0),
+    }
+    assert {row.field: (row.cause, row.rectangle_tokens, row.valid_tokens) for row in packed if row.field != "uid"} == {
+        "input_ids": ("none", 7, 7),
+        "hidden": ("none", 7, 7),
+        "reward": ("none", 0, 0),
+    }
+
+
+def test_what_was_materialised_by_cause(collect):
+    options = {"pad_to_seqlen": 16, "pad_to_multiple": 8, "width_from": "all_ranks"}
+    _, rows = rows_of_codec(collect, [4, 2, 1], 6, **options)
+    assert_identity(rows)
+    assert by_cause(rows) == {"longest_row": 12 - 7, "rounding": 3 * 4, "imposed_width": 3 * 8}
+    assert {row.source for row in rows} == {"codec.materialized"}
+    tokens = [row for row in rows if row.field == "hidden"]
+    assert {(row.rectangle_tokens, row.valid_tokens, row.rows, row.width_tokens) for row in tokens} == {(48, 7, 3, 16)}
+    assert {row.reason for row in tokens} == {"imposed_width; all_ranks"}
+    assert sum(row.bytes for row in tokens) == 41 * 6
+    assert [row.decision for row in rows if row.field in ("reward", "uid")] == ["rectangular", "object"]
+    assert len({row.batch_id for row in rows}) == 1
+
+
+def test_a_field_without_a_cached_longest_row_says_so(collect):
+    values, offsets = torch.arange(5), torch.tensor([0, 1, 5])
+    nested = torch.nested.nested_tensor_from_jagged(values, offsets)
+    codec.materialize(TensorDict({"input_ids": nested}, [2]))
+    (row,) = collect.rows()
+    assert row.reason == "longest_row; its longest row was not cached"
+    assert (row.cause, row.tokens) == ("longest_row", 3)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.integers(0, 20), st.integers(1, 8), st.integers(0, 3))
+def test_identities_of_the_codec(lengths, least, multiple, wider):
+    listener = Collect(PaddingTaxRecorder())
+    with hooks.subscribe(listener, *PaddingTaxRecorder.points):
+        width = max(lengths) + wider
+        packed, rows = rows_of_codec(listener, lengths, width, pad_to_seqlen=least, pad_to_multiple=multiple)
+    assert_identity(packed)
+    assert_identity(rows)
+    stripped = {row.field: row.stripped_tokens for row in packed}
+    assert stripped["input_ids"] == len(lengths) * width - sum(lengths)
+
+
+def test_metrics_leave_the_wire_out(collect):
+    packed, rows = rows_of_codec(collect, [4, 2], 4)
+    metrics = {key: one.aggregate() for key, one in collect.recorder.metrics(packed + rows).items()}
+    assert metrics[f"{PREFIX}ratio"] == pytest.approx(2 / 8)
+    assert collect.recorder.metrics(packed) == {}
+
+
+def test_payloads_that_the_wire_lost_become_an_incident(collect):
+    codec.materialize(TensorDict({"uid": TensorDict({}, [3]), "reward": torch.ones(3)}, [3]))
+    incidents = [row for row in collect.rows() if isinstance(row, Incident)]
+    assert [(one.kind, one.where, one.count) for one in incidents] == [("wire", "codec.stripped_payload", 3)]
+    assert incidents[0].message == "3 of 3 objects of field 'uid' were lost on the wire and read as None"
+    assert codec.unwrap_wire_stripped_payload({"data": 1, "_metadata": None, "_is_non_tensor": True}) == 1
+    assert collect.rows() == []
+
+
+def test_what_sequence_parallelism_adds(collect):
+    point = hooks.point("ulysses.padded")
+    for field, size, pad in (("input_ids", 8, 3), ("position_ids", 8, 3), ("input_ids", 8, 0)):
+        hooks.emit(point, field=field, rows=1, tokens=13, pad_tokens=pad, bytes_per_token=size, sp_size=4)
+    rows = collect.rows()
+    assert_identity(rows)
+    assert [(row.field, row.cause, row.tokens, row.rectangle_tokens, row.width_tokens) for row in rows] == [
+        ("input_ids", "sequence_parallel", 3, 16, 16),
+        ("position_ids", "sequence_parallel", 3, 16, 16),
+        ("input_ids", "none", 0, 13, 13),
+    ]
+    assert {row.bytes for row in rows} == {24, 0}
+    assert {row.reason for row in rows} == {"sp_size 4"}
+    metrics = {key: one.aggregate() for key, one in collect.recorder.metrics(rows).items()}
+    assert metrics == {f"{PREFIX}sequence_parallel/padding_tokens": 3.0}
+
+
+def test_planned_micro_batches_are_the_ones_that_count(collect):
+    lengths = torch.tensor([5, 3, 8, 2])
+    ids = torch.zeros(4, 8, dtype=torch.int64)
+    batch = BatchedDataDict({"input_ids": ids, "input_lengths": lengths})
+    options = {
+        "max_tokens_per_microbatch": 16,
+        "input_key": "input_ids",
+        "input_lengths_key": "input_lengths",
+        "algorithm": "first_fit_decreasing",
+        "sequence_length_pad_multiple": 4,
+    }
+    batch.shard_by_batch_size(1, 4, sequence_packing_args=options)
+    rows = [row for row in collect.rows() if row.source == "packing.packed" and row.field == "input_ids"]
+    assert sum(row.tokens for row in rows) == (8 - 5) + (4 - 3) + (4 - 2)
+    assert {row.cause for row in rows} <= {"rounding", "none"}
+    found = PaddingTaxRecorder().metrics(rows)
+    assert found["probe/padding_tax/ratio"].aggregate() == pytest.approx(6 / 24)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from probe import hooks
+from probe.core.batched_data_dict import BatchedDataDict
+from probe.core.packing import get_packer
 from probe.recorders.token_balance import PREFIX, TokenBalanceRecorder, micro_batch_rows
 from probe.records import Deferred, MicroBatch
 
@@ -142,3 +144,63 @@ def test_nothing_is_lost(lengths, count, cap):
     assert sum(row.tokens for row in rows) == sum(lengths)
     assert sorted(index for row in rows for index in row.indices) == list(range(len(lengths)))
     assert sum(row.over_cap for row in rows) == sum(row.tokens > cap for row in rows)
+
+
+# ------------------------------------------------------------------------- dynamic batching and packing
+
+
+LENGTHS = [9, 30, 2, 31, 10, 8, 32, 3]
+ARGS = {"max_tokens_per_microbatch": 64, "input_key": "ids", "input_lengths_key": "length"}
+
+
+def batch_of(lengths):
+    return BatchedDataDict(ids=torch.zeros(len(lengths), 40, dtype=torch.long), length=torch.tensor(lengths))
+
+
+def test_micro_batches_of_dynamic_batching(collect):
+    args = ARGS | {"sequence_length_round": 8}
+    shards, _ = batch_of(LENGTHS * 2).shard_by_batch_size(2, 8, dynamic_batching_args=args)
+    rows = collect.rows()
+    assert [row.indices for row in rows[:4]] == [[2, 5], [7, 0], [4, 3], [1, 6]]
+    assert [row.indices for row in rows[4:]] == [[10, 13], [15, 8], [12, 11], [9, 14]]
+    assert [row.width_tokens for row in rows] == [16, 16, 32, 32] * 2
+    assert [row.lengths for row in rows[:4]] == [[2, 8], [3, 9], [10, 31], [30, 32]]
+    assert {(row.cap_tokens, row.micro_batches) for row in rows} == {(64, 4)}
+    assert {row.source for row in rows} == {"batched_data_dict.shard_by_batch_size"}
+    assert len({row.batch_id for row in rows}) == 2
+    assert sum(row.tokens for row in rows) == sum(sum(shard["length"].tolist()) for shard in shards)
+    assert not any("packing" in key for key in collect.recorder.metrics(rows))
+
+
+def test_bins_of_packing(collect):
+    args = ARGS | {"sequence_length_pad_multiple": 8, "algorithm": "first_fit_decreasing"}
+    batch_of(LENGTHS).shard_by_batch_size(2, sequence_packing_args=args)
+    get_packer("concatenative", 10).pack([10, 5])
+    rows = collect.rows()
+    first, second = rows[:4], rows[4:]
+    assert sorted(row for part in first for row in part.indices) == list(range(8))
+    assert [part.lengths for part in first] == [[LENGTHS[row] for row in part.indices] for part in first]
+    assert {(part.source, part.width_tokens, part.cap_tokens) for part in first} == {("packing.packed", None, 64)}
+    assert [(part.indices, part.utilisation_ratio) for part in second] == [([0], 1.0), ([1], 0.5)]
+    metrics = {key: metric.aggregate() for key, metric in collect.recorder.metrics(rows).items()}
+    used = [sum(LENGTHS) / 4 / 64, 0.75]
+    assert metrics[f"{PREFIX}packing/utilisation_ratio_mean"] == pytest.approx(sum(used) / 2)
+    assert metrics[f"{PREFIX}packing/waste_ratio_mean"] == pytest.approx(1 - sum(used) / 2)
+    assert metrics[f"{PREFIX}packing/bins"] == 6
+    assert set(metrics) <= set(TokenBalanceRecorder.keys)
+
+
+def test_balance_is_that_of_the_packers_own_metrics(collect):
+    packer = get_packer("first_fit_decreasing", 50)
+    packer.pack([49, 30, 30, 1])
+    metrics = collect.recorder.metrics(collect.rows())
+    for ours, theirs in (("balance", "bin_balance"), ("utilisation", "average_utilization"), ("waste", "waste_ratio")):
+        found = metrics[f"{PREFIX}packing/{ours}_ratio_mean"].aggregate()
+        assert found == pytest.approx(getattr(packer.metrics, theirs))
+
+
+def test_a_packing_of_nothing_but_empty_sequences(collect):
+    get_packer("concatenative", 5).pack([0, 0])
+    metrics = collect.recorder.metrics(collect.rows())
+    assert metrics[f"{PREFIX}packing/waste_ratio_mean"].aggregate() == 1
+    assert f"{PREFIX}packing/balance_ratio_mean" not in metrics
