@@ -26,10 +26,10 @@ def rows() -> list[dict[str, Any]]:
     settings = Settings()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            problems = read_problems(write_problems(Path(folder) / "problems.parquet", rows=200, seed=0), "train")
+            problems = read_problems(write_problems(Path(folder) / "problems.parquet", rows=200, seed=0), settings)
             trainer = Trainer(settings, problems)
-            for _ in range(20):
-                trainer.actor.imitate(trainer.solved(trainer.draw()))
+            for index in range(20):
+                trainer.actor.imitate(trainer.solved(trainer.draw(index)))
             on, off = _take_turns(trainer, Path(folder))
     finally:
         torch.set_num_threads(threads)
@@ -70,17 +70,13 @@ def _state(trainer: Trainer) -> tuple[Any, ...]:
     return (
         copy.deepcopy(actor.policy.state_dict()),
         copy.deepcopy(actor.optimizer.state_dict()),
-        trainer.sampling.get_state(),
-        trainer.drawing.get_state(),
     )
 
 
 def _restore(trainer: Trainer, state: tuple[Any, ...]) -> None:
-    weights, optimizer, sampling, drawing = state
+    weights, optimizer = state
     trainer.actor.policy.load_state_dict(weights)
     trainer.actor.optimizer.load_state_dict(copy.deepcopy(optimizer))
-    trainer.sampling.set_state(sampling)
-    trainer.drawing.set_state(drawing)
 
 
 if __name__ == "__main__":

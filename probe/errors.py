@@ -9,10 +9,18 @@
     │   │                            two batches disagree on a key (the documented contract of ``union``)
     │   ├── CapacityError            a sequence is longer than what may hold it
     │   ├── UnknownNameError         a name outside a fixed list of choices
-    │   └── SerializationError (TypeError)
-    │                                a value that can't be written, or bytes that can't be read
+    │   ├── SerializationError (TypeError)
+    │   │                            a value that can't be written, or bytes that can't be read
+    │   ├── RowIndexError (IndexError)
+    │   │                            a row that isn't there
+    │   └── NonFiniteNormError (RuntimeError)
+    │                                the gradients' norm is NaN or infinite
     ├── InputTypeError (TypeError)   an argument has a type that can't be used
     ├── MissingKeyError (KeyError)   a key that isn't there
+    ├── CopyError (OSError)          a copy failed, or isn't equal to its source
+    │   ├── SourceMissingError (FileNotFoundError)
+    │   ├── TargetExistsError (FileExistsError)
+    │   └── NoRoomError              the disk or the shared memory is too small
     ├── RunError                     a run directory can't be used
     │   ├── RunNotFoundError (FileNotFoundError)
     │   └── SchemaVersionError       the run was written by a newer probe
@@ -63,6 +71,15 @@ class SerializationError(InputError, TypeError):
     """A value that can't be written, or bytes that can't be read back."""
 
 
+class RowIndexError(InputError, IndexError):
+    """A row outside the batch; an :class:`IndexError` as well, which is what ends iteration and what callers
+    expect."""
+
+
+class NonFiniteNormError(InputError, RuntimeError):
+    """The norm of the gradients is NaN or infinite, and the caller asked to be told. Raised on all ranks together."""
+
+
 class InputTypeError(ProbeError, TypeError):
     """An argument has a type that can't be used."""
 
@@ -73,6 +90,22 @@ class MissingKeyError(ProbeError, KeyError):
     def __str__(self) -> str:
         # KeyError shows the repr of its argument, which buries a readable sentence in quotes.
         return str(self.args[0]) if self.args else ""
+
+
+class CopyError(ProbeError, OSError):
+    """A copy failed, or isn't equal to its source. Nothing half copied is left."""
+
+
+class SourceMissingError(CopyError, FileNotFoundError):
+    """There is nothing at the path or URL that should be copied."""
+
+
+class TargetExistsError(CopyError, FileExistsError):
+    """There is something where a directory should be copied to."""
+
+
+class NoRoomError(CopyError):
+    """The disk or the shared memory is too small for the copy."""
 
 
 class RunError(ProbeError):

@@ -11,6 +11,7 @@ import pytest
 
 from probe.cli import COMMANDS, main
 from probe.cli.demo import commands
+from probe.run.reader import Run
 
 QUICK = ["demo", "--steps", "2", "--ranks", "1", "--track", "file"]
 
@@ -72,10 +73,10 @@ def test_a_directory_that_holds_a_run_is_left_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "run.json").write_text("{}")
-    assert main([*QUICK, "--run-dir", str(tmp_path)]) == 1
+    assert main([*QUICK, "--run-dir", str(tmp_path)]) == 2
     assert f"there is a run in {str(tmp_path)!r} already" in capsys.readouterr().err
     monkeypatch.setenv("PROBE_RUN_DIR", str(tmp_path))
-    assert main(QUICK) == 1
+    assert main(QUICK) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
@@ -140,3 +141,30 @@ def test_commands_can_be_pasted() -> None:
         "MLflow": "http://tracker:5000/#/experiments/1/runs/a"
     }
     assert commands({"console": "standard output"}) == {}
+
+
+@pytest.mark.slow
+def test_the_demo_goes_on_where_it_was(tmp_path: Path) -> None:
+    place = str(tmp_path / "run")
+    first = probe(*QUICK, "--run-dir", place)
+    assert first.returncode == 0, first.stderr
+    more = probe("demo", "--resume", place, "--steps", "3", "--ranks", "1", "--track", "file")
+    assert more.returncode == 0, more.stderr
+    assert "of 1 steps" in more.stdout
+    with Run(place) as run:
+        assert sorted(run.calls.query("name == 'step'")["step"]) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--resume", "nowhere"], "nowhere"), (["--resume", "nowhere", "--seed", "1"], "--resume")],
+)
+def test_a_resume_that_cannot_be_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [sys.executable, "-m", "probe", "demo", *arguments],
+        capture_output=True, text=True, timeout=100, cwd=tmp_path,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert said in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not any(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Final
 
-from probe.errors import ProbeError
+from probe.errors import InputError, ProbeError, RunNotFoundError
 
 #: Command to module.
 COMMANDS: Final = {"demo": "probe.cli.demo"}
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
     except ProbeError as error:
         print(f"probe {arguments.command}: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, InputError | RunNotFoundError) else 1  # misuse, or something that failed
     except KeyboardInterrupt:
         print(f"probe {arguments.command}: interrupted", file=sys.stderr)
         return 130

@@ -7,7 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,8 @@ from probe.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from probe.demo.settings import Settings
 
 ABOUT: Final = "train a small policy under observation, in about a minute"
 
@@ -42,21 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=_count, metavar="N", help="training steps (enough to see it learn)")
     add("--ranks", type=_count, default=2, metavar="N", help="processes that train together (2)")
     add("--run-dir", type=Path, metavar="DIR", help="a new run directory (runs/demo/<time>)")
+    add("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, from its latest checkpoint")
     add("--track", type=_backends, default=DEFAULT_BACKENDS, metavar="NAMES", help=TRACK_HELP)
-    add("--seed", type=_whole, default=0, metavar="N", help="of the problems and of the training (0)")
+    add("--seed", type=_whole, metavar="N", help="of the problems and of the training (0)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, report, and say where everything is."""
     from probe.demo.launch import launch
-    from probe.demo.settings import Settings
     from probe.run.layout import create_run
 
-    chosen = {"seed": arguments.seed, **({"steps": arguments.steps} if arguments.steps else {})}
-    settings = Settings(**chosen)
-    _refuse_old_run(arguments.run_dir)
+    settings = _settings(arguments)
     config = {**asdict(settings), "ranks": arguments.ranks}
-    directory = create_run("demo", run_dir=arguments.run_dir, config=config)
+    directory = create_run("demo", run_dir=arguments.resume or arguments.run_dir, config=config)
     console = Console()
     rewards: list[float] = []
     quiet = "console" in arguments.track
@@ -68,6 +68,22 @@ def run(arguments: argparse.Namespace) -> int:
     _show_reward(console, rewards)
     _show_places(console, {"run": str(directory), "report": str(report), **commands(locations)})
     return 0
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """Those of the options; of a run that goes on, its own, with more steps where that was asked for."""
+    from probe.demo.settings import Settings
+    from probe.run.layout import read_info
+
+    steps = {"steps": arguments.steps} if arguments.steps else {}
+    if arguments.resume is None:
+        _refuse_old_run(arguments.run_dir)
+        return Settings(seed=arguments.seed or 0, **steps)
+    if arguments.run_dir or arguments.seed is not None:
+        raise InputError("--resume: the run has its directory and its seed; expected neither --run-dir nor --seed")
+    known = {field.name for field in fields(Settings)}
+    before = {name: value for name, value in (read_info(arguments.resume).config or {}).items() if name in known}
+    return Settings(**{**before, **steps})
 
 
 def commands(locations: Mapping[str, str]) -> dict[str, str]:
@@ -117,10 +133,11 @@ def _bar(
             if step < 0:
                 progress.update(warming, advance=1, news=f"loss {metrics['warm_up/loss']:.2f}")
                 return
-            if not step:
+            if not rewards:
                 progress.start_task(training)
+                progress.update(warming, visible=progress.tasks[warming].finished)  # a run that goes on has none
             rewards.append(metrics["reward/mean"])
-            progress.update(training, advance=1, news=f"reward {rewards[-1]:.2f}")
+            progress.update(training, completed=step + 1, news=f"reward {rewards[-1]:.2f}")
 
         yield on_step
 

@@ -18,7 +18,7 @@ from probe.core import batch_columns as columns
 from probe.core import rows, sharding
 from probe.core.batch_exchange import gathered
 from probe.core.sharding import Shard
-from probe.errors import InputError, MissingKeyError
+from probe.errors import InputError, MissingKeyError, RowIndexError
 from probe.hooks import observed, scope
 
 DictT = TypeVar("DictT")
@@ -417,4 +417,4 @@ class SlicedDataDict(BatchedDataDict[Any]):
 def _check_batch(batch_idx: int, count: int) -> None:
     sharding.check_count("batch_idx", batch_idx, least=0)
     if batch_idx >= count:
-        raise rows.RowIndexError(f"batch_idx: got {batch_idx}, expected 0 to {count - 1}")
+        raise RowIndexError(f"batch_idx: got {batch_idx}, expected 0 to {count - 1}")

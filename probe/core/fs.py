@@ -20,13 +20,9 @@ from typing import Any, Final
 
 from probe.core.fs_cache import CACHED, Place, kept
 from probe.core.fs_store import (
-    CopyError,
     LocalSource,
-    NoRoomError,
     RemoteSource,
     Source,
-    SourceMissingError,
-    TargetExistsError,
     as_location,
     is_missing,
     is_non_local,
@@ -36,7 +32,7 @@ from probe.core.fs_store import (
     telling,
 )
 from probe.core.fs_transfer import aside, differences, download, merge, swap, upload
-from probe.errors import InputError
+from probe.errors import CopyError, InputError, NoRoomError, SourceMissingError, TargetExistsError
 from probe.hooks import observed
 
 __all__ = [

@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from probe.core.fs_store import CopyError, Inventory, LocalSource, Source
+from probe.core.fs_store import Inventory, LocalSource, Source
 from probe.core.fs_transfer import PARTIAL, aside, download, remove, swap
-from probe.errors import InputError, InputTypeError
+from probe.errors import CopyError, InputError, InputTypeError
 from probe.hooks import emit, point
 
 RECORD: Final = ".probe-copy.json"

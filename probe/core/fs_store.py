@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from probe.core.fs_checksum import Checksum, checksum_of, version_of
-from probe.errors import InputError, InputTypeError, MissingDependencyError, ProbeError
+from probe.errors import (
+    CopyError,
+    InputError,
+    InputTypeError,
+    MissingDependencyError,
+    ProbeError,
+    SourceMissingError,
+)
 
 #: The package and the extra of ``probe-rl`` that bring a kind of URL.
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -39,22 +46,6 @@ DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
 #: Stores whose folders are only the beginnings of keys.
 _FLAT: Final = frozenset({"s3", "gs", "abfs", "oss", "cos", "obs"})
 _URL: Final = re.compile(r"[a-zA-Z][\w.+-]*(::|://)")
-
-
-class CopyError(ProbeError, OSError):
-    """A copy failed, or isn't equal to its source. Nothing half copied is left."""
-
-
-class SourceMissingError(CopyError, FileNotFoundError):
-    """There is nothing at the path or URL that should be copied."""
-
-
-class TargetExistsError(CopyError, FileExistsError):
-    """There is something where a directory should be copied to."""
-
-
-class NoRoomError(CopyError):
-    """The disk or the shared memory is too small for the copy."""
 
 
 class Entry(NamedTuple):

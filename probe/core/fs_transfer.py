@@ -16,15 +16,13 @@ from typing import Any, Final
 
 from probe.core.fs_checksum import Checksum, digest_of
 from probe.core.fs_store import (
-    CopyError,
     Entry,
     Inventory,
-    NoRoomError,
     RemoteSource,
     Source,
-    SourceMissingError,
     telling,
 )
+from probe.errors import CopyError, NoRoomError, SourceMissingError
 
 #: Folders that a copy is made in before it is renamed; one that lies about belongs to a process that died.
 PARTIAL: Final = ".partial-"

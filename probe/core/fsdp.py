@@ -39,7 +39,7 @@ from probe.core.fsdp_offload import (
     offload_fsdp_optimizer,
 )
 from probe.core.fsdp_wrapping import apply_fsdp2, get_fsdp_wrap_policy, get_init_weight_context_manager, init_fn
-from probe.errors import InputError, InputTypeError
+from probe.errors import InputError, InputTypeError, NonFiniteNormError
 from probe.hooks import observed
 
 __all__ = [
@@ -168,10 +168,6 @@ def _memory(tensor: Tensor) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------------- gradients
-
-
-class NonFiniteNormError(InputError, RuntimeError):
-    """The norm of the gradients is NaN or infinite, and the caller asked to be told. Raised on all ranks together."""
 
 
 @observed("fsdp.fsdp2_clip_grad_norm_", "sharded gradients are scaled down to a largest norm; returns the norm before")

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from probe.core.logit_chunks import check_logits, chunks, wide
+from probe.core.logit_chunks import check_logits, chunks, clear_unused_rows, wide
 from probe.errors import InputError, InputTypeError, ShapeError
 from probe.hooks import observed
 
@@ -35,6 +35,8 @@ def logprobs_from_logits(
             nobody else can see it: no leaf, no view, held by no variable and by no other operation of the
             graph. With flash-attention that is the caller's promise, as documented.
         ignore_index: where a label equals it the result and the gradient are 0.
+
+    A row that gets no gradient gives none, so that NaN logits outside a mask stay outside.
 
     Returns:
         (*), dtype of the logits.
@@ -96,10 +98,10 @@ class _LogProbs(torch.autograd.Function):
         out = logits.new_empty(labels.shape)
         normalizer = torch.empty(labels.shape, dtype=wide(logits.dtype), device=logits.device)
         for rows, label, result, log_sum in chunks(logits, labels, out, normalizer):
-            wide = rows.to(log_sum.dtype)
-            torch.logsumexp(wide, -1, out=log_sum)
+            widened = rows.to(log_sum.dtype)
+            torch.logsumexp(widened, -1, out=log_sum)
             kept, index = _labelled(label, ignore_index)
-            chosen = wide.gather(-1, index.unsqueeze(-1)).squeeze(-1) - log_sum
+            chosen = widened.gather(-1, index.unsqueeze(-1)).squeeze(-1) - log_sum
             result.copy_(chosen if kept is None else torch.where(kept, chosen, 0))
         ctx.save_for_backward(logits, labels, normalizer)
         hidden = inplace and not logits.is_leaf and logits._base is None
@@ -119,8 +121,7 @@ class _LogProbs(torch.autograd.Function):
             scale = given.to(log_sum.dtype)
             scale = (scale if kept is None else torch.where(kept, scale, 0)).unsqueeze(-1)
             work = _probabilities(rows, log_sum, target).mul_(-scale)
-            if kept is not None:  # 0 × NaN: a row left out stays out whatever its logits are
-                work.masked_fill_(~kept.unsqueeze(-1), 0)
+            clear_unused_rows(work, scale)
             work.scatter_add_(-1, index.unsqueeze(-1), scale)
             if work is not target:
                 target.copy_(work)

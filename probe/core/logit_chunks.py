@@ -70,3 +70,14 @@ def _flat(tensor: Tensor, trailing: torch.Size) -> Tensor | None:
         return tensor.view(-1, *trailing)
     except RuntimeError:  # the only way that torch tells that a view isn't possible
         return None
+
+
+def clear_unused_rows(gradient: Tensor, scale: Tensor) -> Tensor:
+    """Set rows of ``gradient`` (rows, V) to 0, in place, whose ``scale`` (rows, 1) is 0: 0 × NaN would be NaN.
+
+    On the CPU that costs nothing where there is no such row; a device would have to be waited for.
+    """
+    unused = scale == 0
+    if scale.device.type == "cpu" and not bool(unused.any()):
+        return gradient
+    return gradient.masked_fill_(unused, 0)

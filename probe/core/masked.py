@@ -101,8 +101,8 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
     tensor([-0.7071,  0.7071,  0.0000])
     """
     mean, variance = _moments(values, mask, unbiased=True)
-    wide = values.to(mean.dtype)
-    known = torch.where((mask != 0) | torch.isfinite(wide), wide, mean.detach())
+    widened = values.to(mean.dtype)
+    known = torch.where((mask != 0) | torch.isfinite(widened), widened, mean.detach())
     whitened = (known - mean) * torch.rsqrt(variance + EPSILON)
     return (whitened if shift_mean else whitened + mean).to(result_dtype(values))
 
@@ -135,6 +135,7 @@ def weighted(values: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def check_mask(values: Tensor, mask: Tensor) -> None:
+    """Raise unless both are tensors of real numbers, of one shape and on one device."""
     for name, given in (("values", values), ("mask", mask)):
         if not isinstance(given, Tensor) or given.is_complex():
             got = given.dtype if isinstance(given, Tensor) else type(given).__name__
@@ -155,4 +156,5 @@ def _reduce(tensor: Tensor, axis: int | tuple[int, ...] | None) -> Tensor:
 
 
 def result_dtype(values: Tensor) -> torch.dtype:
+    """That of ``values``; whole numbers and bools give float32."""
     return values.dtype if values.is_floating_point() else torch.float32

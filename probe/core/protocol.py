@@ -61,7 +61,6 @@ from probe.core.data_merging import (
     stack_rows,
 )
 from probe.core.equality import same
-from probe.core.rows import RowIndexError
 from probe.core.serialization import (
     batch_of,
     deserialize_single_tensor,
@@ -71,7 +70,7 @@ from probe.core.serialization import (
     serialize_single_tensor,
     serialize_tensordict,
 )
-from probe.errors import InputError, InputTypeError, MissingKeyError, SerializationError, ShapeError
+from probe.errors import InputError, InputTypeError, MissingKeyError, RowIndexError, SerializationError, ShapeError
 from probe.hooks import emit, observed, point
 
 __all__ = [

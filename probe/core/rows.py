@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
-from probe.errors import InputError, InputTypeError, ShapeError
+from probe.errors import InputTypeError, RowIndexError, ShapeError
 
 #: What may stand in the brackets of a batch.
 Index: TypeAlias = "int | slice | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any] | torch.Tensor"
@@ -30,11 +30,6 @@ _UNCHECKED: Final[Callable[..., TensorDict]] = getattr(TensorDict, "_new_unsafe"
 #: torch can't select rows of these, but of their twins of the same size.
 _SIGNED: Final = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
-class RowIndexError(InputError, IndexError):
-    """A row outside the batch; an :class:`IndexError` as well, which is what ends iteration and what callers
-    expect."""
 
 
 # --------------------------------------------------------------------------------------- what an index means

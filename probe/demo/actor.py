@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 import torch.distributed as dist
 from tensordict import TensorDict
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
 
+from probe.core.fsdp import apply_fsdp2, fsdp2_clip_grad_norm_, get_fsdp_full_state_dict
 from probe.core.metric import Metric, append_to_dict
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches, restore_dynamic_batch
@@ -21,16 +25,22 @@ from probe.hooks import watch
 class Actor:
     """The policy, its optimizer, and this rank's part of the work.
 
-    Every rank holds the same weights: all start from the same seed, and gradients are summed over the ranks.
+    With a process group every rank holds a shard of the weights (FSDP2), and they come together for each layer's
+    turn. ``rollout`` is a whole copy, which samples without waiting for other ranks.
     """
 
     def __init__(self, settings: Settings, group: dist.ProcessGroup | None) -> None:
         self.settings = settings
         self.group = group
+        self.ranks = 1 if group is None else dist.get_world_size(group)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
             positions = settings.prompt_width + settings.response_width
             self.policy = Policy(VOCABULARY, positions, width=settings.model_width)
+        self.rollout = copy.deepcopy(self.policy)
+        if group is not None:
+            mesh = init_device_mesh("cpu", (self.ranks,))
+            apply_fsdp2(self.policy, {"mesh": mesh, "reshard_after_forward": False})
         self.use_learning_rate(settings.warmup_learning_rate)
 
     def use_learning_rate(self, learning_rate: float) -> None:
@@ -38,16 +48,21 @@ class Actor:
         self.optimizer = torch.optim.AdamW(self.policy.parameters(), learning_rate, weight_decay=0.0)
         self.schedule = get_constant_schedule_with_warmup(self.optimizer, num_warmup_steps=10)
 
+    @watch(role="rollout")
+    def sync_weights(self) -> None:
+        """Bring the shards of all ranks together in the copy that samples."""
+        self.rollout.load_state_dict(get_fsdp_full_state_dict(self.policy, rank0_only=False))
+
     def log_prob(self, batch: TensorDict) -> Tensor:
-        """Log-probabilities (rows, response width) of the responses; 0 where there is padding."""
-        input_ids, mask = batch["input_ids"], batch["attention_mask"].bool()
-        packed, position_ids, visible = pack(input_ids, mask)
+        """Log-probability (rows, width) of each token of a response, where that token stands; 0 elsewhere."""
+        mask = batch["attention_mask"].bool()
+        packed, position_ids, visible = pack(batch["input_ids"], mask)
         logits = self.policy(packed, position_ids, visible)
         # Logits are about the next token. What the last of a sequence says of another one is cut off below.
         of_next = logprobs_from_logits(logits, packed.roll(-1, dims=1))
-        spread = torch.zeros(input_ids.shape).masked_scatter(mask, of_next)
-        of_responses = spread[:, self.settings.prompt_width - 1 : -1]
-        mine: Tensor = of_responses * batch["response_mask"]
+        spread = torch.zeros(mask.shape).masked_scatter(mask, of_next)
+        own = torch.cat([torch.zeros(len(mask), 1), spread[:, :-1]], dim=1)
+        mine: Tensor = own * batch["response_mask"]
         return mine
 
     @watch(role="actor")
@@ -67,7 +82,7 @@ class Actor:
             loss, held = policy_loss(
                 self.log_prob(batch), batch["old_log_probs"], batch["advantages"], self.settings.clip
             )
-            ((loss * mask).sum() / tokens).backward()
+            self.backward((loss * mask).sum() / tokens)
             append_to_dict(
                 metrics,
                 {
@@ -86,18 +101,18 @@ class Actor:
         parts, _ = rearrange_micro_batches(data.batch, max_token_len=self.settings.max_tokens, dp_group=self.group)
         for part in parts:
             loss = -self.log_prob(part).sum() / tokens
-            loss.backward()
+            self.backward(loss)
             total += loss.detach()
         self.optimizer_step()
         return self.over_ranks(total).item()
 
+    def backward(self, share: Tensor) -> None:
+        """Add the gradients of this rank's share of the loss; FSDP means over the ranks, and a sum is wanted."""
+        (share * self.ranks).backward()
+
     def optimizer_step(self) -> float:
-        """Sum the gradients over the ranks, clip, step. Returns the norm from before the clipping."""
-        gradients = [parameter.grad for parameter in self.policy.parameters() if parameter.grad is not None]
-        flat = self.over_ranks(torch.cat([gradient.flatten() for gradient in gradients]))
-        for gradient, summed in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
-            gradient.copy_(summed.view_as(gradient))
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.settings.largest_gradient)
+        """Clip, step. Returns the norm of the gradient of all ranks from before the clipping."""
+        norm = fsdp2_clip_grad_norm_(self.policy.parameters(), self.settings.largest_gradient)
         self.optimizer.step()
         self.schedule.step()
         self.optimizer.zero_grad()

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from probe.core.rl_dataset import RLHFDataset
+from probe.demo.tokenizer import tokenizer
+
+if TYPE_CHECKING:
+    from probe.demo.settings import Settings
 
 #: Widest prompt and answer that :func:`problem` makes, in characters.
 PROMPT_WIDTH: Final = 21
@@ -38,18 +44,34 @@ def problem(rng: random.Random) -> dict[str, str]:
 
 
 def write_problems(path: Path, *, rows: int, seed: int) -> Path:
-    """Write ``rows`` distinct problems to the parquet file ``path``; nine in ten have ``split="train"``."""
+    """Write ``rows`` distinct problems to the parquet file ``path``, in the columns that RL datasets have.
+
+    ``prompt`` is a chat of one message, ``reward_model`` holds the answer as ``ground_truth``.
+    """
     rng = random.Random(seed)  # noqa: S311  (arithmetic, not cryptography)
     found: dict[str, dict[str, str]] = {}
     while len(found) < rows:
         one = problem(rng)
         found.setdefault(one["prompt"], one)
-    table = [{**one, "split": "test" if index % 10 == 0 else "train"} for index, one in enumerate(found.values())]
-    pq.write_table(pa.Table.from_pylist(table), path)
+    pq.write_table(pa.Table.from_pylist([_row(index, one) for index, one in enumerate(found.values())]), path)
     return path
 
 
-def read_problems(path: Path, split: str) -> list[dict[str, str]]:
-    """The rows of one split, in the file's order."""
-    rows: list[dict[str, str]] = pq.read_table(path, filters=[("split", "=", split)]).to_pylist()
-    return rows
+def _row(index: int, problem: dict[str, str]) -> dict[str, Any]:
+    return {
+        "data_source": f"arithmetic/{problem['kind']}",
+        "prompt": [{"role": "user", "content": problem["prompt"]}],
+        "reward_model": {"style": "rule", "ground_truth": problem["answer"]},
+        "extra_info": {"index": index},
+    }
+
+
+def read_problems(path: Path, settings: Settings, cache_dir: Path | None = None) -> RLHFDataset:
+    """The rows of the parquet file as prompts of tokens, padded on the left to ``settings.prompt_width``."""
+    config = {
+        "max_prompt_length": settings.prompt_width,
+        "truncation": "error",
+        "filter_overlong_prompts": False,  # the generator makes none
+        "cache_dir": str(cache_dir or path.parent / "cache"),
+    }
+    return RLHFDataset(str(path), tokenizer(), config)

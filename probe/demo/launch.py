@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
@@ -32,7 +34,7 @@ def launch(
     track: list[str],
     on_step: Callable[[int, Metrics], None],
 ) -> dict[str, str]:
-    """Train on ``ranks`` processes and record to the run ``directory``.
+    """Train on ``ranks`` processes and record to the run ``directory``; go on from its latest checkpoint.
 
     Args:
         track: names of tracking backends. on_step: called here with what :meth:`Trainer.train` yields.
@@ -43,7 +45,9 @@ def launch(
     Raises:
         PeerError: a rank failed or was killed; the others have been ended, too.
     """
-    problems = write_problems(directory / "problems.parquet", rows=settings.problems, seed=settings.seed)
+    problems = directory / "problems.parquet"
+    if not problems.exists():
+        write_problems(problems, rows=settings.problems, seed=settings.seed)
     news = mp.get_context("spawn").SimpleQueue()
     locations: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="probe-demo-") as place:
@@ -76,6 +80,8 @@ def listen(news: Any, locations: dict[str, str], on_step: Callable[[int, Metrics
 def work(rank: int, ranks: int, settings: Settings, problems: Path, meeting: Path, track: list[str], news: Any) -> None:
     """What one rank does, from joining the others to leaving them."""
     torch.set_num_threads(1)
+    # FSDP asks torch something that it warns of once a process, into the middle of the progress bar.
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     dist.init_process_group(
         "gloo",
         store=dist.FileStore(str(meeting), ranks),  # type: ignore[attr-defined]  # public, but not in __all__
@@ -84,11 +90,19 @@ def work(rank: int, ranks: int, settings: Settings, problems: Path, meeting: Pat
         timeout=timedelta(seconds=PATIENCE_S),
     )
     try:
-        with start("demo", run_dir=problems.parent, track=track, config=asdict(settings)) as session:
-            if session.tracking is not None:
-                news.put(("locations", session.tracking.locations))
-            for step, metrics in Trainer(settings, read_problems(problems, "train"), session).train():
-                if rank == 0:
-                    news.put(("step", step, metrics))
+        train(rank, settings, problems, track, news)
     finally:
+        gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process
         dist.destroy_process_group()
+
+
+def train(rank: int, settings: Settings, problems: Path, track: list[str], news: Any) -> None:
+    """Record and train; rank 0 tells of each step."""
+    with start("demo", run_dir=problems.parent, track=track, config=asdict(settings)) as session:
+        if session.tracking is not None:
+            news.put(("locations", session.tracking.locations))
+        dataset = read_problems(problems, settings)
+        trainer = Trainer(settings, dataset, session, checkpoints=problems.with_name("checkpoints"))
+        for step, metrics in trainer.train():
+            if rank == 0:
+                news.put(("step", step, metrics))

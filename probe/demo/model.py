@@ -5,6 +5,8 @@ Letters in comments: B rows, Q query positions, K key positions, D width, V voca
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
@@ -45,6 +47,8 @@ class Policy(nn.Module):
     Args:
         vocabulary, positions: how many of each there are. width, heads, layers: the size of the model.
     """
+
+    _no_split_modules: ClassVar = ["Block"]  #: each of which is sharded as one, see ``apply_fsdp2``
 
     def __init__(self, vocabulary: int, positions: int, *, width: int, heads: int = 4, layers: int = 2) -> None:
         super().__init__()

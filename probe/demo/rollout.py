@@ -1,19 +1,18 @@
-"""Sampling: prompts in, responses of different lengths out."""
+"""Sampling: prompts in, responses of different lengths out, packed for the way to the trainer."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from tensordict import TensorDict
 from torch import Tensor
 
+from probe.core.codec import materialize, pack_jagged_fields
+from probe.core.protocol import DataProto
 from probe.demo.model import Policy
 from probe.demo.tokenizer import EOS, PAD
-
-
-def pad_left(sequences: Sequence[Sequence[int]], width: int) -> Tensor:
-    """(rows, width) int64, padded on the left, so that every prompt ends in the same column."""
-    return torch.tensor([[PAD] * (width - len(tokens)) + list(tokens) for tokens in sequences])
 
 
 def pad_right(sequences: Sequence[Sequence[int]], width: int) -> Tensor:
@@ -53,3 +52,24 @@ def sample(policy: Policy, prompts: Tensor, max_new_tokens: int, generator: torc
         real = torch.cat([real, torch.ones_like(going)], dim=1)
         visible, positions = real[:, None, None], positions[:, -1:] + 1
     return responses
+
+
+def send(prompts: Tensor, responses: Tensor, answers: Sequence[str]) -> TensorDict:
+    """What a rollout worker puts on the wire: each sequence without any padding.
+
+    Args:
+        prompts: left-padded. responses: right-padded. answers: one for each row.
+    """
+    joined = torch.cat([prompts, responses], dim=1)
+    real = joined.ne(PAD)
+    order = real.long().argsort(dim=1, descending=True, stable=True)  # the tokens first, then all padding
+    of_response = torch.cat([torch.zeros_like(prompts), responses.ne(PAD).long()], dim=1)
+    tokens = {"input_ids": joined, "attention_mask": real.long(), "response_mask": of_response}
+    tokens = {name: column.gather(1, order) for name, column in tokens.items()}
+    answer = np.array(answers, dtype=object)
+    return pack_jagged_fields({**tokens, "answer": answer}, lengths=real.sum(1), token_aligned_fields=set(tokens))
+
+
+def receive(wire: TensorDict) -> DataProto:
+    """What the trainer makes of it: rectangles as wide as the longest row, padded on the right."""
+    return DataProto.from_single_dict(materialize(wire, pad_value_dict={"input_ids": PAD}).get_dict())

@@ -25,5 +25,7 @@ class Settings:
     response_width: int = ANSWER_WIDTH + 1  #: one more for the end token
     learning_rate: float = 4e-4
     warmup_learning_rate: float = 2e-3
+    save_every: int = 20  #: steps between checkpoints; the last step is always saved
+    checkpoints_to_keep: int = 2
     clip: float = 0.2  #: of the policy ratio
     largest_gradient: float = 1.0  #: norm above which the gradient is scaled down

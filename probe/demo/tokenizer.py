@@ -1,18 +1,40 @@
-"""A tokenizer with one token per character."""
+"""A tokenizer with one token per character, as transformers and the dataset know tokenizers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from probe.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 ALPHABET: Final = "0123456789+*=,r"
 PAD: Final = 0
 EOS: Final = 1
 VOCABULARY: Final = 2 + len(ALPHABET)
 
+#: A prompt is the text of its messages and nothing else.
+CHAT_TEMPLATE: Final = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
 _ids: Final = {character: index for index, character in enumerate(ALPHABET, start=2)}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer as an object, for whatever expects one; :func:`encode` and :func:`decode` are its quick twins."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    inner = Tokenizer(models.WordLevel({"<pad>": PAD, "<eos>": EOS, **_ids}, unk_token="<pad>"))  # noqa: S106  (no password)
+    inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="<pad>",  # noqa: S106
+        eos_token="<eos>",  # noqa: S106
+        padding_side="left",
+        chat_template=CHAT_TEMPLATE,
+    )
 
 
 def encode(text: str) -> list[int]:

@@ -6,27 +6,30 @@ around its parts, and ``session.log`` for its own metrics. Without a session the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from tensordict import TensorDict
 
+from probe.core.checkpoint import FSDPCheckpointManager, find_latest_ckpt_path
 from probe.core.metric import Metric, append_to_dict, reduce_metrics
 from probe.core.protocol import DataProto
+from probe.core.rl_dataset import RLHFDataset, collate_fn
 from probe.core.torch_functional import masked_whiten
 from probe.demo.actor import Actor
 from probe.demo.algorithm import group_advantages
 from probe.demo.reward import score
-from probe.demo.rollout import pad_left, pad_right, sample
+from probe.demo.rollout import pad_right, receive, sample, send
 from probe.demo.settings import Settings
-from probe.demo.tokenizer import EOS, PAD, decode, encode
+from probe.demo.tokenizer import EOS, decode, encode
 from probe.hooks import phase, watch
 from probe.session import Session
 
-Problems = Sequence[dict[str, str]]
 Metrics = dict[str, float]
 
 
@@ -34,41 +37,56 @@ class Trainer:
     """One rank of the job. With a process group initialised, all ranks make one and call :meth:`train`.
 
     Args:
-        problems: rows with ``prompt`` and ``answer``; the same on every rank, each of which takes its share.
+        problems: the same on every rank, each of which takes its share.
         session: records and logs; None trains unobserved.
+        checkpoints: directory to save to every ``settings.save_every`` steps, and to go on from; None: neither.
     """
 
-    def __init__(self, settings: Settings, problems: Problems, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        problems: RLHFDataset,
+        session: Session | None = None,
+        checkpoints: Path | None = None,
+    ) -> None:
         distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if distributed else 0
         self.world_size = dist.get_world_size() if distributed else 1
         self.settings = settings
         self.problems = problems
         self.session = session
+        self.checkpoints = checkpoints
         self.actor = Actor(settings, dist.group.WORLD if distributed else None)
-        self.sampling = torch.Generator().manual_seed(settings.seed * 1000 + self.rank)
-        self.drawing = torch.Generator().manual_seed(settings.seed)  # the same on every rank
 
     def train(self) -> Iterator[tuple[int, Metrics]]:
-        """Warm up, then ``settings.steps`` steps of GRPO.
+        """Warm up, then ``settings.steps`` steps of GRPO; or go on after the step of the latest checkpoint.
 
         Yields:
             Each step with its metrics; warm-up steps have numbers below 0.
         """
-        for step in range(-self.settings.warmup_steps, 0):
-            yield step, {"warm_up/loss": self.actor.imitate(self.solved(self.draw()))}
+        latest = find_latest_ckpt_path(self.checkpoints)
+        if latest is None:
+            for step in range(-self.settings.warmup_steps, 0):
+                yield step, {"warm_up/loss": self.actor.imitate(self.solved(self.draw(step)))}
         self.actor.use_learning_rate(self.settings.learning_rate)
-        for step in range(self.settings.steps):
+        manager = FSDPCheckpointManager(
+            self.actor.policy, self.actor.optimizer, self.actor.schedule, self.problems.tokenizer
+        )
+        manager.load_checkpoint(latest)
+        for step in range(steps_done(latest), self.settings.steps):
             with self.session.step(step) if self.session else nullcontext():
                 metrics = self.step(step)
+                self.save(manager, step + 1)
             if self.session and self.rank == 0:
                 self.session.log(metrics, step)
             yield step, metrics
 
     def step(self, step: int) -> Metrics:
         """Sample, reward, compare within groups, update. Returns the metrics of the step over all ranks."""
+        with phase("sync_weights"):
+            self.actor.sync_weights()
         with phase("generate"):
-            data = self.generate(self.draw())
+            data = receive(self.generate(self.draw(step), step))
         with phase("reward"):
             data = data.union(self.reward(data))
         with phase("old_log_prob"):
@@ -81,26 +99,39 @@ class Trainer:
                 append_to_dict(metrics, self.actor.update(mini), prefix="actor/")
         return self.reduce(metrics)
 
-    def draw(self) -> Problems:
-        """The next problems of this rank: its share of what all ranks draw alike."""
+    def save(self, manager: FSDPCheckpointManager, done: int) -> None:
+        """A checkpoint after every ``settings.save_every`` steps and after the last; old ones go."""
+        if self.checkpoints is None or (done % self.settings.save_every and done != self.settings.steps):
+            return
+        with phase("save_checkpoint"):
+            path = self.checkpoints / f"global_step_{done}"
+            manager.save_checkpoint(path, global_step=done, max_ckpt_to_keep=self.settings.checkpoints_to_keep)
+
+    def draw(self, step: int) -> DataProto:
+        """The prompts of this rank in ``step``: its share of what all ranks draw alike."""
         count = self.settings.prompts_per_rank
-        order = torch.randperm(len(self.problems), generator=self.drawing).tolist()
+        drawing = torch.Generator().manual_seed(1_000_003 * self.settings.seed + self.settings.warmup_steps + step)
+        order = torch.randperm(len(self.problems), generator=drawing).tolist()
         mine = range(self.rank * count, (self.rank + 1) * count)
-        return [self.problems[order[place % len(order)]] for place in mine]  # many ranks share problems
+        rows = [self.problems[order[place % len(order)]] for place in mine]  # many ranks share problems
+        data = DataProto.from_single_dict(collate_fn(rows))
+        answers = [reward_model["ground_truth"] for reward_model in data.non_tensor_batch["reward_model"]]
+        return DataProto.from_dict({"prompts": data.batch["input_ids"]}, {"answer": np.array(answers, dtype=object)})
 
     @watch(role="rollout")
-    def generate(self, problems: Problems) -> DataProto:
+    def generate(self, problems: DataProto, step: int) -> TensorDict:
         """``group_size`` responses to each problem, side by side; their lengths are the model's choice."""
-        prompts = DataProto.from_dict(
-            {"prompts": self.prompts(problems)}, {"answer": [problem["answer"] for problem in problems]}
-        ).repeat(self.settings.group_size, interleave=True)
-        responses = sample(self.actor.policy, prompts.batch["prompts"], self.settings.response_width, self.sampling)
-        return prompts.union(self.sequences(prompts.batch["prompts"], responses))
+        prompts = problems.repeat(self.settings.group_size, interleave=True)
+        tokens = prompts.batch["prompts"]
+        sampling = torch.Generator().manual_seed(1_000_003 * (self.settings.seed + 1000 * self.rank) + step)
+        responses = sample(self.actor.rollout, tokens, self.settings.response_width, sampling)
+        return send(tokens, responses, prompts.non_tensor_batch["answer"])
 
     @watch(role="reward")
     def reward(self, data: DataProto) -> DataProto:
         """The rule's verdict on each response."""
-        responses = map(decode, data.batch["responses"].tolist())
+        tokens = zip(data.batch["input_ids"], data.batch["response_mask"].bool(), strict=True)
+        responses = [decode(row[mask].tolist()) for row, mask in tokens]
         scores = [score(*pair) for pair in zip(responses, data.non_tensor_batch["answer"], strict=True)]
         return DataProto.from_dict({"rewards": torch.tensor(scores)})
 
@@ -141,23 +172,17 @@ class Trainer:
             append_to_dict(pooled, one)
         return reduce_metrics(pooled)
 
-    def solved(self, problems: Problems) -> DataProto:
+    def solved(self, problems: DataProto) -> DataProto:
         """Prompts with their answers in the place of responses, to learn from."""
-        answers = [[*encode(problem["answer"]), EOS] for problem in problems]
-        return self.sequences(self.prompts(problems), pad_right(answers, self.settings.response_width))
+        answers = problems.non_tensor_batch["answer"]
+        responses = pad_right([[*encode(answer), EOS] for answer in answers], self.settings.response_width)
+        return receive(send(problems.batch["prompts"], responses, answers))
 
-    def prompts(self, problems: Problems) -> Tensor:
-        """(rows, prompt width), padded on the left."""
-        return pad_left([encode(problem["prompt"]) for problem in problems], self.settings.prompt_width)
 
-    def sequences(self, prompts: Tensor, responses: Tensor) -> DataProto:
-        """What the model reads, and which of it is real and which its own."""
-        input_ids = torch.cat([prompts, responses], dim=1)
-        return DataProto.from_dict(
-            {
-                "responses": responses,
-                "response_mask": responses.ne(PAD).long(),
-                "input_ids": input_ids,
-                "attention_mask": input_ids.ne(PAD).long(),
-            }
-        )
+def steps_done(checkpoint: str | None) -> int:
+    """Steps behind a checkpoint, which its name tells; 0 without one.
+
+    >>> steps_done("runs/one/checkpoints/global_step_40"), steps_done(None)
+    (40, 0)
+    """
+    return 0 if checkpoint is None else int(checkpoint.rpartition("_")[2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
@@ -206,6 +207,7 @@ def main():
         told = {"train": train, "resume": resume, "killed": killed}[scenario](rank, folder)
         (folder / f"{scenario}_{rank}.json").write_text(json.dumps(told))
     finally:
+        gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process
         dist.destroy_process_group()
 
 

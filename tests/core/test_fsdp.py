@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import threading
 import types
 import warnings
@@ -658,6 +659,7 @@ def _rank(rank, store, checks):
         for check in checks:
             check(rank)
     finally:
+        gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process
         dist.destroy_process_group()
 
 
@@ -690,6 +692,7 @@ def _cuda_rank(_, store):
             assert {value.device.type for value in state.values()} == {"cpu"}
             assert_same_state(state, fsdp.get_fsdp_full_state_dict(other))
     finally:
+        gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process
         dist.destroy_process_group()
 
 

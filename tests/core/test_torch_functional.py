@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.core import torch_functional as tf
+from probe.core import logit_chunks
 from probe.core.torch_functional import (
     get_constant_schedule_with_warmup,
     logprobs_from_logits,
@@ -63,8 +63,8 @@ def test_gradcheck(ignore_index):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_many_chunks(monkeypatch, dtype):
-    monkeypatch.setattr(tf, "_CHUNK", (1, 24, 24))
-    monkeypatch.setattr(tf, "_CHUNK_SHARE", 1)
+    monkeypatch.setattr(logit_chunks, "_CHUNK", (1, 24, 24))
+    monkeypatch.setattr(logit_chunks, "_CHUNK_SHARE", 1)
     logits, labels = made(4, 9, 8, dtype=dtype)
     for view, chosen in (
         (logits, labels),

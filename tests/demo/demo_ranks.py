@@ -3,7 +3,9 @@ saves what came out to ``DIRECTORY/rank-N.pt``."""
 
 from __future__ import annotations
 
+import gc
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from probe.core.fsdp import get_fsdp_full_state_dict
 from probe.demo.data import read_problems
 from probe.demo.settings import Settings
 from probe.demo.trainer import Trainer
@@ -29,23 +32,24 @@ SETTINGS = Settings(
 
 def trained(directory: Path, session: Session | None) -> dict[str, Any]:
     """The weights and the metrics of all steps."""
-    trainer = Trainer(SETTINGS, read_problems(directory / "problems.parquet", "train"), session)
+    trainer = Trainer(SETTINGS, read_problems(directory / "problems.parquet", SETTINGS), session)
     history = list(trainer.train())
     return {
-        "weights": trainer.actor.policy.state_dict(),
+        "weights": get_fsdp_full_state_dict(trainer.actor.policy, rank0_only=False),
         "history": history,
     }
 
 
 def updated(rank: int, ranks: int, directory: Path) -> dict[str, torch.Tensor]:
     """The weights after one update, to which each rank has given rows of its own: the more, the higher its rank."""
-    alone = Trainer(SETTINGS, read_problems(directory / "problems.parquet", "train"))
-    data = alone.solved(alone.problems[:12])
+    alone = Trainer(replace(SETTINGS, prompts_per_rank=12), read_problems(directory / "problems.parquet", SETTINGS))
+    alone.rank = 0  # all draw the same
+    data = alone.solved(alone.draw(0))
     data.batch["old_log_probs"] = alone.actor.log_prob(data.batch).detach()
     data.batch["advantages"] = torch.linspace(-1, 2, 12)[:, None].expand_as(data.batch["response_mask"]).clone()
     cuts = [0, 3, 12] if ranks == 2 else [0, 12]
     alone.actor.update(data[cuts[rank] : cuts[rank + 1]])
-    return alone.actor.policy.state_dict()
+    return get_fsdp_full_state_dict(alone.actor.policy, rank0_only=False)
 
 
 def main(rank: int, ranks: int, directory: Path) -> None:
@@ -57,6 +61,7 @@ def main(rank: int, ranks: int, directory: Path) -> None:
     with start("fidelity", run_dir=directory / "run", track=["file"]) as session:
         found["observed"] = trained(directory, session)
     torch.save(found, directory / f"rank-{rank}.pt")
+    gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process
     dist.destroy_process_group()
 
 

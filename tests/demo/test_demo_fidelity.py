@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from probe.core.fsdp import get_fsdp_full_state_dict
+from probe.core.rl_dataset import RLHFDataset
 from probe.demo.data import read_problems, write_problems
 from probe.demo.settings import Settings
-from probe.demo.trainer import Problems, Trainer
+from probe.demo.trainer import Trainer
 from probe.run.reader import Run
 from probe.session import Session, start
 
@@ -38,14 +40,16 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def problems(tmp_path: Path) -> Problems:
-    return read_problems(write_problems(tmp_path / "problems.parquet", rows=60, seed=0), "train")
+def problems(tmp_path: Path) -> RLHFDataset:
+    return read_problems(write_problems(tmp_path / "problems.parquet", rows=60, seed=0), SMALL)
 
 
-def trained(problems: Problems, session: Session | None = None, **changes: Any) -> tuple[dict[str, Any], list[Any]]:
-    trainer = Trainer(replace(SMALL, **changes), problems, session)
+def trained(
+    problems: RLHFDataset, session: Session | None = None, checkpoints: Path | None = None, **changes: Any
+) -> tuple[dict[str, Any], list[Any]]:
+    trainer = Trainer(replace(SMALL, **changes), problems, session, checkpoints)
     history = list(trainer.train())
-    return trainer.actor.policy.state_dict(), history
+    return get_fsdp_full_state_dict(trainer.actor.policy), history
 
 
 def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -54,7 +58,7 @@ def assert_same(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(tensor, other[name]), name
 
 
-def test_a_session_changes_no_bit_on_one_rank(tmp_path: Path, problems: Problems) -> None:
+def test_a_session_changes_no_bit_on_one_rank(tmp_path: Path, problems: RLHFDataset) -> None:
     weights, history = trained(problems)
     with start("fidelity", run_dir=tmp_path / "run", track=["file"]) as session:
         observed_weights, observed_history = trained(problems, session)
@@ -70,7 +74,7 @@ def test_a_session_changes_no_bit_on_one_rank(tmp_path: Path, problems: Problems
         assert run.incidents.empty
 
 
-def test_the_seed_decides(problems: Problems) -> None:
+def test_the_seed_decides(problems: RLHFDataset) -> None:
     weights, history = trained(problems)
     again, same = trained(problems)
     other, different = trained(problems, seed=1)
@@ -80,7 +84,7 @@ def test_the_seed_decides(problems: Problems) -> None:
     assert not torch.equal(weights["head.weight"], other["head.weight"])
 
 
-def test_how_micro_batches_are_cut_does_not_matter(problems: Problems) -> None:
+def test_how_micro_batches_are_cut_does_not_matter(problems: RLHFDataset) -> None:
     """The loss is a mean over the tokens of the mini-batch, so the cut may only change the rounding."""
     _, whole = trained(problems, max_tokens=10_000, steps=1)
     _, cut = trained(problems, max_tokens=45, steps=1)
@@ -89,15 +93,29 @@ def test_how_micro_batches_are_cut_does_not_matter(problems: Problems) -> None:
         assert cut[-1][1][key] == pytest.approx(value, rel=1e-3, abs=1e-6), key
 
 
-def test_more_work_than_problems_shares_them(problems: Problems) -> None:
-    trainer = Trainer(replace(SMALL, prompts_per_rank=54), problems[:20])
-    prompts = [problem["prompt"] for problem in trainer.draw()]
+def test_a_training_that_goes_on_is_the_one_that_never_stopped(tmp_path: Path, problems: RLHFDataset) -> None:
+    whole, history = trained(problems, steps=4)
+    _, begun = trained(problems, checkpoints=tmp_path, steps=2)
+    weights, rest = trained(problems, checkpoints=tmp_path, steps=4)
+    assert [step for step, _ in rest] == [2, 3]
+    assert [*begun, *rest] == history
+    assert_same(whole, weights)
+
+
+def test_checkpoints_are_saved_in_turn_and_old_ones_go(tmp_path: Path, problems: RLHFDataset) -> None:
+    trained(problems, checkpoints=tmp_path, steps=4, save_every=1, checkpoints_to_keep=2)
+    assert sorted(one.name for one in tmp_path.glob("global_step_*")) == ["global_step_3", "global_step_4"]
+
+
+def test_more_work_than_problems_shares_them(problems: RLHFDataset) -> None:
+    trainer = Trainer(replace(SMALL, prompts_per_rank=150), problems)
+    prompts = [tuple(row) for row in trainer.draw(0).batch["prompts"].tolist()]
     assert {prompts.count(prompt) for prompt in set(prompts)} == {2, 3}
-    assert len(set(prompts)) == 20
+    assert len(set(prompts)) == 60
 
 
 @pytest.mark.multiprocess
-def test_two_ranks_stay_equal_and_unchanged_by_a_session(tmp_path: Path, problems: Problems) -> None:
+def test_two_ranks_stay_equal_and_unchanged_by_a_session(tmp_path: Path, problems: RLHFDataset) -> None:
     script = Path(__file__).with_name("demo_ranks.py")
     two, one = tmp_path, tmp_path / "alone"
     one.mkdir()

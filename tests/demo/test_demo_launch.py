@@ -36,6 +36,17 @@ def test_ranks_record_to_one_run_and_tell_of_each_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.multiprocess
+def test_a_job_goes_on_from_its_latest_checkpoint(tmp_path: Path) -> None:
+    directory = create_run("demo", run_dir=tmp_path / "run")
+    steps: list[int] = []
+    for more in (TINY, replace(TINY, steps=3)):
+        launch(more, directory, ranks=2, track=[], on_step=lambda step, metrics: steps.append(step))
+    assert steps == [-2, -1, 0, 1, 2]
+    with Run(directory) as run:
+        assert sorted(run.calls.query("name == 'step'")["step"].unique()) == [0, 1, 2]
+
+
+@pytest.mark.multiprocess
 def test_a_rank_that_is_killed_ends_the_job_and_is_named(tmp_path: Path) -> None:
     directory = create_run("demo", run_dir=tmp_path / "run")
     killed: list[int] = []

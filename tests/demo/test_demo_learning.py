@@ -20,7 +20,7 @@ def test_the_reward_rises(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        steps = dict(Trainer(settings, read_problems(path, "train")).train())
+        steps = dict(Trainer(settings, read_problems(path, settings)).train())
     finally:
         torch.set_num_threads(before)
     rewards = [steps[step]["reward/mean"] for step in range(settings.steps)]

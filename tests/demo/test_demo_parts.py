@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.core.torch_functional import logprobs_from_logits
+from probe.demo.actor import Actor
 from probe.demo.algorithm import group_advantages, policy_loss
 from probe.demo.data import ANSWER_WIDTH, PROMPT_WIDTH, read_problems, write_problems
 from probe.demo.model import Policy, pack
 from probe.demo.reward import score
-from probe.demo.rollout import pad_left, pad_right, sample
-from probe.demo.tokenizer import ALPHABET, EOS, PAD, VOCABULARY, decode, encode
+from probe.demo.rollout import pad_right, receive, sample, send
+from probe.demo.settings import Settings
+from probe.demo.tokenizer import ALPHABET, EOS, PAD, VOCABULARY, decode, encode, tokenizer
 from probe.errors import InputError
 
 
@@ -27,6 +29,10 @@ def policy() -> Policy:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         return Policy(VOCABULARY, positions=32, width=16, heads=2, layers=2)
+
+
+def pad_left(sequences: list[list[int]], width: int) -> torch.Tensor:
+    return torch.tensor([[PAD] * (width - len(tokens)) + tokens for tokens in sequences])
 
 
 # -------------------------------------------------------------------------------------------------------- problems
@@ -41,12 +47,17 @@ def right_answer(prompt: str) -> str:
     return str(sum(numbers) if "+" in prompt else math.prod(numbers))
 
 
+def plain(path: Path) -> list[tuple[str, str]]:
+    return [
+        (row["prompt"][0]["content"], row["reward_model"]["ground_truth"]) for row in pq.read_table(path).to_pylist()
+    ]
+
+
 def test_problems_are_distinct_right_and_of_many_lengths(tmp_path: Path) -> None:
-    table = pq.read_table(write_problems(tmp_path / "p.parquet", rows=400, seed=1)).to_pylist()
-    assert len({row["prompt"] for row in table}) == 400
-    assert all(row["answer"] == right_answer(row["prompt"]) for row in table)
-    assert {row["kind"] for row in table} == {"sum", "product", "reverse"}
-    prompts, answers = ({len(row[key]) for row in table} for key in ("prompt", "answer"))
+    table = plain(write_problems(tmp_path / "p.parquet", rows=400, seed=1))
+    assert len({prompt for prompt, _ in table}) == 400
+    assert all(answer == right_answer(prompt) for prompt, answer in table)
+    prompts, answers = ({len(pair[place]) for pair in table} for place in (0, 1))
     assert (min(prompts), min(answers)) == (3, 1)
     assert 17 < max(prompts) <= PROMPT_WIDTH
     assert 15 < max(answers) <= ANSWER_WIDTH
@@ -61,20 +72,34 @@ def test_problems_depend_on_the_seed_alone(tmp_path: Path) -> None:
     assert not first.equals(other)
 
 
-def test_the_splits_part_the_problems(tmp_path: Path) -> None:
-    path = write_problems(tmp_path / "p.parquet", rows=50, seed=1)
-    train, test = read_problems(path, "train"), read_problems(path, "test")
-    assert (len(train), len(test)) == (45, 5)
-    assert not {row["prompt"] for row in train} & {row["prompt"] for row in test}
+def test_problems_are_read_as_tokens(tmp_path: Path) -> None:
+    path = write_problems(tmp_path / "p.parquet", rows=20, seed=1)
+    problems = read_problems(path, Settings())
+    assert len(problems) == 20
+    for row, (prompt, answer) in zip(problems, plain(path), strict=True):
+        assert row["input_ids"].tolist() == pad_left([encode(prompt)], PROMPT_WIDTH)[0].tolist()
+        assert row["reward_model"]["ground_truth"] == answer
 
 
 # ------------------------------------------------------------------------------------------------------- tokenizer
+
+
+TOKENIZER = tokenizer()
 
 
 @given(st.text(alphabet=ALPHABET))
 @settings(deadline=None)
 def test_the_tokenizer_comes_back_to_the_text(text: str) -> None:
     assert decode([*encode(text), EOS, PAD, 5]) == text
+
+
+@given(st.text(alphabet=ALPHABET, max_size=30))
+@settings(deadline=None, max_examples=30)
+def test_the_tokenizer_object_is_the_same_tokenizer(text: str) -> None:
+    assert TOKENIZER(text)["input_ids"] == encode(text)
+    chat = TOKENIZER.apply_chat_template([{"role": "user", "content": text}], tokenize=False)
+    assert chat == text
+    assert (TOKENIZER.pad_token_id, TOKENIZER.eos_token_id) == (PAD, EOS)
 
 
 def test_a_character_outside_the_alphabet_is_named() -> None:
@@ -161,21 +186,28 @@ def test_clipping_holds_back_only_what_would_go_further() -> None:
     assert held.tolist() == [0, 1, 0, 0, 1]
 
 
-def test_log_probabilities_of_a_plain_sequence_are_those_of_the_actor(policy: Policy) -> None:
-    """What the actor cuts out of a packed row is what one reads off the sequence alone."""
-    from probe.core.protocol import DataProto
-    from probe.demo.actor import Actor
-    from probe.demo.settings import Settings
+def test_what_the_trainer_receives_is_what_was_sent() -> None:
+    prompts, responses = [[5, 6], [7, 8, 9, 10], [3]], [[4, EOS], [10], [11, 12, 13, EOS]]
+    wire = send(pad_left(prompts, 6), pad_right(responses, 5), ["a", "b", "c"])
+    assert wire["input_ids"].values().numel() == 14  # no padding travels
+    data = receive(wire)
+    assert data.batch["input_ids"].shape == (3, 5)
+    for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        whole = prompt + response
+        assert data.batch["input_ids"][row].tolist() == whole + [PAD] * (5 - len(whole))
+        assert data.batch["attention_mask"][row].tolist() == [1] * len(whole) + [0] * (5 - len(whole))
+        assert data.batch["response_mask"][row].nonzero().flatten().tolist() == list(range(len(prompt), len(whole)))
+    assert data.non_tensor_batch["answer"].tolist() == ["a", "b", "c"]
 
+
+def test_log_probabilities_of_a_plain_sequence_are_those_of_the_actor() -> None:
+    """What the actor cuts out of a packed row is what one reads off the sequence alone."""
     actor = Actor(Settings(prompt_width=4, response_width=3), None)
     prompts, responses = [[5, 6], [7, 8, 9]], [[4, EOS], [10, 11, 12]]
-    ids = torch.cat([pad_left(prompts, 4), pad_right(responses, 3)], dim=1)
-    data = DataProto.from_dict(
-        {"input_ids": ids, "attention_mask": ids.ne(PAD).long(), "response_mask": ids[:, 4:].ne(PAD).long()}
-    )
+    data = receive(send(pad_left(prompts, 4), pad_right(responses, 3), ["a", "b"]))
     found = actor.log_prob(data.batch)
     for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         logits = alone(actor.policy, prompt + response)[len(prompt) - 1 : -1]
-        expected = logprobs_from_logits(logits, torch.tensor(response))
-        torch.testing.assert_close(found[row, : len(response)], expected)
-    assert found[0, 2] == 0
+        expected = torch.zeros(found.shape[1])
+        expected[len(prompt) : len(prompt + response)] = logprobs_from_logits(logits, torch.tensor(response))
+        torch.testing.assert_close(found[row], expected)
