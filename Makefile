@@ -44,7 +44,8 @@ bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 $(VENV)-tensordict-010/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-tensordict-010
 	$(VENV)-tensordict-010/bin/python -m pip install --quiet --disable-pip-version-check \
-		torch==2.13.0 tensordict==0.10.0 --editable '.[demo]' hypothesis pytest pytest-timeout
+		torch==2.13.0 tensordict==0.10.0 --editable '.[demo,s3]' hypothesis 'moto[s3,server]' \
+		omegaconf pytest pytest-timeout
 	@touch $@
 
 test-tensordict-010: $(VENV)-tensordict-010/.made  ## the core again, on the oldest tensordict that verl uses

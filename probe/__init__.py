@@ -12,11 +12,24 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from probe.core.batched_data_dict import BatchedDataDict
+    from probe.core.checkpoint import FSDPCheckpointManager, find_latest_ckpt_path
+    from probe.core.codec import materialize, pack_jagged_fields, response_from_nested, to_nested_by_length
+    from probe.core.fs import copy_to_local
+    from probe.core.fsdp import get_fsdp_wrap_policy
     from probe.core.memory_logger import GPUMemoryLogger, log_gpu_memory_usage
     from probe.core.metric import Metric, append_to_dict, reduce_metrics
     from probe.core.protocol import DataProto, DataProtoItem
+    from probe.core.rl_dataset import RLHFDataset
     from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches
-    from probe.core.torch_functional import logprobs_from_logits, masked_mean, masked_whiten
+    from probe.core.timing import marked_timer, simple_timer
+    from probe.core.torch_functional import (
+        get_constant_schedule_with_warmup,
+        logprobs_from_logits,
+        masked_mean,
+        masked_whiten,
+    )
+    from probe.core.ulysses import gather_outpus_and_unpad, gather_outputs_and_unpad, ulysses_pad_and_slice_inputs
     from probe.hooks import Listener, emit, observed, phase, point, points, scope, subscribe, watch
     from probe.report import write_report
     from probe.run.reader import Run
@@ -26,32 +39,48 @@ if TYPE_CHECKING:
 
 #: Public name → "module:attribute".
 EXPORTS = {
+    "BatchedDataDict": "probe.core.batched_data_dict:BatchedDataDict",
     "DataProto": "probe.core.protocol:DataProto",
     "DataProtoItem": "probe.core.protocol:DataProtoItem",
+    "FSDPCheckpointManager": "probe.core.checkpoint:FSDPCheckpointManager",
     "GPUMemoryLogger": "probe.core.memory_logger:GPUMemoryLogger",
     "Listener": "probe.hooks:Listener",
     "Metric": "probe.core.metric:Metric",
+    "RLHFDataset": "probe.core.rl_dataset:RLHFDataset",
     "Run": "probe.run.reader:Run",
     "Session": "probe.session:Session",
     "Tracking": "probe.tracking.tracking:Tracking",
     "append_to_dict": "probe.core.metric:append_to_dict",
+    "copy_to_local": "probe.core.fs:copy_to_local",
+    "current_session": "probe.session:current_session",
     "emit": "probe.hooks:emit",
+    "find_latest_ckpt_path": "probe.core.checkpoint:find_latest_ckpt_path",
+    "gather_outpus_and_unpad": "probe.core.ulysses:gather_outpus_and_unpad",
+    "gather_outputs_and_unpad": "probe.core.ulysses:gather_outputs_and_unpad",
+    "get_constant_schedule_with_warmup": "probe.core.torch_functional:get_constant_schedule_with_warmup",
+    "get_fsdp_wrap_policy": "probe.core.fsdp:get_fsdp_wrap_policy",
     "log_gpu_memory_usage": "probe.core.memory_logger:log_gpu_memory_usage",
     "logprobs_from_logits": "probe.core.torch_functional:logprobs_from_logits",
+    "marked_timer": "probe.core.timing:marked_timer",
     "masked_mean": "probe.core.torch_functional:masked_mean",
     "masked_whiten": "probe.core.torch_functional:masked_whiten",
+    "materialize": "probe.core.codec:materialize",
     "micro_batches": "probe.core.seqlen_balancing:micro_batches",
     "observed": "probe.hooks:observed",
     "open": "probe.run.reader:Run",
+    "pack_jagged_fields": "probe.core.codec:pack_jagged_fields",
     "phase": "probe.hooks:phase",
     "point": "probe.hooks:point",
     "points": "probe.hooks:points",
     "rearrange_micro_batches": "probe.core.seqlen_balancing:rearrange_micro_batches",
     "reduce_metrics": "probe.core.metric:reduce_metrics",
+    "response_from_nested": "probe.core.codec:response_from_nested",
     "scope": "probe.hooks:scope",
-    "current_session": "probe.session:current_session",
+    "simple_timer": "probe.core.timing:simple_timer",
     "start": "probe.session:start",
     "subscribe": "probe.hooks:subscribe",
+    "to_nested_by_length": "probe.core.codec:to_nested_by_length",
+    "ulysses_pad_and_slice_inputs": "probe.core.ulysses:ulysses_pad_and_slice_inputs",
     "watch": "probe.hooks:watch",
     "write_report": "probe.report:write_report",
 }

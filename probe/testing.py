@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 from probe.devices import Counters, Device, Statistics, counters_of
 from probe.errors import InputError
+from probe.hooks import Event, Listener
+from probe.recorders.recorder import Recorder
+from probe.records import Deferred, Row
 
 _MIB = 1024**2
 
@@ -213,3 +217,40 @@ class FakeDevice(Device):
     def _reset(self, index: int) -> None:  # noqa: ARG002  (as torch's)
         with self._lock:
             self._peak_allocated, self._peak_reserved = self._allocated, self._reserved
+
+
+class Collect(Listener):
+    """What a session is to a recorder, without its queue: for tests of recorders.
+
+    Subscribe it to the recorder's points. What the recorder raises is raised by :meth:`rows`.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.items: list[Any] = []
+        self.errors: list[BaseException] = []
+
+    def enter(self, event: Event) -> Any:
+        return self.recorder.enter(event)
+
+    def leave(self, event: Event, state: Any) -> None:
+        self.items.append(self.recorder.leave(event, state))
+
+    def fire(self, event: Event) -> None:
+        self.items.append(self.recorder.fire(event))
+
+    def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:  # noqa: ARG002  (the contract)
+        self.errors.append(error)
+
+    def rows(self) -> list[Row]:
+        """The rows of all that was heard since the last call, deferred ones built."""
+        if self.errors:
+            raise self.errors[0]
+        items, self.items = self.items, []
+        return [row for item in items for row in _built(item)]
+
+
+def _built(item: Any) -> Iterable[Row]:
+    if item is None or isinstance(item, Row):
+        return [] if item is None else [item]
+    return item.build() if isinstance(item, Deferred) else [row for one in item for row in _built(one)]

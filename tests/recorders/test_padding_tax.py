@@ -13,32 +13,10 @@ from probe import hooks
 from probe.core import codec
 from probe.core.batched_data_dict import BatchedDataDict
 from probe.recorders.padding_tax import PREFIX, Field, PaddingTaxRecorder, padding_rows
-from probe.records import GIB, Deferred, Incident
+from probe.records import GIB, Incident
+from probe.testing import Collect
 
 PARTITION = hooks.point("seqlen_balancing.partition")
-
-
-class Collect(hooks.Listener):
-    def __init__(self, recorder):
-        self.recorder, self.items, self.errors = recorder, [], []
-
-    def enter(self, event):
-        return self.recorder.enter(event)
-
-    def leave(self, event, state):
-        self.items.append(self.recorder.leave(event, state))
-
-    def fire(self, event):
-        self.items.append(self.recorder.fire(event))
-
-    def failed(self, event, error, count, switched_off):
-        self.errors.append(error)
-
-    def rows(self):
-        assert self.errors == []
-        items, self.items = self.items, []
-        built = [list(one.build()) if isinstance(one, Deferred) else list(one or ()) for one in items]
-        return [row for rows in built for row in rows]
 
 
 @pytest.fixture

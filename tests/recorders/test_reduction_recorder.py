@@ -7,32 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from probe import hooks
+from probe import hooks, testing
 from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputTypeError
 from probe.recorders.reduction import PREFIX, ReductionRecorder
-from probe.records import Deferred
 
 NAN = float("nan")
 
 
-class Collect(hooks.Listener):
-    def __init__(self, recorder):
-        self.recorder, self.items, self.errors = recorder, [], []
-
-    def enter(self, event):
-        return self.recorder.enter(event)
-
-    def leave(self, event, state):
-        self.items.append(self.recorder.leave(event, state))
-
-    def failed(self, event, error, count, switched_off):
-        self.errors.append(error)
-
-    def rows(self):
-        assert self.errors == []
-        built = [one.build() for one in self.items if isinstance(one, Deferred)]
-        return {row.key: row for rows in built for row in rows}
+class Collect(testing.Collect):
+    def by_key(self):
+        return {row.key: row for row in self.rows()}
 
 
 @pytest.fixture
@@ -59,7 +44,7 @@ def test_what_went_in_and_what_came_out(collect):
     metrics["loss"].clear()
     metrics["tokens"].append(100)
     metrics["tensors"][0].fill_(100.0)
-    rows = collect.rows()
+    rows = collect.by_key()
     assert list(rows) == list(reduced)
     seen = {key: (r.reducer, r.chosen_by, r.count, r.smallest, r.largest, r.nan_count) for key, r in rows.items()}
     assert seen == {
@@ -87,7 +72,7 @@ def test_a_reduction_that_changes_its_argument(collect):
 
     foreign = SimpleNamespace(aggregation=SimpleNamespace(value="sum"), values=[1.0, 5.0])
     theirs({"loss": [1.0, 3.0], "typed": foreign})
-    rows = collect.rows()
+    rows = collect.by_key()
     assert (rows["loss"].count, rows["loss"].largest, rows["loss"].value) == (2, 3.0, 2.0)
     assert (rows["typed"].reducer, rows["typed"].chosen_by, rows["typed"].count) == ("sum", "type", 2)
 
@@ -98,7 +83,7 @@ def test_tensors_on_a_device_are_not_read(collect):
         return metrics
 
     lazy({"loss": [torch.zeros((), device="meta"), torch.zeros(3, device="meta")]})
-    row = collect.rows()["loss"]
+    row = collect.by_key()["loss"]
     assert (row.count, row.smallest, row.largest, row.value) == (4, None, None, None)
 
 
@@ -107,12 +92,12 @@ def test_a_call_that_raised_gives_no_row(collect):
         reduce_metrics({"loss": None})
     with pytest.raises(InputTypeError):
         reduce_metrics(None)
-    assert collect.rows() == {}
+    assert collect.by_key() == {}
 
 
 def test_metrics(collect):
     reduce_metrics({"loss": [NAN, NAN, 1.0], "kl": [1.0]})
-    found = {key: metric.aggregate() for key, metric in collect.recorder.metrics(list(collect.rows().values())).items()}
+    found = {key: metric.aggregate() for key, metric in collect.recorder.metrics(collect.rows()).items()}
     assert found == {f"{PREFIX}keys": 2.0, f"{PREFIX}nan_values": 2.0}
     assert set(found) == set(ReductionRecorder.keys)
     assert collect.recorder.metrics([]) == {}

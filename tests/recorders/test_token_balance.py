@@ -10,35 +10,10 @@ from probe import hooks
 from probe.core.batched_data_dict import BatchedDataDict
 from probe.core.packing import get_packer
 from probe.recorders.token_balance import PREFIX, TokenBalanceRecorder, micro_batch_rows
-from probe.records import Deferred, MicroBatch
+from probe.records import MicroBatch
+from probe.testing import Collect
 
 PARTITION = hooks.point("seqlen_balancing.partition")
-
-
-class Collect(hooks.Listener):
-    """What the session is to a recorder, without its queue: deferred rows are built when asked for."""
-
-    def __init__(self, recorder):
-        self.recorder, self.items, self.errors = recorder, [], []
-
-    def enter(self, event):
-        return self.recorder.enter(event)
-
-    def leave(self, event, state):
-        self.items.append(self.recorder.leave(event, state))
-
-    def fire(self, event):
-        self.items.append(self.recorder.fire(event))
-
-    def failed(self, event, error, count, switched_off):
-        self.errors.append(error)
-
-    def rows(self):
-        assert self.errors == []
-        found = []
-        for item in self.items:
-            found += list(item.build()) if isinstance(item, Deferred) else [item] if item is not None else []
-        return found
 
 
 def partition(
