@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -33,12 +34,10 @@ def test_every_export_is_there(name):
 
 
 def test_type_checkers_see_the_same_exports():
-    source = (ROOT / "probe" / "__init__.py").read_text()
-    block = source.split("if TYPE_CHECKING:")[1].split("#: Public name")[0]
-    names = set()
-    for line in block.splitlines():
-        if match := re.match(r"\s+from ([\w.]+) import ([\w, ]+?)(?: as (\w+))?(?:  #.*)?$", line):
-            names |= {match[3]} if match[3] else {one.strip() for one in match[2].split(",")}
+    tree = ast.parse((ROOT / "probe" / "__init__.py").read_text())
+    (block,) = [one for one in tree.body if isinstance(one, ast.If)]
+    imported = [alias for one in block.body if isinstance(one, ast.ImportFrom) for alias in one.names]
+    names = {alias.asname or alias.name for alias in imported}
     assert names == set(probe.EXPORTS)
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 import numpy as np
 import torch
 import torch.distributed as dist
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
 from probe.core.process_group import initialized, meeting_device, rank_count, talks_on_cpu, told_by_all
@@ -200,9 +200,12 @@ def _leaves(tensors: Any) -> dict[_Key, Any]:
 
 def _pairs(tensors: Any) -> Iterator[tuple[_Key, Any]]:
     if isinstance(tensors, TensorDictBase):
-        nested: Any = tensors.items(include_nested=True, leaves_only=True)  # typed as if no key were a tuple
-        for key, value in nested:
-            yield (key if isinstance(key, tuple) else (key,)), value
+        for name in tensors.keys():  # noqa: SIM118  (iterating a TensorDict gives rows)
+            value = tensors.get(name)  # TensorDict's own walk over its leaves leaves out what isn't a tensor
+            if isinstance(value, TensorDictBase) and not is_non_tensor(value):
+                yield from (((name, *rest), leaf) for rest, leaf in _pairs(value))
+            else:
+                yield (name,), value
     elif isinstance(tensors, Mapping):
         for key, value in tensors.items():
             if not isinstance(key, str):

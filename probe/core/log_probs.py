@@ -27,7 +27,8 @@ def logprobs_from_logits(
 
     The exact value, worked out in float32 (float64 for float64) over a few rows at a time. Next to large
     logits it takes 1/4 of a copy at most, next to small ones a few MiB: forward and, in place, backward.
-    On CUDA flash-attention's cross-entropy is used where it is installed.
+    A row that gets no gradient gives none, so that NaN logits outside a mask stay outside. On CUDA
+    flash-attention's cross-entropy is used where it is installed.
 
     Args:
         logits: (*, V), floating point. labels: (*), integers in [0, V).
@@ -35,8 +36,6 @@ def logprobs_from_logits(
             nobody else can see it: no leaf, no view, held by no variable and by no other operation of the
             graph. With flash-attention that is the caller's promise, as documented.
         ignore_index: where a label equals it the result and the gradient are 0.
-
-    A row that gets no gradient gives none, so that NaN logits outside a mask stay outside.
 
     Returns:
         (*), dtype of the logits.

@@ -50,7 +50,8 @@ def load_image(value: Any, cache_dir: str | None = None) -> Image:
         image = _decoded(_content(os.fspath(value), cache_dir))
     else:
         raise InputTypeError(f"image: got {type(value).__name__}, expected {_FORMS}")
-    return image if image.mode == "RGB" else image.convert("RGB")
+    found: Image = image if image.mode == "RGB" else image.convert("RGB")
+    return found
 
 
 def load_video(value: Any, cache_dir: str | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:

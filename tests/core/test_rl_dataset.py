@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader
 
 from probe import hooks
 from probe.core.dataset_config import DatasetConfig
+from probe.core.dataset_files import Files
 from probe.core.prompts import truncate
 from probe.core.protocol import DataProto
 from probe.core.rl_dataset import RLHFDataset, collate_fn
@@ -243,6 +244,13 @@ def test_a_failing_template_is_an_error_and_not_a_dropped_row(make, workers):
         make(rows, filter_overlong_prompts_workers=workers)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_shuffled_row_is_named_by_its_number_in_the_file(make, seed):
+    rows = [row(number, prompt=[{"role": "oracle" if number == 4 else "user", "content": "w1"}]) for number in range(6)]
+    with pytest.raises(InputError, match=r"row 4 of .*oracle"):
+        make(rows, shuffle=True, seed=seed, filter_overlong_prompts_workers=3)
+
+
 def test_a_failing_template_is_an_error_without_the_filter_too(make):
     dataset = make([row(0), row(1, prompt=[{"role": "oracle", "content": "w1"}])], filter_overlong_prompts=False)
     with pytest.raises(InputError, match=r"row 1 of .*unknown role oracle"):
@@ -304,6 +312,12 @@ def test_files_are_read_one_after_the_other_and_columns_of_some_are_none_in_othe
     with pytest.raises(InputError, match=r"row 1 of .*b\.json"):
         dataset[3]
     assert dataset.data_files == files
+
+
+def test_a_row_is_traced_to_its_file():
+    files = Files(None, ["a", "empty", "b"], [2, 0, 3])
+    wanted = ["row 0 of a", "row 1 of a", "row 0 of b", "row 1 of b", "row 2 of b"]
+    assert [files.origin(number) for number in range(5)] == wanted
 
 
 def test_a_file_without_rows_adds_none(tmp_path):

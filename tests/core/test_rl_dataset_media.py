@@ -156,6 +156,11 @@ def test_arguments_of_the_processor_are_given_on(make):
     assert not torch.equal(dataset[0]["multi_modal_inputs"]["pixel_values"], plain)
 
 
+def test_a_column_of_media_holds_lists(make):
+    with pytest.raises(InputTypeError, match=r"row 0 of .*images: got str, expected a list"):
+        make([row("<image>", images="a.png")])
+
+
 def test_a_failing_processor_is_an_error_that_names_the_row(make):
     with pytest.raises(InputError, match=r"row 0 of .*the processor failed.*size"):
         make([row("<image>", images=as_bytes(0))], mm_processor_kwargs={"size": "wide"})
@@ -215,6 +220,18 @@ def test_positions_come_from_the_model_where_the_processor_has_its_method(make):
 def test_without_that_method_positions_count_valid_tokens():
     mask = torch.tensor([0, 0, 1, 1, 1])
     assert position_ids({"attention_mask": mask}, {}, object()).tolist() == [0, 0, 0, 1, 2]
+
+
+def test_a_model_s_positions_in_the_padding_become_0():
+    class Processor:
+        def get_rope_index(self, input_ids, attention_mask, image_grid_thw=None):  # like Qwen2-VL's before mm types
+            positions = (attention_mask.cumsum(-1) - 1).masked_fill(attention_mask == 0, 1)
+            return positions.expand(3, 1, -1) + image_grid_thw, None
+
+    mask = torch.tensor([0, 0, 1, 1])
+    tensors = {"input_ids": mask, "attention_mask": mask}
+    got = position_ids(tensors, {"image_grid_thw": torch.tensor(5), "pixel_values": mask}, Processor())
+    assert got.tolist() == [[0, 0, 5, 6]] * 3
 
 
 # --------------------------------------------------------------------------------------------------------------- forms

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
-import pickle
+import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.core import logit_chunks
+from probe import hooks
+from probe.core import logit_chunks, torch_functional
+from probe.core.entropy import entropy_from_logits_with_chunking
 from probe.core.torch_functional import (
-    get_constant_schedule_with_warmup,
+    calculate_sum_pi_squared_from_logits,
+    clip_by_value,
+    entropy_from_logits,
     logprobs_from_logits,
     masked_mean,
     masked_sum,
@@ -329,38 +333,224 @@ def test_bad_axis(axis):
         masked_mean(torch.ones(2, 3), torch.ones(2, 3), axis=axis)
 
 
-# ---------------------------------------------------------------------------------------- the schedule
+def test_a_row_that_gets_no_gradient_gives_none_whatever_its_logits_are():
+    logits, labels = made(3, 6)
+    logits[1] = NAN
+    leaf = logits.requires_grad_()
+    masked_mean(logprobs_from_logits(leaf, labels), torch.tensor([1, 0, 1])).backward()
+    assert not leaf.grad[1].any()
+    assert torch.isfinite(leaf.grad).all()
+    assert leaf.grad[[0, 2]].any()
 
 
-def rates(warmup, steps, last_epoch=-1):
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=2.0)
-    if last_epoch >= 0:
-        optimizer.param_groups[0]["initial_lr"] = 2.0
-    schedule = get_constant_schedule_with_warmup(optimizer, warmup, last_epoch)
-    found = []
-    for _ in range(steps):
-        found.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    return found
+# -------------------------------------------------------------------------------- entropy, squared probabilities
 
 
-def test_warm_up():
-    assert rates(4, 6) == [0.0, 0.5, 1.0, 1.5, 2.0, 2.0]
-    assert rates(0, 2) == rates(-3, 2) == [2.0, 2.0]
-    assert rates(2.5, 4) == pytest.approx([0.0, 0.8, 1.6, 2.0])
-    assert rates(0.5, 2) == [0.0, 2.0]
-    assert rates(4, 3, last_epoch=1) == [1.0, 1.5, 2.0]
+def naive_entropy(logits):
+    return torch.logsumexp(logits, -1) - (logits.softmax(-1) * logits).sum(-1)
 
 
-def test_the_schedule_can_be_saved():
-    optimizer = torch.optim.SGD([torch.zeros(1)], lr=2.0)
-    state = get_constant_schedule_with_warmup(optimizer, 4).state_dict()
-    assert pickle.loads(pickle.dumps(state))["last_epoch"] == 0
+def naive_squares(logits):
+    return logits.softmax(-1).square().sum(-1)
 
 
-@pytest.mark.parametrize(("optimizer", "steps"), [("adam", 3), (None, None), (None, NAN)])
-def test_bad_schedule_input(optimizer, steps):
-    optimizer = optimizer or torch.optim.SGD([torch.zeros(1)], lr=2.0)
-    with pytest.raises(InputTypeError):
-        get_constant_schedule_with_warmup(optimizer, steps)
+STATISTICS = [
+    (entropy_from_logits, naive_entropy),
+    (lambda logits: entropy_from_logits_with_chunking(logits, 2), naive_entropy),
+    (calculate_sum_pi_squared_from_logits, naive_squares),
+]
+
+
+@pytest.mark.parametrize(("function", "plain"), STATISTICS)
+@pytest.mark.parametrize("shape", [(7,), (5, 7), (2, 3, 7), (0, 7), (2, 0, 7), (3, 1)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_statistics_of_a_row_and_their_gradients(function, plain, shape, dtype):
+    logits, _ = made(*shape, dtype=dtype)
+    mine, theirs = (logits.clone().requires_grad_() for _ in range(2))
+    got, expected = function(mine), plain(theirs.double())
+    assert got.shape == logits.shape[:-1]
+    torch.testing.assert_close(
+        got, expected.to(got.dtype), atol=1e-5 if dtype is not torch.float64 else 1e-12, rtol=1e-2
+    )
+    weights = torch.randn_like(expected)
+    (got.double() * weights).sum().backward()
+    (expected * weights.to(got.dtype).double()).sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_only_the_chunked_entropy_is_never_rounded_to_half():
+    logits, _ = made(3, 7, dtype=torch.bfloat16)
+    assert entropy_from_logits(logits).dtype is torch.bfloat16
+    assert entropy_from_logits_with_chunking(logits).dtype is torch.float32
+    assert entropy_from_logits_with_chunking(logits.double()).dtype is torch.float64
+    torch.testing.assert_close(entropy_from_logits_with_chunking(logits).double(), naive_entropy(logits.double()))
+
+
+@pytest.mark.parametrize(("function", "plain"), STATISTICS)
+def test_gradcheck_of_statistics(function, plain):
+    logits, _ = made(3, 4, 5, dtype=torch.float64)
+    assert torch.autograd.gradcheck(function, logits.requires_grad_())
+    assert torch.autograd.gradcheck(function, logits[:, 1:])  # a view that can't be flattened
+
+
+@pytest.mark.parametrize(("function", "plain"), STATISTICS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_statistics_in_many_chunks_leave_the_logits_alone(monkeypatch, function, plain, dtype):
+    monkeypatch.setattr(logit_chunks, "_CHUNK", (1, 24, 24))
+    monkeypatch.setattr(logit_chunks, "_CHUNK_SHARE", 1)
+    logits, _ = made(4, 9, 8, dtype=dtype)
+    before = logits.clone()
+    for view in (logits, logits[:, :-1], logits.transpose(0, 1), logits.transpose(1, 2).contiguous().transpose(1, 2)):
+        leaf = view.detach().clone().requires_grad_()
+        got, expected = function(view), plain(view.double())
+        torch.testing.assert_close(got, expected.to(got.dtype), atol=1e-5, rtol=1e-2)
+        function(leaf).sum().backward()
+        plain(theirs := view.double().requires_grad_()).sum().backward()
+        torch.testing.assert_close(leaf.grad, theirs.grad.to(dtype), atol=1e-5, rtol=2e-2)
+    assert torch.equal(logits, before)
+
+
+def test_a_probability_of_zero_adds_nothing():
+    logits = torch.tensor([[0.0, -INF, 0.0], [5.0, -INF, -INF]], requires_grad=True)
+    torch.testing.assert_close(entropy_from_logits(logits), torch.tensor([math.log(2), 0.0]))
+    torch.testing.assert_close(calculate_sum_pi_squared_from_logits(logits), torch.tensor([0.5, 1.0]))
+    (entropy_from_logits(logits) + calculate_sum_pi_squared_from_logits(logits)).sum().backward()
+    assert logits.grad.tolist() == [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize(("function", "plain"), STATISTICS)
+def test_nan_is_nan_where_it_is_and_nowhere_else(function, plain):
+    logits, _ = made(3, 6)
+    logits[1] = NAN
+    leaf = logits.requires_grad_()
+    got = function(leaf)
+    assert got.isnan().tolist() == [False, True, False]
+    masked_mean(got, torch.tensor([1, 0, 1])).backward()
+    assert torch.isfinite(leaf.grad).all()
+    assert leaf.grad[0].any()
+
+
+def peak_bytes(call):
+    """The most that the CPU allocator gave out at once during a call, on top of what there was."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        kept = call()
+    events = [one for one in profile.profiler.kineto_results.events() if one.name() == "[memory]"]
+    del kept
+    now = top = 0
+    for event in sorted(events, key=lambda one: one.start_ns()):
+        now += event.nbytes()
+        top = max(top, now)
+    return top
+
+
+@pytest.mark.parametrize("function", [entropy_from_logits, calculate_sum_pi_squared_from_logits])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_statistics_take_a_small_part_of_the_logits(function, dtype):
+    logits = torch.randn(4, 1024, 2048).to(dtype).requires_grad_()
+    result = function(logits)
+    assert peak_bytes(lambda: naive_entropy(logits)) > logits.nbytes  # what is measured is there
+    assert peak_bytes(lambda: function(logits)) < 0.45 * logits.nbytes
+    backward = peak_bytes(lambda: torch.autograd.grad(result.sum(), logits))
+    assert logits.nbytes <= backward < 1.5 * logits.nbytes  # the gradient itself is one
+
+
+def test_the_size_of_a_chunk_is_the_caller_s():
+    logits = torch.randn(1024, 2048)
+    few, many = (peak_bytes(lambda rows=rows: entropy_from_logits_with_chunking(logits, rows)) for rows in (8, 512))
+    assert few < 0.1 * logits.nbytes < many
+
+
+@pytest.mark.parametrize("function", [function for function, _ in STATISTICS])
+@pytest.mark.parametrize(
+    ("logits", "error"),
+    [([0.0], InputTypeError), (torch.zeros(2, 3, dtype=torch.long), InputTypeError), (torch.zeros(()), ShapeError)],
+)
+def test_bad_logits(function, logits, error):
+    with pytest.raises(error, match="logits"):
+        function(logits)
+
+
+@pytest.mark.parametrize(("size", "error"), [(0, InputError), (-1, InputError), (2.5, InputTypeError)])
+def test_a_bad_chunk_size(size, error):
+    with pytest.raises(error, match="chunk_size"):
+        entropy_from_logits_with_chunking(torch.zeros(2, 3), size)
+
+
+# ------------------------------------------------------------------------------------------------------- clipping
+
+
+def test_clipping_is_max_of_min_in_values_and_gradients():
+    generator = torch.Generator().manual_seed(0)
+    tensors = [torch.randn(4, 5, generator=generator) for _ in range(3)]
+    tensors[0][0, 0] = tensors[1][0, 0]  # a tie
+    mine, theirs = ([one.clone().requires_grad_() for one in tensors] for _ in range(2))
+    got, expected = clip_by_value(*mine), torch.max(torch.min(theirs[0], theirs[2]), theirs[1])
+    assert torch.equal(got, expected)
+    got.sum().backward()
+    expected.sum().backward()
+    for one, other in zip(mine, theirs, strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_clipping_to_numbers_and_dtypes():
+    x = torch.tensor([-3.0, 0.5, NAN, 3.0], dtype=torch.bfloat16)
+    got = clip_by_value(x, -1, 2.0)
+    assert got.dtype is torch.bfloat16
+    assert got.tolist()[:2] + got.tolist()[3:] == [-1.0, 0.5, 2.0]
+    assert got[2].isnan()
+    assert clip_by_value(torch.tensor([0, 5]), 0.5, 2.5).tolist() == [0.5, 2.5]
+    assert clip_by_value(torch.tensor([0.0, 5.0]), torch.tensor(1.0), torch.tensor(2.0)).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("x", "low", "high", "error"),
+    [
+        ([1.0], 0, 1, InputTypeError),
+        (torch.ones(2), "0", 1, InputTypeError),
+        (torch.ones(2, 3), torch.ones(3), 1, ShapeError),
+        (torch.ones(2, 3), 0, torch.ones(2, 1), ShapeError),
+        (torch.ones(3), 0, torch.ones(3, device="meta"), ShapeError),
+    ],
+)
+def test_bad_bounds(x, low, high, error):
+    with pytest.raises(error):
+        clip_by_value(x, low, high)
+
+
+# -------------------------------------------------------------------------------------------------- the front door
+
+
+def test_everything_is_under_the_documented_home():
+    assert all(callable(getattr(torch_functional, name)) for name in torch_functional.__all__)
+
+
+def test_an_observer_hears_of_the_heavy_ones_and_changes_nothing():
+    class Hear(hooks.Listener):
+        def __init__(self):
+            self.names = []
+
+        def leave(self, event, state):
+            self.names.append(event.point.name)
+
+    logits, labels = made(3, 7)
+    hear = Hear()
+
+    def results():
+        leaf = (logits * 1.0).requires_grad_()
+        terms = (
+            logprobs_from_logits(leaf, labels),
+            entropy_from_logits(leaf),
+            calculate_sum_pi_squared_from_logits(leaf),
+        )
+        (terms[0] + terms[1] + terms[2]).sum().backward()
+        return [*terms, leaf.grad]
+
+    silent = results()
+    with hooks.subscribe(hear, "log_probs.*", "entropy.*"):
+        heard = results()
+    assert all(torch.equal(one, other) for one, other in zip(silent, heard, strict=True))
+    assert hear.names == [
+        "log_probs.logprobs_from_logits",
+        "entropy.entropy_from_logits",
+        "entropy.calculate_sum_pi_squared_from_logits",
+    ]
