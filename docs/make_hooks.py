@@ -19,6 +19,7 @@ class Print(probe.Listener):
     def leave(self, event, state):
         print(event.point.name, (event.end_ns - event.begin_ns) / 1e3, "µs")
 
+
 with probe.subscribe(Print(), "data_proto.*"):
     ...
 ```
