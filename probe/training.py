@@ -82,7 +82,8 @@ class Training(Generic[R]):
         ident = self._thread.ident
         if self.done or ident is None:
             return False
-        raised: int = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt))
+        thread, error = ctypes.c_ulong(ident), ctypes.py_object(KeyboardInterrupt)
+        raised: int = ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, error)
         return raised == 1
 
     def _state(self) -> str:
