@@ -23,7 +23,7 @@ $(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	$(PIP) --editable '.[dev]'
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.demo $(VENV)/.notebook
 
 demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
 	$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR))
@@ -39,6 +39,13 @@ lint: $(VENV)/.dev  ## ruff, format, types, arrows between the rooms
 
 bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --full --write
+
+$(VENV)/.notebook: $(VENV)/.made pyproject.toml constraints.txt
+	$(PIP) --editable '.[demo,notebook]'
+	@touch $@
+
+notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
+	$(BIN)/jupyter lab notebooks/01_first_look.ipynb
 
 # verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too.
 $(VENV)-tensordict-010/.made: pyproject.toml

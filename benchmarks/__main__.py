@@ -34,6 +34,8 @@ TITLES = {
     "data_proto": "DataProto against a bare TensorDict",
     "functional": "Torch functionals",
     "tracking_log": "Tracking.log of 50 metrics",
+    "panel": "The live panel beside FigureWidget, in the kernel",
+    "panel_browser": "The live panel beside plotly given whole traces, in the browser",
     "demo_overhead": "The demo's step, probe on and off",
 }
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -2,13 +2,14 @@
 
 A panel is data: words, the analysis that gives its frame, the figure that draws it, the tables it needs and
 the metric keys that show the same in a tracking backend. The notebook, the report, TensorBoard and MLflow
-all read these.
+all read these. A panel's ``live:`` block says how the live panel draws it from its own tables (see
+:mod:`probe.live`); ``views.yaml`` says which panels the live panel shows together, and has those that only it shows.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module, resources
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import yaml
 
+from probe import live as live_blocks
 from probe.errors import InputError, MissingKeyError, UnknownNameError
 from probe.records import TABLES
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from probe.figures.theme import Theme
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 #: In the order in which they are shown; each is a file ``<name>.yaml``.
 NAMES: Final = ("overview", "memory", "token_balance", "padding_tax", "reductions")
@@ -54,6 +56,7 @@ class Panel:
         table: dotted path of the frame to show as a table, when it isn't the figure's own.
         columns: of that table. unfolded: whether a page shows the table at once. tables: of the run that
         are read. keys: metric keys that show the same.
+        live: how the live panel draws it; None: it doesn't.
     """
 
     id: str
@@ -68,6 +71,7 @@ class Panel:
     choose: str = ""
     table: str | None = None
     unfolded: bool = False
+    live: Mapping[str, Any] | None = None
 
     def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
         """The numbers behind the picture."""
@@ -111,6 +115,30 @@ class Dashboard:
     panels: tuple[Panel, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class LivePanel:
+    """One picture of the live panel: that of a :class:`Panel`, or one that only the live panel has.
+
+    Attributes:
+        id: unique over all dashboards. title, about: words. live: a block as in :mod:`probe.live`.
+    """
+
+    id: str
+    title: str
+    about: About
+    live: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """What the live panel shows together, as one of its tabs."""
+
+    id: str
+    title: str
+    about: str
+    panels: tuple[LivePanel, ...]
+
+
 @lru_cache(maxsize=1)
 def dashboards() -> tuple[Dashboard, ...]:
     """All dashboards, in the order of :data:`NAMES`.
@@ -145,6 +173,57 @@ def panel(id: str) -> Panel:
     return found[id]
 
 
+@lru_cache(maxsize=1)
+def views() -> tuple[View, ...]:
+    """The views of the live panel, in the order in which they are shown.
+
+    Raises:
+        InputError: a file says something that can't be used; the message names file, panel and field.
+    """
+    shared = [panel for board in dashboards() for panel in board.panels]
+    return parse_views(_source("views").read_text(encoding="utf-8"), shared)
+
+
+def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
+    """The views of the live panel from the text of their file; everything that it names is checked.
+
+    Args:
+        text: YAML. shared: the dashboards' panels, which a view names by their id.
+
+    Raises:
+        InputError: the text doesn't describe views. UnknownNameError: it names a panel that isn't there, or that
+            isn't live.
+    """
+    data = _loaded(text, "views")
+    _expect(data, {"views": list, "panels": list}, set(), "views")
+    own = [_live_panel(one, f"views, panel {index}") for index, one in enumerate(data["panels"])]
+    live = [LivePanel(one.id, one.title, one.about, one.live) for one in shared if one.live is not None]
+    known = {one.id: one for one in (*live, *own)}
+    taken = {one.id for one in shared} & {one.id for one in own}
+    if taken or len(known) < len(live) + len(own):
+        raise InputError(
+            f"views: panels: got an id twice among {', '.join(sorted(taken or known))}, expected each once"
+        )
+    return tuple(_view(one, f"views, view {index}", known) for index, one in enumerate(data["views"]))
+
+
+def _view(data: Any, where: str, known: Mapping[str, LivePanel]) -> View:
+    _expect(data, {"id": str, "title": str, "about": str, "panels": list}, set(), where)
+    for id in data["panels"]:
+        if id not in known:
+            raise UnknownNameError.of(f"{where} ({data['id']}): panels", id, known)
+    return View(data["id"], data["title"], data["about"], tuple(known[id] for id in data["panels"]))
+
+
+def _live_panel(data: Any, where: str) -> LivePanel:
+    _expect(data, {"id": str, "title": str, "about": dict, "live": dict}, set(), where)
+    where = f"{where} ({data['id']})"
+    _expect(data["about"], _ABOUT, set(), f"{where}: about")
+    return LivePanel(
+        data["id"], data["title"], About(**data["about"]), live_blocks.check(data["live"], f"{where}: live")
+    )
+
+
 def parse(name: str, text: str) -> Dashboard:
     """A dashboard from the text of its file; everything that it names is checked.
 
@@ -154,15 +233,20 @@ def parse(name: str, text: str) -> Dashboard:
     Raises:
         InputError: the text isn't such a dashboard.
     """
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"dashboard {name!r}: not YAML: {error}") from error
+    data = _loaded(text, f"dashboard {name!r}")
     _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")
     panels = tuple(_panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"]))
     return Dashboard(name, data["title"], data["about"], panels)
 
 
+def _loaded(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: not YAML: {error}") from error
+
+
+_ABOUT: Final[Mapping[str, type]] = {"shows": str, "read": str, "do": str}
 _REQUIRED: Final[Mapping[str, type]] = {
     "id": str,
     "title": str,
@@ -178,6 +262,7 @@ _OPTIONAL: Final = {
     "choose": str,
     "table": str,
     "unfolded": bool,
+    "live": dict,
 }
 
 
@@ -187,7 +272,9 @@ def _panel(data: Any, where: str) -> Panel:
     for name, kind in _OPTIONAL.items():
         if name in data and not isinstance(data[name], kind):
             raise InputError(f"{where}: {name}: got {data[name]!r}, expected a {kind.__name__}")
-    _expect(data["about"], {"shows": str, "read": str, "do": str}, set(), f"{where}: about")
+    _expect(data["about"], _ABOUT, set(), f"{where}: about")
+    if "live" in data:
+        live_blocks.check(data["live"], f"{where}: live")
     for table in data["tables"]:
         if table not in TABLES:
             raise UnknownNameError.of(f"{where}: tables", table, TABLES)

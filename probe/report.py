@@ -29,7 +29,7 @@ from probe.analysis.findings import findings
 from probe.dashboards import Dashboard, Panel, dashboards
 from probe.errors import InputError, RunError
 from probe.figures import theme as look
-from probe.run.reader import Run
+from probe.runs.reader import Run
 
 #: Rows of a table, and choices of a panel, that the page holds; the page says when there are more.
 TABLE_ROWS: Final = 50

@@ -36,12 +36,13 @@ from probe.hooks import (
 )
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Process, Row, Scalar
-from probe.run.layout import create_run
-from probe.run.writer import RunWriter
+from probe.runs.layout import create_run
+from probe.runs.writer import RunWriter
 from probe.tracking.tracking import Tracking
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
+    from probe.widgets.panel import Panel
 
 _log = logging.getLogger("probe.session")
 
@@ -156,10 +157,19 @@ class Session:
     @property
     def run(self) -> Run:
         """A reader of this run, as any other process would open it."""
-        from probe.run.reader import Run  # brings pandas, which a training worker does without
+        from probe.runs.reader import Run  # brings pandas, which a training worker does without
 
         self.flush()
         return Run(self.directory)
+
+    def panel(self, **options: Any) -> Panel:
+        """The live panel of this run, for a notebook. See :class:`probe.widgets.panel.Panel` for the options."""
+        from probe.widgets.panel import panel  # a view: a worker that shows none never loads it
+
+        return panel(self, **options)
+
+    def _ipython_display_(self) -> None:
+        self.panel()._ipython_display_()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until what was recorded so far can be read. Returns False when the time ran out."""

@@ -25,8 +25,8 @@ from probe.records import (
     Row,
     Scalar,
 )
-from probe.run.lines import encode
-from probe.run.reader import Run
+from probe.runs.lines import encode
+from probe.runs.reader import Run
 
 WALL_NS = 1_790_000_000_000_000_000
 CAP = 4096

@@ -11,7 +11,7 @@ import pytest
 
 from probe.cli import COMMANDS, main
 from probe.cli.demo import commands
-from probe.run.reader import Run
+from probe.runs.reader import Run
 
 QUICK = ["demo", "--steps", "2", "--ranks", "1", "--track", "file"]
 

@@ -12,14 +12,14 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe import dashboards
+from probe import dashboards, live
 from probe.analysis.findings import findings
 from probe.analysis.overview import numbers
 from probe.dashboards import NAMES, Panel
 from probe.errors import InputError, UnknownNameError
 from probe.figures import theme
 from probe.records import TABLES
-from probe.run.lines import table_of
+from probe.runs.lines import table_of
 from tests.sample_run import open_run, sample_rows
 
 PANELS = [panel for board in dashboards.dashboards() for panel in board.panels]
@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
 
 def test_all_files_are_read_in_order() -> None:
     folder = Path(dashboards.__file__).parent.parent / "dashboards"
-    assert {path.stem for path in folder.glob("*.yaml")} == set(NAMES)
+    assert {path.stem for path in folder.glob("*.yaml")} == {*NAMES, "views"}
     assert tuple(board.name for board in dashboards.dashboards()) == NAMES
     assert len({panel.id for panel in PANELS}) == len(PANELS)
 
@@ -121,6 +121,103 @@ def test_a_wrong_panel_is_named(change: dict, message: str) -> None:
     data["panels"][0].update(change)
     with pytest.raises(InputError, match=message):
         dashboards.parse("mine", yaml.safe_dump(data))
+
+
+LIVE = {"mark": "line", "table": "spans", "x": "step", "y": "peak", "by": ["rank", "role"], "reduce": "max"}
+
+
+def test_a_panel_may_be_live() -> None:
+    data = good()
+    data["panels"][0]["live"] = LIVE
+    (panel,) = dashboards.parse("mine", yaml.safe_dump(data)).panels
+    assert panel.live == LIVE
+    views = {"views": [{"id": "v", "title": "V", "about": "a", "panels": ["p"]}], "panels": []}
+    (view,) = dashboards.parse_views(yaml.safe_dump(views), [panel])
+    assert (view.panels[0].id, view.panels[0].live, view.panels[0].about.do) == ("p", LIVE, "d")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mark": "pie"}, r"panel 0 \(p\): live: mark: got 'pie', expected one of bars, heat"),
+        ({"table": "memories"}, "live: table: got 'memories', expected one of calls"),
+        ({"y": "peek"}, "live: y: got 'peek', expected one of .*peak"),
+        ({"by": ["rank", "colour"]}, "live: by: got 'colour'"),
+        ({"x": "t"}, "live: x: got 't'"),
+        ({"y": None}, "live: y: got None, expected a column of spans"),
+        ({"reduce": "median"}, "live: reduce: got 'median'"),
+        ({"reduce": "ratio"}, "live: y: got 'peak', expected two columns"),
+        ({"of": "epoch"}, "live: of: got 'epoch'"),
+        ({"unit": "GB"}, "live: unit: got 'GB'"),
+        ({"where": {"kinds": "step"}}, "live: where: got 'kinds'"),
+        ({"where": {"kind": {"is": "step"}}}, "live: where: kind: got .*expected {not: value}"),
+        ({"where": {"kind": None}}, "live: where: kind: got None"),
+        ({"columns": ["peak"]}, "live: unknown columns; expected"),
+        ({"lines": [{"title": "cap"}]}, "lines 0: got .*expected either y"),
+        ({"lines": [{"title": "cap", "value": "most"}]}, "lines 0: value: got 'most'"),
+        ({"divide": {"table": "micro"}}, "live: divide: y: got None"),
+        ({"divide": 3}, "live: divide: got 3, expected a mapping"),
+        ({"names": ["peak"]}, "live: names: got"),
+        ({"x_title": 3}, "live: x_title: got 3, expected a text"),
+    ],
+)
+def test_a_wrong_live_block_is_named(change: dict, message: str) -> None:
+    data = good()
+    data["panels"][0]["live"] = {**LIVE, **change}
+    with pytest.raises(InputError, match=message):
+        dashboards.parse("mine", yaml.safe_dump(data))
+
+
+@pytest.mark.parametrize(
+    ("tiles", "message"),
+    [
+        ([], "tiles: got .*expected a list of tiles"),
+        ([{"id": "a", "table": "spans", "y": "peak"}], "tiles 0: title: got None"),
+        ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "warn": "much"}], "warn: got 'much'"),
+        ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "better": "big"}], "better: got 'big'"),
+        ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "means": {"ok": "x"}}], "means: unknown ok"),
+        ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "capacity": {"table": "x"}}], "capacity: table"),
+        ([{"id": "a", "title": "A", "table": "spans", "y": "peak"}] * 2, "got the ids a, a, expected each once"),
+    ],
+)
+def test_wrong_tiles_are_named(tiles: list, message: str) -> None:
+    data = good()
+    data["panels"][0]["live"] = {"mark": "tiles", "tiles": tiles}
+    with pytest.raises(InputError, match=message):
+        dashboards.parse("mine", yaml.safe_dump(data))
+
+
+def test_the_views_of_the_live_panel() -> None:
+    views = dashboards.views()
+    assert [view.id for view in views] == ["overview", "memory", "balance", "padding", "data", "metrics", "events"]
+    shown = [panel for view in views for panel in view.panels]
+    assert {panel.live["mark"] for panel in shown} == set(live.MARKS)
+    assert {panel.live["table"] for panel in shown if "table" in panel.live} == set(live.TABLES)
+    assert all(panel.about.shows and panel.about.read and panel.about.do for panel in shown)
+    # A panel of a dashboard with a live block is somewhere to be seen.
+    assert {panel.id for panel in PANELS if panel.live is not None} <= {panel.id for panel in shown}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"views": [{"id": "v", "title": "V", "about": "a", "panels": ["nope"]}]}, "panels: got 'nope'"),
+        ({"views": [{"id": "v"}]}, "view 0: title"),
+        ({"panels": [{"id": "p", "title": "P", "about": {}, "live": LIVE}]}, r"panel 0 \(p\): about: shows"),
+        ({"panels": 3}, "views: panels: got 3"),
+        ({"more": []}, "views: unknown more"),
+    ],
+)
+def test_wrong_views_are_named(change: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        dashboards.parse_views(yaml.safe_dump({"views": [], "panels": [], **change}), [])
+
+
+def test_a_view_s_own_panel_has_an_id_of_its_own() -> None:
+    about = {"shows": "s", "read": "r", "do": "d"}
+    own = {"id": PANELS[0].id, "title": "P", "about": about, "live": LIVE}
+    with pytest.raises(InputError, match="got an id twice"):
+        dashboards.parse_views(yaml.safe_dump({"views": [], "panels": [own]}), PANELS)
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "title: x"])

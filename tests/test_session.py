@@ -21,7 +21,7 @@ from probe.core.seqlen_balancing import micro_batches
 from probe.errors import InputError, SessionError, UnknownNameError
 from probe.recorders.recorder import Recorder
 from probe.records import Incident, Scalar
-from probe.run.reader import Run
+from probe.runs.reader import Run
 from probe.session import current_session, start
 
 

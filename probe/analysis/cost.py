@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 
 def by_step(run: Run) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from probe.analysis.words import memory as memory_of
 from probe.analysis.words import missing as unknown
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 Severity = Literal["problem", "notice", "fine"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 # A listener's row says for which time it failed, and there is one for each; other rows say how many they
 # stand for.

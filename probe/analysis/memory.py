@@ -15,7 +15,7 @@ import pandas as pd
 from probe.analysis.query import POINTS, bucket, empty, extent, literal, started_ns
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 #: Columns of :func:`timeline`.
 TIMELINE: Final = (

@@ -9,7 +9,7 @@ import pandas as pd
 from probe.analysis import cost, memory, padding_tax, steps, token_balance, words
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 #: Columns of :func:`numbers`.
 NUMBERS: Final = ("name", "title", "value", "text", "note", "about", "history")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 #: Sources that tell of micro-batches, and those that tell of no rectangle of the trainer's.
 _PLANNED: Final = "('seqlen_balancing.partition', 'packing.packed', 'batched_data_dict.partition')"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 #: Points of one line that are enough for a screen.
 POINTS: Final = 2000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 
 def accidental(key: str, reducer: str) -> bool:

@@ -10,7 +10,7 @@ from probe.analysis import words
 from probe.analysis.query import empty, literal
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 #: Columns of :func:`timeline`.
 TIMELINE: Final = ("rank", "step", "phase", "role", "kind", "name", "begin_s", "duration_s", "depth")

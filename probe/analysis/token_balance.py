@@ -14,7 +14,7 @@ from probe.analysis import words
 from probe.analysis.query import empty, literal, same
 
 if TYPE_CHECKING:
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
 #: Columns of :func:`heat`.
 HEAT: Final = (

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Train, report, and say where everything is."""
     from probe.demo.launch import launch
-    from probe.run.layout import create_run
+    from probe.runs.layout import create_run
 
     settings = _settings(arguments)
     config = {**asdict(settings), "ranks": arguments.ranks}
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _settings(arguments: argparse.Namespace) -> Settings:
     """Those of the options; of a run that goes on, its own, with more steps where that was asked for."""
     from probe.demo.settings import Settings
-    from probe.run.layout import read_info
+    from probe.runs.layout import read_info
 
     steps = {"steps": arguments.steps} if arguments.steps else {}
     if arguments.resume is None:
@@ -106,7 +106,7 @@ def commands(locations: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refuse_old_run(given: Path | None) -> None:
-    from probe.run.layout import INFO_NAME, RUN_DIR_VARIABLE
+    from probe.runs.layout import INFO_NAME, RUN_DIR_VARIABLE
 
     place = given or os.environ.get(RUN_DIR_VARIABLE)
     if place and (Path(place).expanduser() / INFO_NAME).exists():
@@ -145,7 +145,7 @@ def _bar(
 def _look(directory: Path) -> tuple[Path, pd.DataFrame]:
     from probe.analysis.findings import findings
     from probe.report import write_report
-    from probe.run.reader import Run
+    from probe.runs.reader import Run
 
     with Run(directory) as run:
         return write_report(run, directory / "report.html"), findings(run)

@@ -54,7 +54,7 @@ def broadcast_dict_tensor(tensors: Mapping[str, Tensor] | TensorDictBase, src: i
 
 def _broadcast(tensor: Tensor, src: int, group: Any) -> None:
     target = tensor.detach()
-    sent = target.to(meeting_device(target.device, group)).contiguous()
+    sent = target.to(meeting_device(target.device, group)).contiguous().resolve_conj().resolve_neg()
     if sent.numel():
         dist.broadcast(_bytes(sent), src, group=group)
     if sent.data_ptr() != target.data_ptr():

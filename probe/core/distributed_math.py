@@ -196,7 +196,8 @@ def _local_part(parameter: Tensor, group: Any) -> tuple[tuple[Any, ...], Tensor 
     if module is None or not isinstance(parameter, module.DTensor):
         return (() if group is None else (group,)), gradient
     mesh: Any = parameter.device_mesh
-    groups = tuple(mesh.get_group(dim) for dim, one in enumerate(parameter.placements) if one.is_shard())
+    # Whatever isn't whole on every rank: FSDP2 over tensor parallelism has a placement that isn't a Shard.
+    groups = tuple(mesh.get_group(dim) for dim, one in enumerate(parameter.placements) if not one.is_replicate())
     if gradient is not None:
         gradient = gradient.redistribute(mesh, parameter.placements).to_local()
     return groups, gradient

@@ -21,13 +21,17 @@ _CHUNK_SHARE: Final = 32
 
 
 def check_logits(logits: object) -> None:
-    """Raise unless ``logits`` is a floating-point tensor with a dimension for the vocabulary."""
+    """Raise unless ``logits`` is a plain floating-point tensor with a vocabulary in its last dimension."""
     if not isinstance(logits, Tensor):
         raise InputTypeError(f"logits: got {type(logits).__name__}, expected a tensor")
     if not logits.is_floating_point():
         raise InputTypeError(f"logits: got {logits.dtype}, expected floating point")
+    if logits.is_nested:
+        raise InputTypeError("logits: got a nested tensor, expected a plain one, such as its values()")
     if logits.ndim == 0:
         raise ShapeError("logits: got a tensor without dimensions, expected (*, vocabulary)")
+    if logits.shape[-1] == 0:
+        raise ShapeError(f"logits: got shape {tuple(logits.shape)}, expected a vocabulary of 1 at least")
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -5,8 +5,10 @@ Letters in shapes: N rows, L their width, ``*`` any leading dimensions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import chain
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -72,7 +74,8 @@ def pad_sequence_to_length(tensors: Tensor, max_seq_len: int, pad_token_id: floa
 
     Args:
         tensors: (*, L), any dtype. max_seq_len: the width wanted.
-        pad_token_id: what is filled in; must be exactly representable, so no 0.5 among integers.
+        pad_token_id: what is filled in. Integers must hold it exactly, so no 0.5; floating point rounds it, but makes
+            no infinity of a number that is too large.
         left_pad: before the rows instead of after them.
 
     Returns:
@@ -225,12 +228,12 @@ def _check_ids(name: str, given: Tensor) -> None:
 
 
 def _token_ids(name: str, given: int | Sequence[int]) -> list[int]:
-    tokens = [given] if isinstance(given, int) else list(given) if isinstance(given, Sequence) else []
+    tokens = [given] if isinstance(given, Integral) else list(given) if isinstance(given, Sequence) else []
     if not tokens and isinstance(given, Sequence):
         raise InputError(f"{name}: got no id, expected one at least")
-    if not tokens or not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+    if not tokens or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in tokens):
         raise InputTypeError(f"{name}: got {given!r}, expected an int or a list of them")
-    return tokens
+    return [int(token) for token in tokens]
 
 
 def _check_width(name: str, given: int) -> None:
@@ -245,6 +248,8 @@ def _check_holds(dtype: torch.dtype, value: float) -> None:
     if not isinstance(value, int | float):
         raise InputTypeError(f"pad_token_id: got {type(value).__name__}, expected a number")
     if dtype.is_floating_point or dtype.is_complex:
+        if torch.finfo(dtype).max < abs(value) < math.inf:
+            raise InputError(f"pad_token_id: got {value!r}, which {dtype} would make infinite")
         return
     low, high = (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
     if not low <= value <= high or value != int(value):

@@ -8,6 +8,7 @@ of a group that talks over one.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -92,16 +93,15 @@ def _timed(name: str, timing_raw: MutableMapping[str, float], marks: Mapping[str
 
 @contextmanager
 def _range(name: str) -> Iterator[None]:
-    import torch
-
-    if not torch.cuda.is_initialized():
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)  # importing torch would be part of the time
+    if cuda is None or not cuda.is_initialized():
         yield
         return
-    torch.cuda.nvtx.range_push(name)
+    cuda.nvtx.range_push(name)
     try:
         yield
     finally:
-        torch.cuda.nvtx.range_pop()
+        cuda.nvtx.range_pop()
 
 
 # ------------------------------------------------------------------------------------------------------- over all ranks

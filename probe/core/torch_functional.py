@@ -80,13 +80,14 @@ def clip_by_value(x: Tensor, tensor_min: Tensor | float, tensor_max: Tensor | fl
         (*), of the dtype that torch's rules give the three.
 
     Raises:
-        InputTypeError: neither tensor nor number. ShapeError: shapes or devices that differ.
+        InputTypeError: neither tensor nor number, or complex. ShapeError: shapes or devices that differ.
 
     >>> clip_by_value(torch.tensor([-3.0, 0.5, 3.0]), torch.tensor([-1.0, 1.0, 0.0]), 2.0)
     tensor([-1.,  1.,  2.])
     """
-    if not isinstance(x, Tensor):
-        raise InputTypeError(f"x: got {type(x).__name__}, expected a tensor")
+    if not isinstance(x, Tensor) or x.is_complex():
+        got = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise InputTypeError(f"x: got {got}, expected a tensor of real numbers")
     upper = _bound("tensor_max", tensor_max, x)
     lower = _bound("tensor_min", tensor_min, x)
     return torch.maximum(torch.minimum(x, upper), lower)
@@ -95,10 +96,11 @@ def clip_by_value(x: Tensor, tensor_min: Tensor | float, tensor_max: Tensor | fl
 def _bound(name: str, given: Any, x: Tensor) -> Tensor:
     if isinstance(given, int | float):
         return torch.full((), given, dtype=torch.result_type(x, given), device=x.device)
-    if not isinstance(given, Tensor):
-        raise InputTypeError(f"{name}: got {type(given).__name__}, expected a tensor or a number")
+    if not isinstance(given, Tensor) or given.is_complex():
+        got = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise InputTypeError(f"{name}: got {got}, expected a tensor of real numbers, or a number")
     if given.ndim and given.shape != x.shape:
         raise ShapeError(f"{name}: got shape {tuple(given.shape)}, expected that of x, {tuple(x.shape)}, or one number")
-    if given.device != x.device and given.ndim:
+    if given.device != x.device and (given.ndim or given.device.type != "cpu"):  # a number on the CPU goes anywhere
         raise ShapeError(f"{name}: on {given.device}, but x is on {x.device}")
     return given

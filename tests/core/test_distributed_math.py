@@ -215,8 +215,11 @@ def broadcasts(rank, world):
     broadcast_dict_tensor(nested, src=world - 1, group=dist.group.WORLD)
     leaf = nn.Parameter(torch.full((2,), float(rank)))
     broadcast_dict_tensor({"leaf": leaf}, src=1)
+    complex_base = torch.tensor([1 + 2j, 3 + 4j]) * (rank + 1)
+    broadcast_dict_tensor({"conjugate": complex_base.conj(), "negative": complex_base.conj().imag}, src=1)
     odd = {"a": torch.ones(2 + rank)}
     return {
+        "complex": complex_base.tolist(),
         "values": {key: tensors[key].tolist() for key in sorted(tensors)},
         "around": [base[:, 0].tolist(), base[:, 3].tolist()],
         "nested": [nested["in", "x"].tolist(), nested["y"].tolist()],
@@ -275,6 +278,9 @@ def norms(rank, world):
         model(torch.ones(2, 5)).square().sum().backward()
     flat = nn.Linear(2, 1, bias=False)
     flat.weight.grad = torch.tensor([[3.0, 4.0]])  # a part, as under FSDP1
+    strided = nn.Linear(2, 2, bias=False)
+    strided.weight = nn.Parameter(_as_under_tensor_parallelism(torch.zeros(2, 2), world))
+    strided.weight.grad = _as_under_tensor_parallelism(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), world)
     partly = nn.Linear(2, 1, bias=False)
     partly.weight.grad = torch.tensor([[3.0, 4.0]]) if rank == 0 else None
     return {
@@ -282,8 +288,21 @@ def norms(rank, world):
         "sharded": compute_grad_norm(sharded),
         "squared": compute_squared_grad_norm(sharded),
         "parts": compute_squared_grad_norm(flat, group=dist.group.WORLD),
+        "strided": compute_squared_grad_norm(strided),
         "partly": compute_squared_grad_norm(partly, group=dist.group.WORLD),
     }
+
+
+def _as_under_tensor_parallelism(local, world):
+    """A part of a DTensor as FSDP2 lays it out over tensor parallelism; that placement isn't a ``Shard``."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor.placement_types import _StridedShard
+
+    placements = [_StridedShard(0, split_factor=2)]
+    shape = torch.Size([local.shape[0] * world, *local.shape[1:]])
+    mesh = init_device_mesh("cpu", (world,))
+    return DTensor.from_local(local, mesh, placements, run_check=False, shape=shape, stride=local.stride())
 
 
 CHECKS = (means, times, broadcasts, gathers, norms)
@@ -368,6 +387,7 @@ def test_broadcast_over_ranks(ranks):
     }
     assert got["nested"] == [[world - 1] * 2, [[world - 1] * 2] * 2]
     assert got["leaf"] == [1.0, 1.0]
+    assert got["complex"] == [2 + 4j, 6 + 8j]  # lazily conjugated and negated tensors are written through
     name, text = got["odd_shape"]
     assert name == ShapeError.__name__
     assert "tensors['a']: rank 0 of the group has float32 (2), rank 1 has float32 (3)" in text
@@ -421,4 +441,5 @@ def test_norms_over_ranks(ranks):
     assert got["sharded"] == pytest.approx(got["whole"], rel=1e-6)
     assert got["squared"] == pytest.approx(got["whole"] ** 2, rel=1e-6)
     assert got["parts"] == pytest.approx(25.0 * len(ranks))
+    assert got["strided"] == pytest.approx(25.0 * len(ranks))
     assert got["partly"] == pytest.approx(25.0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -41,6 +42,7 @@ def test_dtype_and_leading_dimensions_of_the_mask():
     ids = torch.tensor([[[5, 2, 2], [2, 5, 5]]], dtype=torch.int32)
     assert get_response_mask(ids, dtype=torch.bool).tolist() == [[[True, True, False], [True, False, False]]]
     assert get_response_mask(ids[0, 0], [9]).tolist() == [1, 1, 1]
+    assert get_response_mask(ids[0, 0], np.array([2, 9])[0]).tolist() == [1, 1, 0]  # an id out of an array
 
 
 def test_padding_of_a_response_that_was_cut_off_counts_only_where_nobody_knows_it():
@@ -90,6 +92,10 @@ def test_what_is_long_enough_comes_back_as_it_is():
     assert pad_sequence_to_length(tensor, 2, 0) is tensor
 
 
+def test_filling_up_with_an_infinity_that_was_asked_for():
+    assert pad_sequence_to_length(torch.ones(1, dtype=torch.float16), 2, float("-inf")).tolist() == [1.0, float("-inf")]
+
+
 def test_filling_up_carries_the_gradient():
     leaf = torch.ones(2, 3, requires_grad=True)
     pad_sequence_to_length(leaf, 5, float("nan"), left_pad=True)[:, 2:].sum().backward()
@@ -108,6 +114,8 @@ def test_filling_up_carries_the_gradient():
         (torch.ones(2, dtype=torch.uint8), 3, -1, InputError, "pad_token_id"),
         (torch.ones(2, dtype=torch.bool), 3, 2, InputError, "pad_token_id"),
         (torch.ones(2), 3, None, InputTypeError, "pad_token_id"),
+        (torch.ones(2, dtype=torch.float16), 3, -1e9, InputError, "pad_token_id"),
+        (torch.ones(2), 3, 1e39, InputError, "pad_token_id"),
     ],
 )
 def test_bad_filling(tensor, width, pad, error, named):

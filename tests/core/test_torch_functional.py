@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import math
 
 import pytest
@@ -124,6 +125,7 @@ def test_infinite_logits():
         (torch.zeros(2, 3, 4), torch.zeros(1, 3, dtype=torch.long), ShapeError),
         (torch.zeros(2, 4), torch.zeros(2, 4, dtype=torch.long), ShapeError),
         (torch.zeros(()), torch.tensor(0), ShapeError),
+        (torch.zeros(2, 0), torch.zeros(2, dtype=torch.long), ShapeError),
         (torch.zeros(2, 4), torch.zeros(2), InputTypeError),
         (torch.zeros(2, 4), torch.zeros(2, dtype=torch.bool), InputTypeError),
         (torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, dtype=torch.long), InputTypeError),
@@ -410,6 +412,10 @@ def test_statistics_in_many_chunks_leave_the_logits_alone(monkeypatch, function,
     assert torch.equal(logits, before)
 
 
+def test_a_certain_choice_has_no_entropy_and_no_minus_before_it():
+    assert [str(one.item()) for one in entropy_from_logits(torch.ones(2, 1))] == ["0.0", "0.0"]
+
+
 def test_a_probability_of_zero_adds_nothing():
     logits = torch.tensor([[0.0, -INF, 0.0], [5.0, -INF, -INF]], requires_grad=True)
     torch.testing.assert_close(entropy_from_logits(logits), torch.tensor([math.log(2), 0.0]))
@@ -463,7 +469,13 @@ def test_the_size_of_a_chunk_is_the_caller_s():
 @pytest.mark.parametrize("function", [function for function, _ in STATISTICS])
 @pytest.mark.parametrize(
     ("logits", "error"),
-    [([0.0], InputTypeError), (torch.zeros(2, 3, dtype=torch.long), InputTypeError), (torch.zeros(()), ShapeError)],
+    [
+        ([0.0], InputTypeError),
+        (torch.zeros(2, 3, dtype=torch.long), InputTypeError),
+        (torch.nested.nested_tensor([torch.zeros(1, 3), torch.zeros(2, 3)], layout=torch.jagged), InputTypeError),
+        (torch.zeros(()), ShapeError),
+        (torch.zeros(2, 0), ShapeError),
+    ],
 )
 def test_bad_logits(function, logits, error):
     with pytest.raises(error, match="logits"):
@@ -510,6 +522,9 @@ def test_clipping_to_numbers_and_dtypes():
         (torch.ones(2, 3), torch.ones(3), 1, ShapeError),
         (torch.ones(2, 3), 0, torch.ones(2, 1), ShapeError),
         (torch.ones(3), 0, torch.ones(3, device="meta"), ShapeError),
+        (torch.ones(3), torch.ones((), device="meta"), 1, ShapeError),
+        (torch.ones(3, dtype=torch.complex64), 0, 1, InputTypeError),
+        (torch.ones(3), torch.ones(3, dtype=torch.complex64), 1, InputTypeError),
     ],
 )
 def test_bad_bounds(x, low, high, error):
@@ -522,6 +537,28 @@ def test_bad_bounds(x, low, high, error):
 
 def test_everything_is_under_the_documented_home():
     assert all(callable(getattr(torch_functional, name)) for name in torch_functional.__all__)
+
+
+def test_autocast_takes_no_digits_away():
+    logits, labels = made(5, 40)
+    ones = torch.ones_like(logits)
+
+    def results():
+        functions = [
+            functools.partial(logprobs_from_logits, labels=labels),
+            *(function for function, _ in STATISTICS),
+            *(functools.partial(one, mask=ones) for one in (masked_mean, masked_sum, masked_var, masked_whiten)),
+        ]
+        for function in functions:
+            leaf = logits.clone().requires_grad_()
+            result = function(leaf)
+            (result * result).sum().backward()
+            yield from (result, leaf.grad)
+
+    plain = list(results())
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = list(results())
+    assert all(torch.equal(one, other) for one, other in zip(inside, plain, strict=True))
 
 
 def test_an_observer_hears_of_the_heavy_ones_and_changes_nothing():

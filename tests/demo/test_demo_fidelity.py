@@ -17,7 +17,7 @@ from probe.core.rl_dataset import RLHFDataset
 from probe.demo.data import read_problems, write_problems
 from probe.demo.settings import Settings
 from probe.demo.trainer import Trainer
-from probe.run.reader import Run
+from probe.runs.reader import Run
 from probe.session import Session, start
 
 SMALL = Settings(

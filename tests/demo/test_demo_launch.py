@@ -14,8 +14,8 @@ import pytest
 from probe.demo.launch import launch
 from probe.demo.settings import Settings
 from probe.errors import PeerError
-from probe.run.layout import create_run
-from probe.run.reader import Run
+from probe.runs.layout import create_run
+from probe.runs.reader import Run
 
 TINY = Settings(steps=2, warmup_steps=2, problems=60, prompts_per_rank=6, group_size=4, mini_batch_per_rank=12)
 

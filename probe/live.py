@@ -1,0 +1,328 @@
+"""What a live panel can show: its tables, and the ``live:`` blocks of the dashboards that say what to draw of them.
+
+A live table is a bounded, flat form of the rows of a run. A ``live:`` block is data: a mark (line, heat, tiles …)
+and a *series spec*, which says which numbers of which table it shows. The browser draws them, the static fallback
+draws the tiles of the overview; both read the same block.
+
+A series spec has these fields:
+
+=========== ==========================================================================================================
+``table``   one of :data:`TABLES`
+``where``   ``{column: value | [values] | "prefix*" | {not: value}}``, all of which must hold
+``x``       "time" (``t``; of spans their begin), "step" or a column (bars: also a list of columns)
+``y``       a column or a list of them, also of :data:`DERIVED`
+``by``      a column or a list of them: one series for each value
+``each``    a column or a list of them: ``y`` is summed for each value first, and reduced over them then
+``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``
+``divide``  a series spec: the value is divided by that one's at the same x
+``of``      "run", or "step": only the step that the panel shows
+``unit``    one of :data:`UNITS`
+=========== ==========================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from probe.errors import InputError, UnknownNameError
+
+#: Columns of each table and their dtypes as in the messages to the browser; "word" is a code (i4) for a text.
+#: Times are seconds since the run's start, memory is in bytes. A missing number is NaN, a missing whole one −1.
+TABLES: Final[Mapping[str, Mapping[str, str]]] = {
+    "spans": {
+        "step": "i4",
+        "rank": "i4",
+        "role": "word",
+        "phase": "word",
+        "kind": "word",
+        "name": "word",
+        "micro_batch": "i4",
+        "scope": "i4",
+        "parent": "i4",
+        "begin": "f8",
+        "end": "f8",
+        "peak": "f8",
+        "reserved_peak": "f8",
+        "at_begin": "f8",
+        "at_end": "f8",
+        "tokens": "i4",
+        "exact": "u1",
+    },
+    "memory": {
+        "t": "f8",
+        "rank": "i4",
+        "role": "word",
+        "phase": "word",
+        "step": "i4",
+        "allocated": "f8",
+        "reserved": "f8",
+        "not_torch": "f8",
+        "used": "f8",
+        "total": "f8",
+    },
+    "micro": {
+        "step": "i4",
+        "rank": "i4",
+        "role": "word",
+        "phase": "word",
+        "batch": "i4",
+        "micro_batch": "i4",
+        "tokens": "i4",
+        "sequences": "i4",
+        "longest": "i4",
+        "width": "i4",
+        "cap": "i4",
+        "workload": "f4",
+        "over": "u1",
+    },
+    "padding": {
+        "step": "i4",
+        "rank": "i4",
+        "source": "word",
+        "field": "word",
+        "cause": "word",
+        "counted": "u1",
+        "tokens": "f8",
+        "bytes": "f8",
+        "rectangle": "f8",
+        "valid": "f8",
+    },
+    "scalars": {"t": "f8", "step": "i4", "rank": "i4", "key": "word", "value": "f8", "own": "u1"},
+    "reductions": {
+        "step": "i4",
+        "rank": "i4",
+        "key": "word",
+        "reducer": "word",
+        "chosen_by": "word",
+        "count": "i4",
+        "smallest": "f8",
+        "largest": "f8",
+        "nan": "i4",
+        "value": "f8",
+    },
+    "calls": {
+        "t": "f8",
+        "step": "i4",
+        "rank": "i4",
+        "role": "word",
+        "phase": "word",
+        "point": "word",
+        "name": "word",
+        "duration": "f8",
+        "rows_in": "i4",
+        "rows_out": "i4",
+        "bytes_in": "f8",
+        "bytes_out": "f8",
+        "added": "word",
+        "removed": "word",
+        "error": "word",
+    },
+    "events": {
+        "t": "f8",
+        "step": "i4",
+        "rank": "i4",
+        "kind": "word",
+        "where": "word",
+        "message": "word",
+        "count": "i4",
+        "off": "u1",
+    },
+}
+
+#: Columns that are worked out from others: a span's seconds, the padding of a micro-batch, and how full it is.
+DERIVED: Final[Mapping[str, tuple[str, ...]]] = {"spans": ("duration",), "micro": ("padding", "use")}
+
+REDUCERS: Final = ("max", "min", "sum", "mean", "last", "count", "ratio", "imbalance")
+UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s", "number")
+
+_SERIES: Final = frozenset({"table", "where", "x", "y", "by", "each", "reduce", "divide", "of", "unit"})
+_WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
+
+#: Fields that each mark has beside the series spec.
+MARKS: Final[Mapping[str, frozenset[str]]] = {
+    "line": frozenset({"lines"}),
+    "stack": frozenset({"share"}),
+    "bars": frozenset({"lines", "sort"}),
+    "heat": frozenset({"over", "cap"}),
+    "timeline": frozenset({"colour"}),
+    "scatter": frozenset({"fit"}),
+    "table": frozenset({"columns", "newest", "sort", "tone", "search"}),
+    "tiles": frozenset({"tiles"}),
+}
+_TILE: Final = _SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
+
+
+def check(block: Any, where: str) -> dict[str, Any]:
+    """``block`` itself, once everything in it is known to be right.
+
+    Args:
+        block: of one panel, as YAML gave it. where: it stands, for messages.
+
+    Raises:
+        InputError: it isn't a ``live:`` block; the message says where, what was given and what was expected.
+
+    >>> check({"mark": "line", "table": "memory", "x": "time", "y": "allocated"}, "panel 0: live")["y"]
+    'allocated'
+    """
+    _mapping(block, where)
+    if block.get("mark") not in MARKS:
+        raise UnknownNameError.of(f"{where}: mark", block.get("mark"), MARKS)
+    mark = str(block["mark"])
+    if mark == "tiles":
+        _known(block, _WORDS | MARKS[mark], where)
+        _tiles(block.get("tiles"), f"{where}: tiles")
+        return dict(block)
+    _known(block, _SERIES | _WORDS | MARKS[mark], where)
+    _series(block, where, needs_y=mark not in ("table", "timeline"))
+    _texts(block, ("x_title", "y_title"), where)
+    if not isinstance(block.get("names", {}), dict):
+        raise InputError(f"{where}: names: got {block['names']!r}, expected labels by column or value")
+    _own(block, where)
+    return dict(block)
+
+
+def columns_of(table: str) -> tuple[str, ...]:
+    """What can be asked of a live table: its columns and the derived ones.
+
+    >>> columns_of("micro")[-3:]
+    ('over', 'padding', 'use')
+    """
+    return (*TABLES[table], *DERIVED.get(table, ()))
+
+
+def listed(value: Any) -> list[Any]:
+    """One or several as a list; None is none.
+
+    >>> listed("rank"), listed(["rank", "role"]), listed(None)
+    (['rank'], ['rank', 'role'], [])
+    """
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
+    table = block.get("table")
+    if table not in TABLES:
+        raise UnknownNameError.of(f"{where}: table", table, TABLES)
+    for name in ("y", "by", "each"):
+        _columns(block, name, where)
+    if needs_y and not block.get("y") and block.get("reduce") != "count":
+        raise InputError(f"{where}: y: got {block.get('y')!r}, expected a column of {table}")
+    if block.get("x") not in ("time", "step", None):
+        _columns(block, "x", where)
+    for name, choices in (("reduce", REDUCERS), ("of", ("run", "step")), ("unit", UNITS)):
+        if name in block and block[name] not in choices:
+            raise UnknownNameError.of(f"{where}: {name}", block[name], choices)
+    if block.get("reduce") == "ratio" and len(listed(block.get("y"))) != 2:
+        raise InputError(f"{where}: y: got {block.get('y')!r}, expected two columns, whose sums are divided")
+    _where(block, where)
+    if "divide" in block:
+        _mapping(block["divide"], f"{where}: divide")
+        _known(block["divide"], _SERIES, f"{where}: divide")
+        _series(block["divide"], f"{where}: divide", needs_y=True)
+
+
+def _where(block: Mapping[str, Any], where: str) -> None:
+    found = block.get("where", {})
+    _mapping(found, f"{where}: where")
+    for column, wanted in found.items():
+        _column(block, column, f"{where}: where")
+        inner = wanted.get("not") if isinstance(wanted, dict) else wanted
+        if isinstance(wanted, dict) and set(wanted) != {"not"}:
+            raise InputError(f"{where}: where: {column}: got {wanted!r}, expected {{not: value}}")
+        if not all(isinstance(one, str | int | float) for one in listed(inner)) or inner is None:
+            raise InputError(f"{where}: where: {column}: got {wanted!r}, expected a value or a list of values")
+
+
+def _own(block: Mapping[str, Any], where: str) -> None:
+    """The fields that only some marks have."""
+    for name in ("share", "over", "cap", "colour", "tone"):
+        if name in block:
+            _column(block, block[name], f"{where}: {name}")
+    if block["mark"] == "table":
+        _columns(block, "columns", where)
+        _columns(block, "sort", where)
+        if not listed(block.get("columns")):
+            raise InputError(f"{where}: columns: got none, expected columns of {block['table']}")
+    elif "sort" in block and block["sort"] not in ("value", "name"):
+        raise UnknownNameError.of(f"{where}: sort", block["sort"], ("value", "name"))
+    for name, kind in (("newest", int), ("fit", bool), ("search", bool), ("lines", list)):
+        if name in block and not isinstance(block[name], kind):
+            raise InputError(f"{where}: {name}: got {block[name]!r}, expected a {kind.__name__}")
+    for index, line in enumerate(block.get("lines", ())):
+        _line(block, line, f"{where}: lines {index}")
+
+
+def _line(block: Mapping[str, Any], line: Any, where: str) -> None:
+    _mapping(line, where)
+    _known(line, frozenset({"title", "y", "value", "reduce"}), where)
+    _texts(line, ("title",), where)
+    if ("y" in line) == ("value" in line):
+        raise InputError(f"{where}: got {line!r}, expected either y (a column) or value")
+    if "y" in line:
+        _column(block, line["y"], f"{where}: y")
+    elif not (isinstance(line["value"], int | float) or line["value"] == "mean"):
+        raise InputError(f"{where}: value: got {line['value']!r}, expected a number or 'mean'")
+    if line.get("reduce", "max") not in REDUCERS:
+        raise UnknownNameError.of(f"{where}: reduce", line["reduce"], REDUCERS)
+
+
+def _tiles(tiles: Any, where: str) -> None:
+    if not isinstance(tiles, list) or not tiles:
+        raise InputError(f"{where}: got {tiles!r}, expected a list of tiles")
+    for index, tile in enumerate(tiles):
+        here = f"{where} {index}"
+        _mapping(tile, here)
+        _known(tile, _TILE, here)
+        for name in ("id", "title"):
+            if not isinstance(tile.get(name), str):
+                raise InputError(f"{here}: {name}: got {tile.get(name)!r}, expected a text")
+        _series(tile, f"{here} ({tile['id']})", needs_y=True)
+        if "capacity" in tile:
+            _mapping(tile["capacity"], f"{here}: capacity")
+            _known(tile["capacity"], _SERIES, f"{here}: capacity")
+            _series(tile["capacity"], f"{here}: capacity", needs_y=True)
+        _tile_words(tile, here)
+    names = [tile["id"] for tile in tiles]
+    if len(set(names)) < len(names):
+        raise InputError(f"{where}: got the ids {', '.join(names)}, expected each once")
+
+
+def _tile_words(tile: Mapping[str, Any], where: str) -> None:
+    for name in ("warn", "alarm"):
+        if name in tile and not isinstance(tile[name], int | float):
+            raise InputError(f"{where}: {name}: got {tile[name]!r}, expected a number")
+    if tile.get("better", "lower") not in ("lower", "higher"):
+        raise UnknownNameError.of(f"{where}: better", tile["better"], ("lower", "higher"))
+    means = tile.get("means", {})
+    _mapping(means, f"{where}: means")
+    _known(means, frozenset({"good", "warn", "alarm"}), f"{where}: means")
+    _texts(means, ("good", "warn", "alarm"), f"{where}: means")
+
+
+def _columns(block: Mapping[str, Any], name: str, where: str) -> None:
+    for column in listed(block.get(name)):
+        _column(block, column, f"{where}: {name}")
+
+
+def _column(block: Mapping[str, Any], column: Any, where: str) -> None:
+    choices = columns_of(block["table"])
+    if column not in choices:
+        raise UnknownNameError.of(where, column, choices)
+
+
+def _known(block: Mapping[str, Any], names: frozenset[str], where: str) -> None:
+    unknown = sorted(map(str, set(block) - names))
+    if unknown:
+        raise InputError(f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted(names))}")
+
+
+def _texts(block: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+    for name in names:
+        if not isinstance(block.get(name, ""), str):
+            raise InputError(f"{where}: {name}: got {block[name]!r}, expected a text")
+
+
+def _mapping(value: Any, where: str) -> None:
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: got {value!r}, expected a mapping")

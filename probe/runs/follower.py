@@ -1,0 +1,104 @@
+"""New rows of a run that other processes are writing, each exactly once."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+
+from probe.records import TABLES, Process, Row
+from probe.runs.files import Parts, RunFiles
+from probe.runs.layout import Segment, check_version
+from probe.runs.lines import decode
+from probe.runs.parts import LINE, rows_of, schema
+from probe.runs.snapshot import TRIES
+
+
+class _Place:
+    """How far one segment has been followed."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.lines = 0
+
+
+class Follower:
+    """Remembers its place in every segment: a byte and the number of a line. When a segment has been rolled
+    over meanwhile, the line's number tells which rows of its parts are still new.
+
+    Attributes:
+        bad_lines: lines that were no rows.
+    """
+
+    def __init__(self, files: RunFiles) -> None:
+        self.bad_lines = 0
+        self._files = files
+        self._places: dict[Segment, _Place] = {}
+        self._done: set[Segment] = set()
+        self._processes: set[tuple[int, int, int]] = set()
+
+    def poll(self) -> list[Row]:
+        """The rows that came since the last call; rows of one rank in the order in which they were written.
+
+        Raises:
+            SchemaVersionError: a process of a newer probe has written to the run.
+        """
+        rows: list[Row] = []
+        for _ in range(TRIES):
+            segments, parts = self._files.look()
+            missed = False
+            for segment in sorted((segments | parts.keys()) - self._done):
+                try:
+                    rows.extend(self._segment(segment, segment in segments, parts.get(segment)))
+                except FileNotFoundError:  # rolled over since we looked; its parts are there now
+                    missed = True
+            if not missed:
+                break
+        return [row for row in rows if self._is_new(row)]
+
+    def _segment(self, segment: Segment, is_file: bool, parts: Parts | None) -> list[Row]:
+        place = self._places.setdefault(segment, _Place())
+        if is_file:
+            data = self._files.read(segment, place.offset) or b""
+            if data or place.offset or parts is None:
+                return self._lines(place, data)
+        found = list(itertools.chain.from_iterable(self._part(*one, place.lines) for one in (parts or {}).items()))
+        self._done.add(segment)
+        self._places.pop(segment)
+        return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+
+    def _lines(self, place: _Place, data: bytes) -> list[Row]:
+        end = data.rfind(b"\n") + 1
+        rows: list[Row] = []
+        for line in data[:end].split(b"\n")[:-1]:
+            place.lines += 1
+            try:
+                row = decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                self.bad_lines += 1
+                continue
+            if row is not None:
+                rows.append(row)
+        place.offset += end
+        return rows
+
+    def _part(self, table: str, path: str, begin: int) -> list[tuple[int, Row]]:
+        import pyarrow.dataset as ds
+
+        if table not in TABLES:
+            return []
+        system = None if self._files.local else self._files.system
+        part: Any = ds.dataset([path], schema=schema(table), filesystem=system, format="parquet")
+        return list(rows_of(table, part.to_table(filter=ds.field(LINE) >= begin)))
+
+    def _is_new(self, row: Row) -> bool:
+        """Every segment of a process begins with the same Process row; it counts once."""
+        if not isinstance(row, Process):
+            return True
+        check_version(row.schema_version, self._files.shown)
+        key = (row.rank, row.pid, row.time_ns)
+        if key in self._processes:
+            return False
+        self._processes.add(key)
+        return True

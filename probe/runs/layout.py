@@ -1,0 +1,360 @@
+"""Where a run lives on disk, and what its files are called.
+
+::
+
+    runs/<project>/<experiment>/
+      run.json                              RunInfo; written once, by whichever rank is first
+      rank-00000.jsonl                      segment 0 of rank 0: append-only, one writer
+      rank-00000.1.jsonl                    its next segment: after a roll-over or a restart
+      parts/<table>-rank00000-0.parquet     what segment 0 held, once it has been rolled over
+      *.tmp                                 being written; ignored by every reader
+
+A segment is either a JSONL file or the parts of the same (rank, segment). While both are there, the JSONL
+file is the truth: deleting it is the commit of a roll-over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import fsspec
+import msgspec
+
+from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
+from probe.records import SCHEMA_VERSION
+
+INFO_NAME: Final = "run.json"
+PARTS_NAME: Final = "parts"
+
+#: Names a run directory that is used as it is, so that all ranks of a job agree on one.
+RUN_DIR_VARIABLE: Final = "PROBE_RUN_DIR"
+
+_SEGMENT: Final = re.compile(r"rank-(\d+)(?:\.(\d+))?\.jsonl")
+_PART: Final = re.compile(r"([a-z_]+)-rank(\d+)-(\d+)\.parquet")
+_PACKAGES: Final = ("torch", "tensordict", "numpy", "verl", "nemo-rl", "ray", "vllm", "transformers")
+_LONGEST_NAME: Final = 120
+_DEEPEST_CONFIG: Final = 40
+
+
+class Segment(NamedTuple):
+    """One writer's stretch of rows: the ``segment``-th of ``rank``."""
+
+    rank: int
+    segment: int
+
+    @property
+    def name(self) -> str:
+        """File name of its JSONL form.
+
+        >>> Segment(0, 0).name, Segment(3, 2).name
+        ('rank-00000.jsonl', 'rank-00003.2.jsonl')
+        """
+        return f"rank-{self.rank:05d}{f'.{self.segment}' if self.segment else ''}.jsonl"
+
+    def part(self, table: str) -> str:
+        """File name, inside ``parts/``, of its rows of ``table``.
+
+        >>> Segment(0, 1).part("memory")
+        'memory-rank00000-1.parquet'
+        """
+        return f"{table}-rank{self.rank:05d}-{self.segment}.parquet"
+
+
+def segment_of(name: str) -> Segment | None:
+    """The segment whose JSONL file is called ``name``; None for any other file.
+
+    >>> segment_of("rank-00003.2.jsonl")
+    Segment(rank=3, segment=2)
+    """
+    found = _SEGMENT.fullmatch(name)
+    return Segment(int(found[1]), int(found[2] or 0)) if found else None
+
+
+def part_of(name: str) -> tuple[str, Segment] | None:
+    """Table and segment of a file in ``parts/`` called ``name``; None for any other file.
+
+    >>> part_of("memory-rank00000-1.parquet")
+    ('memory', Segment(rank=0, segment=1))
+    """
+    found = _PART.fullmatch(name)
+    return (found[1], Segment(int(found[2]), int(found[3]))) if found else None
+
+
+class RunInfo(msgspec.Struct, kw_only=True):
+    """What ``run.json`` holds: how the run came about."""
+
+    schema_version: int = SCHEMA_VERSION
+    project: str = ""  #: as it was given; the directory's name is made safe for the file system
+    experiment: str | None = None
+    config: Any = None
+    host: str = ""
+    versions: dict[str, str] = {}  #: of probe, python and the frameworks that are installed
+    started_at: str = ""  #: ISO 8601 with the offset of the machine's time zone
+    wall_ns: int = 0  #: the same moment as ``time.time_ns()``
+
+
+# ------------------------------------------------------------------------------------------------- making one
+
+
+def create_run(
+    project: str,
+    experiment: str | None = None,
+    *,
+    root: str | os.PathLike[str] = "runs",
+    run_dir: str | os.PathLike[str] | None = None,
+    config: Any = None,
+) -> Path:
+    """Make the run directory, or open the one that is there: every rank calls this, and one of them writes
+    run.json.
+
+    Args:
+        project, experiment: name the directory ``root/project/experiment``. What a file system can't take in
+            a name is replaced, so that a name never leaves ``root``; run.json keeps the name as it was
+            given. Without an experiment the directory is named by the time and is always a new one, so ranks
+            must agree on ``run_dir``.
+        run_dir: the directory itself, instead of the above. None asks the environment variable
+            ``PROBE_RUN_DIR``.
+        config: any shape; what JSON can't say is kept as its ``repr``.
+
+    Returns:
+        The absolute path.
+
+    Raises:
+        InputError, InputTypeError: a name that is empty or no text.
+        SchemaVersionError: the run is there and was written by a newer probe.
+        RunError: the directory can't be made.
+    """
+    _check_name("project", project)
+    if experiment is not None:
+        _check_name("experiment", experiment)
+    given = run_dir if run_dir is not None else os.environ.get(RUN_DIR_VARIABLE) or None
+    try:
+        if given is not None:
+            directory = Path(given).expanduser().absolute()
+        else:
+            directory = _named(Path(root).expanduser().absolute() / safe_name(project), experiment)
+        (directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
+        if not (directory / INFO_NAME).exists():
+            write_once(directory / INFO_NAME, encode_info(_info(project, experiment, config)))
+    except OSError as error:
+        raise RunError(f"run directory {given or root!s}: can't be made: {error}") from error
+    read_info(directory)
+    return directory
+
+
+def safe_name(name: str) -> str:
+    """``name`` as one path segment that every file system takes. Names that differ stay different.
+
+    >>> safe_name("grpo run 1")
+    'grpo run 1'
+    >>> safe_name("a/../../b")
+    'a_.._.._b-feddf1'
+    """
+    safe = "".join(letter if letter.isalnum() or letter in "._- " else "_" for letter in name)
+    safe = safe.rstrip(". ").lstrip(" ")
+    if not safe or safe[0] in ".-":  # neither hidden nor taken for an option
+        safe = f"_{safe[1:]}"
+    while len(safe.encode()) > _LONGEST_NAME:
+        safe = safe[:-1]
+    if safe != name:  # a hash keeps "a/b" and "a_b" apart
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+        safe = f"{safe}-{digest}"
+    return safe
+
+
+def _check_name(argument: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise InputTypeError(f"{argument}: got {name!r}, expected text")
+    if not name.strip():
+        raise InputError(f"{argument}: got {name!r}, expected a name with at least one letter")
+
+
+def _named(project: Path, experiment: str | None) -> Path:
+    if experiment is not None:
+        return project / safe_name(experiment)
+    base = datetime.now().astimezone().strftime("%Y-%m-%d_%H-%M-%S")
+    project.mkdir(parents=True, exist_ok=True)
+    number = 0
+    while True:
+        directory = project / (f"{base}-{number}" if number else base)
+        try:
+            directory.mkdir()
+        except FileExistsError:  # another run began in the same second
+            number += 1
+        else:
+            return directory
+
+
+def _info(project: str, experiment: str | None, config: Any) -> RunInfo:
+    return RunInfo(
+        project=project,
+        experiment=experiment,
+        config=plain(config),
+        host=platform.node(),
+        versions=_versions(),
+        started_at=datetime.now().astimezone().isoformat(),
+        wall_ns=time.time_ns(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version(), "schema": str(SCHEMA_VERSION)}
+    for name, package in (("probe", "probe-rl"), *((package, package) for package in _PACKAGES)):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(package)
+    return versions
+
+
+def encode_info(info: RunInfo) -> bytes:
+    """``info`` as the bytes of run.json."""
+    return msgspec.json.format(msgspec.json.encode(_clean(msgspec.to_builtins(info))), indent=2) + b"\n"
+
+
+def write_once(path: Path, data: bytes) -> None:
+    """Make ``path`` hold ``data``, unless it exists. Of many callers one wins, and nobody sees half a
+    file.
+    """
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with aside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(aside, path)
+        except FileExistsError:
+            return
+        except OSError:  # a file system without hard links: readers wait for the bytes, see read_info
+            with contextlib.suppress(FileExistsError), path.open("xb") as file:
+                file.write(data)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  (one line for each kind of value)
+    """``value`` as JSON can hold it; what JSON can't say becomes its ``repr``.
+
+    >>> plain({"lr": 1e-6, "betas": (0.9, 0.95), 3: {1}, "clip": float("inf")})
+    {'lr': 1e-06, 'betas': [0.9, 0.95], '3': [1], 'clip': 'inf'}
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return value if abs(value) < 2**63 else repr(value)
+    if isinstance(value, float):
+        return float(value) if value - value == 0 else repr(float(value))
+    if depth >= _DEEPEST_CONFIG:  # nothing that people write by hand is this deep: it holds itself
+        return "…"
+    if isinstance(value, Mapping):
+        return {str(key): plain(one, depth + 1) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one, depth + 1) for one in value]
+    return _plain_object(value, depth)
+
+
+def _plain_object(value: Any, depth: int) -> Any:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        return {name: plain(getattr(value, name, None), depth + 1) for name in value.__dataclass_fields__}
+    if type(value).__name__ == "Namespace":
+        return plain(vars(value), depth + 1)
+    try:
+        return repr(value)
+    except Exception as error:  # a config is anybody's object; the run must start all the same
+        return f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
+
+
+def _clean(value: Any) -> Any:
+    """Lone surrogates, which UTF-8 can't hold, written out."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_clean(key): _clean(one) for key, one in value.items()}
+    return [_clean(one) for one in value] if isinstance(value, list) else value
+
+
+# ------------------------------------------------------------------------------------------------- reading it
+
+
+def read_info(path: str | os.PathLike[str]) -> RunInfo:
+    """What ``run.json`` of the run at ``path`` (or an ``fsspec`` URL) says.
+
+    Raises:
+        RunNotFoundError: no such directory. RunError: it isn't a run, or run.json can't be read.
+        SchemaVersionError: a newer probe wrote it.
+    """
+    files, root = fsspec.core.url_to_fs(os.fspath(path))
+    return info_at(files, root, os.fspath(path))
+
+
+def info_at(files: Any, root: str, shown: str) -> RunInfo:
+    """:func:`read_info` for a directory ``root`` of the ``fsspec`` file system ``files``."""
+    for attempt in range(10):
+        try:
+            data = files.cat_file(f"{root.rstrip('/')}/{INFO_NAME}")
+        except (FileNotFoundError, NotADirectoryError):
+            raise _not_a_run(files, root, shown) from None
+        except OSError as error:
+            raise RunError(f"run {shown!r}: {INFO_NAME} can't be read: {error}") from error
+        if data.endswith(b"}\n") or data.rstrip().endswith(b"}") or attempt == 9:
+            break
+        time.sleep(0.05)  # another rank is writing it, on a file system without hard links
+    return _decode_info(data, shown)
+
+
+def _not_a_run(files: Any, root: str, shown: str) -> RunError:
+    if not files.exists(root):
+        return RunNotFoundError(
+            f"path: there is nothing at {shown!r}; expected a run directory such as "
+            f"runs/<project>/<experiment>. Check the spelling and the directory that it is relative to"
+        )
+    return RunError(
+        f"path: {shown!r} isn't a run: it has no {INFO_NAME}; expected a run directory such as "
+        f"runs/<project>/<experiment>, not the directory above or below"
+    )
+
+
+class _Version(msgspec.Struct):
+    schema_version: int = SCHEMA_VERSION
+
+
+def _decode_info(data: bytes, shown: str) -> RunInfo:
+    try:
+        check_version(msgspec.json.decode(data, type=_Version).schema_version, shown)
+        return msgspec.json.decode(data, type=RunInfo)
+    except msgspec.MsgspecError as error:
+        raise RunError(f"run {shown!r}: {INFO_NAME} isn't what probe writes: {error}") from error
+
+
+def check_version(found: int, shown: str) -> None:
+    """Raise :class:`SchemaVersionError` where ``found`` is newer than what this probe reads."""
+    if found > SCHEMA_VERSION:
+        raise SchemaVersionError(
+            f"run {shown!r} has schema version {found}, and this probe reads up to version {SCHEMA_VERSION}; "
+            f"install a newer probe-rl to open it"
+        )
+
+
+def typed_here(path: str | os.PathLike[str]) -> str:
+    """A path as a person would type it: relative where it lies below the working directory; URLs as they are.
+
+    >>> typed_here(Path.cwd() / "runs" / "first"), typed_here("s3://bucket/run")
+    ('runs/first', 's3://bucket/run')
+    """
+    text = os.fspath(path)
+    if "://" in text:
+        return text
+    here = Path.cwd()
+    return str(Path(text).relative_to(here)) if Path(text).is_relative_to(here) else text

@@ -1,0 +1,376 @@
+"""Rows as columns: from JSONL lines to Arrow, and a finished segment to Parquet.
+
+The types of the columns come from the row types in ``probe.records``, never from the data. Two columns are
+added: ``wall_ns``, the wall-clock time that belongs to ``time_ns`` by the segment's Process row, and
+``line``, the number of the line in its segment, by which a reader that has followed the JSONL file finds its
+place again.
+
+pyarrow is imported when it's first needed, which in a training worker is in the writer thread at the first
+roll-over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import secrets
+import time
+import types
+import typing
+from array import array
+from collections.abc import Generator, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from probe.records import SCHEMA_VERSION, TABLES, Row
+from probe.runs.layout import PARTS_NAME, Segment
+from probe.runs.lines import NON_FINITE, decode, table_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Bytes of JSONL that are turned into columns at once: about 20 ms.
+CHUNK_BYTES: Final = 4 * 2**20
+
+#: An aside file this old belongs to nobody any more.
+STALE_S: Final = 600
+
+WALL: Final = "wall_ns"
+LINE: Final = "line"
+
+#: Key of a part's metadata: how many lines of the segment were unreadable.
+BAD_LINES: Final = b"probe_bad_lines"
+
+
+class Column(typing.NamedTuple):
+    """One field of a row type as a column."""
+
+    name: str
+    type: str  #: "int64", "double", "bool", "string", "list<int64>" or "list<string>"
+    optional: bool  #: None is a value of it
+    default: Any  #: for rows of an older probe that hadn't the field; msgspec.NODEFAULT where there's none
+
+
+_TYPES: Final = {
+    int: "int64",
+    float: "double",
+    bool: "bool",
+    str: "string",
+    list[int]: "list<int64>",
+    list[str]: "list<string>",
+}
+
+
+@functools.cache
+def columns(table: str) -> tuple[Column, ...]:
+    """The columns of ``table``: the fields of its row type, then ``wall_ns``."""
+    kind = TABLES[table]
+    hints = typing.get_type_hints(kind)
+    found = [_column(field, hints[field.name]) for field in msgspec.structs.fields(kind)]
+    if all(column.name != WALL for column in found):  # Process has one of its own, which is the same moment
+        found.append(Column(WALL, "int64", True, None))
+    return tuple(found)
+
+
+def _column(field: Any, hint: Any) -> Column:
+    optional = isinstance(hint, types.UnionType)
+    inner = next(one for one in typing.get_args(hint) if one is not type(None)) if optional else hint
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    return Column(field.name, _TYPES[inner], optional, default)
+
+
+def _arrow_type(name: str) -> Any:
+    import pyarrow as pa
+
+    if name.startswith("list<"):
+        return pa.list_(_arrow_type(name[5:-1]))
+    return pa.type_for_alias(name)
+
+
+@functools.cache
+def schema(table: str) -> pyarrow.Schema:
+    """The Arrow schema of ``table``, ``line`` included. All columns may be null: an older part lacks some."""
+    import pyarrow as pa
+
+    fields = [pa.field(column.name, _arrow_type(column.type)) for column in columns(table)]
+    metadata = {"probe_schema_version": str(SCHEMA_VERSION), "probe_table": table}
+    return pa.schema([*fields, pa.field(LINE, pa.int64())], metadata=metadata)
+
+
+# ------------------------------------------------------------------------------------------- lines to columns
+
+
+class Columnar:
+    """Turns the lines of one segment into one Arrow table for each kind of row, a chunk at a time.
+
+    Attributes:
+        lines: how many were taken, the unreadable ones included.
+        bad: how many of them were unreadable, and are left out.
+        offset_ns: wall-clock minus monotonic time, from the segment's Process row; None before it was seen.
+        newest_version: the largest schema version that a Process row told.
+    """
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.bad = 0
+        self.offset_ns: int | None = None
+        self.newest_version = 0
+
+    def take(self, data: bytes) -> dict[str, pyarrow.Table]:
+        """Columns of the complete lines in ``data``, by table; tables without rows are left out."""
+        lines: dict[str, list[bytes]] = {}
+        numbers: dict[str, list[int]] = {}
+        for number, line in enumerate(data.split(b"\n")[:-1], self.lines):
+            table = self._sort(line)
+            if table is not None:
+                lines.setdefault(table, []).append(line)
+                numbers.setdefault(table, []).append(number)
+        self.lines += data.count(b"\n")
+        return {table: self._columns(table, lines[table], numbers[table]) for table in lines}
+
+    def _sort(self, line: bytes) -> str | None:
+        """The table that ``line`` belongs to, None where it can't be used."""
+        table = line[10 : line.find(b'"', 10)].decode("ascii", "replace") if line[:10] == b'{"table":"' else ""
+        if table in TABLES and table != "process":
+            return table
+        row = self._decode(line)
+        if row is None:
+            return None
+        table = table_of(row)
+        if table == "process":
+            self._anchor(row)
+        return table
+
+    def _anchor(self, row: Any) -> None:
+        self.newest_version = max(self.newest_version, row.schema_version)
+        if self.offset_ns is None:
+            self.offset_ns = row.wall_ns - row.time_ns
+
+    def _decode(self, line: bytes) -> Row | None:
+        try:
+            return decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            self.bad += 1
+            return None
+
+    def _columns(self, table: str, lines: list[bytes], numbers: list[int]) -> pyarrow.Table:
+        import pyarrow as pa
+
+        found = _fast(table, lines)
+        if found is None:
+            found, numbers = self._slow(table, lines, numbers)
+        if table != "process":
+            found = found.append_column(pa.field(WALL, pa.int64()), self._wall(found))
+        found = found.append_column(pa.field(LINE, pa.int64()), _integers(numbers))
+        return found.replace_schema_metadata(schema(table).metadata)
+
+    def _wall(self, found: pyarrow.Table) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if self.offset_ns is None:
+            return pa.nulls(len(found), pa.int64())
+        return pc.add(found["time_ns"], _integers([self.offset_ns])[0])
+
+    def _slow(self, table: str, lines: list[bytes], numbers: list[int]) -> tuple[pyarrow.Table, list[int]]:
+        """Row by row, for what :func:`_fast` leaves: floats that aren't finite, unreadable lines, missing
+        fields.
+        """
+        rows, kept = [], []
+        for line, number in zip(lines, numbers, strict=True):
+            row = self._decode(line)
+            if row is None:
+                continue
+            if not _fits(row):
+                self.bad += 1
+                continue
+            rows.append(row)
+            kept.append(number)
+        return _from_rows(table, rows), kept
+
+
+def _stored(table: str) -> tuple[Column, ...]:
+    return tuple(column for column in columns(table) if column.name in TABLES[table].__struct_fields__)
+
+
+@functools.cache
+def _parse_options(table: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.json as pj
+
+    fields = pa.schema([pa.field(one.name, _arrow_type(one.type)) for one in _stored(table)])
+    return pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+
+
+def _fast(table: str, lines: list[bytes]) -> pyarrow.Table | None:
+    """By Arrow's own JSON reader, which holds no lock of Python's; None where it wouldn't be exact."""
+    import pyarrow as pa
+
+    data = b"\n".join(lines)
+    if any(text in data for text in NON_FINITE) or not _is_text(data):
+        return None
+    try:
+        found = _parse(table, data)
+    except pa.ArrowException:
+        return None
+    strict = (one.name for one in _stored(table) if not one.optional)
+    if len(found) != len(lines) or any(found[name].null_count for name in strict):
+        return None
+    return found
+
+
+def _parse(table: str, data: bytes) -> pyarrow.Table:
+    import pyarrow.json as pj
+
+    options = pj.ReadOptions(use_threads=False, block_size=len(data) + 2**10)
+    return pj.read_json(io.BytesIO(data), read_options=options, parse_options=_parse_options(table))
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _fits(row: Row) -> bool:
+    """Whether every integer of ``row`` is one of 64 bits."""
+    for name in row.__struct_fields__:
+        value = getattr(row, name)
+        for one in value if isinstance(value, list) else (value,):
+            if isinstance(one, int) and not -(2**63) <= one < 2**63:
+                return False
+    return True
+
+
+def _from_rows(table: str, rows: list[Row]) -> pyarrow.Table:
+    """By the same JSON reader, from rows that are known to be whole; the floats, which JSON can't say, by hand.
+
+    (``pyarrow.array`` would do all of it. Like ``pyarrow.scalar`` and ``pyarrow.table`` it imports pandas, which
+    a training worker never loads.)
+    """
+    import pyarrow as pa
+
+    if not rows:
+        return pa.Table.from_batches([], schema=_parse_options(table).explicit_schema)
+    found = _parse(table, b"\n".join(map(msgspec.json.encode, rows)))
+    for one in _stored(table):
+        if one.type == "double":
+            values = [getattr(row, one.name) for row in rows]
+            found = found.set_column(found.column_names.index(one.name), one.name, _doubles(values))
+    return found
+
+
+def _doubles(values: list[float | None]) -> pyarrow.Array:
+    import pyarrow as pa
+
+    known = bytearray((len(values) + 7) // 8)
+    for index, value in enumerate(values):
+        if value is not None:
+            known[index // 8] |= 1 << index % 8
+    numbers = array("d", [0.0 if value is None else value for value in values])
+    return pa.Array.from_buffers(
+        pa.float64(), len(values), [pa.py_buffer(bytes(known)), pa.py_buffer(numbers.tobytes())]
+    )
+
+
+def _integers(values: list[int]) -> pyarrow.Array:
+    import pyarrow as pa
+
+    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values).tobytes())])
+
+
+def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
+    """The rows of an Arrow table of :func:`schema`, each with its line number."""
+    kind = TABLES[table]
+    known = set(kind.__struct_fields__)
+    defaults = {one.name: one.default for one in columns(table)}
+    for values in found.to_pylist():
+        fields = {name: defaults[name] if value is None else value for name, value in values.items() if name in known}
+        yield values[LINE], kind(**fields)
+
+
+# --------------------------------------------------------------------------------------- a segment to Parquet
+
+
+def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:
+    """Turn a finished JSONL segment into Parquet parts. A generator, so that the caller can do its other
+    work in
+    between: it yields every few dozen milliseconds, and has done nothing that counts until it ends.
+
+    The parts are written aside, synced and renamed; then the JSONL file is deleted, which is the commit.
+    Killed at any moment it leaves either the JSONL file, which wins over parts of its segment, or all of the
+    parts.
+
+    Raises:
+        OSError: a file can't be read or written; the JSONL file is as it was.
+    """
+    source = directory / segment.name
+    chunks: dict[str, list[pyarrow.Table]] = {}
+    columnar = Columnar()
+    for data in _chunks(source):
+        for table, found in columnar.take(data).items():
+            chunks.setdefault(table, []).append(found)
+        yield
+    parts = directory / PARTS_NAME
+    parts.mkdir(exist_ok=True)
+    for table, found in chunks.items():
+        _write(parts / segment.part(table), table, found, columnar.bad)
+        yield
+    sync_directory(parts)
+    source.unlink()
+    sync_directory(directory)
+
+
+def _chunks(source: Path) -> Iterator[bytes]:
+    """The file in pieces that end with a line; a torn last line is left out."""
+    with source.open("rb") as file:
+        rest = b""
+        while data := file.read(CHUNK_BYTES):
+            data = rest + data
+            end = data.rfind(b"\n") + 1
+            rest = data[end:]
+            yield data[:end]
+
+
+def _write(path: Path, table: str, chunks: Iterable[pyarrow.Table], bad: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    metadata = {**schema(table).metadata, BAD_LINES: str(bad)}
+    whole = pa.concat_tables(chunks).cast(schema(table)).replace_schema_metadata(metadata)
+    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with aside.open("wb") as file:
+            pq.write_table(whole, file, compression="zstd")
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and deletions in ``directory`` survive a power cut, where the system can."""
+    with contextlib.suppress(OSError):  # not every file system lets a directory be synced
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sweep(directory: Path) -> None:
+    """Delete aside files that a killed process left behind."""
+    for folder in (directory, directory / PARTS_NAME):
+        for path in folder.glob("*.tmp"):
+            with contextlib.suppress(OSError):  # somebody else sweeps too
+                if time.time() - path.stat().st_mtime > STALE_S:
+                    path.unlink()

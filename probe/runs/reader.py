@@ -1,0 +1,292 @@
+"""The reader: a run directory as pandas frames, as SQL tables and as a stream of new rows.
+
+It only reads, and needs nothing of the processes that write: it works while they do, after they were killed,
+and on another machine.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from html import escape
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from probe.errors import InputError, RunError, UnknownNameError
+from probe.records import TABLES, Row
+from probe.runs.files import RunFiles
+from probe.runs.follower import Follower
+from probe.runs.frames import table_frame
+from probe.runs.layout import RunInfo
+from probe.runs.lines import table_of
+from probe.runs.parts import columns
+from probe.runs.snapshot import VIEWS, Snapshot, query
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow
+
+    from probe.widgets.panel import Panel
+
+#: Names by which people call the tables; the row type's tag is accepted, too.
+NAMES: Final = {VIEWS.get(table, table): table for table in TABLES}
+
+
+class Run:
+    """A run that is there, being written or finished.
+
+    The tables are pandas frames whose columns are the fields of the row type (see ``probe.records``) and
+    ``wall_ns``, the wall-clock time that belongs to ``time_ns`` (``<NA>`` where the process never said).
+    Rows of one rank stand in the order in which they were written. :mod:`probe.runs.frames` says what dtypes
+    they have, and how NaN and missing differ.
+
+    All tables show one moment, that of the first look, so that numbers of different tables belong together;
+    :meth:`refresh` takes a new look. :meth:`tail` and :meth:`new_rows` follow the run instead.
+
+    Args:
+        path: the run directory, or an ``fsspec`` URL of one.
+
+    Attributes:
+        path: absolute path or URL. info: what run.json says.
+
+    Raises:
+        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote
+            it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._files = RunFiles(path)
+        self.path = self._files.location
+        self.info: RunInfo = self._files.info()
+        self._lock = threading.RLock()
+        self._snapshot: Snapshot | None = None
+        self._fresh = False
+        self._frames: dict[str, pandas.DataFrame] = {}
+        self._follower = Follower(self._files)
+        self._closed = False
+
+    # --------------------------------------------------------------------------------------------- the tables
+
+    @property
+    def memory(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Memory`: of one device, at scope ends and in between."""
+        return self.table("memory")
+
+    @property
+    def micro_batches(self) -> pandas.DataFrame:
+        """:class:`~probe.records.MicroBatch`: what each holds."""
+        return self.table("micro_batches")
+
+    @property
+    def padding(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Padding`: by batch, field and cause."""
+        return self.table("padding")
+
+    @property
+    def calls(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Call`: observed functions and scopes."""
+        return self.table("calls")
+
+    @property
+    def reductions(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Reduction`: how metrics were reduced."""
+        return self.table("reductions")
+
+    @property
+    def scalars(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Scalar`: metrics as they were logged."""
+        return self.table("scalars")
+
+    @property
+    def incidents(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Incident`: what went wrong with the observing."""
+        return self.table("incidents")
+
+    @property
+    def processes(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Process`: who has written, each process once."""
+        return self.table("processes")
+
+    def table(self, name: str) -> pandas.DataFrame:
+        """The frame of a table by name. It's kept until :meth:`refresh`: copy it before changing it.
+
+        Raises:
+            UnknownNameError: no such table.
+        """
+        table = _table(name)
+        with self._lock:
+            if table not in self._frames:
+                frame = table_frame(self._read(table), columns(table))
+                if table == "process":  # each segment of a process begins with the same row
+                    frame = frame.drop_duplicates(ignore_index=True)
+                self._frames[table] = frame
+            return self._frames[table]
+
+    def _read(self, table: str) -> pyarrow.Table:
+        import pyarrow as pa
+
+        with self._files.asking():
+            try:
+                return self._look().table(table)
+            except (pa.ArrowException, OSError) as error:
+                raise RunError(f"run {self.path!r}: a part of {table} can't be read: {error}") from error
+
+    def sql(self, query_text: str, parameters: object = None) -> pandas.DataFrame:
+        """The result of a DuckDB query over the tables, such as ``select max(allocated_bytes) from memory``.
+
+        Args:
+            query_text: it can't read files, write or reach the network.
+            parameters: for ``?`` (a list) or ``$name`` (a dict) in the query.
+
+        Raises:
+            InputError: DuckDB doesn't understand the query, or it asks for what isn't allowed.
+        """
+        import duckdb
+
+        with self._lock:
+            snapshot = self._look().copy()
+        try:
+            return query(snapshot, query_text, parameters)
+        except duckdb.Error as error:
+            raise InputError(f"query: {error}") from error
+
+    def refresh(self) -> Self:
+        """Take a new look at the files. Returns the run itself."""
+        with self._lock:
+            self._fresh = False
+            self._frames = {}
+            self._look()
+        return self
+
+    def _look(self) -> Snapshot:
+        if self._closed:
+            raise RunError(f"run {self.path!r}: is closed; open it again")
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self._files)
+        if not self._fresh:
+            self._snapshot.refresh()
+            self._fresh = True
+        return self._snapshot
+
+    # ------------------------------------------------------------------------------------------ about the run
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks that have written anything, as the files say now."""
+        segments, parts = self._files.look()
+        return sorted({segment.rank for segment in segments | parts.keys()})
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """The ranks that should have written, by the world size that the others tell, and have not."""
+        sizes = self.processes["world_size"]
+        return sorted(set(range(int(sizes.max()) if len(sizes) else 0)) - set(self.ranks))
+
+    @property
+    def bad_lines(self) -> int:
+        """Lines that are no rows and were skipped. A torn last line isn't one: it's still being written."""
+        with self._lock:
+            return self._look().bad_lines
+
+    # ------------------------------------------------------------------------------------------- following it
+
+    def new_rows(self) -> list[Row]:
+        """The rows that came since the last call, at first all there are; each exactly once. Cheap when
+        there are none.
+        """
+        with self._lock:
+            return self._follower.poll()
+
+    def tail(
+        self,
+        tables: Iterable[str] | str | None = None,
+        *,
+        poll_s: float = 0.2,
+        stop: Callable[[], bool] | threading.Event | None = None,
+        from_start: bool = True,
+    ) -> Iterator[Row]:
+        """Rows as they are written, each exactly once, for as long as it is asked.
+
+        Args:
+            tables: names of those wanted; None is all. poll_s: seconds between two looks at the files.
+            stop: asked between looks; when true what is there is still given, and then it ends. None: never.
+            from_start: with the rows that are there already; False begins with the next one.
+
+        Raises:
+            UnknownNameError: no such table. InputError: ``poll_s`` isn't positive.
+        """
+        names = [tables] if isinstance(tables, str) else tables
+        wanted = set(TABLES) if names is None else {_table(name) for name in names}
+        if not poll_s > 0:
+            raise InputError(f"poll_s: got {poll_s!r}, expected a positive number of seconds")
+        follower = Follower(self._files)
+        if not from_start:
+            follower.poll()
+        asked = stop.is_set if isinstance(stop, threading.Event) else stop
+        return _follow(follower, wanted, poll_s, asked)
+
+    # ----------------------------------------------------------------------------------------------- the rest
+
+    def panel(self, **options: Any) -> Panel:
+        """The live panel of this run, for a notebook. See :class:`probe.widgets.panel.Panel` for the options."""
+        from probe.widgets.panel import panel  # a view: who only reads frames never loads it
+
+        return panel(self, **options)
+
+    def _ipython_display_(self) -> None:
+        self.panel()._ipython_display_()
+
+    def close(self) -> None:
+        """Let go of what was read. Safe to call twice."""
+        with self._lock:
+            self._closed = True
+            self._snapshot = None
+            self._frames = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Run({self.path!r}, project={self.info.project!r}, {len(self.ranks)} ranks)"
+
+    def _repr_html_(self) -> str:
+        if self._closed:
+            return f"<code>{escape(repr(self))}</code>"
+        with self._lock:
+            snapshot = self._look()
+            counts = {name: snapshot.count(table) for name, table in NAMES.items()}
+        counts["processes"] = len(self.processes)
+        cells = "".join(f"<tr><td>{name}</td><td>{count:,}</td></tr>" for name, count in counts.items())
+        about = f"{self.info.project} / {self.info.experiment or ''} · {len(self.ranks)} ranks"
+        return (
+            f"<div><strong>{escape(about)}</strong> started {escape(self.info.started_at)}<br>"
+            f"<code>{escape(self.path)}</code>"
+            f"<table><tr><th>table</th><th>rows</th></tr>{cells}</table></div>"
+        )
+
+
+def _table(name: Any) -> str:
+    if name in NAMES:
+        return NAMES[name]
+    if name in TABLES:
+        return str(name)
+    raise UnknownNameError.of("table", name, NAMES)
+
+
+def _follow(follower: Follower, wanted: set[str], poll_s: float, stop: Callable[[], bool] | None) -> Iterator[Row]:
+    while True:
+        last = stop is not None and stop()
+        for row in follower.poll():
+            if table_of(row) in wanted:
+                yield row
+        if last:
+            return
+        if stop is None or not stop():
+            time.sleep(poll_s)

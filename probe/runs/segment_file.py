@@ -1,0 +1,132 @@
+"""The JSONL file that one process appends to, and what happens when the disk says no."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Final
+
+from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, segment_of, write_once
+from probe.runs.shedding import Entry, Shedding
+
+#: Rows that go to the operating system in one call. What is taken for one call can't be dropped any more.
+ROWS_PER_WRITE: Final = 4096
+
+
+class SegmentFile:
+    """Appends lines to a segment of ``rank`` that nobody else writes to.
+
+    Lines wait in :attr:`backlog` until the operating system has taken them. A write that stops half-way (a
+    full disk) goes on at the very byte, so that no line is torn or doubled for those who follow the file.
+
+    Args:
+        header: a line that begins every segment. backlog: where lines wait, and are dropped when there are
+            too many.
+    """
+
+    def __init__(self, directory: Path, rank: int, header: bytes, backlog: Shedding) -> None:
+        self.directory = directory
+        self.rank = rank
+        self.backlog = backlog
+        self.segment: Segment | None = None
+        self.size = 0  #: bytes in the file
+        self._header = header
+        self._descriptor = -1
+        self._half_written = b""
+        self._at_line_start = True  # whether _half_written begins with the first byte of a line
+        self._info = b""
+        with contextlib.suppress(OSError):
+            self._info = (directory / INFO_NAME).read_bytes()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are lines that the operating system hasn't taken."""
+        return bool(self._half_written) or len(self.backlog) > 0
+
+    def write(self) -> None:
+        """Hand all waiting lines to the operating system.
+
+        Raises:
+            OSError: it takes no more; what it did take is remembered, and the next call goes on from there.
+        """
+        if not self.waiting:
+            return
+        if self._descriptor < 0:
+            self.open()
+        while self.waiting:
+            if not self._half_written:
+                lines: list[Entry] = self.backlog.take(ROWS_PER_WRITE)
+                self._half_written = b"".join([content for _, _, content in lines])
+            taken = os.write(self._descriptor, self._half_written)
+            self._at_line_start = self._half_written[taken - 1 : taken] == b"\n"
+            self._half_written = self._half_written[taken:]
+            self.size += taken
+
+    def lost(self) -> bool:
+        """Whether somebody deleted the file under us: what is written to it is gone."""
+        return self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0
+
+    def open(self) -> None:
+        """Begin a new segment, in a directory that is made again should it have gone.
+
+        Raises:
+            OSError: it can't be made.
+        """
+        self.close()
+        (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
+        if self._info and not (self.directory / INFO_NAME).exists():
+            write_once(self.directory / INFO_NAME, self._info)
+        self.segment, self._descriptor = claim(self.directory, self.rank, _next_number(self.directory, self.rank))
+        self.size = 0
+        # The rest of a line that began in a file that is gone would be torn here.
+        end = 0 if self._at_line_start else self._half_written.find(b"\n") + 1
+        self._half_written = self._header + self._half_written[end:]
+        self._at_line_start = True
+
+    def finish(self) -> Segment | None:
+        """End the segment and return it, None where there is none. What waits goes into the next one."""
+        self.close()
+        finished, self.segment, self.size = self.segment, None, 0
+        return finished
+
+    def close(self) -> None:
+        """Let go of the file. What waits stays."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+def _next_number(directory: Path, rank: int) -> int:
+    taken = (found.segment for found in _segments(directory) if found.rank == rank)
+    return max(taken, default=-1) + 1
+
+
+def claim(directory: Path, rank: int, number: int) -> tuple[Segment, int]:
+    """The first segment of ``rank``, from ``number`` on, that nobody has or had; and its new file, opened for
+    appending.
+    """
+    while True:
+        segment = Segment(rank, number)
+        path = directory / segment.name
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        except FileExistsError:
+            number += 1
+            continue
+        # Another process may have rolled its segment of this number over between our look and our claim.
+        # Its parts were there before its file went, so a second look sees them; readers ignore an empty file.
+        if segment not in _segments(directory, files=False):
+            return segment, descriptor
+        path.unlink()
+        os.close(descriptor)
+        number += 1
+
+
+def _segments(directory: Path, *, files: bool = True) -> set[Segment]:
+    found: set[Segment] = set()
+    if files:
+        found.update(filter(None, (segment_of(path.name) for path in directory.iterdir())))
+    parts = (part_of(path.name) for path in (directory / PARTS_NAME).iterdir())
+    found.update(part[1] for part in parts if part is not None)
+    return found

@@ -1,0 +1,497 @@
+"""The writer: the one thread of a process that turns what happened into lines on disk.
+
+The training thread only appends to a queue. Everything else happens in the writer's thread, a few times a
+second: deferred rows are built, rows are stamped, written and shown to the session. Nothing that goes wrong
+here reaches training: a full disk, a directory that was removed or a callback that raises is counted, logged
+once, told as an :class:`~probe.records.Incident` row, and the thread goes on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from probe.errors import InputError, RunError
+from probe.hooks import Scope, current_scope, silenced
+from probe.records import TABLES, Deferred, Incident, Process, Row, stamp
+from probe.runs.lines import encode, table_of
+from probe.runs.parts import roll_over, sweep
+from probe.runs.segment_file import ROWS_PER_WRITE, SegmentFile
+from probe.runs.shedding import KEPT, ORDINARY, SAMPLED, Shedding
+
+_log = logging.getLogger("probe.runs")
+
+#: Failures of ``on_rows`` or ``tick`` after which it isn't called any more.
+MAX_FAILURES: Final = 3
+
+#: Longest that a mark waits for deferred rows that were put before it.
+MARK_WAIT_S: Final = 3.0
+
+#: Between two tries to write while the disk says no.
+RETRY_S: Final = 0.5
+
+#: What is done with a row of each type when there are too many, and its table.
+_KINDS: Final = {
+    kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
+}
+
+Item = Row | Deferred | Iterable[Any] | None
+
+
+class RunWriter:
+    """Writes the rows of this process into a run directory, from a thread of its own.
+
+    After ``kill -9`` at most half a second of rows is missing: they are handed to the operating system every
+    ``interval_s``. (They are not synced, so a power cut may take more.) A forked child has no writer: what
+    it puts is ignored.
+
+    Args:
+        directory: a run directory, as :func:`probe.runs.layout.create_run` makes it.
+        rank: of this process. process: who writes; begins every file.
+        capacity: rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents
+            never; the number dropped is told by an incident row of kind ``"dropped_rows"``.
+        interval_s: between two rounds of the thread.
+        roll_over_bytes: a JSONL file larger than this becomes Parquet, and a new one begins.
+        on_rows: called in the thread with the stamped rows of each round.
+        tick: called in the thread every ``sample_interval_s``; the rows it returns are put.
+
+    Raises:
+        InputError: an argument out of its range. RunError: the directory can't be written to.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        rank: int,
+        process: Process,
+        capacity: int = 200_000,
+        interval_s: float = 0.35,
+        roll_over_bytes: int = 64 * 2**20,
+        on_rows: Callable[[list[Row]], None] | None = None,
+        tick: Callable[[], Iterable[Any] | None] | None = None,
+        sample_interval_s: float = 0.5,
+    ) -> None:
+        _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
+        self.directory = Path(directory).absolute()
+        self.rank = rank
+        self.cost_ns = 0  #: CPU time that the thread has used
+        self._interval_s = interval_s
+        self._roll_over_bytes = roll_over_bytes
+        self._on_rows = _Guarded("on_rows", on_rows, self._report)
+        self._tick = _Guarded("tick", tick, self._report)
+        self._sample_interval_s = sample_interval_s
+        self._queue = Shedding(capacity)
+        self._marks: Shedding = Shedding(capacity)
+        self._deferred: list[_Waiting] = []
+        self._due_marks: list[_Mark] = []
+        self._told_dropped: dict[str, int] = {}
+        self._unwritable_since: float | None = None
+        self._retry_at = 0.0
+        self._rolling: Generator[None, None, None] | None = None
+        self._off = False
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._lock = threading.Lock()
+        self._file = _open(self.directory, rank, process, Shedding(capacity))
+        self._thread = threading.Thread(target=self._run, name="probe-run-writer", daemon=True)
+        self._thread.start()
+        _alive.add(self)
+        _watch_forks()
+        atexit.register(self.close)
+
+    # ----------------------------------------------------------------------------------------- for any thread
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many rows were dropped so far, by table (``"deferred"``: not built yet, so their table is
+        unknown).
+        """
+        total = dict(self._queue.dropped)
+        for table, count in self._file.backlog.dropped.items():
+            total[table] = total.get(table, 0) + count
+        return total
+
+    def put(self, item: Item, scope: Scope, time_ns: int) -> None:
+        """Take rows, to be stamped with ``scope`` and ``time_ns`` and written. Returns at once and never
+        raises.
+
+        Args:
+            item: a row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here.
+                None and anything put after :meth:`close` are ignored.
+        """
+        if self._off and threading.current_thread() is not self._thread:  # its last rounds may still put
+            return
+        known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
+        if known is not None:
+            self._queue.add(known[0], known[1], (item, scope, time_ns))
+        elif isinstance(item, Row):  # of a type that records doesn't list; that it can't be written is told
+            self._queue.add(ORDINARY, table_of(item), (item, scope, time_ns))
+        elif isinstance(item, Deferred):
+            priority = SAMPLED if getattr(item, "sampled", True) else ORDINARY
+            self._queue.add(priority, getattr(item, "table", "deferred"), (item, scope, time_ns))
+        elif item is not None:
+            self._put_all(item, scope, time_ns)
+
+    def _put_all(self, items: Iterable[Any], scope: Scope, time_ns: int) -> None:
+        try:
+            if isinstance(items, str | bytes):  # an iterable of itself
+                raise TypeError(f"{items!r} isn't a row")
+            for one in items:
+                self.put(one, scope, time_ns)
+        except Exception as error:  # a recorder's generator, or no iterable at all: it never reaches training
+            self._report("writer", "put", f"rows can't be taken: {error!r}", error)
+
+    def mark(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` in the writer's thread once everything put before is built, written and seen by
+        ``on_rows``. It waits at most :data:`MARK_WAIT_S` for deferred rows, and not for a disk that takes
+        nothing.
+        """
+        if not self._off:
+            self._marks.add(KEPT, "mark", _Mark(self._queue.next_number(), callback))
+
+    def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until what was put before can be read by others.
+
+        Returns:
+            False when the time ran out, the disk takes nothing, or the writer is closed or called from its
+            own thread.
+        """
+        if self._off or threading.current_thread() is self._thread:
+            return False
+        reached = threading.Event()
+        writable: list[bool] = []
+
+        def arrive() -> None:
+            writable.append(self._unwritable_since is None)
+            reached.set()
+
+        self.mark(arrive)
+        self._wake.set()
+        return reached.wait(timeout_s) and writable[0]
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Write what waits, roll the segment over to Parquet and end the thread. Safe to call twice.
+
+        Args:
+            timeout_s: after it the thread is left behind; the JSONL file is complete up to then and stays
+                readable.
+        """
+        if self._off:
+            return
+        with self._lock:
+            first, self._off = not self._off, True
+        if not first:
+            return
+        atexit.unregister(self.close)
+        _alive.discard(self)
+        self._stop.set()
+        self._wake.set()
+        if threading.current_thread() is self._thread:
+            return
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            _log.warning("the run writer of %s did not end within %s s; it is left behind", self.directory, timeout_s)
+
+    def _disable(self) -> None:
+        """In a forked child: the thread is gone and the file belongs to the parent."""
+        self._off = True
+        atexit.unregister(self.close)
+        try:
+            self._file.close()
+        except OSError:
+            _log.debug("the parent's file could not be closed in a forked child", exc_info=True)
+
+    # ------------------------------------------------------------------------------------ the writer's thread
+
+    def _run(self) -> None:
+        with silenced():
+            next_tick = 0.0
+            while not self._stop.is_set():
+                if time.monotonic() >= next_tick:
+                    next_tick = time.monotonic() + self._sample_interval_s
+                    self._isolated(self._sample)
+                self._isolated(self._round)
+                self.cost_ns = time.thread_time_ns()
+                if self._rolling is None:
+                    self._wake.wait(self._pause(next_tick))
+                    self._wake.clear()
+            self._isolated(self._finish)
+            self.cost_ns = time.thread_time_ns()
+
+    def _pause(self, next_tick: float) -> float:
+        pause = min(self._interval_s, max(next_tick - time.monotonic(), 0.0))
+        return min(pause, 0.01) if self._due_marks else pause
+
+    def _isolated(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # whatever it is, the thread goes on
+            self._report("writer", getattr(action, "__name__", "writer"), f"the writer failed: {error!r}", error)
+            self._stop.wait(self._interval_s)  # the next round may fail at once, too
+
+    def _round(self, *, last: bool = False) -> None:
+        self._tell_dropped()
+        # Marks first: what was put before a mark that is seen here is in the queue already.
+        self._due_marks.extend(content for _, _, content in self._marks.take())
+        entries = self._queue.take()
+        for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
+            self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
+        self._take_in(self._built(last), last)
+        self._call_marks(last)
+        self._advance_roll_over()
+
+    def _take_in(self, rows: list[Row], last: bool) -> None:
+        self._encode(rows)
+        self._write(last)
+        if rows:
+            self._on_rows(rows)
+
+    def _sample(self) -> None:
+        self.put(self._tick(), current_scope(), time.monotonic_ns())
+
+    def _stamped(self, entries: list[Any]) -> list[Row]:
+        rows: list[Row] = []
+        for number, _, (item, scope, time_ns) in entries:
+            if isinstance(item, Deferred):
+                self._deferred.append(_Waiting(number, item, scope, time_ns))
+            else:
+                rows.append(stamp(item, scope, rank=self.rank, time_ns=time_ns))
+        return rows
+
+    def _built(self, last: bool) -> list[Row]:
+        """Rows of the deferred items that are ready. At the end all must be; those that aren't are given
+        up.
+        """
+        rows: list[Row] = []
+        waiting: list[_Waiting] = []
+        for one in self._deferred:
+            try:
+                if not one.ready():
+                    waiting.append(one)
+                    continue
+                built = one.build()
+            except Exception as error:  # a recorder's code: its failure is told and the others go on
+                self._report("deferred", one.name, f"deferred rows failed: {error!r}", error)
+                continue
+            for row in built:
+                if isinstance(row, Deferred):
+                    self.put(row, one.scope, one.time_ns)
+                elif row is not None:
+                    rows.append(stamp(row, one.scope, rank=self.rank, time_ns=one.time_ns))
+        if last and waiting:
+            message = f"{len(waiting)} deferred rows were not ready when the run closed, and are missing"
+            self._report("deferred", "close", message, count=len(waiting))
+            waiting = []
+        self._deferred = waiting
+        return rows
+
+    def _encode(self, rows: list[Row]) -> None:
+        for row in rows:
+            try:
+                line = encode(row)
+            except Exception as error:  # whatever a recorder put in a field
+                message = f"a row of {table_of(row)} can't be written: {error!r}"
+                self._report("writer", table_of(row), message, error)
+                continue
+            self._file.backlog.add(*_KINDS[type(row)], line)
+
+    # ----------------------------------------------------------------------------------------------- the disk
+
+    def _write(self, last: bool) -> None:
+        if self._unwritable_since is not None and time.monotonic() < self._retry_at and not last:
+            return
+        try:
+            if self._file.lost():
+                self._file.close()
+                self._tell_lost()
+            self._file.write()
+        except OSError as error:
+            self._unwritable(error)
+        else:
+            self._writable()
+
+    def _unwritable(self, error: OSError) -> None:
+        self._retry_at = time.monotonic() + RETRY_S
+        if self._unwritable_since is None:
+            self._unwritable_since = time.monotonic()
+            _log.error("rows can't be written to %s: %s; they are kept and tried again", self.directory, error)
+            message = f"rows could not be written for some time: {error}"
+            self._report("writer", str(self.directory), message, error)
+
+    def _writable(self) -> None:
+        if self._unwritable_since is not None:
+            seconds = time.monotonic() - self._unwritable_since
+            self._unwritable_since = None
+            _log.warning("rows are written to %s again, after %.1f s", self.directory, seconds)
+
+    def _tell_lost(self) -> None:
+        message = f"{self.directory} lost its file: it was deleted by someone, with the rows written so far"
+        _log.error("%s; a new one is begun", message)
+        self._report("writer", str(self.directory), message)
+
+    def _advance_roll_over(self) -> None:
+        if self._rolling is None and self._file.size > self._roll_over_bytes and not self._file.waiting:
+            segment = self._file.finish()
+            self._rolling = None if segment is None else roll_over(self.directory, segment)
+        if self._rolling is not None:
+            self._step_roll_over(self._rolling)
+
+    def _step_roll_over(self, rolling: Generator[None, None, None]) -> None:
+        try:
+            next(rolling)
+        except StopIteration:
+            self._rolling = None
+        except Exception as error:  # the JSONL file is still there and whole: readers use it as it is
+            self._rolling = None
+            _log.error("a roll-over to Parquet failed in %s: %r", self.directory, error)
+            self._report("writer", "roll_over", f"a segment stays as JSONL: {error!r}", error)
+
+    def _finish(self) -> None:
+        self._round(last=True)
+        while self._rolling is not None:
+            self._advance_roll_over()
+        self._round(last=True)  # what the above had to tell
+        if self._file.waiting:
+            _log.error("the last rows could not be written to %s and are lost", self.directory)
+            self._file.close()
+            return
+        segment = self._file.finish()
+        if segment is not None:
+            self._rolling = roll_over(self.directory, segment)
+            while self._rolling is not None:
+                self._step_roll_over(self._rolling)
+
+    # ------------------------------------------------------------------------------------ marks and incidents
+
+    def _call_marks(self, last: bool) -> None:
+        oldest = min((one.number for one in self._deferred), default=None)
+        while self._due_marks:
+            mark = self._due_marks[0]
+            blocked = oldest is not None and oldest < mark.number
+            if blocked and not last and time.monotonic() < mark.deadline:
+                return
+            self._due_marks.pop(0)
+            try:
+                mark.callback()
+            except Exception as error:  # the session's code: the thread goes on
+                _log.exception("a callback of the run writer failed")
+                self._report("writer", "mark", f"a callback failed: {error!r}", error)
+
+    def _tell_dropped(self) -> None:
+        for table, count in self.dropped.items():
+            new = count - self._told_dropped.get(table, 0)
+            if new:
+                self._told_dropped[table] = count
+                message = f"{new} rows of {table} were dropped: more were waiting than the writer keeps"
+                self._report("dropped_rows", table, message, count=new)
+
+    def _report(
+        self,
+        kind: str,
+        where: str,
+        message: str,
+        error: BaseException | None = None,
+        *,
+        count: int = 1,
+        switched_off: bool = False,
+    ) -> None:
+        trace = None if error is None else "".join(traceback.format_exception(error))
+        row = Incident(kind=kind, where=where, message=message, traceback=trace, count=count, switched_off=switched_off)
+        self._queue.add(KEPT, table_of(row), (row, current_scope(), time.monotonic_ns()))
+
+
+class _Waiting:
+    """A deferred item in the writer's hands."""
+
+    def __init__(self, number: int, item: Deferred, scope: Scope, time_ns: int) -> None:
+        self.number = number
+        self.scope = scope
+        self.time_ns = time_ns
+        self._item = item
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self._item.build, "__qualname__", type(self._item.build).__name__))
+
+    def ready(self) -> bool:
+        return self._item.ready is None or self._item.ready()
+
+    def build(self) -> list[Row]:
+        return list(self._item.build())
+
+
+class _Mark:
+    def __init__(self, number: int, callback: Callable[[], None]) -> None:
+        self.number = number
+        self.callback = callback
+        self.deadline = time.monotonic() + MARK_WAIT_S
+
+
+class _Guarded:
+    """A callback that may fail: told each time, and switched off after :data:`MAX_FAILURES`."""
+
+    def __init__(self, name: str, callback: Callable[..., Any] | None, report: Callable[..., None]) -> None:
+        self._name = name
+        self._callback = callback
+        self._report = report
+        self._failures = 0
+
+    def __call__(self, *args: Any) -> Any:
+        if self._callback is None:
+            return None
+        try:
+            return self._callback(*args)
+        except Exception as error:  # the session's code never ends the writer's thread
+            self._failures += 1
+            off = self._failures >= MAX_FAILURES
+            if self._failures == 1:
+                _log.exception("%s of the run writer failed; the run goes on", self._name)
+            if off:
+                self._callback = None
+            message = f"{self._name} failed: {error!r}"
+            self._report("writer", self._name, message, error, count=self._failures, switched_off=off)
+            return None
+
+
+def _check(**values: float) -> None:
+    for name, value in values.items():
+        least = 0 if name == "rank" else 1 if name in ("capacity", "roll_over_bytes") else 0.001
+        if not isinstance(value, int | float) or value < least:
+            raise InputError(f"{name}: got {value!r}, expected a number of at least {least}")
+
+
+def _open(directory: Path, rank: int, process: Process, backlog: Shedding) -> SegmentFile:
+    process.rank = rank
+    file = SegmentFile(directory, rank, encode(process), backlog)
+    try:
+        file.open()
+        file.write()
+        sweep(directory)
+    except OSError as error:
+        raise RunError(f"directory: {str(directory)!r} can't be written to: {error}") from error
+    return file
+
+
+_alive: Final[weakref.WeakSet[RunWriter]] = weakref.WeakSet()
+
+
+@functools.cache  # once in a process
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    for writer in list(_alive):
+        writer._disable()
+    _alive.clear()

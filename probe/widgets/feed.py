@@ -1,0 +1,135 @@
+"""A run directory as live tables: what is there when it is opened, and then what is new at each look.
+
+It reads files only, so the run may be live or finished, written by this process or by others, here or behind a URL.
+A look costs what is new, however long the run has been going.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from probe.live import TABLES
+from probe.runs.files import RunFiles
+from probe.runs.follower import Follower
+from probe.widgets import opening, thinning
+from probe.widgets.intake import Intake, block_of
+from probe.widgets.tables import ROWS, SKETCH_ROWS, LiveTable, Words
+from probe.widgets.thinning import Block
+
+#: Rows of one table in one update; more are thinned to their extremes, and counted.
+UPDATE_ROWS: Final = 2000
+
+
+class Feed:
+    """Follows one run.
+
+    Args:
+        path: a run directory or the URL of one. rows: that each live table keeps. update_rows: of each table in one
+            update.
+
+    Attributes:
+        info: what run.json says. words: the texts of the tables. tables: by name, bounded.
+        sketches: the same, much smaller. coalesced: rows of updates that went beyond the budget; their extremes stayed.
+        left_out: rows of a large run that were not read when it was opened.
+
+    Raises:
+        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, rows: int = ROWS, update_rows: int = UPDATE_ROWS) -> None:
+        self._files = RunFiles(path)
+        self.path = self._files.location
+        self.local = self._files.local
+        self.info = self._files.info()
+        self.words = Words()
+        self.tables = {name: LiveTable(name, rows) for name in TABLES}
+        self.sketches = {name: LiveTable(name, min(SKETCH_ROWS, rows)) for name in TABLES}
+        self.coalesced = 0
+        self.left_out = 0
+        self._rows = rows
+        self._update_rows = update_rows
+        self._intake = Intake(self.words, self.tables["padding"], self.info.wall_ns)
+        self._follower: Follower | None = None
+
+    @property
+    def opened(self) -> bool:
+        """Whether what was there has been read."""
+        return self._follower is not None
+
+    @property
+    def step(self) -> int | None:
+        """The newest step, None before the first."""
+        return None if self._intake.step < 0 else self._intake.step
+
+    @property
+    def lost(self) -> int:
+        """Rows that the run's writers had to drop, as they told."""
+        return self._intake.lost
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the run has, as they told; 0 when nobody has."""
+        return self._intake.world_size
+
+    @property
+    def bad_lines(self) -> int:
+        """Lines that are no rows, of those that were read one by one."""
+        return 0 if self._follower is None else self._follower.bad_lines
+
+    @property
+    def started_s(self) -> float | None:
+        """Wall-clock time of second 0, seconds since the epoch; None when it isn't known yet."""
+        start = self._intake.clocks.start_ns
+        return start / 1e9 if start else None
+
+    def open(self) -> None:
+        """Read what is there. A large run is not read row by row: see :mod:`probe.widgets.opening`.
+
+        Raises:
+            RunError: the files can't be read.
+        """
+        if self._follower is not None:
+            return
+        if not opening.is_large(self._files):
+            self._follower = Follower(self._files)
+            self._poll(None)
+            return
+        blocks, self._follower, self.left_out = opening.load(self._files, self._intake, self.words, self._rows)
+        self._store(blocks)
+
+    def update(self) -> dict[str, Block]:
+        """The rows that came since the last look, by table; tables without any are left out. They are in
+        :attr:`tables` too.
+
+        Raises:
+            RunError: the files can't be read. Nothing is lost: the next look finds the rows.
+        """
+        if self._follower is None:
+            self.open()
+            return {}
+        return self._poll(self._update_rows)
+
+    def finished(self) -> bool:
+        """Whether every process that wrote has ended properly: what they wrote has been rolled over."""
+        segments, parts = self._files.look()
+        return bool(parts) and not segments
+
+    def _poll(self, budget: int | None) -> dict[str, Block]:
+        if self._follower is None:
+            return {}
+        found = self._intake.take(self._follower.poll())
+        blocks = {}
+        for name, rows in found.items():
+            block, gone = block_of(name, rows), 0
+            if budget is not None and len(rows) > budget:
+                block, gone = thinning.reduced(name, block, budget)
+            self.coalesced += gone
+            blocks[name] = block
+        self._store(blocks)
+        return blocks
+
+    def _store(self, blocks: dict[str, Block]) -> None:
+        for name, block in blocks.items():
+            self.tables[name].append(block)
+            self.sketches[name].append(block)

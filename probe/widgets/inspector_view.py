@@ -1,0 +1,181 @@
+"""The inspection in a notebook: a small widget that asks the kernel for values, and static HTML in its place.
+
+The bundle that is displayed holds both. When the inspection is closed or the kernel ends, the widget is taken out of
+it, so that a saved notebook shows the static form. The widget refers to the inspection weakly: it doesn't keep a
+batch in memory.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.core.batch_values import row_range
+from probe.core.plain_text import one_line, plain
+from probe.errors import InputError, ProbeError, UnknownNameError
+from probe.widgets import inspection_html
+
+if TYPE_CHECKING:
+    from probe.widgets.inspector import Inspection
+
+_log = logging.getLogger("probe.widgets.inspector")
+
+#: Rows and positions that one question may be about.
+MAX_ROWS: Final = 64
+MAX_POSITIONS: Final = 512
+
+ASKS: Final = ("values", "tokens", "text")
+
+_shown: Final[weakref.WeakSet[Shown]] = weakref.WeakSet()
+
+
+class Shown:
+    """One output of a notebook that holds a widget."""
+
+    def __init__(self, widget: Any, static: Mapping[str, str]) -> None:
+        self.widget = widget
+        self._static = dict(static)
+        self._handle: Any = None
+
+    def display(self) -> None:
+        """Put the widget and its static form into the output of the running cell."""
+        from IPython import display as ipython
+
+        made = self.widget._repr_mimebundle_() or {}
+        data = made[0] if isinstance(made, tuple) else made
+        put: Any = ipython.display  # its functions have no annotations
+        self._handle = put({**data, **self._static}, raw=True, display_id=True)
+        if not _shown:
+            atexit.register(_close_all)
+        _shown.add(self)
+
+    def close(self) -> None:
+        """Leave the static form alone in the output. Safe to call twice."""
+        if self.widget is None:
+            return
+        widget, self.widget = self.widget, None
+        _shown.discard(self)
+        try:
+            if self._handle is not None:
+                self._handle.update(self._static, raw=True)
+            widget.close()
+        except Exception:  # the kernel's channels may be gone; the output then stays as it is
+            _log.debug("the static form of an inspection could not be sent", exc_info=True)
+
+
+def _close_all() -> None:
+    for one in list(_shown):
+        one.close()
+
+
+def show(inspection: Inspection) -> Shown | None:
+    """Display a widget for ``inspection``; None where there is no notebook, or no anywidget."""
+    if not _in_a_kernel():
+        return None
+    try:
+        widget = make_widget(inspection)
+    except ImportError:
+        return None
+    static = {"text/plain": repr(inspection), "text/html": widget.document}
+    shown = Shown(widget, static)
+    shown.display()
+    return shown
+
+
+def _in_a_kernel() -> bool:
+    import sys
+
+    if "IPython" not in sys.modules:
+        return False
+    from IPython import get_ipython
+
+    return hasattr(get_ipython(), "kernel")
+
+
+def make_widget(inspection: Inspection) -> Any:
+    """The widget, not shown yet.
+
+    Raises:
+        ImportError: anywidget isn't installed.
+    """
+    schema = inspection.schema
+    columns = [[key, column.shape] for key, column in zip(inspection.keys, schema.columns, strict=True)]
+    widget = _widget_class()(
+        document=inspection_html.document(inspection),
+        about={
+            "columns": [] if inspection.closed else columns,
+            "rows": schema.rows or 0,
+            "start": inspection.start,
+            "stop": inspection.stop,
+            "decodes": inspection.can_decode,
+            "max_rows": MAX_ROWS,
+            "max_positions": MAX_POSITIONS,
+        },
+    )
+    reference = weakref.ref(inspection)
+    widget.on_msg(lambda widget, content, _buffers: widget.send(answer(reference(), content)))
+    return widget
+
+
+@cache
+def _widget_class() -> Any:
+    import anywidget
+    import traitlets
+
+    class InspectorWidget(anywidget.AnyWidget):
+        _esm = resources.files("probe.widgets").joinpath("static", "inspector.js").read_text(encoding="utf-8")
+        document = traitlets.Unicode().tag(sync=True)
+        about = traitlets.Dict().tag(sync=True)
+
+    return InspectorWidget
+
+
+# ------------------------------------------------------------------------------------------------------ answering
+
+
+def answer(inspection: Inspection | None, content: Any) -> dict[str, Any]:
+    """The reply to a question of the browser: ``{"v": 1, "id", "html"}`` or ``{"v": 1, "id", "error"}``.
+
+    Args:
+        inspection: None when it is gone, and the batch with it.
+        content: ``{"id", "ask": one of ASKS, "key", "rows": [start, stop], "positions": [start, stop]}``.
+    """
+    asked = content if isinstance(content, Mapping) else {}
+    reply: dict[str, Any] = {"v": 1, "id": asked.get("id")}
+    if inspection is None or inspection.closed:
+        return reply | {"error": "The batch is no longer in memory. Run the cell again."}
+    try:
+        return reply | {"html": _answer(inspection, asked)}
+    except ProbeError as error:
+        return reply | {"error": one_line(error, 300)}
+    except Exception as error:  # objects of the batch may raise anything; the person who asked is told
+        _log.debug("an inspection could not answer %r", asked, exc_info=True)
+        return reply | {"error": f"{type(error).__name__}: {one_line(error, 300)}"}
+
+
+def _answer(inspection: Inspection, asked: Mapping[str, Any]) -> str:
+    kind = asked.get("ask")
+    if kind not in ASKS:
+        raise UnknownNameError.of("ask", kind, ASKS)
+    start, stop = _pair(asked.get("rows"), "rows", inspection.schema.rows or 0, MAX_ROWS)
+    if kind == "tokens":
+        return inspection_html.map_html(inspection.token_map((start, stop)))
+    if kind == "text":
+        return inspection_html.texts_html(inspection.texts((start, stop)))
+    first, last = _pair(asked.get("positions"), "positions", 1 << 40, MAX_POSITIONS)
+    key = str(asked.get("key"))
+    rows = inspection.values(key, (start, stop), (first, last))
+    return inspection_html.values_html(key, start, rows, MAX_POSITIONS)
+
+
+def _pair(given: Any, name: str, count: int, most: int) -> tuple[int, int]:
+    """[start, stop) from the browser, cut to what there is and to what one question may be about."""
+    if not (isinstance(given, list | tuple) and len(given) == 2 and all(type(one) is int for one in given)):
+        raise InputError(f"{name}: got {plain(given)}, expected two whole numbers")
+    start, stop = row_range((max(given[0], 0), max(given[1], 0)), count)
+    return start, min(stop, start + most)

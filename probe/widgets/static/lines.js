@@ -1,0 +1,423 @@
+// The line mark: one uPlot each, with zoom and hover that all charts share.
+
+const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+const WINDOWS = {
+  all: { title: "whole run" },
+  steps10: { title: "last 10 steps", steps: 10 },
+  steps50: { title: "last 50 steps", steps: 50 },
+  steps200: { title: "last 200 steps", steps: 200 },
+  minute: { title: "last minute", seconds: 60 },
+  minutes10: { title: "last 10 minutes", seconds: 600 },
+  hour: { title: "last hour", seconds: 3600 },
+};
+
+/** What part of an axis of time or steps is shown: [from, to]. */
+function shownRange(store, kind) {
+  const { clock, ui } = store;
+  if (ui.zoom) return converted(clock, ui.zoom, kind);
+  const newest = clock.newest ?? 0;
+  const whole = kind === "time" ? [clock.begin || 0, clock.end] : [clock.steps[0] ?? 0, newest];
+  const window = WINDOWS[ui.window] || WINDOWS.all;
+  if (window.steps) {
+    const from = clock.steps[Math.max(clock.steps.length - window.steps, 0)] ?? 0;
+    return converted(clock, { kind: "step", from, to: newest }, kind);
+  }
+  if (window.seconds) return converted(clock, { kind: "time", from: Math.max(clock.end - window.seconds, whole[0]), to: clock.end }, kind);
+  return whole;
+}
+
+/** A range of time in steps, and the other way round. */
+function converted(clock, { kind, from, to }, asked) {
+  if (kind === asked) return [from, to];
+  if (asked === "step") return [clock.stepAt(from) ?? 0, clock.stepAt(to) ?? 0];
+  const steps = clock.steps;
+  const [first, last] = [steps[clock.indexOf(from)], steps[clock.indexOf(to)]];
+  return [clock.span(first)[0] || 0, clock.span(last)[1] || clock.end];
+}
+
+/** Where a place of another axis lies on this one; null where it can't be told. */
+function placeOn(clock, place, kind) {
+  if (!place) return null;
+  if (place.kind === kind) return place.at;
+  if (kind === "step") return clock.stepAt(place.at);
+  const [begin, end] = clock.span(Math.round(place.at));
+  return Number.isNaN(begin) ? null : (begin + end) / 2;
+}
+
+/** Time on an axis: seconds, then minutes and seconds, then hours. */
+function clockText(value, step = 1) {
+  const whole = Math.abs(value);
+  if ((whole < 120 && step < 10) || step < 1) return `${digits(value, step < 1 ? 5 : 4)} s`;
+  const two = (number) => String(Math.floor(number)).padStart(2, "0");
+  if (whole < 7200) return `${Math.floor(whole / 60)}:${two(whole % 60)}`;
+  return `${Math.floor(whole / 3600)} h ${two((whole / 60) % 60)}`;
+}
+
+/** One chart of lines over time or steps. */
+class LineMark {
+  constructor(card) {
+    this.card = card;
+    this.store = card.store;
+    this.spec = card.spec;
+    this.kind = this.spec.x === "time" ? "time" : "step";
+    this.given = new Map();
+    this.legend = node("div", { class: "pp-legend" });
+    this.holder = node("div", {
+      class: "pp-plot", tabindex: "0", role: "img", on: { keydown: (event) => this._key(event) },
+    });
+    card.body.append(this.legend, this.holder);
+    this.sized = new ResizeObserver(() => this._resize());
+    this.sized.observe(this.holder);
+  }
+
+  destroy() {
+    this.sized.disconnect();
+    this.plot?.destroy();
+  }
+
+  restyle() {
+    this.plot?.destroy();
+    this.plot = null;
+    this.made = null;
+  }
+
+  // ---- data
+
+  read() {
+    const { store, spec } = this;
+    const shown = shownRange(store, this.kind);
+    const points = store.config.limits?.points || 4000;
+    if (this.kind === "time") {
+      this.lines = summed(store, TimeLines, spec);
+      this.frame = this.lines.data(...shown);
+    } else {
+      this.lines = summed(store, StepLines, spec);
+      this.frame = this.lines.data(points);
+    }
+    this.shown = shown;
+    this.guides = (spec.lines || []).map((guide) => guideLine(store, spec, guide)).filter((guide) => guide && guide.value > 0);
+    const most = Math.max(0, ...this.frame.series.map((one) => one.values[extremes(one.values, 0, one.values.length)[1]] || 0));
+    // A capacity far above would press the lines flat: then its number in the legend has to do.
+    for (const guide of this.guides) guide.far = most > 0 && guide.value > 5 * most;
+    return this.frame.xs.length > 0 && this.frame.series.length > 0;
+  }
+
+  draw() {
+    if (!this.read()) return false;
+    const series = this.frame.series;
+    const made = JSON.stringify([series.map((one) => one.key + one.label), this.guides.map((one) => [one.title, one.value, one.far]), this.card.theme]);
+    const columns = [this.frame.xs, ...series.map((one) => gaps(one.values))];
+    for (const guide of this.guides) columns.push(new Array(this.frame.xs.length).fill(guide.far ? null : guide.value));
+    if (made !== this.made || !this.plot) this._make(columns, made);
+    else this._update(columns);
+    this._readout(this.plot.cursor.idx);
+    this.holder.setAttribute("aria-label", this.card.title + ": " + this.summary());
+    return true;
+  }
+
+  _update(columns) {
+    this.plot.batch(() => {
+      this.plot.setData(columns, false);
+      const [from, to] = this._scale();
+      this.plot.setScale("x", { min: from, max: to });
+    });
+  }
+
+  _scale() {
+    const [from, to] = this.shown;
+    if (to > from) return [from, to];
+    return [from - 0.5, from + 0.5];
+  }
+
+  // ---- uPlot
+
+  _make(columns, made) {
+    this.plot?.destroy();
+    this.made = made;
+    const { series } = this.frame;
+    const colours = palette(this.store, this.card.theme);
+    this.colours = series.map((one) => {
+      const index = colourIndex(this.store, this.spec, this.given, one.key, one.label);
+      return { stroke: colours[index % colours.length], dash: index >= colours.length ? [6, 4] : [] };
+    });
+    this.plot = new uPlot(this._options(), columns, this.holder);
+    for (const event of ["mousedown", "click"]) this.plot.over.addEventListener(event, (at) => this._mouse(at));
+    this._legend();
+  }
+
+  _options() {
+    const hidden = this.store.ui.hidden[this.card.id] || {};
+    const look = LOOKS[this.card.theme];
+    const series = this.frame.series.map((one, at) => ({
+      label: one.label, stroke: this.colours[at].stroke, dash: this.colours[at].dash, width: 1.75, spanGaps: true,
+      show: !hidden[one.key], points: { show: this.frame.xs.length < 40, size: 5, fill: this.colours[at].stroke },
+    }));
+    const guides = this.guides.map((guide) => ({ label: guide.title, stroke: look.quiet, width: 1.25, dash: [5, 4], points: { show: false } }));
+    return {
+      width: Math.max(this.holder.clientWidth, 120),
+      height: this._height(),
+      padding: [10, 12, 0, 0],
+      legend: { show: false },
+      focus: { alpha: 0.35 },
+      cursor: { drag: { x: true, y: false, setScale: false }, focus: { prox: 18 }, points: { size: 7 } },
+      scales: { x: { time: false, range: () => this._scale() }, y: { range: (_, low, high) => this._range(low, high) } },
+      axes: [this._axis(look, true), this._axis(look, false)],
+      series: [{}, ...series, ...guides],
+      hooks: {
+        setCursor: [(plot) => this._moved(plot)],
+        setSelect: [(plot) => this._zoom(plot)],
+        drawClear: [(plot) => this._band(plot, look)],
+      },
+    };
+  }
+
+  _height() {
+    return this.holder.clientHeight || 200;
+  }
+
+  _axis(look, horizontal) {
+    const font = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+    const common = { stroke: look.quiet, font, grid: { stroke: look.grid, width: 1, show: !horizontal }, ticks: { show: false } };
+    if (horizontal) {
+      const values = (_, splits) => splits.map((value) => this._xText(value, splits));
+      const incrs = this.kind === "step" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] : [
+        0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400];
+      return { ...common, values, incrs, size: 30, space: 62, gap: 6 };
+    }
+    const incrs = this.spec.unit === "bytes" ? { incrs: BINARY_STEPS } : {};
+    const values = (_, splits) => splits.map((value) => spell(value, this.spec.unit));
+    return { ...common, ...incrs, values, size: (plot, texts) => this._width(plot, texts), space: this._height() < 160 ? 22 : 34, gap: 6 };
+  }
+
+  _xText(value, splits) {
+    if (this.kind === "time") return clockText(value, splits.length > 1 ? splits[1] - splits[0] : 1);
+    return Number.isInteger(value) ? String(value) : "";
+  }
+
+  _width(plot, texts) {
+    if (!texts) return 48;
+    plot.ctx.save();
+    plot.ctx.font = "11px system-ui, sans-serif";
+    const widest = Math.max(...texts.map((text) => plot.ctx.measureText(text || "").width));
+    plot.ctx.restore();
+    return Math.max(40, Math.ceil(widest / 8) * 8 + 16);
+  }
+
+  _range(low, high) {
+    if (low === null || low === undefined || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
+    if (this.spec.unit === "bytes" || this.spec.zero) return [0, (high || 1) * 1.08];
+    const room = (high - low || Math.abs(high) || 1) * 0.08;
+    const floor = low >= 0 && low - room < 0 ? 0 : low - room;
+    return [floor, high + room];
+  }
+
+  /** The step of the scrubber: a band in time, a line over steps. */
+  _band(plot, look) {
+    const { step } = this.store.ui;
+    if (step === null) return;
+    const [begin, end] = this.kind === "time" ? this.store.clock.span(step) : [step, step];
+    if (Number.isNaN(begin)) return;
+    const [left, right] = [plot.valToPos(begin, "x", true), plot.valToPos(end, "x", true)];
+    const width = Math.max(right - left, 3 * devicePixelRatio);
+    plot.ctx.save();
+    plot.ctx.beginPath();
+    plot.ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
+    plot.ctx.clip();
+    plot.ctx.fillStyle = look.band;
+    plot.ctx.fillRect((left + right - width) / 2, plot.bbox.top, width, plot.bbox.height);
+    plot.ctx.restore();
+  }
+
+  _resize() {
+    const width = this.holder.clientWidth;
+    if (!this.plot || !width || (width === this.plot.width && this._height() === this.plot.height)) return;
+    this.plot.setSize({ width, height: this._height() });
+  }
+
+  // ---- what the person does
+
+  _moved(plot) {
+    this._readout(plot.cursor.idx);
+    if (this.following) return;
+    const { left, idx } = plot.cursor;
+    const there = left >= 0 && idx !== null && idx !== undefined;
+    this.store.hover = there ? { kind: this.kind, at: plot.posToVal(left, "x"), from: this } : null;
+    this.store.tell("hover");
+  }
+
+  /** Another chart is pointed at: show the same place here. */
+  hover(place) {
+    if (!this.plot || place?.from === this) return;
+    const at = placeOn(this.store.clock, place, this.kind);
+    const left = at === null || at === undefined ? -10 : this.plot.valToPos(at, "x");
+    this.following = true;
+    this.plot.setCursor({ left: left < 0 || left > this.plot.over.clientWidth ? -10 : left, top: -10 });
+    this.following = false;
+  }
+
+  _zoom(plot) {
+    const { left, width } = plot.select;
+    if (width < 6) return;
+    const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    const step = this.kind === "step";
+    this.store.choose({ zoom: { kind: this.kind, from: step ? Math.round(from) : from, to: step ? Math.round(to) : to } });
+  }
+
+  _mouse(event) {
+    if (event.type === "mousedown") this.pressed = event.clientX;
+    else if (Math.abs(event.clientX - this.pressed) < 5) this._choose(this.plot.cursor.idx, this.plot.cursor.top);
+  }
+
+  _choose(index, top = null) {
+    if (index === null || index === undefined) return;
+    let [best, distance] = [-1, Infinity];
+    this.frame.series.forEach((one, at) => {
+      const value = one.values[index];
+      if (Number.isNaN(value) || !this.plot.series[at + 1].show) return;
+      const off = top === null ? -value : Math.abs(this.plot.valToPos(value, "y") - top);
+      if (off < distance) [best, distance] = [at, off];
+    });
+    if (best >= 0) this.card.pick(this._picked(this.frame.series[best], index));
+  }
+
+  /** The row behind a point. */
+  _picked(series, index) {
+    const x = this.frame.xs[index];
+    const { lines, store } = this;
+    if (this.kind === "step") {
+      const row = lines.rowOf(series.key, x);
+      return { table: this.spec.table, row: row < 0 ? null : lines.over.table.row(row, store.words), step: x, label: series.label };
+    }
+    const row = nearestRow(lines, store, x, this.frame.width || 0, series);
+    const step = store.clock.stepAt(x);
+    return { table: this.spec.table, row: row === null ? null : lines.table.row(row, store.words), step, time: x, label: series.label };
+  }
+
+  _key(event) {
+    const length = this.frame?.xs.length;
+    if (!this.plot || !length) return;
+    const now = this.plot.cursor.idx ?? length - 1;
+    const moves = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: length - 1 };
+    if (event.key in moves) {
+      const at = Math.min(Math.max(moves[event.key], 0), length - 1);
+      this.plot.setCursor({ left: this.plot.valToPos(this.frame.xs[at], "x"), top: 10 });
+      this.card.announce(this._spoken(at));
+    } else if (event.key === "Enter") this._choose(now);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  // ---- words
+
+  _legend() {
+    const entries = this.frame.series.map((one, at) => this._entry(one, at));
+    for (const guide of this.guides) {
+      const swatch = node("span", { class: "pp-swatch pp-dashed" });
+      entries.push(node("span", { class: "pp-key" }, swatch, node("span", { text: guide.title }), node("b", { text: spell(guide.value, this.spec.unit) }), guide.far ? node("span", { text: "(far above)" }) : null));
+    }
+    const more = this.lines.more.size;
+    if (more) entries.push(node("span", { class: "pp-quiet", text: `and ${many(more, "series", "series")} more: choose a role, rank or phase` }));
+    this.legend.replaceChildren(...entries);
+  }
+
+  _entry(one, at) {
+    const swatch = node("span", { class: "pp-swatch" });
+    swatch.style.background = this.colours[at].stroke;
+    const shown = this.plot.series[at + 1].show;
+    const button = node(
+      "button",
+      { class: "pp-key", type: "button", "aria-pressed": String(shown), title: `Show or hide ${one.label || this.card.title}`, on: { click: () => this._toggle(at, button) } },
+      one.label ? swatch : null, one.label ? node("span", { text: shorten(one.label, 40) }) : null, node("b"),
+    );
+    return button;
+  }
+
+  _toggle(at, button) {
+    const show = !this.plot.series[at + 1].show;
+    const { hidden } = this.store.ui;
+    hidden[this.card.id] = { ...hidden[this.card.id], [this.frame.series[at].key]: !show };
+    button.setAttribute("aria-pressed", String(show));
+    this.plot.setSeries(at + 1, { show });
+  }
+
+  _readout(index) {
+    if (!this.frame || !this.legend.children.length) return;
+    this.frame.series.forEach((one, at) => {
+      const target = this.legend.children[at]?.querySelector("b");
+      if (target) say(target, spell(index === null || index === undefined ? lastKnown(one.values) : one.values[index], this.spec.unit));
+    });
+    const place = index === null || index === undefined ? "" : this._place(this.frame.xs[index]);
+    this.card.point(place);
+  }
+
+  _place(x) {
+    if (this.kind === "step") return `step ${x}`;
+    const step = this.store.clock.stepAt(x);
+    return step === null ? clockText(x) : `${clockText(x, 0.1)}, step ${step}`;
+  }
+
+  _spoken(at) {
+    const values = this.frame.series.map((one) => `${one.label} ${spell(one.values[at], this.spec.unit)}`);
+    return `${this._place(this.frame.xs[at])}: ${values.join(", ")}`;
+  }
+
+  /** The chart in a sentence. */
+  summary() {
+    const { xs, series } = this.frame;
+    const told = series.slice(0, 6).map((one) => {
+      const at = extremes(one.values, 0, one.values.length)[1];
+      if (at === undefined) return `${one.label} has no value`;
+      const [x, y] = one.top || [xs[at], one.values[at]];
+      return `${one.label} now ${spell(lastKnown(one.values), this.spec.unit)}, largest ${spell(y, this.spec.unit)} at ${this._place(x)}`;
+    });
+    return `${told.join("; ")}.`;
+  }
+
+  /** The chart as a table: newest first. */
+  table() {
+    const { xs, series } = this.frame;
+    const rows = [];
+    for (let at = xs.length - 1; at >= 0 && rows.length < 200; at -= 1) {
+      rows.push([this._place(xs[at]), ...series.map((one) => spell(one.values[at], this.spec.unit))]);
+    }
+    return { head: [this.kind, ...series.map((one) => one.label)], rows };
+  }
+}
+
+/** uPlot draws gaps at null, and NaN not at all well. */
+function gaps(values) {
+  return values.map((value) => (Number.isFinite(value) ? value : null));
+}
+
+function lastKnown(values) {
+  for (let at = values.length - 1; at >= 0; at -= 1) if (!Number.isNaN(values[at])) return values[at];
+  return NaN;
+}
+
+/** The row of the step at a time whose value the point shows. */
+function nearestRow(lines, store, time, width, series) {
+  const rows = lines.table.byStep.get(store.clock.stepAt(time)) || [];
+  const [at, ...values] = series.key.split("|");
+  const column = lines.y[Number(at)];
+  let [best, off] = [null, Infinity];
+  for (const row of rows) {
+    const same = lines.groups.every((name, index) => String(lines.table.columns.get(name)?.[row] ?? -1) === values[index]);
+    if (!same || !lines.match(row)) continue;
+    const away = Math.max(Math.abs(lines.table.get(lines.x, row) - time) - width / 2, 0);
+    const score = away - 1e-9 * (lines.table.get(column, row) || 0) / (1 + Math.abs(lines.table.get(column, row) || 0));
+    if (score < off) [best, off] = [row, score];
+  }
+  return best;
+}
+
+/** A line across a chart: a fixed value, or one of the table. */
+function guideLine(store, spec, guide) {
+  if (typeof guide.value === "number") return { title: guide.title, value: guide.value };
+  if (!guide.y) return null;
+  const over = summed(store, Grouped, Object.assign({ reduce: "max" }, { table: spec.table, where: spec.where, ...guide, title: undefined }));
+  const step = spec.of === "step" ? store.step : null;
+  for (const cell of over.collect(step).values()) return { title: guide.title, value: reduced(cell, over.how) };
+  return null;
+}

@@ -1,0 +1,368 @@
+// The marks made of plain DOM: tiles (a number, its sparkline and what it means) and tables that sort and filter.
+
+const STATUS = { good: "good", warn: "watch", alarm: "act", none: "" };
+
+// ---- tiles
+
+/** All tiles of a panel. */
+class TilesMark {
+  constructor(card) {
+    this.card = card;
+    this.store = card.store;
+    this.tiles = (card.spec.tiles || []).map((tile) => new Tile(card, tile));
+    this.list = node("div", { class: "pp-tiles", role: "list" }, ...this.tiles.map((one) => one.root));
+    card.body.append(this.list);
+  }
+
+  destroy() {}
+
+  restyle() {
+    this.card.invalidate();
+  }
+
+  hover() {}
+
+  draw() {
+    for (const tile of this.tiles) tile.draw();
+    return true;
+  }
+
+  summary() {
+    return this.tiles.map((one) => one.spoken).join(" ");
+  }
+
+  table() {
+    return { head: ["what", "value", "", "means"], rows: this.tiles.map((one) => [one.spec.title, one.text, one.note.textContent, one.means.textContent]) };
+  }
+}
+
+class Tile {
+  constructor(card, spec) {
+    this.card = card;
+    this.store = card.store;
+    this.spec = { ...spec, x: "step" };
+    this.value = node("span", { class: "pp-value" });
+    this.unit = node("span", { class: "pp-unit" });
+    this.chip = node("span", { class: "pp-chip" });
+    this.note = node("p", { class: "pp-note" });
+    this.means = node("p", { class: "pp-means" });
+    this.path = drawn("path", { class: "pp-spark-line" });
+    this.area = drawn("path", { class: "pp-spark-area" });
+    this.dot = drawn("circle", { class: "pp-spark-dot", r: "2.6" });
+    const spark = drawn("svg", { class: "pp-spark", viewBox: "0 0 160 36", preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.path);
+    const dots = drawn("svg", { class: "pp-spark pp-spark-over", "aria-hidden": "true" }, this.dot);
+    this.root = node(
+      "article", { class: "pp-tile", role: "listitem", tabindex: "0", on: { click: () => this.pick(), keydown: (event) => this._key(event) } },
+      node("header", {}, node("h4", { text: spec.title }), this.chip), node("p", { class: "pp-number" }, this.value, this.unit),
+      node("div", { class: "pp-sparks" }, spark, dots), this.note, this.means,
+    );
+    this.spoken = "";
+  }
+
+  draw() {
+    const { store, spec } = this;
+    this.lines = summed(store, StepLines, spec);
+    const values = this._values();
+    const [value, step] = this._value(values);
+    const capacity = spec.capacity ? this._capacity() : NaN;
+    this.step = step;
+    this.text = spell(value, spec.unit);
+    say(this.value, this.text);
+    say(this.unit, Number.isNaN(value) ? "" : unitWord(spec.unit));
+    this._judge(spec.capacity ? value / capacity : value);
+    say(this.note, this._noted(value, capacity, step, values));
+    this._spark(values, step);
+    const spoken = `${spec.title}: ${this.text} ${unitWord(spec.unit)}. ${this.note.textContent} ${this.means.textContent}`;
+    if (spoken !== this.spoken) this.root.setAttribute("aria-label", spoken);
+    this.spoken = spoken;
+  }
+
+  /** One value a step: the largest of its series, which is one for most tiles. */
+  _values() {
+    const series = [...this.lines.series.values()];
+    if (this.spec.total) return this._soFar(series);
+    if (series.length <= 1) return series[0]?.values || [];
+    return this.lines.steps.map((_, at) => Math.max(...series.map((one) => one.values[at]).filter((one) => !Number.isNaN(one))));
+  }
+
+  _soFar(series) {
+    let sum = 0;
+    return this.lines.steps.map((_, at) => {
+      for (const one of series) sum += one.values[at] || 0;
+      return sum;
+    });
+  }
+
+  _value(values) {
+    const { lines, store, spec } = this;
+    if (spec.total) return [this._total(), store.ui.step];
+    if (store.ui.step !== null) return [values[lines.at.get(store.ui.step)] ?? NaN, store.ui.step];
+    for (let at = values.length - 1; at >= 0; at -= 1) if (Number.isFinite(values[at])) return [values[at], lines.steps[at]];
+    return [NaN, null];
+  }
+
+  /** Over the run, or up to the step of the scrubber; what has no step counts too. */
+  _total() {
+    let sum = 0;
+    const until = this.store.ui.step ?? Infinity;
+    for (const [step, cells] of this.lines.over.cells) if (step <= until) for (const cell of cells.values()) sum += cell.sum;
+    return this.store.empty ? NaN : sum;
+  }
+
+  _capacity() {
+    const over = summed(this.store, Grouped, { reduce: "max", by: [], ...this.spec.capacity });
+    let most = NaN;
+    for (const cell of over.collect(null).values()) most = reduced(cell, over.how);
+    return most;
+  }
+
+  _judge(value) {
+    const { spec, store } = this;
+    const { warn, alarm } = { ...spec, ...store.config.thresholds?.[spec.id] };
+    const worse = (limit) => limit !== undefined && limit !== null && (spec.better === "higher" ? value <= limit : value >= limit);
+    let status = warn === undefined && alarm === undefined ? "none" : worse(alarm) ? "alarm" : worse(warn) ? "warn" : "good";
+    if (Number.isNaN(value)) status = "none";
+    this.root.dataset.status = status;
+    say(this.chip, STATUS[status]);
+    this.chip.hidden = status === "none";
+    const means = spec.means || {};
+    say(this.means, (typeof means === "string" ? means : means[status] || means.good) || "");
+  }
+
+  _noted(value, capacity, step, values) {
+    if (Number.isNaN(value)) return this.store.ui.step === null ? "not measured yet" : `not measured in step ${this.store.ui.step}`;
+    const parts = [];
+    if (capacity > 0) parts.push(`${spell(1 - value / capacity, "percent")} of ${spell(capacity, this.spec.unit)} free`);
+    if (this.spec.total) parts.push(step === null ? "in the run so far" : `up to step ${step}`);
+    else if (step !== null) parts.push(`step ${step}`);
+    if (!this.spec.total && values.length > 1) parts.push(`run: ${this._extent(values)}`);
+    return parts.join(" · ");
+  }
+
+  _extent(values) {
+    const [low, high] = extremes(values, 0, values.length);
+    return `${spell(values[low], this.spec.unit)} … ${spell(values[high], this.spec.unit)}`;
+  }
+
+  _spark(values, step) {
+    const { lines } = this;
+    const [from, to] = shownRange(this.store, "step");
+    const inside = [];
+    lines.steps.forEach((one, at) => {
+      if (one >= from && one <= to && Number.isFinite(values[at])) inside.push(at);
+    });
+    const kept = thinned(inside, [inside.map((at) => values[at])], 160)?.map((at) => inside[at]) ?? inside;
+    if (!kept.length) {
+      for (const part of [this.path, this.area]) part.setAttribute("d", "");
+      this.dot.setAttribute("visibility", "hidden");
+      return;
+    }
+    const place = sparkPlace(kept.map((at) => lines.steps[at]), kept.map((at) => values[at]));
+    const points = kept.map((at) => place(lines.steps[at], values[at]));
+    const line = points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+    this.path.setAttribute("d", points.length > 1 ? line : "");
+    this.area.setAttribute("d", points.length > 1 ? `${line}L${points[points.length - 1][0]} 36L${points[0][0]} 36Z` : "");
+    const at = lines.at.get(step) ?? kept[kept.length - 1];
+    const shown = Number.isFinite(values[at]);
+    this.dot.setAttribute("visibility", shown ? "visible" : "hidden");
+    if (!shown) return;
+    const [x, y] = place(lines.steps[at], values[at]);
+    this.dot.setAttribute("cx", `${Math.min(Math.max((x / 160) * 100, 1.5), 98.5)}%`);
+    this.dot.setAttribute("cy", `${(y / 36) * 100}%`);
+  }
+
+  /** The step's row that made the number. */
+  pick() {
+    const step = this.step ?? this.store.step;
+    const key = [...this.lines.series.keys()].reduce((best, one) => {
+      const [a, b] = [this.lines.series.get(one).values[this.lines.at.get(step)], this.lines.series.get(best)?.values[this.lines.at.get(step)]];
+      return best === null || a > b ? one : best;
+    }, null);
+    const row = key === null || step === null ? -1 : this.lines.rowOf(key, step);
+    const table = this.store.table(this.spec.table);
+    this.card.pick({ table: this.spec.table, row: row < 0 ? null : table.row(row, this.store.words), step, label: this.spec.title });
+  }
+
+  _key(event) {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    this.pick();
+  }
+}
+
+function sparkPlace(xs, ys) {
+  const [left, right] = [xs[0], xs[xs.length - 1]];
+  const [low, high] = [Math.min(...ys), Math.max(...ys)];
+  return (x, y) => [right > left ? ((x - left) / (right - left)) * 160 : 80, high > low ? 33 - ((y - low) / (high - low)) * 30 : 18];
+}
+
+// ---- tables
+
+const COLUMN_UNITS = {
+  t: "clock", begin: "clock", end: "clock", duration: "s", bytes_in: "bytes", bytes_out: "bytes", peak: "bytes", reserved_peak: "bytes", at_begin: "bytes",
+  at_end: "bytes", allocated: "bytes", reserved: "bytes", not_torch: "bytes", used: "bytes", total: "bytes", bytes: "bytes", tokens: "tokens",
+};
+const FLAGS = { off: ["switched off", ""], own: ["probe's own", ""], over: ["over the cap", ""], exact: ["exact", "at most"] };
+const COLUMN_TITLES = { t: "time", off: "listener", own: "by", rows_in: "rows in", rows_out: "rows out", bytes_in: "bytes in", bytes_out: "bytes out", chosen_by: "chosen by", nan: "NaN" };
+
+/** A cell of a live table as text. */
+function cellText(name, value) {
+  if (WORD_COLUMNS.has(name)) return value;
+  if (name in FLAGS) return FLAGS[name][value ? 0 : 1];
+  if (value === null || value === undefined || Number.isNaN(value)) return "";
+  const unit = COLUMN_UNITS[name];
+  if (unit === "clock") return clockText(value, 0.1);
+  if (["step", "rank", "micro_batch", "batch"].includes(name)) return String(value);
+  return spell(value, unit || "number");
+}
+
+/** A live table: newest first, sorted by any column, filtered by text. */
+class TableMark {
+  constructor(card) {
+    this.card = card;
+    this.store = card.store;
+    this.spec = card.spec;
+    this.search = node("input", {
+      type: "search", class: "pp-search", placeholder: "Filter…", "aria-label": `Filter ${card.title}`, on: { input: () => this._set({ search: this.search.value }) },
+    });
+    this.search.value = this.choice.search;
+    this.told = node("span", { class: "pp-quiet", role: "status" });
+    this.heads = new Map();
+    this.body = node("tbody");
+    this.lines = [];
+    const scroller = node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": card.title }, node("table", { class: "pp-table" }, node("thead", {}, this._head()), this.body));
+    card.body.append(node("div", { class: "pp-tools" }, this.spec.search === false ? null : this.search, this.told), scroller);
+  }
+
+  get choice() {
+    return this.store.ui.tables[this.card.id] || { sort: this.spec.sort || null, down: true, search: "" };
+  }
+
+  _set(changes) {
+    this.store.ui.tables[this.card.id] = { ...this.choice, ...changes };
+    this.store.tell("ui");
+  }
+
+  get columns() {
+    return this.spec.columns || [...this.store.table(this.spec.table).columns.keys()];
+  }
+
+  _head() {
+    return node("tr", {}, ...this.columns.map((name) => {
+      const title = this.spec.names?.[name] || COLUMN_TITLES[name] || name.replaceAll("_", " ");
+      const head = node("th", { scope: "col", class: WORD_COLUMNS.has(name) || name in FLAGS ? "" : "pp-right" }, node("button", { type: "button", on: { click: () => this._sort(name) } }, title));
+      this.heads.set(name, head);
+      return head;
+    }));
+  }
+
+  _sort(name) {
+    const { sort, down } = this.choice;
+    if (sort !== name) this._set({ sort: name, down: !WORD_COLUMNS.has(name) });
+    else if (down === !WORD_COLUMNS.has(name)) this._set({ down: !down });
+    else this._set({ sort: this.spec.sort || null, down: true });
+  }
+
+  destroy() {}
+
+  restyle() {}
+
+  hover() {}
+
+  draw() {
+    const { store, spec } = this;
+    const table = store.table(spec.table);
+    if (!table.count) return false;
+    const step = spec.of === "step" || store.ui.step !== null ? store.step : null;
+    const found = this._found(table, rowsOf(store, spec, step));
+    const most = spec.newest || 200;
+    this._order(table, found);
+    const shown = found.slice(0, most);
+    this.rows = shown.map((row) => ({ row, data: table.row(row, store.words) }));
+    this._fill(table);
+    say(this.told, this._count(found.length, shown.length, table, step));
+    return true;
+  }
+
+  _count(found, shown, table, step) {
+    const place = step === null ? "" : ` in step ${step}`;
+    const older = table.thinned ? `; ${many(table.thinned, "older row")} only in the run directory` : "";
+    return `${shown < found ? `${count(shown)} of ${many(found, "row")}` : many(found, "row")}${place}${older}`;
+  }
+
+  _found(table, rows) {
+    const asked = this.choice.search.trim().toLowerCase();
+    if (!asked) return rows;
+    const { words } = this.store;
+    const parts = asked.split(/\s+/);
+    return rows.filter((row) => {
+      const data = table.row(row, words);
+      const text = this.columns.map((name) => cellText(name, data[name])).join("\n").toLowerCase();
+      return parts.every((part) => text.includes(part));
+    });
+  }
+
+  _order(table, rows) {
+    const { sort, down } = this.choice;
+    rows.reverse(); //  newest first, and so among equals
+    for (const [name, head] of this.heads) head.setAttribute("aria-sort", name !== sort ? "none" : down ? "descending" : "ascending");
+    if (!sort) return;
+    const value = WORD_COLUMNS.has(sort) ? (row) => this.store.words.text(table.columns.get(sort)?.[row] ?? -1) : (row) => table.get(sort, row);
+    rows.sort((a, b) => compared(value(a), value(b), down));
+  }
+
+  /** Write into the lines that are there: a table that updates four times a second must not blink. */
+  _fill(table) {
+    this.rows.forEach(({ data }, at) => {
+      const line = this.lines[at] || this._line(at);
+      this.columns.forEach((name, column) => say(line.cells[column], cellText(name, data[name])));
+      if (this.spec.tone) line.dataset.tone = toneOf(data[this.spec.tone]);
+      line.hidden = false;
+    });
+    for (let at = this.rows.length; at < this.lines.length; at += 1) this.lines[at].hidden = true;
+    this.generation = table.generation;
+  }
+
+  _line(at) {
+    const cells = this.columns.map((name) => node("td", { class: WORD_COLUMNS.has(name) || name in FLAGS ? "" : "pp-right" }));
+    const line = node("tr", { tabindex: "-1", on: { click: () => this._pick(at), keydown: (event) => this._key(event, at) } }, ...cells);
+    if (at === 0) line.tabIndex = 0;
+    this.lines.push(line);
+    this.body.append(line);
+    return line;
+  }
+
+  _key(event, at) {
+    const moves = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.rows.length - 1 };
+    if (event.key === "Enter") this._pick(at);
+    else if (event.key in moves) this.lines[Math.min(Math.max(moves[event.key], 0), this.rows.length - 1)]?.focus();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  _pick(at) {
+    const { data } = this.rows[at];
+    this.card.pick({ table: this.spec.table, row: data, step: data.step >= 0 ? data.step : null, label: data.key || data.name || data.message || data.point || "" });
+  }
+
+  summary() {
+    return this.told.textContent;
+  }
+
+  table() {
+    return null;
+  }
+}
+
+function compared(a, b, down) {
+  const [noA, noB] = [Number.isNaN(a), Number.isNaN(b)];
+  if (noA || noB) return noA - noB; //  what is missing comes last, whichever way
+  const order = typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
+  return down ? -order : order;
+}
+
+function toneOf(value) {
+  if (!value || Number.isNaN(value)) return "";
+  return value === 1 || /error|fail|off|dropped|nan/i.test(value) ? "alarm" : "";
+}

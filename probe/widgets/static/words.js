@@ -1,0 +1,135 @@
+// Numbers and names as a person reads them, and the only ways in which this panel makes DOM nodes: every text
+// that comes from a run goes through textContent, or through `plain` where plotly would read markup.
+
+const UNITS_OF_BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/** A number with about three digits, without a trail of zeros. */
+function digits(value, most = 3) {
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "–" : value > 0 ? "∞" : "−∞";
+  if (value === 0) return "0";
+  const size = Math.floor(Math.log10(Math.abs(value)));
+  if (size < -4) return value.toExponential(1).replace("-", "−");
+  const text = value.toFixed(Math.min(Math.max(most - 1 - size, 0), 8));
+  const trimmed = text.includes(".") ? text.replace(/\.?0+$/, "") : text;
+  return (trimmed === "-0" ? "0" : trimmed).replace("-", "−");
+}
+
+/** Bytes in the largest binary unit that leaves at least 1. */
+function bytes(value) {
+  if (!Number.isFinite(value)) return digits(value);
+  let size = Math.abs(value);
+  let unit = 0;
+  while (size >= 1024 && unit < UNITS_OF_BYTES.length - 1) {
+    size /= 1024;
+    unit += 1;
+  }
+  return `${digits(Math.sign(value) * size)} ${UNITS_OF_BYTES[unit]}`;
+}
+
+/** Counts: whole below ten thousand, then k, M, G, T. */
+function count(value) {
+  if (!Number.isFinite(value)) return digits(value);
+  const size = Math.abs(value);
+  if (size < 1e4) return digits(value, size >= 1000 ? 4 : 3);
+  const names = ["k", "M", "G", "T"];
+  let power = Math.min(Math.floor(Math.log10(size) / 3), names.length);
+  // 999 950 is a million in three digits, not 1000 thousand.
+  if (power < names.length && Number((size / 1000 ** power).toPrecision(3)) >= 1000) power += 1;
+  return `${digits(value / 1000 ** power)} ${names[power - 1]}`;
+}
+
+/** Seconds, from nanoseconds to days. */
+function seconds(value) {
+  if (!Number.isFinite(value)) return digits(value);
+  const size = Math.abs(value);
+  if (size === 0) return "0 s";
+  if (size < 1e-6) return `${digits(value * 1e9)} ns`;
+  if (size < 1e-3) return `${digits(value * 1e6)} µs`;
+  if (size < 1) return `${digits(value * 1e3)} ms`;
+  if (size < 120) return `${digits(value)} s`;
+  const whole = Math.round(size);
+  const [days, hours, minutes] = [Math.floor(whole / 86400), Math.floor(whole / 3600) % 24, Math.floor(whole / 60) % 60];
+  if (days) return `${days} d ${hours} h`;
+  if (hours) return `${hours} h ${minutes} min`;
+  return `${minutes} min ${whole % 60} s`;
+}
+
+const SPELLINGS = {
+  bytes,
+  tokens: count,
+  count,
+  s: seconds,
+  ratio: (value) => digits(value),
+  percent: (value) => (Number.isFinite(value) ? `${digits(value * 100)} %` : digits(value)),
+  "tokens/s": count,
+  number: (value) => (Math.abs(value) >= 1e4 ? count(value) : digits(value, 4)),
+};
+
+/** A value in its unit; a missing one is a dash. */
+function spell(value, unit) {
+  if (value === null || value === undefined) return "–";
+  return (SPELLINGS[unit] || SPELLINGS.number)(value);
+}
+
+/** The unit's word behind a number, where `spell` hasn't said it. */
+function unitWord(unit) {
+  return { tokens: "tokens", "tokens/s": "tokens/s", ratio: "×" }[unit] || "";
+}
+
+/** A user's text for plotly, which reads some markup: one line, not too long, no markup. */
+function plain(text, length = 60) {
+  const line = shorten(text, length);
+  return line.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+}
+
+/** One line of at most `length` characters. */
+function shorten(text, length = 60) {
+  const line = String(text ?? "").split(/\s+/).join(" ").trim();
+  return line.length <= length ? line : `${line.slice(0, length - 1)}…`;
+}
+
+/** A number of things: "1 row", "3 rows". */
+function many(number, one, more = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : more}`;
+}
+
+/**
+ * A DOM node. Strings among the children become text nodes, never markup.
+ * @param {string} tag
+ * @param {Object} attributes `class`, `text`, `on: {event: function}`, any attribute; false and null leave one out
+ * @param {...(Node|string|null)} children
+ */
+function node(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (name === "text") made.textContent = value;
+    else if (name === "on") for (const [event, listener] of Object.entries(value)) made.addEventListener(event, listener);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An SVG node. */
+function drawn(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** Write a text only where it differs: an unchanged node costs no layout. */
+function say(target, text) {
+  if (target.textContent !== text) target.textContent = text;
+}
+
+let lastId = 0;
+
+/** An id for `aria-labelledby` and its like, unique in the page. */
+function freshId(prefix) {
+  lastId += 1;
+  return `probe-${prefix}-${lastId}-${Math.random().toString(36).slice(2, 7)}`;
+}

@@ -1,0 +1,150 @@
+"""Which rows a full table forgets: of rows that lie together the extremes stay, so that peaks survive.
+
+Sums over a step must stay exact where a table is summed up: tables of scopes, micro-batches and padding keep or lose
+the rows of a step together, as long as that is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+#: A table's columns, all of one length.
+Block = dict[str, npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_]
+
+
+class Rule(NamedTuple):
+    """How a table forgets.
+
+    Attributes:
+        scores: columns whose extremes stay. group: extremes are looked for within equal values of these columns.
+        whole: rows of a step go together.
+    """
+
+    scores: tuple[str, ...]
+    group: tuple[str, ...] = ()
+    whole: bool = False
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "spans": Rule(("peak",), whole=True),
+    "micro": Rule(("tokens",), whole=True),
+    "padding": Rule(("tokens",), whole=True),
+    "memory": Rule(("allocated", "reserved", "used"), ("rank",)),
+    "scalars": Rule(("value",), ("key", "rank")),
+    "reductions": Rule(("value",), ("key", "rank")),
+    "calls": Rule(("duration", "bytes_out"), ("point",)),
+    "events": Rule(("count",)),
+}
+
+#: A thinning that frees less than this share of the rows isn't worth its time; a blunter one is taken.
+_WORTH: Final = 0.1
+
+
+def keep(name: str, columns: Block, count: int) -> Mask:
+    """The rows of a full table that stay: all of the newer half, about half of the older one.
+
+    Args:
+        name: of the table. columns: at least ``count`` long. count: rows that there are.
+
+    Returns:
+        A mask, shape ``(count,)``, with at least a tenth of the rows to go.
+    """
+    rule, half = RULES[name], count // 2
+    kept = np.ones(count, dtype=bool)
+    if rule.whole:
+        kept = _whole_steps(columns["step"][:count], columns[rule.scores[0]][:count], half)
+    if _freed(kept) < _WORTH * count:
+        old = {column: values[:half] for column, values in columns.items()}
+        kept = np.ones(count, dtype=bool)
+        kept[:half] = extremes(name, old, 2 * (len(rule.scores) + 1))
+    if _freed(kept) < _WORTH * count:  # more groups than buckets: the oldest go
+        kept[: count // 4] = False
+    return kept
+
+
+def extremes(name: str, columns: Block, size: int) -> Mask:
+    """Of each ``size`` rows of a group that follow each other, those that hold an extreme: the smallest and the largest
+    of the first score, the largest of each other; and one NaN, where there is one. The newest bucket of each group
+    may be smaller.
+    """
+    rule = RULES[name]
+    count = len(columns[rule.scores[0]])
+    kept = np.zeros(count, dtype=bool)
+    if not count:
+        return kept
+    bucket = _buckets([columns[one] for one in rule.group], count, size)
+    for index, score in enumerate(rule.scores):
+        values = columns[score].astype(np.float64)
+        order = np.lexsort((values, bucket))  # NaN comes last
+        starts = np.flatnonzero(np.diff(bucket[order], prepend=-1))
+        unknown = np.isnan(values[order])
+        missing = np.add.reduceat(unknown.astype(np.int64), starts)
+        ends = np.append(starts[1:], count)
+        kept[order[np.maximum(ends - 1 - missing, starts)]] = True
+        if index == 0:
+            kept[order[starts]] = True
+            kept[order[ends[missing > 0] - 1]] = True
+    return kept
+
+
+def reduced(name: str, columns: Block, target: int) -> tuple[Block, int]:
+    """``columns`` cut down to about ``target`` rows by :func:`extremes`, and how many rows went."""
+    count = len(next(iter(columns.values())))
+    found, left = columns, count
+    while left > target:
+        per_bucket = 2 * len(RULES[name].scores)
+        kept = extremes(name, found, max(per_bucket + 1, -(-left * per_bucket // target)))
+        if _freed(kept) < _WORTH * left:  # nearly every row is a group of its own
+            kept = np.zeros(left, dtype=bool)
+            kept[np.linspace(0, left - 1, target).astype(int)] = True
+        found = {column: values[kept] for column, values in found.items()}
+        left = int(kept.sum())
+    return found, count - left
+
+
+def _freed(kept: Mask) -> int:
+    return int(len(kept) - kept.sum())
+
+
+def _whole_steps(steps: npt.NDArray[Any], score: npt.NDArray[Any], half: int) -> Mask:
+    """Of each four steps whose rows all lie in the older half, the one with the largest and the smallest score."""
+    kept = np.ones(len(steps), dtype=bool)
+    distinct, inverse = np.unique(steps, return_inverse=True)
+    last = np.zeros(len(distinct), dtype=np.int64)
+    np.maximum.at(last, inverse, np.arange(len(steps)))
+    top = np.full(len(distinct), -np.inf)
+    np.fmax.at(top, inverse, score.astype(np.float64))
+    old = np.flatnonzero((last < half) & (distinct >= 0))
+    old = old[np.argsort(last[old], kind="stable")]
+    dropped = np.zeros(len(distinct), dtype=bool)
+    for begin in range(0, len(old) - 3, 4):
+        four = old[begin : begin + 4]
+        largest, smallest = int(np.argmax(top[four])), int(np.argmin(top[four]))
+        if smallest == largest:
+            smallest = (largest + 1) % 4
+        dropped[np.delete(four, [largest, smallest])] = True
+    kept[dropped[inverse]] = False
+    return kept
+
+
+def _buckets(group: list[npt.NDArray[Any]], count: int, size: int) -> npt.NDArray[np.int64]:
+    """A number for each row: the same for up to ``size`` rows of one group that follow each other."""
+    if not group:
+        return np.arange(count, dtype=np.int64) // size
+    order = np.lexsort(group[::-1])
+    new = np.zeros(count, dtype=bool)
+    new[0] = True
+    for column in group:
+        sorted_ = column[order]
+        new[1:] |= sorted_[1:] != sorted_[:-1]
+    begins = np.flatnonzero(new)
+    place = np.arange(count) - np.repeat(begins, np.diff(np.append(begins, count)))
+    number = np.cumsum(new | (place % size == 0)) - 1
+    found = np.empty(count, dtype=np.int64)
+    found[order] = number
+    return found

@@ -1,0 +1,199 @@
+"""A real Jupyter server and a real Chromium, driven without anybody: notebooks are opened, run, saved and looked at.
+
+Commands go through the application object that JupyterLab shows when it is asked to (``--expose-app-in-browser``),
+because menus and buttons move between versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from playwright.sync_api import Page, sync_playwright
+
+CHROMIUM = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+#: No pop-ups, no saving by itself, and cells that are out of sight stay in the page.
+SETTINGS = {
+    "@jupyterlab/apputils-extension/notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none", "autoStartDefaultKernel": True},
+    "@jupyterlab/docmanager-extension/plugin": {"autosave": False},
+}
+DARK = {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}}
+
+PATIENCE_MS = 90_000
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def served(command: Sequence[str], url: str, place: Path, **variables: str) -> Iterator[str]:
+    """A server process, from the moment that ``url`` answers."""
+    log = place / "server.log"
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            command, cwd=place, env={**os.environ, **variables}, stdout=out, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            _await(url, process, log)
+            yield url
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise RuntimeError(f"{url} doesn't answer; the server said:\n{log.read_text()}")
+
+
+@contextlib.contextmanager
+def jupyter(root: Path, place: Path, app: str = "jupyterlab", settings: dict[str, Any] | None = None) -> Iterator[str]:
+    """JupyterLab, or another application of Jupyter's, on the notebooks in ``root``. Gives its URL."""
+    for name, values in {**SETTINGS, **(settings or {})}.items():
+        file = place / "settings" / f"{name}.jupyterlab-settings"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(values))
+    port = free_port()
+    command = [
+        sys.executable, "-m", app, "--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
+        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password=",
+        "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={root}", "--expose-app-in-browser",
+    ]  # fmt: skip
+    variables = {
+        "JUPYTER_CONFIG_DIR": str(place / "config"),
+        "JUPYTER_DATA_DIR": str(place / "data"),
+        "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
+        "JUPYTERLAB_SETTINGS_DIR": str(place / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(place / "workspaces"),
+        "IPYTHONDIR": str(place / "ipython"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    with served(command, f"http://127.0.0.1:{port}/api/status", place, **variables):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def browser(executable: str, profile: Path, size: tuple[int, int] = (1300, 1000), dark: bool = False) -> Iterator[Page]:
+    """A page in a Chromium with a fresh profile. What goes wrong in the page is kept in ``page.troubles``, and what it
+    asks of other machines in ``page.outside``."""
+    with sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=executable, headless=True, args=CHROMIUM,
+            viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light",
+        )  # fmt: skip
+        page: Any = context.pages[0] if context.pages else context.new_page()
+        page.troubles, page.outside = [], []
+        page.on("pageerror", lambda error: page.troubles.append(str(error)))
+        page.on("request", lambda request: _note_outside(page, request.url))
+        page.set_default_timeout(PATIENCE_MS)
+        try:
+            yield page
+        finally:
+            context.close()
+
+
+def _note_outside(page: Any, url: str) -> None:
+    if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "chrome")):
+        page.outside.append(url)
+
+
+def write_notebook(path: Path, *cells: str) -> Path:
+    """A notebook of code cells that hasn't run."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
+    notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]
+    nbformat.write(notebook, path)
+    return path
+
+
+class Lab:
+    """A notebook that is open in JupyterLab."""
+
+    def __init__(self, page: Page, url: str, name: str, *, kernel: bool = True) -> None:
+        self.page = page
+        page.goto(f"{url}/lab/tree/{name}?reset")
+        self.await_open(kernel=kernel)
+
+    def await_open(self, *, kernel: bool = True) -> None:
+        self.page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
+        self.page.wait_for_function("window.jupyterapp !== undefined")
+        if kernel:
+            self.page.wait_for_function(
+                """() => {
+                    const kernel = window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel;
+                    return kernel && kernel.connectionStatus === "connected" && kernel.status !== "unknown";
+                }"""
+            )
+
+    def run(self, cell: int) -> None:
+        """Begin to run a cell; see :meth:`busy`."""
+        self.page.evaluate(
+            """(cell) => {
+                const content = window.jupyterapp.shell.currentWidget.content;
+                content.deselectAll();
+                content.activeCellIndex = cell;
+                window.jupyterapp.commands.execute("notebook:run-cell");
+            }""",
+            cell,
+        )
+
+    def busy(self, cell: int) -> bool:
+        prompt = self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputPrompt").first
+        return "*" in (prompt.text_content() or "")
+
+    def wait(self, cell: int) -> None:
+        """Until the cell has run."""
+        self.page.wait_for_function(
+            """(cell) => {
+                const one = document.querySelectorAll(".jp-Notebook .jp-Cell")[cell];
+                return /[0-9]/.test(one.querySelector(".jp-InputPrompt").textContent);
+            }""",
+            arg=cell,
+        )
+
+    def text(self, cell: int) -> str:
+        output = self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-OutputArea")
+        return "\n".join(output.all_inner_texts())
+
+    def save(self) -> None:
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")

@@ -1,0 +1,163 @@
+"""The panel in a real JupyterLab, driven in a real Chromium: live, interactive while a cell runs, and never lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.browser.conftest import notebooks
+from tests.browser.jupyter import DARK, Lab, browser, jupyter, write_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+START = """
+import probe, training
+session = probe.start("lab", run_dir="runs/{name}")
+panel = session.panel()
+panel
+"""
+PANEL = ".probe-panel"
+
+
+def steps_seen(page) -> int:
+    """The newest step that the panel's status tells of; -1 before the first."""
+    return page.evaluate(
+        """() => {
+            const found = (document.querySelector(".probe-panel")?.innerText ?? "").match(/step (\\d+)/i);
+            return found ? Number(found[1]) : -1;
+        }"""
+    )
+
+
+def await_step(page, step: int) -> None:
+    page.wait_for_function(
+        """(step) => {
+            const found = (document.querySelector(".probe-panel")?.innerText ?? "").match(/step (\\d+)/i);
+            return found !== null && Number(found[1]) >= step;
+        }""",
+        arg=step,
+    )
+
+
+def tab(page, name: str):
+    return page.locator(f"{PANEL} [role=tab]", has_text=name)
+
+
+def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_a_kernel(
+    lab, chromium, tmp_path, shots
+) -> None:
+    url, root = lab
+    name = "live"
+    path = write_notebook(
+        root / f"{name}.ipynb",
+        START.format(name=name),
+        "training.train(session, 400, 0.01)",
+        "session.close(); panel.close()",
+    )
+    with browser(chromium, tmp_path / "profile") as page:
+        notebook = Lab(page, url, path.name)
+        notebook.run(0)
+        page.wait_for_selector(PANEL)
+        notebook.run(1)
+        await_step(page, 3)
+        assert notebook.busy(1)
+        before = steps_seen(page)
+        await_step(page, before + 5)  # live in a busy cell
+        for view in ("Memory", "Balance", "Padding", "Metrics", "Events"):
+            tab(page, view).click()  # and it answers there, too
+            page.wait_for_selector(f"{PANEL} [role=tab][aria-selected=true]:has-text('{view}')", timeout=3000)
+        tab(page, "Memory").click()
+        page.wait_for_timeout(500)
+        assert notebook.busy(1), "the cell was too quick for the test"
+        page.screenshot(path=shots / "lab_busy.png")
+        notebook.wait(1)
+        notebook.run(2)
+        notebook.wait(2)
+        page.wait_for_selector(PANEL, state="detached")  # the view is swapped for what needs no kernel
+        notebook.save()
+        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+        assert page.troubles == []
+        assert page.outside == []
+
+    bundles = [output["data"] for output in nbformat.read(path, 4).cells[0].outputs if "data" in output]
+    (bundle,) = [one for one in bundles if "application/vnd.plotly.v1+json" in one]
+    assert "application/vnd.jupyter.widget-view+json" not in bundle
+    assert {"image/svg+xml", "text/plain"} <= bundle.keys()
+
+    with browser(chromium, tmp_path / "fresh") as page:
+        notebook = Lab(page, url, path.name, kernel=False)
+        page.wait_for_selector(".js-plotly-plot, .jp-RenderedImage, .jp-RenderedSVG")
+        page.wait_for_timeout(1000)
+        page.screenshot(path=shots / "lab_reopened.png", full_page=True)
+        assert "Loading widget" not in page.inner_text("body")
+
+
+def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab, chromium, tmp_path) -> None:
+    url, root = lab
+    path = write_notebook(
+        root / "reload.ipynb",
+        START.format(name="reload"),
+        "running = probe.run(training.train, session, 2000, 0.01)",
+        "running.interrupt(); running.wait(20); session.close(); panel.close()",
+    )
+    with browser(chromium, tmp_path / "profile") as page:
+        notebook = Lab(page, url, path.name)
+        notebook.run(0)
+        page.wait_for_selector(PANEL)
+        notebook.run(1)
+        notebook.wait(1)
+        await_step(page, 5)
+        notebook.save()
+        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+        page.goto(f"{url}/lab/tree/{path.name}")
+        notebook.await_open()
+        page.wait_for_selector(PANEL)
+        await_step(page, 8)
+        notebook.run(2)
+        notebook.wait(2)
+        page.wait_for_selector(PANEL, state="detached")
+        assert page.troubles == []
+
+
+def test_a_run_that_another_process_writes_is_followed(lab, chromium, tmp_path) -> None:
+    url, root = lab
+    run = root / "runs" / "elsewhere"
+    path = write_notebook(root / "elsewhere.ipynb", f"import probe\nrun = probe.open({str(run)!r})\nrun")
+    command = [sys.executable, str(root / "training.py"), str(run), "2000", "0.02"]
+    with subprocess.Popen(command, cwd=root) as writer, browser(chromium, tmp_path / "profile") as page:
+        try:
+            while not (run / "run.json").exists():
+                assert writer.poll() is None
+                page.wait_for_timeout(100)
+            notebook = Lab(page, url, path.name)
+            notebook.run(0)
+            page.wait_for_selector(PANEL)
+            await_step(page, 2)
+            await_step(page, steps_seen(page) + 5)
+            writer.kill()  # a trainer that dies leaves what it has told
+            assert steps_seen(page) >= 7
+            assert page.troubles == []
+        finally:
+            writer.kill()
+
+
+def test_the_panel_is_dark_where_jupyterlab_is(chromium, tmp_path, shots) -> None:
+    root = notebooks(Path(tmp_path / "notebooks").absolute()) if (tmp_path / "notebooks").mkdir() is None else tmp_path
+    path = write_notebook(root / "dark.ipynb", START.format(name="dark"), "training.train(session, 12, 0.02)")
+    place = tmp_path / "jupyter"
+    place.mkdir()
+    with jupyter(root, place, settings=DARK) as url, browser(chromium, tmp_path / "profile") as page:
+        notebook = Lab(page, url, path.name)
+        notebook.run(0)
+        page.wait_for_selector(PANEL)
+        notebook.run(1)
+        notebook.wait(1)
+        await_step(page, 11)
+        assert page.locator(PANEL).get_attribute("data-theme") == "dark"
+        page.wait_for_timeout(800)
+        page.screenshot(path=shots / "lab_dark.png", full_page=True)
+        assert page.troubles == []

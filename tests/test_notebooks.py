@@ -1,0 +1,56 @@
+"""The notebooks: each runs from top to bottom, and is stored with what it showed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
+
+
+def test_there_are_notebooks() -> None:
+    names = [path.stem for path in NOTEBOOKS]
+    assert names == [
+        "01_first_look",
+        "02_who_wastes_tokens",
+        "03_where_is_the_peak",
+        "04_inside_a_batch",
+        "05_reopen_and_share",
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_stored_with_its_output(path: Path) -> None:
+    notebook = nbformat.read(path, 4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code)
+    outputs = [output for cell in code for output in cell.outputs]
+    assert not [one for one in outputs if one.output_type == "error"]
+    shown = [one.data for one in outputs if "data" in one]
+    assert shown
+    assert not [one for one in shown if "application/vnd.jupyter.widget-view+json" in one and len(one) == 1]
+    assert "widgets" not in notebook.metadata  # state is never the only copy of anything
+    assert path.stat().st_size < 400_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+# The kernel's client warns of what is its own: ports without encryption on loopback, tasks at its end.
+@pytest.mark.filterwarnings("ignore:.*:ResourceWarning", "ignore:.*:DeprecationWarning")
+def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
+    from nbclient import NotebookClient
+
+    copy = tmp_path / path.name
+    shutil.copy(path, copy)
+    notebook = nbformat.read(copy, 4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    where = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where, store_widget_state=False).execute()
+    assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
