@@ -149,9 +149,9 @@ def write_notebook(path: Path, *cells: str) -> Path:
 class Lab:
     """A notebook that is open in JupyterLab."""
 
-    def __init__(self, page: Page, url: str, name: str, *, kernel: bool = True) -> None:
+    def __init__(self, page: Page, url: str, name: str, *, kernel: bool = True, at: str = "lab/tree") -> None:
         self.page = page
-        page.goto(f"{url}/lab/tree/{name}?reset")
+        page.goto(f"{url}/{at}/{name}" + ("?reset" if at.startswith("lab") else ""))
         self.await_open(kernel=kernel)
 
     def await_open(self, *, kernel: bool = True) -> None:

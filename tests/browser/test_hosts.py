@@ -1,0 +1,99 @@
+"""The panel in other hosts than JupyterLab: Notebook 7 and marimo."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import notebooks
+from tests.browser.jupyter import Lab, browser, free_port, jupyter, served, write_notebook
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+PANEL = ".probe-panel"
+
+
+def await_text(page, text: str) -> None:
+    """Until the panel, which may stand in a shadow tree, says ``text``."""
+    page.locator(PANEL, has_text=text).first.wait_for()
+
+
+def test_notebook_7(chromium, tmp_path: Path, shots: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "place").mkdir()
+    root = notebooks(tmp_path / "root")
+    start = (
+        "import probe, training\nsession = probe.start('seven', run_dir='runs/seven')\npanel = session.panel()\npanel"
+    )
+    write_notebook(root / "seven.ipynb", start, "training.train(session, 300, 0.01)")
+    with (
+        jupyter(root, tmp_path / "place", app="notebook") as url,
+        browser(chromium, tmp_path / "profile") as page,
+    ):
+        notebook = Lab(page, url, "seven.ipynb", at="notebooks")
+        page.wait_for_timeout(1000)
+        its_own = len(page.troubles)  # Notebook stumbles over settings of JupyterLab's that it hasn't
+        notebook.run(0)
+        page.wait_for_selector(PANEL)
+        notebook.run(1)
+        await_text(page, "step 5")
+        assert notebook.busy(1)
+        page.locator(f"{PANEL} [role=tab]", has_text="Balance").click()
+        await_text(page, "Tokens by rank and micro-batch")
+        assert notebook.busy(1)
+        page.locator(f"{PANEL} .main-svg").first.wait_for()
+        page.screenshot(path=shots / "notebook_7.png")
+        assert page.troubles[its_own:] == []
+
+
+MARIMO = """
+import marimo
+
+app = marimo.App()
+
+
+@app.cell
+def _():
+    import marimo as mo
+    import probe
+
+    panel = probe.open({run!r}).panel()
+    shown = mo.ui.anywidget(panel.widget)
+    shown
+    return
+
+
+if __name__ == "__main__":
+    app.run()
+"""
+
+
+def test_marimo(chromium, tmp_path: Path, shots: Path) -> None:
+    root = notebooks(tmp_path)
+    run = root / "runs" / "marimo"
+    (root / "app.py").write_text(textwrap.dedent(MARIMO.format(run=str(run))))
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "marimo", "run", "app.py", "--headless", "--no-token", "--port", str(port)]
+    writer = subprocess.Popen([sys.executable, str(root / "training.py"), str(run), "1500", "0.02"], cwd=root)
+    try:
+        with served(command, f"{url}/health", root), browser(chromium, tmp_path / "profile") as page:
+            while not (run / "run.json").exists():
+                assert writer.poll() is None
+                page.wait_for_timeout(100)
+            page.goto(url)
+            page.locator(PANEL).first.wait_for()
+            await_text(page, "live")
+            page.locator(f"{PANEL} [role=tab]", has_text="Balance").first.click()
+            await_text(page, "Tokens by rank and micro-batch")
+            page.locator(f"{PANEL} .main-svg").first.wait_for()  # plotly.js came over, too
+            page.wait_for_timeout(500)
+            page.screenshot(path=shots / "marimo.png")
+            assert page.troubles == []
+    finally:
+        writer.kill()
+        writer.wait()
