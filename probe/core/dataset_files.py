@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
+import glob
 import itertools
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from probe.core.dataset_config import DatasetConfig
+from probe.core.json_rows import arrow_of_json
 from probe.errors import InputError, InputTypeError, MissingDependencyError, MissingKeyError, UnknownNameError
 from probe.hooks import observed
 
@@ -49,12 +52,14 @@ class Files:
 
     Attributes:
         table: a ``datasets.Dataset``. names: the files, as they were given. counts: rows of each.
+        texts: columns that hold JSON text, because the values in a JSON file have no type in common.
     """
 
-    def __init__(self, table: Any, names: list[str], counts: list[int]) -> None:
+    def __init__(self, table: Any, names: list[str], counts: list[int], texts: frozenset[str] = frozenset()) -> None:
         self.table = table
         self.names = names
         self.counts = counts
+        self.texts = texts
         self._ends = list(itertools.accumulate(counts))
 
     def origin(self, row: int) -> str:
@@ -62,12 +67,18 @@ class Files:
         place = bisect.bisect_right(self._ends, row)
         return f"row {row - (self._ends[place] - self.counts[place])} of {self.names[place]}"
 
+    def plain(self, row: dict[str, Any]) -> dict[str, Any]:
+        """A row of the table with JSON text turned into what it stands for."""
+        found = {name: json.loads(row[name]) for name in self.texts & row.keys() if row[name] is not None}
+        return row | found
+
 
 @observed("rl_dataset.load", "files of prompts are copied here and read; result has table, names, counts of rows")
 def read_files(names: list[str], config: DatasetConfig) -> Files:
     """Read the files into one table, memory-mapped from ``config.cache_dir``.
 
-    A column that only some files have is None in the rows of the others.
+    A column that only some files have is None in the rows of the others. What :mod:`probe.core.json_rows` can't give
+    a type is JSON text in the table, see :meth:`Files.plain`.
 
     Raises:
         MissingKeyError: a file without ``config.prompt_key``; lists its columns. InputError: a file that can't be
@@ -77,18 +88,21 @@ def read_files(names: list[str], config: DatasetConfig) -> Files:
     from probe.core.fs import copy_to_local
 
     datasets = _datasets()
-    tables = []
+    tables, texts = [], []
     with progress_bars(datasets):
         for name in names:
             local = copy_to_local(name, cache_dir=config.cache_dir, use_shm=config.use_shm)
-            table = _read(datasets, name, local, config.cache_dir)
+            table, of_json = _read(datasets, name, local, config)
             if config.prompt_key not in table.column_names:
                 raise MissingKeyError(
                     f"config.prompt_key: {name} has no column {config.prompt_key!r}, "
                     f"it has {', '.join(table.column_names) or 'none'}"
                 )
             tables.append(table)
-    return Files(_joined(datasets, tables, names), names, [len(table) for table in tables])
+            texts.append(of_json)
+    _check_texts(tables, texts, names)
+    counts = [len(table) for table in tables]
+    return Files(_joined(datasets, tables, names), names, counts, frozenset().union(*texts))
 
 
 def _datasets() -> Any:
@@ -112,18 +126,46 @@ def progress_bars(datasets: Any) -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def _read(datasets: Any, name: str, local: str, cache_dir: str) -> Any:
+def _read(datasets: Any, name: str, local: str, config: DatasetConfig) -> tuple[Any, frozenset[str]]:
+    """The table of one file, and which of its columns hold JSON text."""
+    read = _read_parquet if _suffix(name) == ".parquet" else _read_json
     try:
-        if _suffix(name) != ".parquet":
-            return datasets.Dataset.from_json(local, cache_dir=cache_dir)
-        import pyarrow.parquet as pq
-
-        if not pq.read_metadata(local).num_rows:  # the reader of `datasets` takes no empty file
-            return datasets.Dataset(pq.read_table(local))
-        return datasets.Dataset.from_parquet(local, cache_dir=cache_dir)
+        return read(datasets, local, config)
     except Exception as error:  # a broken file shows itself as one of many exceptions of pyarrow and datasets
         cause = error.__cause__ or error
-        raise InputError(f"data_files: {name} can't be read: {type(cause).__name__}: {cause}") from error
+        text = str(error) if isinstance(error, InputError) else f"{type(cause).__name__}: {cause}"
+        raise InputError(f"data_files: {name} can't be read: {text}") from error
+
+
+def _read_parquet(datasets: Any, local: str, config: DatasetConfig) -> tuple[Any, frozenset[str]]:
+    import pyarrow.parquet as pq
+
+    if not pq.read_metadata(local).num_rows:  # the reader of `datasets` takes no empty file
+        return datasets.Dataset(pq.read_table(local)), frozenset()
+    # It takes names for patterns, so that a "*" in one would bring in the rows of other files.
+    return datasets.Dataset.from_parquet(glob.escape(local), cache_dir=config.cache_dir), frozenset()
+
+
+def _read_json(datasets: Any, local: str, config: DatasetConfig) -> tuple[Any, frozenset[str]]:
+    from datasets.utils import tqdm
+
+    stream, texts = arrow_of_json(local, config.cache_dir, lambda rows: tqdm(rows, desc="Reading JSON", unit=" rows"))
+    table = datasets.Dataset.from_file(stream)
+    if not table.column_names:  # no rows, so no columns
+        table = datasets.Dataset.from_dict({config.prompt_key: []})
+    return table, texts
+
+
+def _check_texts(tables: list[Any], texts: list[frozenset[str]], names: list[str]) -> None:
+    """One file's JSON text must not meet another's plain text: both are strings in the table."""
+    for column in sorted(frozenset().union(*texts)):
+        for table, own, name in zip(tables, texts, names, strict=True):
+            if len(table) and column in table.column_names and column not in own:
+                mixed = next(one for one, found in zip(names, texts, strict=True) if column in found)
+                raise InputError(
+                    f"data_files: the column {column!r} has values of one type in {name}, and of several in {mixed}; "
+                    "put the rows into one file, or give the values one type"
+                )
 
 
 def _joined(datasets: Any, tables: list[Any], names: list[str]) -> Any:

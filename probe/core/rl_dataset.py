@@ -108,13 +108,16 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         if number is None:
             raise InputTypeError(f"item: got {type(item).__name__}, expected one row number")
         files, frame, rows = self._tables()
-        row: dict[str, Any] = dict(frame[number])
+        row = files.plain(dict(frame[number]))
         with _located(files, int(rows[number])):
             return self._made(row, int(rows[number]))
 
     @property
     def dataframe(self) -> Any:
-        """The rows as they are in the files, a ``datasets.Dataset`` in this dataset's order."""
+        """The rows as they are in the files, a ``datasets.Dataset`` in this dataset's order.
+
+        A column of a JSON file whose values have no type in common holds JSON text here; rows have the values.
+        """
         return self._tables()[1]
 
     @property
@@ -209,14 +212,23 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         for row, number in zip(batch, numbers, strict=True):
             with _located(files, number):
                 if self.processor is None:
-                    texts.append(self._encoder.text(row))
+                    texts.append(self._encoder.text(files.plain(row)))
                 else:
-                    lengths.append(len(self._encoder.encode(row).tokens))
-        lengths = lengths or self._encoder.count(texts)
+                    lengths.append(len(self._encoder.encode(files.plain(row)).tokens))
+        lengths = lengths or self._counted(files, texts, numbers)
         for length, number in zip(lengths, numbers, strict=True):
             with _located(files, number):
                 check_length(length)
         return lengths
+
+    def _counted(self, files: Files, texts: list[str], numbers: list[int]) -> list[int]:
+        try:
+            return self._encoder.count(texts)
+        except Exception:  # whatever a tokenizer may raise: one by one, the text that it fails on names its row
+            for text, number in zip(texts, numbers, strict=True):
+                with _located(files, number):
+                    self._encoder.count([text])
+            raise
 
     def _workers(self, rows: int) -> int:
         given = self.config.filter_overlong_prompts_workers

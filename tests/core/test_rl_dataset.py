@@ -251,6 +251,25 @@ def test_a_shuffled_row_is_named_by_its_number_in_the_file(make, seed):
         make(rows, shuffle=True, seed=seed, filter_overlong_prompts_workers=3)
 
 
+class Choosy:
+    """A tokenizer that fails on one word."""
+
+    pad_token_id = TOKENIZER.pad_token_id
+    apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
+
+    def __call__(self, texts, **options):
+        if any("w13" in text for text in texts):
+            raise RuntimeError("I don't know w13")
+        return TOKENIZER(texts, **options)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failing_tokenizer_names_the_row(make, workers):
+    rows = [row(number, words=1) for number in (11, 12, 13, 14)]
+    with pytest.raises(InputError, match=r"row 2 of .*train\.parquet: RuntimeError: I don't know w13"):
+        make(rows, tokenizer=Choosy(), filter_overlong_prompts_workers=workers)
+
+
 def test_a_failing_template_is_an_error_without_the_filter_too(make):
     dataset = make([row(0), row(1, prompt=[{"role": "oracle", "content": "w1"}])], filter_overlong_prompts=False)
     with pytest.raises(InputError, match=r"row 1 of .*unknown role oracle"):
@@ -326,6 +345,15 @@ def test_a_file_without_rows_adds_none(tmp_path):
     files = [str(empty), write(tmp_path / "a.parquet", [row(0)])]
     assert len(RLHFDataset(files, TOKENIZER, {"cache_dir": str(tmp_path)})) == 1
     assert len(RLHFDataset(str(empty), TOKENIZER, {"cache_dir": str(tmp_path)})) == 0
+
+
+@pytest.mark.parametrize("name", ["a*.parquet", "a?.parquet", "a[b].parquet", "a[b].jsonl", "a*.json"])
+def test_a_name_is_no_pattern(tmp_path, name):
+    # `datasets` would read the files that the name matches.
+    for number, other in enumerate(("ab", "ac", "a")):
+        write(tmp_path / f"{other}{Path(name).suffix}", [row(number)])
+    dataset = RLHFDataset(write(tmp_path / name, [row(7)]), TOKENIZER, {"cache_dir": str(tmp_path / "cache")})
+    assert [one["index"] for one in dataset] == [107]
 
 
 def test_a_file_that_changed_is_read_anew(make):
@@ -599,6 +627,14 @@ def test_progress_bars_of_datasets_are_left_as_they_were(make, capfd):
         assert datasets.are_progress_bars_disabled() is disabled
     datasets.enable_progress_bars()
     assert capfd.readouterr().err == ""  # nobody watches: no bars
+
+
+def test_who_watches_sees_bars_of_long_work(make, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    make([row(0)], name="a.jsonl")
+    shown = capsys.readouterr().err
+    assert "Reading JSON" in shown
+    assert "Measuring prompts" in shown
 
 
 def test_nothing_is_asked_of_the_network(make, monkeypatch):
