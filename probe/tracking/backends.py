@@ -8,18 +8,23 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, cast, runtime_checkable
 
 from probe.errors import BackendError, ProbeError, UnknownNameError
+from probe.tracking.state import State
 
 #: Backend by name: where its class is. Nothing is imported before it is asked for.
 BACKENDS: Final[dict[str, str]] = {
     "console": "probe.tracking.console:Console",
     "file": "probe.tracking.file:File",
     "mlflow": "probe.tracking.mlflow:MLflow",
+    "otlp": "probe.tracking.otlp:OTLP",
+    "swanlab": "probe.tracking.swanlab:SwanLab",
     "tensorboard": "probe.tracking.tensorboard:TensorBoard",
+    "trackio": "probe.tracking.trackio:Trackio",
+    "wandb": "probe.tracking.wandb:WandB",
 }
 
 
@@ -37,6 +42,10 @@ class Values(dict[str, float]):
         self.wall_ns = wall_ns
 
 
+class UnreachableError(BackendError, ConnectionError):
+    """The backend doesn't answer now and may do so later; where a run directory keeps what waits, training starts."""
+
+
 @dataclass(frozen=True)
 class Setup:
     """What a backend is made from.
@@ -45,12 +54,18 @@ class Setup:
         project, experiment: as given to ``Tracking``.
         directory: of the run, absolute; None leaves the place to the backend.
         report: ``report(about, message)`` tells the user once of something that can't be sent as it is.
+        parameters: the configuration, flat, for backends that read settings out of it.
     """
 
     project: str
     experiment: str
     directory: Path | None
     report: Callable[[str, str], None]
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def state(self, name: str) -> State:
+        """What the backend of that name remembers in the run's directory."""
+        return State(self.directory, name)
 
 
 @runtime_checkable
@@ -58,8 +73,18 @@ class Backend(Protocol):
     """Two methods, called from one thread at a time. After an error the same values are sent again.
 
     The constructor takes a :class:`Setup` and raises when it can't work: set-up is loud. Further members are
-    optional: ``location`` (str: absolute path or URL), ``params(parameters: dict[str, scalar])`` for the flat
-    configuration, and ``flush()``.
+    optional:
+
+    * ``location``: absolute path or URL.
+    * ``params(parameters: dict[str, scalar])``: the flat configuration.
+    * ``flush()``.
+    * ``shows``: kinds of ``media.Medium`` that ``show(name, medium, step, wall_ns)`` can send.
+    * ``missing(values, step)``: those of ``values`` that the backend hasn't got. Asked at the start, of the calls of
+      which a killed process didn't note whether they arrived. Without it they are sent (again).
+    * ``settles_s``: how long a value that was sent may still be lost when the process is killed.
+    * ``reach(directory)``, a class method: the name of a check and why it fails here, empty where it doesn't.
+    * ``clean(name)``, static: a metric's name there; ``directories``: whether names are paths there.
+    * ``lasting = False``: nothing is kept for it until the next start.
     """
 
     def log(self, values: dict[str, float], step: int) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import sys
+from typing import cast
 
 from probe.tracking.backends import Setup
+from probe.tracking.media import Medium, Table, Text
 
 _VALUE_WIDTH = 11
 _GAP = "   "
@@ -20,18 +22,29 @@ class Console:
     """
 
     location = "standard output"
+    lasting = False  # what was on a screen that's gone isn't shown on another
+    shows = frozenset({"text", "table"})
 
     def __init__(self, setup: Setup) -> None:
         """``setup`` isn't needed; standard output is always there."""
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Write the numbers of one step."""
-        if sys.stdout is not None:  # under pythonw there is none
-            sys.stdout.write(render(values, step, shutil.get_terminal_size((120, 24)).columns) + "\n")
-            sys.stdout.flush()
+        _write(render(values, step, shutil.get_terminal_size((120, 24)).columns))
+
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
+        """Write a text, or a table as markdown, under its name."""
+        body = medium.text if isinstance(medium, Text) else cast("Table", medium).markdown()
+        _write(f"step {step} | {name}:" + ("\n" if "\n" in body else " ") + body)
 
     def close(self, exit_code: int) -> None:
         """Standard output isn't ours to close."""
+
+
+def _write(text: str) -> None:
+    if sys.stdout is not None:  # under pythonw there is none
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
 
 
 def render(values: dict[str, float], step: int, width: int = 120) -> str:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from probe.errors import BackendError
 from probe.tracking.backends import Setup
+from probe.tracking.media import KINDS, Medium, strict
+from probe.tracking.reach import unwritable
+
+#: How far back a call is looked for that a killed process may have written: megabytes hold thousands of them.
+_TAIL_BYTES: Final = 16 * 2**20
 
 
 class File:
@@ -28,6 +32,8 @@ class File:
         BackendError: the file can't be written.
     """
 
+    shows = KINDS
+
     def __init__(self, setup: Setup) -> None:
         self._path = _path(setup)
         self.location = str(self._path)
@@ -39,14 +45,34 @@ class File:
         except OSError as error:
             raise BackendError(f"backend 'file' can't write {self._path}: {error}") from error
 
+    @classmethod
+    def reach(cls, directory: Path | None) -> tuple[str, str]:
+        """Whether the file can be written."""
+        return "writable", unwritable(_path(Setup("project", "experiment", directory, lambda *_: None)))
+
     def log(self, values: dict[str, float], step: int) -> None:
         """Append one line."""
         wall_ns = getattr(values, "wall_ns", None) or time.time_ns()
-        data = {name: value if math.isfinite(value) else _TEXT[str(value)] for name, value in values.items()}
-        self._write({"step": step, "data": data, "wall_ns": wall_ns})
+        self._write({"step": step, "data": values, "wall_ns": wall_ns})
+
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
+        """Append one line whose ``media`` holds what it is by its name; pictures are base64."""
+        self._write({"step": step, "data": {}, "media": {name: medium.plain()}, "wall_ns": wall_ns})
+
+    def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
+        """None, where the end of the file holds the same call: its step and its time."""
+        wall_ns = getattr(values, "wall_ns", None)
+        with self._path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            for line in file.read().splitlines():
+                found = _line(line)
+                if found.get("wall_ns") == wall_ns and found.get("step") == step and "media" not in found:
+                    return {}
+        return values
 
     def _write(self, line: dict[str, Any]) -> None:
-        text = json.dumps(line, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+        plain = strict(line)
+        text = json.dumps(plain, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
         if self._torn:  # a process that was killed, or a full disk, left half a line
             text = b"\n" + text
         self._torn = True
@@ -60,7 +86,12 @@ class File:
         self._file.close()
 
 
-_TEXT = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+def _line(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:  # half a line
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _path(setup: Setup) -> Path:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
 import sys
+import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup
+from probe.tracking.backends import Setup, UnreachableError
+from probe.tracking.media import Figure, Image, Medium, Table, Text, page
 from probe.tracking.names import NameMap, mlflow_name
+from probe.tracking.reach import unanswered, unwritable
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -27,6 +32,8 @@ METRICS, PARAMETERS, PARAMETER_LENGTH = 1000, 100, 6000
 TAG_LENGTH: Final = 4500
 #: Tags with what MLflow has no place for: names that had to change (MLflow's → the metric's), infinities.
 NAMES_TAG, INFINITIES_TAG = "probe.names", "probe.infinities"
+#: Tag by which a run is found whose maker died before it could note the run's id.
+KEY_TAG: Final = "probe.key"
 
 #: What a server says that will say the same the next time.
 _LASTING: Final = {
@@ -53,24 +60,46 @@ class MLflow:
       the tag ``probe.infinities`` (name → step → text), and each metric is reported once.
     * A value that is sent again keeps its time, so that MLflow recognises it.
     * If mlflow isn't imported yet it is imported with its usage telemetry off.
+    * The run's id is kept in the run's directory: the next start there goes on with the same run.
+    * Figures (interactive pages that need no network), tables, texts and images are artifacts.
 
     Raises:
         MissingDependencyError: without the package mlflow.
+        UnreachableError: the server doesn't answer, or answers with an error of its own.
         BackendError: the server, the database or the run can't be used.
     """
+
+    shows = frozenset({"figure", "table", "text", "image"})
+    clean = staticmethod(mlflow_name)
+    directories = True
+
+    @classmethod
+    def reach(cls, directory: Path | None) -> tuple[str, str]:
+        """Whether the server answers, or the database's folder can be written."""
+        if importlib.util.find_spec("mlflow") is None:
+            return "backend", "the package mlflow is missing: pip install 'probe-rl[mlflow]'"
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if uri:
+            why = _unanswered(uri)
+            return "reachable", f"{uri}: {why}" if why else ""
+        return "writable", unwritable(directory or Path.cwd())
 
     def __init__(self, setup: Setup) -> None:
         self._report = setup.report
         client_class = _import_client()
         uri, artifacts = _place(setup.directory)
+        why = _unanswered(uri)
+        if why:
+            raise UnreachableError(f"backend 'mlflow' can't use {uri}: {why}")
         with _quiet():
             try:
                 self._client: MlflowClient = client_class(tracking_uri=uri)
-                run = self._resume() or self._create(setup, artifacts)
+                run = self._resume() or self._go_on(setup, uri) or self._create(setup, uri, artifacts)
             except BackendError:
                 raise
             except Exception as error:
-                raise BackendError(f"backend 'mlflow' can't use {uri}: {error}") from error
+                kind = BackendError if getattr(error, "error_code", "") in _LASTING else UnreachableError
+                raise kind(f"backend 'mlflow' can't use {uri}: {error}") from error
         self.tracking_uri = uri
         self.run_id: str = run.info.run_id
         self.experiment_id: str = run.info.experiment_id
@@ -123,6 +152,25 @@ class MLflow:
                 self._client.log_batch(self.run_id, params=batch, synchronous=True)
                 self._parameters.update((param.key, param.value) for param in batch)
 
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
+        """Keep it as an artifact of that step; of a figure also a page with its newest state."""
+        path = self._names(name)
+        with _translated():
+            if isinstance(medium, Figure):
+                self._client.log_text(self.run_id, medium.spec, f"figures/{path}/step-{step:08d}.plotly.json")
+                self._client.log_text(self.run_id, page(medium, f"{name}, step {step}"), f"figures/{path}.html")
+            elif isinstance(medium, Table):
+                content = json.dumps({"columns": medium.columns, "data": medium.rows})
+                self._client.log_text(self.run_id, content, f"tables/{path}/step-{step:08d}.json")
+            elif isinstance(medium, Text):
+                self._client.log_text(self.run_id, medium.text, f"texts/{path}/step-{step:08d}.txt")
+            elif isinstance(medium, Image):
+                with tempfile.TemporaryDirectory() as folder:
+                    picture = Path(folder, f"step-{step:08d}.png")
+                    picture.write_bytes(medium.png)
+                    self._client.log_artifact(self.run_id, str(picture), f"images/{path}")
+            self._keep_names()
+
     def close(self, exit_code: int) -> None:
         """Give the run its status."""
         with _switched_on("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"), _translated():
@@ -143,22 +191,58 @@ class MLflow:
         self._client.update_run(run_id, status="RUNNING")
         return run
 
-    def _create(self, setup: Setup, artifacts: str | None) -> Run:
+    def _go_on(self, setup: Setup, uri: str) -> Run | None:
+        """The run that an earlier process of this run's directory has made, if it's still there."""
+        from mlflow.exceptions import MlflowException
+
+        known = setup.state("mlflow").read()
+        if not known or any(known.get(key) != value for key, value in _identity(setup, uri).items()):
+            return None
+        try:
+            run_id = known.get("run_id") or self._find(setup, str(known.get("key")))
+            run = None if run_id is None else self._client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            run = None
+        if run is None or run.info.lifecycle_stage == "deleted":
+            if known.get("run_id"):
+                self._report("resume", f"the run {known['run_id']} of this directory is gone: a new one is made")
+            return None
+        self._client.update_run(run.info.run_id, status="RUNNING")
+        return run
+
+    def _find(self, setup: Setup, key: str) -> str | None:
+        """A run that was made by a process that didn't live to note its id."""
+        experiment = self._client.get_experiment_by_name(setup.project)
+        if experiment is None:
+            return None
+        found = self._client.search_runs([experiment.experiment_id], f"tags.`{KEY_TAG}` = '{key}'", max_results=1)
+        return found[0].info.run_id if found else None
+
+    def _create(self, setup: Setup, uri: str, artifacts: str | None) -> Run:
+        experiment_id = self._experiment(setup, artifacts)
+        state, known = setup.state("mlflow"), {**_identity(setup, uri), "key": uuid.uuid4().hex}
+        state.write(known)
+        run = self._client.create_run(experiment_id, run_name=setup.experiment, tags={KEY_TAG: known["key"]})
+        if not state.write({**known, "run_id": run.info.run_id}) and setup.directory is not None:
+            self._report("resume", f"{setup.directory} can't be written: a later process will make a run of its own")
+        return run
+
+    def _experiment(self, setup: Setup, artifacts: str | None) -> str:
         from mlflow.exceptions import MlflowException
 
         experiment = self._client.get_experiment_by_name(setup.project)
         if experiment is None:
             try:
-                experiment_id = self._client.create_experiment(setup.project, artifact_location=artifacts)
+                return str(self._client.create_experiment(setup.project, artifact_location=artifacts))
             except MlflowException:  # another process was faster
                 experiment = self._client.get_experiment_by_name(setup.project)
                 if experiment is None:
                     raise
-        if experiment is not None:
-            if experiment.lifecycle_stage == "deleted":
-                raise BackendError(f"backend 'mlflow': the experiment {setup.project!r} is deleted; restore it first")
-            experiment_id = experiment.experiment_id
-        return self._client.create_run(experiment_id, run_name=setup.experiment)
+        if experiment.lifecycle_stage == "deleted":
+            raise BackendError(f"backend 'mlflow': the experiment {setup.project!r} is deleted; restore it first")
+        return str(experiment.experiment_id)
 
     def _collided(self, name: str, wanted: str, mapped: str) -> None:
         self._report(f"name {name}", f"{name!r} is called {mapped!r} here, as {wanted!r} collides with another name")
@@ -193,6 +277,14 @@ class MLflow:
         text = json.dumps(content, ensure_ascii=True)
         for number, start in enumerate(range(0, len(text), TAG_LENGTH)):
             self._client.set_tag(self.run_id, f"{tag}.{number}" if number else tag, text[start : start + TAG_LENGTH])
+
+
+def _unanswered(uri: str) -> str:
+    return unanswered(f"{uri.rstrip('/')}/health")
+
+
+def _identity(setup: Setup, uri: str) -> dict[str, str]:
+    return {"tracking_uri": uri, "project": setup.project, "experiment": setup.experiment}
 
 
 def _tagged(run: Run, tag: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class NameMap:
         on_collision: is told once of each collision.
         known: metric to backend name, from an earlier process of the same run.
         taken: further names that the backend holds already, taken to be their own metrics'.
+        directories: whether ``a`` can't stand beside ``a/b``, as where names become paths.
 
     Attributes:
         changed: metric to backend name, only those that differ.
@@ -40,11 +41,13 @@ class NameMap:
         on_collision: OnCollision | None = None,
         known: Mapping[str, str] | None = None,
         taken: Iterable[str] = (),
+        directories: bool = True,
     ) -> None:
         self._clean = clean
         self._on_collision = on_collision
         self._names: dict[str, str] = {}
         self._used: set[str] = set()
+        self._paths = directories
         self._directories: set[str] = set()
         self.changed: dict[str, str] = {}
         for name, mapped in (known or {}).items():
@@ -67,13 +70,14 @@ class NameMap:
     def _keep(self, name: str, mapped: str) -> None:
         self._names[name] = mapped
         self._used.add(mapped)
-        self._directories.update(_directories(mapped))
+        if self._paths:
+            self._directories.update(_directories(mapped))
         if mapped != name:
             self.changed[name] = mapped
 
     def _free(self, wanted: str) -> str:
         segments = wanted.split("/")
-        for place in range(len(segments) - 1):
+        for place in range(len(segments) - 1 if self._paths else 0):
             segments[place] = self._directory(segments[:place], segments[place])
         head = "/".join(segments)
         for number in itertools.count(2):
@@ -117,4 +121,21 @@ def mlflow_name(name: str) -> str:
     if len(clean) > _MLFLOW_LENGTH:
         digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
         clean = f"{clean[: _MLFLOW_LENGTH - 16].rstrip('/')}_{digest}"
+    return clean
+
+
+_SWANLAB_LENGTH = 255
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def swanlab_name(name: str) -> str:
+    """The rule of SwanLab: no blank, ``.`` or ``/`` at the ends, no control characters, at most 255 characters.
+
+    >>> swanlab_name("//a/b//"), swanlab_name("a\\tb"), swanlab_name("...")
+    ('a/b', 'a_b', '_')
+    """
+    clean = _CONTROLS.sub("_", name.strip(" \t\n\r./")) or "_"
+    if len(clean) > _SWANLAB_LENGTH:
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+        clean = f"{clean[: _SWANLAB_LENGTH - 9]}_{digest}"
     return clean

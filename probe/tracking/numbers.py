@@ -1,4 +1,4 @@
-"""Numbers of every kind, taken as they are at one moment and made plain floats later.
+"""Numbers of every kind (and what is logged beside them), taken as they are at one moment and made plain floats later.
 
 The trainer's thread only takes: what can change afterwards (a tensor, an array, a Metric) is copied at once,
 and what lies on a device is sent on its way without waiting for it. Making floats is left to the sending
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from probe.core.metric import Metric
+from probe.tracking.media import Medium, as_medium
 from probe.tracking.transfer import Transfer
 
 if TYPE_CHECKING:
@@ -36,15 +37,17 @@ class Snapshot:
     """What one call of ``log`` was given, safe from later changes.
 
     Attributes:
-        values: name to a number of any kind, or :class:`Unusable`.
+        values: name to a number of any kind, a ``Medium``, or :class:`Unusable`.
         transfer: brings the values of ``waiting``, in that order, from a device; None where there are none.
         waiting: their names.
+        media: histograms, texts and so on by name, known after :meth:`floats`.
     """
 
-    __slots__ = ("transfer", "values", "waiting")
+    __slots__ = ("media", "transfer", "values", "waiting")
 
     def __init__(self, data: Mapping[str, Any], start: StartTransfer) -> None:
         self.values: dict[Any, Any] = dict(data)
+        self.media: dict[str, Medium] = {}
         self.transfer: Transfer | None = None
         self.waiting: list[str] = []
         on_device: list[torch.Tensor] = []
@@ -84,7 +87,7 @@ class Snapshot:
             self.values.update(dict.fromkeys(self.waiting, Unusable("it had not arrived from its device in time")))
 
     def floats(self) -> tuple[dict[str, float], dict[str, str]]:
-        """The numbers, and why the rest are none, each by name."""
+        """The numbers, and why the rest are none, each by name; what is shown beside them goes to ``media``."""
         if self.transfer is not None:
             self._arrive(self.transfer)
         good: dict[str, float] = {}
@@ -95,6 +98,9 @@ class Snapshot:
                 continue
             if isinstance(value, Unusable):
                 bad[name] = value.why
+                continue
+            if isinstance(value, Medium):
+                self.media[name] = value
                 continue
             try:
                 good[name] = value if type(value) is float else to_float(value)
@@ -124,7 +130,9 @@ def to_float(value: Any) -> float:
     TypeError: got str, expected a number
     """
     if type(value) not in _PLAIN:
-        value = _freeze(value)
+        given, value = value, _freeze(value)
+        if isinstance(value, Medium):
+            raise TypeError(f"got {type(given).__name__}, expected a number")
         if isinstance(value, Unusable):
             raise TypeError(value.why)
         if _is_tensor(value):
@@ -144,10 +152,10 @@ def _freeze(value: Any) -> Any:
             return _freeze_tensor(value)
         if isinstance(value, np.ndarray | np.generic):
             return _freeze_array(value)
+        if not hasattr(value, "__float__"):
+            return as_medium(value) or Unusable(f"got {type(value).__name__}, expected a number")
     except Exception as error:  # odd subclasses of tensors and arrays raise what they like
         return Unusable(f"it can't be read: {error!r}")
-    if not hasattr(value, "__float__"):
-        return Unusable(f"got {type(value).__name__}, expected a number")
     return value
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import itertools
 import json
 import math
@@ -9,11 +11,14 @@ import os
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
 from probe.tracking.backends import Setup
+from probe.tracking.media import Histogram, Image, Medium, Table, Text, markdown_cell
+from probe.tracking.reach import unwritable
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -22,11 +27,14 @@ if TYPE_CHECKING:
 #: The largest finite number of TensorBoard's 32-bit scalars.
 LARGEST: Final = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
+#: In how many files of earlier processes a call is looked for that the last one may have written.
+_EARLIER_FILES: Final = 2
+
 _files = itertools.count()
 
 
 class TensorBoard:
-    """Scalars by step, and the configuration as text and as hyper-parameters.
+    """Scalars, histograms, images, texts and tables by step; the configuration as text and as hyper-parameters.
 
     The files go to ``TENSORBOARD_DIR``, else to ``tensorboard`` in the run's directory, else to
     ``tensorboard_log/{project}/{experiment}``. Every call is flushed, so that a killed process loses nothing.
@@ -35,6 +43,8 @@ class TensorBoard:
     Raises:
         MissingDependencyError: without the package tensorboard. BackendError: the directory can't be written.
     """
+
+    shows = frozenset({"histogram", "image", "text", "table"})
 
     def __init__(self, setup: Setup) -> None:
         try:
@@ -50,11 +60,25 @@ class TensorBoard:
         self.location = str(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            path = directory / _file_name()
-            self._writer = RecordWriter(path.open("xb"))
+            self._directory = directory
+            self._record_writer = RecordWriter
+            self._file: int | None = None
+            self._open()
         except OSError as error:
             raise BackendError(f"backend 'tensorboard' can't write to {directory}: {error}") from error
+
+    @classmethod
+    def reach(cls, directory: Path | None) -> tuple[str, str]:
+        """Whether the package is there and the directory can be written."""
+        if importlib.util.find_spec("tensorboard") is None:
+            return "backend", "the package tensorboard is missing: pip install 'probe-rl[tensorboard]'"
+        return "writable", unwritable(_directory(Setup("project", "experiment", directory, lambda *_: None)))
+
+    def _open(self) -> int:
+        file = self._file = os.open(self._directory / _file_name(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        self._size = 0
         self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        return file
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Write one event that holds all scalars of the step."""
@@ -67,18 +91,56 @@ class TensorBoard:
                 event.summary.value.add(tag=name, simple_value=value)
         self._write(event)
 
+    def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
+        """None, where a file of the directory holds the same call: its step and its time."""
+        wall_ns = getattr(values, "wall_ns", None)
+        wanted = (step, None if wall_ns is None else wall_ns / 1e9)
+        newest = sorted(self._directory.glob("events.out.tfevents.*"), reverse=True)[1 : 1 + _EARLIER_FILES]
+        for path in newest:
+            events = _events(path, self._event)
+            if any((event.step, event.wall_time) == wanted and _has_scalars(event) for event in events):
+                return {}
+        return values
+
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
+        """Write one histogram, image, text or table."""
+        event = self._event(wall_time=wall_ns / 1e9, step=step)
+        if isinstance(medium, Histogram):
+            self._add_histogram(event, name, medium)
+        elif isinstance(medium, Image):
+            value = event.summary.value.add(tag=name)
+            value.image.width, value.image.height, value.image.colorspace = medium.width, medium.height, 4
+            value.image.encoded_image_string = medium.png
+        else:
+            text = medium.text if isinstance(medium, Text) else cast("Table", medium).markdown()
+            self._add_text(event, f"{name}/text_summary", text)
+        self._write(event)
+
+    def _add_histogram(self, event: Event, name: str, histogram: Histogram) -> None:
+        edges, counts = histogram.edges, histogram.counts
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+        value = event.summary.value.add(tag=name).histo
+        value.min, value.max, value.num = edges[0], edges[-1], sum(counts)
+        value.sum = sum(middle * count for middle, count in zip(middles, counts, strict=True))  # as exact as bins are
+        value.sum_squares = sum(middle**2 * count for middle, count in zip(middles, counts, strict=True))
+        value.bucket_limit.extend(edges)  # its first bucket is what lies below the first edge
+        value.bucket.extend([0, *counts])
+
+    def _add_text(self, event: Event, tag: str, content: str) -> None:
+        text = event.summary.value.add(tag=tag, metadata=self._metadata("text", b""))
+        text.tensor.dtype = 7  # DT_STRING
+        text.tensor.tensor_shape.dim.add(size=1)
+        text.tensor.string_val.append(content.encode("utf-8", "backslashreplace"))
+
     def params(self, parameters: dict[str, Any]) -> None:
         """Show the configuration under Text and HParams."""
         event = self._event(wall_time=time.time(), step=0)
         table = [
             "| parameter | value |",
             "|---|---|",
-            *(f"| {_cell(k)} | {_cell(v)} |" for k, v in parameters.items()),
+            *(f"| {markdown_cell(k)} | {markdown_cell(v)} |" for k, v in parameters.items()),
         ]
-        text = event.summary.value.add(tag="config/text_summary", metadata=self._metadata("text", b""))
-        text.tensor.dtype = 7  # DT_STRING
-        text.tensor.tensor_shape.dim.add(size=1)
-        text.tensor.string_val.append("\n".join(table).encode())
+        self._add_text(event, "config/text_summary", "\n".join(table))
         self._add_hparams(event, parameters)
         self._write(event)
 
@@ -105,12 +167,32 @@ class TensorBoard:
         return self._summary.SummaryMetadata(plugin_data=data)
 
     def _write(self, event: Event) -> None:
-        self._writer.write(event.SerializeToString())
-        self._writer.flush()
+        """One record, whole or not at all: readers stop at half of one, and never see what comes after it."""
+        file = self._open() if self._file is None else self._file
+        buffer = io.BytesIO()
+        self._record_writer(buffer).write(event.SerializeToString())
+        record = buffer.getvalue()
+        try:
+            written = os.write(file, record)
+            if written != len(record):
+                raise OSError(f"only {written} of {len(record)} bytes fitted into {self.location}")
+        except OSError:
+            self._file = None
+            try:
+                os.ftruncate(file, self._size)
+                os.lseek(file, self._size, os.SEEK_SET)
+            except OSError:  # the next record begins a new file
+                os.close(file)
+                raise
+            self._file = file
+            raise
+        self._size += len(record)
 
     def close(self, exit_code: int) -> None:  # noqa: ARG002  (the protocol)
         """Close the file."""
-        self._writer.close()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
 
 def _directory(setup: Setup) -> Path:
@@ -128,5 +210,16 @@ def _file_name() -> str:
     return f"events.out.tfevents.{now // 10**9:010d}.{now % 10**9:09d}.{host}.{os.getpid()}.{next(_files)}"
 
 
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")
+def _has_scalars(event: Event) -> bool:
+    return any(value.HasField("simple_value") for value in event.summary.value)
+
+
+def _events(path: Path, event: type[Event]) -> Iterator[Event]:
+    """The events of a file, up to where it ends or is torn (TFRecord: length, its checksum, data, its checksum)."""
+    with path.open("rb") as file:
+        while len(head := file.read(12)) == 12:
+            (length,) = struct.unpack("<Q", head[:8])
+            data = file.read(length + 4)
+            if len(data) != length + 4:
+                return
+            yield event.FromString(data[:-4])

@@ -19,10 +19,13 @@ from typing import Any, ClassVar, Final, Self
 from probe.errors import InputError, InputTypeError, UnknownNameError
 from probe.hooks import observed
 from probe.records import Incident
-from probe.tracking.backends import BACKENDS, Backend, Setup, load_backend, open_backend
+from probe.tracking.backends import BACKENDS, Backend, Setup, UnreachableError, load_backend, open_backend
+from probe.tracking.journal import Journal
+from probe.tracking.late import Late
 from probe.tracking.numbers import Snapshot
 from probe.tracking.parameters import flatten
 from probe.tracking.reports import Reports
+from probe.tracking.state import State
 from probe.tracking.stream import Entry, Stream
 from probe.tracking.transfer import start_transfer
 
@@ -33,22 +36,27 @@ FINISH_S: Final = 60.0
 
 
 class Tracking:
-    """Sends metrics to one or more backends, from a thread of its own: ``log`` returns at once.
+    """Sends metrics to one or more backends, from threads of its own: ``log`` returns at once.
 
     Numbers of every kind are taken (python, numpy, tensors of one element, ``Metric``) as they are at the
-    call; those on a device travel by asynchronous copy. What isn't a number is reported once by name and left
-    out. A backend that fails, hangs or is full is reported once, tried again, and harms neither training nor
-    the other backends.
+    call; those on a device travel by asynchronous copy. Text, plotly figures, pictures, pandas frames and the
+    kinds of ``probe.tracking.media`` are taken too and sent where the backend can show them. What is neither is
+    reported once by name and left out.
+
+    A backend that fails, hangs or is full is reported once, tried again, and harms neither training nor
+    the other backends. With a ``directory`` every call is on disk before it is sent: what a backend misses is sent
+    later in order, by this process or, after its death, by the next one that is given the same directory, once. A
+    backend that isn't reachable at the start is then waited for too; without a directory that is an error.
 
     Args:
         project_name, experiment_name: non-empty.
         default_backend: one name or several: of :attr:`supported_backend`, or the dotted path of a user's own
             class (``"package.module:Class"``; see ``probe.tracking.backends``).
         config: the trainer's configuration, any shape; backends show it as parameters.
-        directory: where backends put their files; None leaves the place to each. Their environment variables
-            win.
+        directory: where backends put their files, and where calls wait that can't be sent; None leaves the
+            place to each and keeps what waits in memory. Their environment variables win.
         on_incident: is given an ``Incident`` for each trouble, on the thread where it shows.
-        capacity: calls that may wait to be sent; then the oldest is dropped and counted.
+        capacity: calls that may wait in memory; then the oldest that isn't on disk is dropped and counted.
 
     Attributes:
         supported_backend: the names there are. logger: backend by the name it was asked for.
@@ -86,6 +94,7 @@ class Tracking:
         self._finished = False
         self._pid = os.getpid()
         self._reports = Reports(on_incident)
+        self._parameters = self._flat(config)
         place = None if directory is None else Path(directory).absolute()
         self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
         self.locations: dict[str, str] = {
@@ -93,8 +102,13 @@ class Tracking:
         }
         for name, location in self.locations.items():
             _log.info("%s: %s", name, location)
-        self._stream = Stream(self.logger, self._reports, capacity=capacity)
-        self._send_parameters(config)
+        lasting = {name for name, backend in self.logger.items() if getattr(backend, "lasting", True)}
+        kept = place if lasting else None
+        journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
+        self._ending = State(kept, "run")
+        self._ending.write({"project": project_name, "experiment": experiment_name, "exit_code": None})
+        self._stream = Stream(self.logger, self._reports, journal=journal, capacity=capacity)
+        self._send_parameters()
         atexit.register(self._finish_at_exit)
 
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
@@ -103,33 +117,46 @@ class Tracking:
             load_backend(name)  # nothing is opened when one of them can't be
         try:
             for name in names:
-                setup = Setup(project, experiment, directory, partial(self._report, name))
-                self.logger[name] = open_backend(name, setup)
+                setup = Setup(project, experiment, directory, partial(self._report, name), self._parameters)
+                self.logger[name] = self._opened(name, setup)
         except BaseException:
             for opened, backend in self.logger.items():
                 _close_quietly(opened, backend)
             raise
 
+    def _opened(self, name: str, setup: Setup) -> Backend:
+        try:
+            return open_backend(name, setup)
+        except UnreachableError as error:
+            if setup.directory is None:
+                raise
+            message = f"isn't there yet: {error}; what is logged is kept in {setup.directory} and sent when it is"
+            self._reports.tell("backend", name, message, about="not there", error=error)
+            return Late(name, setup)
+
     def _report(self, name: str, about: str, message: str) -> None:
         self._reports.tell("name" if about.startswith("name ") else "value", name, message, about=about)
 
-    def _send_parameters(self, config: Any) -> None:
+    def _flat(self, config: Any) -> dict[str, Any]:
         try:
-            parameters = flatten(config)
+            return dict(flatten(config))
         except Exception as error:  # a config object of the user's own making; the metrics matter more
             self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
-            return
+            return {}
+
+    def _send_parameters(self) -> None:
         for name, backend in self.logger.items():
             send = getattr(backend, "params", None)
-            if send is not None and parameters:
-                self._stream.do(name, "the parameters", partial(send, parameters))
+            if send is not None and self._parameters:
+                self._stream.do(name, "the parameters", partial(send, self._parameters))
 
     @observed("tracking.log", "metrics are logged for a step; arguments data (name to number), step, backend")
     def log(self, data: Mapping[str, Any], step: int, backend: str | Sequence[str] | None = None) -> None:
         """Send the metrics of one step. Returns at once; nothing that happens later is raised.
 
         Args:
-            data: name to number. It and what is in it may be changed afterwards.
+            data: name to number, or to one of the kinds of ``probe.tracking.media``, or to what becomes one by itself
+                (text, a plotly figure, a Pillow image, a pandas frame). It and what is in it may be changed afterwards.
             step: the global step, 0 or more.
             backend: only these, by exact name; None for all.
 
@@ -165,6 +192,7 @@ class Tracking:
             return
         self._finished = True
         atexit.unregister(self._finish_at_exit)
+        self._ending.write({**self._ending.read(), "exit_code": exit_code})
         self._stream.close(exit_code, timeout_s)
         self._reports.close()
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
+import importlib.util
 import json
 import math
 import os
-import re
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
-import urllib.request
 from decimal import Decimal
 from pathlib import Path
 
@@ -25,150 +22,61 @@ import torch
 from probe.core.metric import Metric
 from probe.errors import BackendError
 from probe.tracking.backends import BACKENDS
+from probe.tracking.media import KINDS, Histogram, Image, Span, Table
 from probe.tracking.tracking import Tracking
-
-ENVIRONMENT = (
-    "MLFLOW_TRACKING_URI",
-    "MLFLOW_RUN_ID",
-    "TENSORBOARD_DIR",
-    "PROBE_FILE_LOGGER_PATH",
-    "VERL_FILE_LOGGER_PATH",
-    "VERL_FILE_LOGGER_ROOT",
+from tests.tracking.tracking_readers import (
+    READERS,
+    mlflow_client,
+    read_mlflow,
+    read_otlp_from,
+    read_tensorboard,
+    swanlab_records,
+    tensorboard_scalars,
+    wandb_records,
+    wandb_rows,
 )
 
-
-@pytest.fixture(autouse=True)
-def plain_environment(monkeypatch, tmp_path):
-    for name in ENVIRONMENT:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def mlflow_database(tmp_path_factory):
-    """One for all tests that need no other: making its tables takes seconds."""
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow-database') / 'mlflow.db'}"
-
-
-@pytest.fixture(scope="session")
-def mlflow_server(tmp_path_factory):
-    place = tmp_path_factory.mktemp("mlflow-server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{place / 'server.db'}",
-        "--artifacts-destination",
-        str(place / "art"),
-    ]
-    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # ten processes that nothing here needs
-    log = (place / "log").open("wb")
-    # A session of its own: the server has workers, and all of them must end with the test.
-    server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, cwd=place, start_new_session=True)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
-                break
-            assert server.poll() is None, (place / "log").read_text()
-            assert time.monotonic() < deadline, "the MLflow server didn't start"
-            time.sleep(0.2)
-        yield url
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)  # its orderly end takes ten seconds, and nothing needs it
-        server.wait(15)
-        log.close()
-
-
-def read_console(tracking, capsys):
-    found: dict[str, list[tuple[int, float]]] = {}
-    step = None
-    for line in capsys.readouterr().out.splitlines():
-        head, *cells = line.split(" | ")
-        if head.startswith("step "):
-            step = int(head.split()[1])
-        else:
-            cells = re.findall(r"\S+ +\S+", line)
-        for cell in cells:
-            name, value = cell.split()
-            found.setdefault(name, []).append((step, float(value)))
-    return found
-
-
-def read_file(tracking, capsys):
-    found: dict[str, list[tuple[int, float]]] = {}
-    for line in Path(tracking.locations["file"]).read_text().splitlines():
-        record = json.loads(line, parse_constant=lambda text: pytest.fail(f"{text} isn't JSON"))
-        for name, value in record["data"].items():
-            found.setdefault(name, []).append((record["step"], float(value)))
-    return found
-
-
-def read_tensorboard(tracking, capsys):
-    return {
-        name: [(event.step, event.value) for event in events]
-        for name, events in tensorboard_scalars(tracking.locations["tensorboard"]).items()
-    }
-
-
-def tensorboard_scalars(directory):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    reader = EventAccumulator(str(directory), size_guidance={"scalars": 0}).Reload()
-    return {name: reader.Scalars(name) for name in reader.Tags()["scalars"]}
-
-
-def mlflow_client(uri):
-    from mlflow.tracking import MlflowClient
-
-    return MlflowClient(tracking_uri=uri)
-
-
-def read_mlflow(tracking, capsys):
-    backend = tracking.logger["mlflow"]
-    client = mlflow_client(backend.tracking_uri)
-    run = client.get_run(backend.run_id)
-    original = json.loads(run.data.tags.get("probe.names", "{}"))
-    found = {
-        original.get(name, name): [(m.step, m.value) for m in client.get_metric_history(backend.run_id, name)]
-        for name in run.data.metrics
-    }
-    for name, steps in json.loads(run.data.tags.get("probe.infinities", "{}")).items():
-        found.setdefault(name, []).extend((int(step), float(text)) for step, text in steps.items())
-    return found
-
-
-READERS = {"console": read_console, "file": read_file, "tensorboard": read_tensorboard, "mlflow": read_mlflow}
+#: What the clients of W&B, SwanLab and Trackio warn of or leave open is theirs to mend.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def test_every_backend_is_under_the_contract():
     assert set(READERS) == set(BACKENDS) == set(Tracking.supported_backend)
 
 
+#: Packages whose requirements don't go together with the others' of this environment; `make test-trackers` has them.
+OWN_ENVIRONMENT = {"swanlab", "trackio"}
+
+
 @pytest.fixture(params=[*BACKENDS, "mlflow-server"])
-def backend(request, monkeypatch):
-    if request.param.startswith("mlflow"):
-        store = "mlflow_database" if request.param == "mlflow" else "mlflow_server"
+def backend(request, monkeypatch, readers):
+    name = request.param.removesuffix("-server")
+    if name in OWN_ENVIRONMENT and importlib.util.find_spec(name) is None:
+        pytest.skip(f"{name} lives in an environment of its own")
+    if name == "mlflow":
+        store = "mlflow_server" if request.param.endswith("-server") else "mlflow_database"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", request.getfixturevalue(store))
-    return request.param.removesuffix("-server")
+    elif name == "otlp":
+        one = request.getfixturevalue("collector")
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", one.url)
+        readers["otlp"] = read_otlp_from(one)
+    elif name == "trackio":
+        monkeypatch.setenv("TRACKIO_DIR", request.getfixturevalue("trackio_directory"))
+    elif name in {"wandb", "swanlab"}:
+        monkeypatch.setenv(f"{name.upper()}_MODE", "offline")
+    return name
 
 
-def test_numbers_of_every_kind_are_read_back(backend, tmp_path, capsys):
+@pytest.fixture
+def readers():
+    return dict(READERS)
+
+
+def test_numbers_of_every_kind_are_read_back(backend, readers, tmp_path, capsys):
     incidents = []
     with Tracking("contract", "numbers", backend, directory=tmp_path, on_incident=incidents.append) as tracking:
         tracking.log(
@@ -181,13 +89,12 @@ def test_numbers_of_every_kind_are_read_back(backend, tmp_path, capsys):
                 "tensor/one": torch.tensor([2.5]),
                 "metric": Metric("mean", [1.0, 2.0]),
                 "decimal": Decimal("0.75"),
-                "text": "no number",
                 "none": None,
             },
             step=np.int64(7),
         )
         tracking.log({"int": 4, "negative": -0.125, "small": 1e-7}, step=8)
-    found = READERS[backend](tracking, capsys)
+    found = readers[backend](tracking, capsys)
     assert found.pop("small")[0] == (8, pytest.approx(1e-7, rel=1e-5))
     assert found == {
         "int": [(7, 3.0), (8, 4.0)],
@@ -200,30 +107,30 @@ def test_numbers_of_every_kind_are_read_back(backend, tmp_path, capsys):
         "decimal": [(7, 0.75)],
         "negative": [(8, -0.125)],
     }
-    assert sorted(one.message.split(" at ")[0] for one in incidents) == ["'none'", "'text'"]
+    assert [one.message.split(" at ")[0] for one in incidents] == ["'none'"]
 
 
-def test_nan_and_infinities_are_never_another_number(backend, tmp_path, capsys):
+def test_nan_and_infinities_are_never_another_number(backend, readers, tmp_path, capsys):
     with Tracking("contract", "infinities", backend, directory=tmp_path) as tracking:
         tracking.log({"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.0}, step=1)
         tracking.log({"a": 1.0, "b": math.inf, "d": math.nan}, step=2)
-    found = READERS[backend](tracking, capsys)
+    found = readers[backend](tracking, capsys)
     assert [(step, str(value)) for step, value in found["a"]] == [(1, "nan"), (2, "1.0")]
     assert found["b"] == [(1, math.inf), (2, math.inf)]
     assert found["c"] == [(1, -math.inf)]
     assert [(step, str(value)) for step, value in found["d"]] == [(1, "1.0"), (2, "nan")]
 
 
-def test_names_that_collide_stay_apart(backend, tmp_path, capsys):
+def test_names_that_collide_stay_apart(backend, readers, tmp_path, capsys):
     data = {"a": 1.0, "a/b": 2.0, "acc@5": 3.0, "acc_at_5": 4.0, "clip(%)": 5.0, "//x//": 6.0, "奖励": 7.0}
     with Tracking("contract", "names", backend, directory=tmp_path) as tracking:
         tracking.log(data, step=1)
         tracking.log({name: value + 1 for name, value in data.items()}, step=2)
-    found = READERS[backend](tracking, capsys)
+    found = readers[backend](tracking, capsys)
     assert found == {name: [(1, value), (2, value + 1)] for name, value in data.items()}
 
 
-def test_many_metrics_at_once(backend, tmp_path, capsys):
+def test_many_metrics_at_once(backend, readers, tmp_path, capsys):
     data = {f"group{index % 7}/metric{index}": float(index) for index in range(1500)}
     with Tracking("contract", "many", backend, directory=tmp_path) as tracking:
         tracking.log(data, step=1)
@@ -232,7 +139,37 @@ def test_many_metrics_at_once(backend, tmp_path, capsys):
         own = tracking.logger["mlflow"]
         assert mlflow_client(own.tracking_uri).get_run(own.run_id).data.metrics == data
     else:
-        assert READERS[backend](tracking, capsys) == {name: [(1, value)] for name, value in data.items()}
+        assert readers[backend](tracking, capsys) == {name: [(1, value)] for name, value in data.items()}
+
+
+def rich_values():
+    import plotly.graph_objects as go
+
+    return {
+        "lengths": Histogram.of([1, 2, 2, 5], bins=2),
+        "samples": Table(["prompt", "reward"], [["a|b", 0.5], ["c", None]]),
+        "curve": go.Figure(go.Scatter(x=[1, 2], y=[3, 4]), layout={"title": {"text": "</script> of losses"}}),
+        "note": "two\nlines",
+        "picture": Image.of(np.arange(24, dtype=np.uint8).reshape(2, 4, 3)),
+        "phase": Span(1_000_000_000, 2_000_000_000, {"tokens": 7}),
+        "loss": 0.5,
+    }
+
+
+def test_what_is_no_number_is_shown_or_told_once(backend, readers, tmp_path, capsys):
+    incidents = []
+    with Tracking("contract", "rich", backend, directory=tmp_path, on_incident=incidents.append) as tracking:
+        for step in (1, 2):
+            tracking.log(rich_values(), step)
+        assert tracking.flush(60)
+        shows = set(tracking.logger[backend].shows)
+    left_out = [one for one in incidents if one.where == backend]
+    told = {one.message.split(" a ")[1].partition(":")[0] for one in left_out if "can't show" in one.message}
+    assert told == KINDS - shows
+    assert all(one.kind == "value" for one in left_out)
+    assert {one.where for one in incidents} <= {backend}
+    assert shows, "every backend shows something beside numbers"
+    assert readers[backend](tracking, capsys)["loss"] == [(1, 0.5), (2, 0.5)]
 
 
 def test_nothing_is_printed_but_by_the_console(backend, tmp_path, capfd):
@@ -246,8 +183,9 @@ def test_nothing_is_printed_but_by_the_console(backend, tmp_path, capfd):
 def test_locations_are_absolute(backend, tmp_path):
     with Tracking("contract", "where", backend, directory=tmp_path) as tracking:
         location = tracking.locations[backend]
-    uri = os.environ.get("MLFLOW_TRACKING_URI", "nowhere")
-    assert location == "standard output" or str(tmp_path) in location or location.startswith(uri)
+    named = ("MLFLOW_TRACKING_URI", "TRACKIO_DIR", "OTEL_EXPORTER_OTLP_ENDPOINT")
+    elsewhere = tuple(os.environ[name] for name in named if name in os.environ)
+    assert location == "standard output" or str(tmp_path) in location or location.startswith(elsewhere)
 
 
 # -------------------------------------------------------------------------------------------------- console
@@ -493,3 +431,142 @@ def test_a_script_that_forgets_to_finish_is_finished_at_its_exit(end, expected, 
     done = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True, text=True)
     run = mlflow_client(f"sqlite:///{tmp_path / 'mlflow.db'}").get_run(done.stdout.strip())
     assert (run.info.status, run.data.metrics) == (expected, {"x": 1.0}), done.stderr
+
+
+# ------------------------------------------------------------------------------------------------------ media
+
+
+def test_tensorboard_shows_media(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with Tracking("p", "e", "tensorboard", directory=tmp_path) as tracking:
+        tracking.log(rich_values(), 4)
+    reader = EventAccumulator(tracking.locations["tensorboard"]).Reload()
+    (histogram,) = reader.Histograms("lengths")
+    assert (histogram.step, histogram.histogram_value.num) == (4, 4)
+    assert histogram.histogram_value.bucket_limit == [1.0, 3.0, 5.0]
+    assert histogram.histogram_value.bucket == [0, 3, 1]
+    (picture,) = reader.Images("picture")
+    assert (picture.width, picture.height) == (4, 2)
+    (table,) = reader.Tensors("samples/text_summary")
+    assert b"| a\\|b | 0.5 |" in table.tensor_proto.string_val[0]
+    (note,) = reader.Tensors("note/text_summary")
+    assert note.tensor_proto.string_val == [b"two\nlines"]
+
+
+def test_mlflow_keeps_media_as_artifacts(tmp_path):
+    with Tracking("p", "e", "mlflow", directory=tmp_path) as tracking:
+        tracking.log(rich_values(), 4)
+    own = tracking.logger["mlflow"]
+    client = mlflow_client(own.tracking_uri)
+    place = Path(client.download_artifacts(own.run_id, "", str(tmp_path)))
+    assert json.loads((place / "tables/samples/step-00000004.json").read_text())["data"] == [["a|b", 0.5], ["c", None]]
+    assert (place / "texts/note/step-00000004.txt").read_text() == "two\nlines"
+    assert (place / "images/picture/step-00000004.png").read_bytes() == rich_values()["picture"].png
+    assert json.loads((place / "figures/curve/step-00000004.plotly.json").read_text())["data"][0]["y"] == [3, 4]
+    html = (place / "figures/curve.html").read_text()
+    assert html.count("</script>") == 2  # a label can't end the script
+    assert "cdn" not in html.partition("<script>")[0]
+
+
+def test_wandb_keeps_media_parameters_and_its_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    config = {"lr": 1e-6, "trainer": {"wandb_proxy": "http://127.0.0.1:9"}}
+    with Tracking("p", "e", "wandb", config, directory=tmp_path) as tracking:
+        tracking.log(rich_values(), 4)
+        first = tracking.logger["wandb"]
+    records = wandb_records(tracking.locations["wandb"])
+    ((step, row),) = wandb_rows(tracking.locations["wandb"])
+    assert step == 4
+    assert row["lengths"] == {"_type": "histogram", "values": [3, 1], "bins": [1.0, 3.0, 5.0]}
+    assert [row[name]["_type"] for name in ("samples", "curve", "picture", "note")] == [
+        "table-file",
+        "plotly-file",
+        "image-file",
+        "html-file",
+    ]
+    configs = [record.config for record in records if record.WhichOneof("record_type") == "config"]
+    runs = [record.run for record in records if record.WhichOneof("record_type") == "run"]
+    updates = {
+        u.key or "/".join(u.nested_key): u.value_json
+        for one in (*configs, *(r.config for r in runs))
+        for u in one.update
+    }
+    assert float(updates["lr"]) == 1e-6
+    assert (runs[0].project, runs[0].display_name) == ("p", "e")
+    assert first._run.settings.https_proxy == "http://127.0.0.1:9"
+    with Tracking("p", "e", "wandb", directory=tmp_path) as tracking:
+        assert tracking.logger["wandb"].run_id == first.run_id
+
+
+@pytest.mark.parametrize("exit_code", [0, 7])
+def test_wandb_is_finished_with_the_exit_code_and_leaves_the_users_run_alone(exit_code, tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    own = wandb.init(project="own", dir=tmp_path, settings=wandb.Settings(silent=True, console="off"))
+    try:
+        tracking = Tracking("p", "e", "wandb", directory=tmp_path)
+        tracking.log({"x": 1}, 5)
+        tracking.log({"x": 1}, 3)
+        tracking.finish(exit_code)
+        own.log({"mine": 1})
+    finally:
+        own.finish()
+    records = wandb_records(tracking.locations["wandb"])
+    (end,) = [record.exit for record in records if record.WhichOneof("record_type") == "exit"]
+    assert end.exit_code == exit_code
+    assert [step for step, _ in wandb_rows(tracking.locations["wandb"])] == [5]
+
+
+def test_wandb_loses_nothing_to_a_kill(tmp_path, monkeypatch):
+    """What its own process had not written is sent again; W&B keeps one row a step of those that overlap."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    script = """
+        import os, signal, sys
+        from probe.tracking.tracking import Tracking
+        tracking = Tracking("p", "e", "wandb", directory=sys.argv[1])
+        for step in range(20):
+            tracking.log({"x": float(step)}, step)
+        assert tracking.flush(30)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == -signal.SIGKILL
+    (killed,) = (tmp_path / "wandb").glob("offline-run-*")
+    before = {step: row["x"] for step, row in wandb_rows(killed, complete=False)}
+    with Tracking("p", "e", "wandb", directory=tmp_path) as tracking:
+        tracking.log({"x": 20.0}, 20)
+    after = list(wandb_rows(tracking.locations["wandb"]))
+    assert before | {step: row["x"] for step, row in after} == {step: float(step) for step in range(21)}
+    assert len(after) == len({step for step, _ in after})
+
+
+def test_swanlab_finishes_with_a_state_and_keeps_parameters(tmp_path, monkeypatch):
+    pytest.importorskip("swanlab", reason="swanlab lives in an environment of its own")
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    for exit_code, state in ((0, 1), (3, 2)):
+        tracking = Tracking("p", f"e{exit_code}", "swanlab", {"a": {"lr": 0.5}}, directory=tmp_path)
+        tracking.log({"x": 1.0, "note": "good"}, 1)
+        tracking.finish(exit_code)
+        place = Path(tracking.locations["swanlab"])
+        assert "lr" in (place / "files/config.yaml").read_text()
+        records = swanlab_records(place)
+        (end,) = [record.finish for record in records if record.WhichOneof("record_type") == "finish"]
+        assert end.state == state, end
+        assert [path.read_text() for path in (place / "media/text").iterdir()] == ["good"]
+
+
+def test_trackio_keeps_parameters_and_its_run(tmp_path, monkeypatch, trackio_directory):
+    trackio = pytest.importorskip("trackio", reason="trackio lives in an environment of its own")
+    monkeypatch.setenv("TRACKIO_DIR", trackio_directory)
+    for step in (1, 2):
+        with Tracking("own", "e", "trackio", {"a": {"lr": 0.5}}, directory=tmp_path) as tracking:
+            tracking.log({"x": float(step)}, step)
+    run_id = tracking.logger["trackio"].run_id
+    assert [(row["step"], row["x"]) for row in trackio.SQLiteStorage.get_logs("own", run_id=run_id)] == [
+        (1, 1.0),
+        (2, 2.0),
+    ]
+    assert trackio.SQLiteStorage.get_run_config("own", "e")["a/lr"] == 0.5

@@ -78,7 +78,6 @@ def test_values_are_exact(number, make):
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ("1.0", "got str"),
         (None, "got NoneType"),
         ({"a": 1}, "got dict"),
         ([1.0], "got list"),
@@ -229,3 +228,13 @@ def test_cuda_values_arrive_without_a_synchronisation():
     while not snapshot.ready() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert snapshot.floats() == ({name: float(name.rsplit("/", 1)[1]) for name in values}, {})
+
+
+def test_text_is_no_number_but_shown_as_text():
+    from probe.tracking.media import Text
+
+    snapshot = Snapshot({"note": "1.0", "x": 1.0}, no_device)
+    assert snapshot.floats() == ({"x": 1.0}, {})
+    assert snapshot.media == {"note": Text("1.0")}
+    with pytest.raises(TypeError, match="got str"):
+        to_float("1.0")

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from probe.tracking import stream as stream_module
+from probe.tracking import lane as lane_module
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
 from probe.tracking.stream import Entry, Stream
@@ -131,14 +131,24 @@ def test_a_failing_backend_is_told_once_and_loses_nothing_when_it_comes_back(ope
 
 
 def test_values_that_a_backend_refuses_are_given_up_and_counted(opened, incidents, monkeypatch):
-    monkeypatch.setattr(stream_module, "BACK_OFF_S", (0.001, 0.01))
-    bad = Failing(ValueError("I don't like it"), times=stream_module.ATTEMPTS)
+    monkeypatch.setattr(lane_module, "BACK_OFF_S", (0.001, 0.01))
+    bad = Failing(ValueError("I don't like it"), times=lane_module.ATTEMPTS)
     stream = opened(bad=bad)
     put(stream, 0, x=1.0)
     put(stream, 1, x=2.0)
     assert stream.flush(20)
     assert bad.calls == [(1, {"x": 2.0})]
     assert [one.count for one in incidents if "given up" in one.message] == [1]
+
+
+def test_a_backend_that_is_out_of_order_for_long_loses_nothing(opened, monkeypatch):
+    monkeypatch.setattr(lane_module, "BACK_OFF_S", (0.001, 0.002))
+    bad = Failing(RuntimeError("any error at all"), times=57)
+    stream = opened(bad=bad)
+    for step in range(20):
+        put(stream, step, x=1.0)
+    assert stream.flush(20)
+    assert [step for step, _ in bad.calls] == list(range(20))
 
 
 def test_a_dead_backend_is_still_closed_and_does_not_hold_up_the_end(opened, incidents):
@@ -185,7 +195,7 @@ def test_a_backend_that_never_comes_back_meets_the_deadline(opened, incidents):
     assert time.monotonic() - begin < 10
     assert good.exit_codes == [0]
     assert len(good.calls) == 2
-    assert any("1 calls were not sent" in one.message for one in incidents)
+    assert any("2 calls were not sent" in one.message for one in incidents)
     stuck.let_go.set()
 
 

@@ -4,6 +4,7 @@ import gc
 import json
 import multiprocessing
 import os
+import sys
 import threading
 import warnings
 
@@ -38,7 +39,6 @@ OWN = """
 
 @pytest.fixture(autouse=True)
 def own_backends(tmp_path, monkeypatch):
-    import sys
     import textwrap
 
     (tmp_path / f"{HERE}.py").write_text(textwrap.dedent(OWN))
@@ -87,12 +87,14 @@ def test_a_failing_neighbour_is_reported_once_and_harms_nobody(tmp_path, caplog)
 
 @pytest.mark.parametrize("name", ["nothing", "Console", "console_x", ""])
 def test_unknown_backends_are_listed(name):
-    with pytest.raises(UnknownNameError, match="console, file, mlflow, tensorboard"):
+    with pytest.raises(UnknownNameError, match="console, file, mlflow, otlp, swanlab, tensorboard, trackio, wandb"):
         Tracking("p", "e", name)
 
 
-def test_the_old_alias_is_deprecated():
-    with pytest.warns(DeprecationWarning, match="'wandb'"), pytest.raises(UnknownNameError, match="console"):
+def test_the_old_alias_is_deprecated(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    missing = pytest.raises(MissingDependencyError, match=r"probe-rl\[wandb\]")
+    with pytest.warns(DeprecationWarning, match="'wandb'"), missing:
         Tracking("p", "e", "tracking")
 
 
@@ -128,8 +130,6 @@ def test_a_backend_that_cannot_be_used_is_a_loud_error_that_closes_the_others(pa
 
 
 def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
-    import sys
-
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "tensorboard", None)

@@ -1,0 +1,81 @@
+"""A backend that wasn't there when the run began, opened as soon as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from probe.errors import BackendError
+from probe.tracking.backends import Backend, Setup, UnreachableError, open_backend
+from probe.tracking.media import KINDS, Medium
+
+
+class Late:
+    """Opens the backend ``name`` at its first use that works; until then each use raises ``UnreachableError``.
+
+    Every error of opening it counts as that: what waits for it must not be taken for calls that it refuses.
+    """
+
+    def __init__(self, name: str, setup: Setup) -> None:
+        self._name = name
+        self._setup = setup
+        self.backend: Backend | None = None
+
+    def _there(self) -> Any:
+        if self.backend is None:
+            try:
+                self.backend = open_backend(self._name, self._setup)
+            except UnreachableError:
+                raise
+            except BackendError as error:
+                raise UnreachableError(str(error)) from error
+        return self.backend
+
+    @property
+    def location(self) -> str:
+        """Of the backend; until it's there, that it isn't."""
+        return str(getattr(self.backend, "location", f"{self._name} (not reached yet)"))
+
+    @property
+    def shows(self) -> Collection[str]:
+        """What the backend shows; everything, as long as nobody knows."""
+        return KINDS if self.backend is None else getattr(self.backend, "shows", ())
+
+    @property
+    def settles_s(self) -> float:
+        """Of the backend; a second, as long as nobody knows."""
+        return 1.0 if self.backend is None else float(getattr(self.backend, "settles_s", 0.0))
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """See :class:`Backend`."""
+        self._there().log(values, step)
+
+    def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
+        """See :class:`Backend`."""
+        ask = getattr(self._there(), "missing", None)
+        return values if ask is None else ask(values, step)
+
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
+        """See :class:`Backend`."""
+        backend = self._there()
+        if medium.kind in getattr(backend, "shows", ()):
+            backend.show(name, medium, step, wall_ns)
+        else:
+            message = f"can't show a {medium.kind}: {name!r} at step {step} is left out"
+            self._setup.report(f"kind {medium.kind}", message)
+
+    def params(self, parameters: dict[str, Any]) -> None:
+        """See :class:`Backend`."""
+        send = getattr(self._there(), "params", None)
+        if send is not None:
+            send(parameters)
+
+    def flush(self) -> None:
+        """See :class:`Backend`."""
+        flush = getattr(self._there(), "flush", None)
+        if flush is not None:
+            flush()
+
+    def close(self, exit_code: int) -> None:
+        """See :class:`Backend`."""
+        self._there().close(exit_code)

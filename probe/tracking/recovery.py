@@ -1,0 +1,45 @@
+"""Sending what a run has left unsent, without going on with the run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from probe.records import Incident
+from probe.tracking.journal import unsent
+from probe.tracking.state import State
+from probe.tracking.tracking import FINISH_S, Tracking
+
+
+def recover(
+    directory: str | os.PathLike[str],
+    *,
+    timeout_s: float = FINISH_S,
+    on_incident: Callable[[Incident], None] | None = None,
+) -> dict[str, int]:
+    """Send each backend of a run's directory what it hasn't got, and give the run its status.
+
+    For a run that nobody goes on with: a process that was killed, or that ended while a backend was away. The run is
+    marked with the exit code that it ended with, and as failed where it never ended. The environment (addresses,
+    logins) has to be that of the run.
+
+    Args:
+        directory: of the run. timeout_s: after that it is given up; what is missing stays in the directory.
+        on_incident: as for :class:`Tracking`.
+
+    Returns:
+        What is still missing: backend → calls. Empty when all is sent.
+
+    Raises:
+        BackendError, MissingDependencyError: a backend can't be used, other than that it isn't reachable.
+    """
+    place = Path(directory).absolute()
+    known = State(place, "run").read()
+    waiting = unsent(place)
+    if not waiting or not known:
+        return waiting
+    code = known.get("exit_code")
+    tracking = Tracking(known["project"], known["experiment"], list(waiting), directory=place, on_incident=on_incident)
+    tracking.finish(1 if code is None else code, timeout_s=timeout_s)
+    return unsent(place)

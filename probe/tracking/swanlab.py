@@ -1,0 +1,166 @@
+"""Metrics as a SwanLab run."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import importlib.util
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+from probe.errors import BackendError, MissingDependencyError
+from probe.tracking.backends import Setup, UnreachableError
+from probe.tracking.media import Figure, Image, Medium, Table, Text, page
+from probe.tracking.names import NameMap, swanlab_name
+from probe.tracking.reach import unanswered, unwritable
+
+
+class SwanLab:
+    """A run of the project ``project``, named ``experiment``; finished as a success, or as crashed.
+
+    ``SWANLAB_MODE`` (``cloud``, which is the default, ``local``, ``offline``, ``disabled``), ``SWANLAB_API_KEY``, and
+    ``SWANLAB_LOG_DIR``, else ``swanlog`` in the run's directory, else in the working directory. The next start in the
+    run's directory goes on with an online run; offline it makes a new one. SwanLab has one run in a process. What is
+    printed, and the machine, aren't captured.
+
+    Raises:
+        MissingDependencyError: without the package swanlab.
+        UnreachableError: its server doesn't answer. BackendError: it refuses, or a run is open already.
+    """
+
+    clean = staticmethod(swanlab_name)
+
+    @classmethod
+    def reach(cls, directory: Path | None) -> tuple[str, str]:
+        """Whether its server answers; in other modes, whether the directory can be written."""
+        if importlib.util.find_spec("swanlab") is None:
+            return "backend", "the package swanlab is missing: pip install 'probe-rl[swanlab]'"
+        if os.environ.get("SWANLAB_MODE", "cloud") in {"cloud", "online"}:
+            url = os.environ.get("SWANLAB_API_HOST") or "https://api.swanlab.cn"
+            why = unanswered(url)
+            return "reachable", f"{url}: {why}" if why else ""
+        return "writable", unwritable(_place(Setup("project", "experiment", directory, lambda *_: None)))
+
+    def __init__(self, setup: Setup) -> None:
+        try:
+            self._swanlab: Any = importlib.import_module("swanlab")
+        except ImportError as error:
+            raise MissingDependencyError.of("backend 'swanlab'", "swanlab", "swanlab") from error
+        self._report = setup.report
+        self.shows = frozenset({"text", "image"} | ({"figure", "table"} if hasattr(self._swanlab, "Html") else set()))
+        place = _place(setup)
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            with self._quiet():
+                self._run: Any = _apart(lambda: self._swanlab.init(**self._options(setup, place)))
+        except (ConnectionError, TimeoutError) as error:
+            raise UnreachableError(f"backend 'swanlab' can't be reached: {error}") from error
+        except Exception as error:  # its errors have no common base
+            raise BackendError(f"backend 'swanlab' can't be used: {error!r}") from error
+        if self._run is None:
+            raise BackendError("backend 'swanlab' can't be used: a run is open already in this process")
+        self.location = self._where(place)
+        run_id = str(getattr(self._run, "id", ""))
+        setup.state("swanlab").write({"project": setup.project, "experiment": setup.experiment, "run_id": run_id})
+        self._names = NameMap(swanlab_name, self._collided, directories=False)
+
+    def _collided(self, name: str, wanted: str, mapped: str) -> None:
+        self._report(f"name {name}", f"{name!r} is called {mapped!r} here, as {wanted!r} collides with another name")
+
+    def _options(self, setup: Setup, place: Path) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "project": setup.project,
+            "experiment_name": setup.experiment,
+            "logdir": str(place),
+            "mode": os.environ.get("SWANLAB_MODE", "cloud"),
+            "config": {"FRAMEWORK": "probe"},
+        }
+        settings = self._swanlab.Settings
+        if hasattr(settings, "Terminal"):  # from 0.8 on
+            options["settings"] = settings(
+                interactive=False, terminal=settings.Terminal(proxy_type="none"), probe=settings.Probe(monitor=False)
+            )
+        state = setup.state("swanlab").read()
+        same = (state.get("project"), state.get("experiment")) == (setup.project, setup.experiment)
+        if same and state.get("run_id") and options["mode"] in {"cloud", "online"}:
+            options |= {"id": state["run_id"], "resume": "allow"}
+        return options
+
+    def _where(self, place: Path) -> str:
+        with suppress(Exception):  # only an online run has a page, and each version says so in its own way
+            url = self._run.url if hasattr(self._run, "url") else None
+            if url:
+                return str(url)
+        return str(getattr(self._run, "dir", place))
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Its greetings go to standard output, which isn't ours."""
+        console = None
+        with suppress(ImportError, AttributeError):
+            console = importlib.import_module("swanlab.sdk.internal.pkg.console").c
+        before = getattr(console, "quiet", None)
+        if console is not None:
+            console.quiet = True
+        try:
+            yield
+        finally:
+            if console is not None:
+                console.quiet = before
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Send the numbers of one step."""
+        with self._quiet():
+            self._run.log({self._names(name): value for name, value in values.items()}, step=step)
+
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
+        """Send one text, image, figure or table."""
+        with self._quiet(), tempfile.TemporaryDirectory() as folder:
+            self._run.log({self._names(name): self._own(medium, Path(folder))}, step=step)
+
+    def _own(self, medium: Medium, folder: Path) -> Any:
+        if isinstance(medium, Text):
+            return self._swanlab.Text(medium.text)
+        if isinstance(medium, Image):
+            path = folder / "image.png"
+            path.write_bytes(medium.png)
+            return self._swanlab.Image(str(path))
+        text = page(medium, "figure") if isinstance(medium, Figure) else _html(cast("Table", medium))
+        return self._swanlab.Html(text)
+
+    def params(self, parameters: dict[str, Any]) -> None:
+        """Show the configuration."""
+        with self._quiet():
+            self._run.config.update(parameters)
+
+    def close(self, exit_code: int) -> None:
+        """Complete the run."""
+        with self._quiet():
+            if exit_code:
+                self._run.finish(state="crashed", error=f"exit code {exit_code}")
+            else:
+                self._run.finish(state="success")
+
+
+def _apart(make: Callable[[], Any]) -> Any:
+    """On another thread: on the main one SwanLab takes over Ctrl-C, and can be finished from nowhere else."""
+    with ThreadPoolExecutor(1, thread_name_prefix="probe-swanlab") as threads:
+        return threads.submit(make).result()
+
+
+def _place(setup: Setup) -> Path:
+    named = os.environ.get("SWANLAB_LOG_DIR")
+    if named:
+        return Path(named).absolute()
+    return (setup.directory or Path.cwd()) / "swanlog"
+
+
+def _html(medium: Table) -> str:
+    lines = ["".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) for row in medium.rows]
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in medium.columns)
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"

@@ -1,0 +1,73 @@
+"""What is logged beside numbers: frozen when it is made, and plain."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from probe.errors import InputError, InputTypeError
+from probe.tracking.media import Figure, Histogram, Image, Table, Text, as_medium, page
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_picture_is_a_png_that_others_read(channels, first):
+    from PIL import Image as Pillow
+
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, channels), dtype=np.uint8)
+    made = Image.of(pixels.transpose(2, 0, 1) if first else pixels)
+    read = Pillow.open(io.BytesIO(made.png))
+    assert (read.size, (made.width, made.height)) == ((7, 5), (7, 5))
+    assert np.array_equal(np.asarray(read).reshape(pixels.shape), pixels)
+    assert np.array_equal(np.asarray(Pillow.open(io.BytesIO(Image.of(read).png))).reshape(pixels.shape), pixels)
+
+
+def test_pictures_of_floats_tensors_and_files(tmp_path):
+    made = Image.of(torch.tensor([[0.0, 0.5], [1.0, 2.0]]))
+    assert made == Image.of(np.array([[0, 128], [255, 255]], dtype=np.uint8))
+    (tmp_path / "a.png").write_bytes(made.png)
+    assert Image.of(tmp_path / "a.png") == Image.of(str(tmp_path / "a.png")) == Image.of(made.png) == made
+
+
+@pytest.mark.parametrize("bad", [np.zeros((2, 3, 5)), np.zeros(3), np.zeros((2, 2), int), b"GIF89a", np.zeros((0, 2))])
+def test_what_is_no_picture_is_named(bad):
+    with pytest.raises(InputError, match="picture"):
+        Image.of(bad)
+
+
+def test_histograms():
+    assert Histogram.of(torch.tensor([[0.0, 1.0], [float("nan"), float("inf")]]), bins=1) == Histogram((0.0, 1.0), (2,))
+    with pytest.raises(InputError, match="finite"):
+        Histogram.of([float("nan")])
+    with pytest.raises(InputTypeError, match="meta"):
+        Histogram.of(torch.empty(3, device="meta"))
+    with pytest.raises(InputError, match="edges"):
+        Histogram([1.0], [2])
+
+
+def test_tables():
+    import pandas as pd
+
+    frame = pd.DataFrame({"a": [1, 2], "b": ["x", "y"]})
+    table = as_medium(frame)
+    frame["a"] = 0
+    assert table == Table(["a", "b"], [[1, "x"], [2, "y"]])
+    assert as_medium(table) is table
+    assert Table(["n"], [[np.float32(0.5)], [np.int64(3)], [Text("t")]]).rows == ((0.5,), (3,), ("Text(text='t')",))
+    with pytest.raises(InputError, match="expected 2"):
+        Table(["a", "b"], [[1]])
+
+
+def test_a_figure_is_kept_as_it_is_now():
+    import plotly.graph_objects as go
+
+    figure = go.Figure(go.Bar(y=[1]))
+    kept = as_medium(figure)
+    figure.add_bar(y=[2])
+    assert isinstance(kept, Figure)
+    assert kept.spec.count('"y":[') == 1
+    assert "https://" not in page(kept, "<b>").partition("<script>")[0]
+    assert as_medium(object()) is None
