@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN_DIR ?=
 
-.PHONY: demo test lint bench notebook test-tensordict-010 test-transfer-queue clean help
+.PHONY: demo test lint bench notebook test-tensordict-010 test-transfer-queue test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -68,5 +68,15 @@ $(VENV)-transfer-queue/.made: pyproject.toml
 test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire
 	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python -m pytest tests/frameworks/test_transfer_queue.py
 
+# swanlab wants an older protobuf than the rest and trackio a newer pillow: an environment of their own.
+$(VENV)-trackers/.made: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-trackers
+	$(VENV)-trackers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--editable '.[tensorboard,mlflow,wandb,swanlab,trackio,otlp]' hypothesis omegaconf pytest pytest-timeout
+	@touch $@
+
+test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
+	$(VENV)-trackers/bin/python -m pytest tests/tracking -k "swanlab or trackio"
+
 clean:  ## remove the environments
-	rm -rf $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue
+	rm -rf $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers
