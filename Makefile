@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN_DIR ?=
 
-.PHONY: demo test lint bench notebook test-tensordict-010 test-transfer-queue test-trackers clean help
+.PHONY: demo test lint bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -39,6 +39,9 @@ lint: $(VENV)/.dev  ## ruff, format, types, arrows between the rooms
 
 bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --full --write
+
+docs: $(VENV)/.dev  ## the documentation, strictly, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 $(VENV)/.notebook: $(VENV)/.made pyproject.toml constraints.txt
 	$(PIP) --editable '.[demo,notebook]'

@@ -23,9 +23,14 @@ NAMES = (
     "data_proto",
     "functional",
     "tracking_log",
+    "producer",
+    "panel",
     "demo_overhead",
+    "large_run",
+    "perfetto",
 )
 TITLES = {
+    "large_run": "A run of 1,024 ranks and 10,000,000 rows",
     "hooks": "Hooks and recorders",
     "memory_scope": "A memory scope",
     "partition": "Partitioner against the textbook Karmarkar–Karp",
@@ -34,9 +39,11 @@ TITLES = {
     "data_proto": "DataProto against a bare TensorDict",
     "functional": "Torch functionals",
     "tracking_log": "Tracking.log of 50 metrics",
+    "producer": "What a row costs the training thread",
     "panel": "The live panel beside FigureWidget, in the kernel",
     "panel_browser": "The live panel beside plotly given whole traces, in the browser",
     "demo_overhead": "The demo's step, probe on and off",
+    "perfetto": "Export to Perfetto",
 }
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 

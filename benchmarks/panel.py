@@ -28,6 +28,7 @@ from probe.widgets.feed import Feed
 from probe.widgets.panel import Panel
 from probe.widgets.protocol import size_of
 from probe.widgets.pump import Pump
+from probe.widgets.widget import packed
 
 UPDATES = 60
 NEW = 10
@@ -82,7 +83,23 @@ def rows(full: bool = False) -> list[dict[str, Any]]:
         ours_bytes = statistics.median(sizes)
         one = _row(f"bytes of one update, {what}", ours_bytes, theirs_bytes, "at most 4096 bytes")
         made.append({**one, "unit": "bytes", "note": f"largest {max(sizes):g}; without keyframes"})
-    return made
+    return [*made, _reload(HISTORIES[-1])]
+
+
+def _reload(history: int) -> dict[str, Any]:
+    """What a page that opens is sent, beside the same columns as they are."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(Path(folder))
+        trainer.write(history)
+        trainer.close()
+        pump = Pump(Feed(trainer.directory), None, 0.25)
+        pump.open()
+        head, body = pump.snapshot()
+        begin = time.thread_time()
+        _, sent = packed(head, body)
+        took = time.thread_time() - begin
+    made = _row(f"bytes of a page that opens, {history // 1000},000 points of history", len(sent), len(body), "")
+    return {**made, "unit": "bytes", "note": f"packed in {took * 1e3:.0f} ms of the kernel; plotly.js comes beside it"}
 
 
 def _first_paint(count: int) -> dict[str, Any]:

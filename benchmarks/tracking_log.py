@@ -1,4 +1,7 @@
-"""What logging 50 metrics costs the training thread: through ``Tracking``, and with the backends directly.
+"""What logging 50 metrics costs: through ``Tracking``, and with the backends directly.
+
+Three times: on the thread that trains; until one call is durable in the backend, that is in its file or database; and
+until a burst of calls is, such as after a backend was away.
 
 python -m benchmarks.tracking_log
 """
@@ -9,14 +12,20 @@ import logging
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from benchmarks.measure import row
+
+if TYPE_CHECKING:
+    from probe.tracking.tracking import Tracking
+
 METRICS = 50
 CALLS = 300
+DURABLE_CALLS = 100
 #: A short training step between two calls: caches are cold again, the sending thread does its work.
 STEP_S = 0.02
 TARGET = "median <= 50 µs"
@@ -48,75 +57,149 @@ def median_s(log: Callable[[int], object], calls: int = CALLS) -> float:
     return statistics.median(times)
 
 
-def ours(backend: str, directory: Path) -> float:
+def ours_on_the_thread(backend: str, directory: Path) -> float:
     """Through Tracking."""
-    from probe.tracking.tracking import Tracking
-
-    data = metrics()
-    with Tracking("benchmark", "ours", backend, directory=directory) as tracking:
+    with opened(backend, directory / "thread") as tracking:
+        data = metrics()
         return median_s(lambda step: tracking.log(data, step))
 
 
-def tensorboard_directly(directory: Path) -> float:
-    """50 calls of torch's ``SummaryWriter.add_scalar``, as trainers do it."""
-    from torch.utils.tensorboard import SummaryWriter
+def opened(backend: str, directory: Path) -> Tracking:
+    """A Tracking of that backend; it tells where it writes only once in this process."""
+    from probe.tracking.tracking import Tracking
 
-    data = metrics()
-    writer = SummaryWriter(str(directory / "direct"))
+    return Tracking("benchmark", "ours", backend, directory=directory, announce=False)
 
-    def log(step: int) -> None:
+
+class Direct(Protocol):
+    """A backend used as trainers use it."""
+
+    def log(self, data: Mapping[str, Any], step: int) -> object:
+        """Log one step."""
+        ...
+
+    def flush(self) -> object:
+        """Wait until it is durable."""
+        ...
+
+    def close(self) -> object:
+        """Give up its files."""
+        ...
+
+
+class TensorBoardDirectly:
+    """50 calls of torch's ``SummaryWriter.add_scalar``; durable after its ``flush``."""
+
+    theirs = "SummaryWriter.add_scalar x 50"
+
+    def __init__(self, directory: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(directory / "direct"))
+
+    def log(self, data: Mapping[str, Any], step: int) -> None:
+        """As trainers do it."""
         for name, value in data.items():
-            writer.add_scalar(name, value, step)
+            self._writer.add_scalar(name, value, step)
 
-    try:
-        return median_s(log)
-    finally:
-        writer.close()
+    def flush(self) -> None:
+        """To the file."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
 
 
-def mlflow_directly(directory: Path) -> float:
-    """One ``MlflowClient.log_batch`` of 50 metrics to the same kind of sqlite file."""
-    from mlflow.entities import Metric
-    from mlflow.tracking import MlflowClient
+class MLflowDirectly:
+    """One ``MlflowClient.log_batch`` of 50 metrics to the same kind of sqlite file; durable when it returns."""
 
-    logging.getLogger("mlflow").setLevel(logging.ERROR)  # else it tells of each table that it makes
-    client = MlflowClient(tracking_uri=f"sqlite:///{directory / 'direct.db'}")
-    run_id = client.create_run(client.create_experiment("direct")).info.run_id
-    data = metrics()
+    theirs = "MlflowClient.log_batch of 50, sqlite"
 
-    def log(step: int) -> None:
+    def __init__(self, directory: Path) -> None:
+        from mlflow.tracking import MlflowClient
+
+        logging.getLogger("mlflow").setLevel(logging.ERROR)  # else it tells of each table that it makes
+        self._client = MlflowClient(tracking_uri=f"sqlite:///{directory / 'direct.db'}")
+        self._run_id = self._client.create_run(self._client.create_experiment("direct")).info.run_id
+
+    def log(self, data: Mapping[str, Any], step: int) -> None:
+        """As a trainer with one call a step does it."""
+        from mlflow.entities import Metric
+
         now = time.time_ns() // 1_000_000
         batch = [Metric(name, float(value), now, step) for name, value in data.items()]
-        client.log_batch(run_id, metrics=batch, synchronous=True)
+        self._client.log_batch(self._run_id, metrics=batch, synchronous=True)
 
-    return median_s(log)
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def durable_s(tracking: Tracking, direct: Direct) -> tuple[float, float]:
+    """Median seconds from the call until it is in the file or database, ours and theirs; they take turns."""
+    data, times = metrics(), ([], [])
+    for step in range(DURABLE_CALLS):
+        times[0].append(seconds(lambda step=step: (tracking.log(data, step), tracking.flush(60))))
+        times[1].append(seconds(lambda step=step: (direct.log(data, step), direct.flush())))
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def burst_s(tracking: Tracking, direct: Direct) -> tuple[float, float]:
+    """Seconds a call where many come at once, until the last is durable, ours and theirs."""
+
+    def burst(log: Callable[[Mapping[str, Any], int], object], flush: Callable[[], object]) -> float:
+        def work() -> None:
+            for step in range(DURABLE_CALLS, DURABLE_CALLS + CALLS):
+                log(data, step)
+            flush()
+
+        return seconds(work) / CALLS
+
+    data = metrics()
+    return burst(tracking.log, lambda: tracking.flush(120)), burst(direct.log, direct.flush)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long it takes."""
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row a backend: seconds on the calling thread, ours and theirs, and ours / theirs."""
-    found = []
-    for backend, directly, theirs in (
-        ("tensorboard", tensorboard_directly, "SummaryWriter.add_scalar x 50"),
-        ("mlflow", mlflow_directly, "MlflowClient.log_batch of 50, sqlite"),
-    ):
-        with tempfile.TemporaryDirectory() as directory:
-            ours_s = ours(backend, Path(directory))
-            theirs_s = directly(Path(directory))
-        note = f"median of {CALLS} calls on the calling thread, {STEP_S * 1e3:.0f} ms of training between"
-        found.append(
-            {
-                "name": f"Tracking.log of {METRICS} metrics to {backend}",
-                "ours_s": ours_s,
-                "theirs_s": theirs_s,
-                "ratio": ours_s / theirs_s,
-                "target": TARGET,
-                "note": f"{note}; theirs: {theirs}",
-            }
-        )
+    """Three rows a backend: seconds, ours and theirs, and ours / theirs."""
+    found: list[dict[str, Any]] = []
+    for backend, make in (("tensorboard", TensorBoardDirectly), ("mlflow", MLflowDirectly)):
+        with tempfile.TemporaryDirectory() as folder:
+            found += _rows_of(backend, make, Path(folder))
     return found
 
 
+def _rows_of(backend: str, make: Callable[[Path], Direct], directory: Path) -> list[dict[str, Any]]:
+    name = f"Tracking.log of {METRICS} metrics to {backend}"
+    theirs = f"theirs: {make.theirs}"  # type: ignore[attr-defined]  # a class
+    direct = make(directory)
+    try:
+        data = metrics()
+        ours_s = ours_on_the_thread(backend, directory)
+        theirs_s = median_s(lambda step: direct.log(data, step))
+        note = f"median of {CALLS} calls on the calling thread, {STEP_S * 1e3:.0f} ms of training between; {theirs}"
+        thread = row(f"{name}, on the thread that trains", ours_s, theirs_s, TARGET, note)
+        with opened(backend, directory / "durable") as tracking:
+            note = f"median of {DURABLE_CALLS} calls, each in the file or database before the next; {theirs}"
+            durable = row(f"{name}, until durable", *durable_s(tracking, direct), "", note)
+            note = f"{CALLS} calls without a pause, until the last is in the file or database, a call; {theirs}"
+            burst = row(f"{name}, a burst until durable", *burst_s(tracking, direct), "", note)
+    finally:
+        direct.close()
+    return [thread, durable, burst]
+
+
 if __name__ == "__main__":
-    for row in rows():
-        times = f"{row['ours_s'] * 1e6:.1f} µs against {row['theirs_s'] * 1e6:.0f} µs ({row['ratio']:.3f} of it)"
-        print(f"{row['name']}: {times}; target {row['target']}; {row['note']}")
+    for one in rows():
+        times = f"{one['ours_s'] * 1e6:.1f} µs against {one['theirs_s'] * 1e6:.0f} µs ({one['ratio']:.3f} of it)"
+        target = f"; target {one['target']}" if one["target"] else ""
+        print(f"{one['name']}: {times}{target}; {one['note']}")

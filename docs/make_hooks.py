@@ -36,7 +36,8 @@ raises never reaches the caller; after three failures it is switched off.
 """
 
 
-def main() -> None:
+def page() -> str:
+    """The text of the page."""
     for module in pkgutil.walk_packages(probe.__path__, "probe."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
@@ -45,7 +46,12 @@ def main() -> None:
         for name, one in hooks.points().items()
         if not name.startswith("doctest.")
     ]
-    Path(__file__).with_name("hooks.md").write_text(HEAD + "".join(lines))
+    return HEAD + "".join(lines)
+
+
+def main() -> None:
+    """Write it."""
+    Path(__file__).with_name("hooks.md").write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

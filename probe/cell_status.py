@@ -26,9 +26,7 @@ class Status:
         """How things stand in this process."""
         session = current_session()
         told = [("session", "none is open; probe.start(project) opens one")] if session is None else _about(session)
-        heard = [point for point in hooks.points().values() if point.listeners]
-        told.append(("hook points", f"{len(heard)} of {len(hooks.points())} have listeners"))
-        return cls((*told, *_device()))
+        return cls((*told, *_listeners(), *_device()))
 
     def __repr__(self) -> str:
         width = max(len(name) for name, _ in self.lines)
@@ -42,7 +40,6 @@ def _about(session: Session) -> list[tuple[str, str]]:
     lines = [
         ("session", f"records to {session.directory}"),
         ("rank", f"{session.rank} of {session.world_size}"),
-        ("recorders", ", ".join(type(one).__name__ for one in session._recorders) or "none"),
         ("tracking", "none" if session.tracking is None else ", ".join(session.tracking.logger) or "none"),
     ]
     try:
@@ -66,6 +63,17 @@ def _written(run: object) -> list[tuple[str, str]]:
     for row in last:
         lines.append(("incident", one_line(f"{row['kind']} at {row['where']}: {row['message']}")))
     return lines
+
+
+def _listeners() -> list[tuple[str, str]]:
+    """Who listens now: the session's recorders among them, but none that was switched off after failures."""
+    points = hooks.points().values()
+    heard = [point for point in points if point.listeners]
+    names = dict.fromkeys(one_line(repr(listener), 80) for point in heard for listener in point.listeners)
+    return [
+        ("listeners", ", ".join(names) or "none"),
+        ("hook points", f"{len(heard)} of {len(points)} have listeners"),
+    ]
 
 
 def _device() -> list[tuple[str, str]]:

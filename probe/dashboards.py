@@ -9,6 +9,7 @@ all read these. A panel's ``live:`` block says how the live panel draws it from 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -43,6 +44,66 @@ class About:
     do: str
 
 
+#: What a chart of three lines over the ranks is made of, from the least to the most.
+MARGIN: Final = ("smallest", "mean", "largest")
+
+_PLACE: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Metrics that a tracking backend draws together.
+
+    Attributes:
+        title: unique in its dashboard. kind: ``"line"``: one line for each key; ``"margin"``: a line between two
+            others. keys: of a line chart the metrics, in which ``{role}``, ``{phase}`` and ``{cause}`` stand for any
+            name; of a margin chart the three of :data:`MARGIN`.
+    """
+
+    title: str
+    kind: str
+    keys: tuple[str, ...]
+
+    def filled(self, logged: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The chart for the metrics that are ``logged``: title → keys; one for each name of a margin.
+
+        >>> Chart("Tokens", "line", ("probe/{role}/tokens",)).filled(["probe/a/tokens", "probe/b/c/tokens", "loss"])
+        {'Tokens': ('probe/a/tokens',)}
+        >>> three = tuple(f"probe/{{role}}/tokens_{one}" for one in MARGIN)
+        >>> there = [key.replace("{role}", "actor") for key in three]
+        >>> list(Chart("Tokens", "margin", three).filled(there))
+        ['Tokens: actor']
+        """
+        if self.kind == "line":
+            found = tuple(dict.fromkeys(key for one in self.keys for key in logged if pattern(one).fullmatch(key)))
+            return {self.title: found} if found else {}
+        whole = {}
+        for key in logged:
+            match = pattern(self.keys[0]).fullmatch(key)
+            if match is not None:
+                names = match.groupdict()
+                keys = tuple(_named(one, names) for one in self.keys)
+                if set(keys) <= set(logged):
+                    whole[": ".join([self.title, *names.values()])] = keys
+        return whole
+
+
+def _named(key: str, names: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda place: names[place[1]], key)
+
+
+def pattern(key: str) -> re.Pattern[str]:
+    """What matches the names of a metric in whose key a place like ``{role}`` stands for one segment.
+
+    >>> pattern("probe/{role}/tokens").fullmatch("probe/actor/tokens")["role"]
+    'actor'
+    """
+    parts = _PLACE.split(key)  # text, name, text, name … text
+    return re.compile(
+        "".join(f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(parts))
+    )
+
+
 @dataclass(frozen=True)
 class Panel:
     """One picture of a run.
@@ -55,7 +116,7 @@ class Panel:
             person.
         table: dotted path of the frame to show as a table, when it isn't the figure's own.
         columns: of that table. unfolded: whether a page shows the table at once. tables: of the run that
-        are read. keys: metric keys that show the same.
+        are read. keys: metric keys that show the same. charts: those that show it in a tracking backend.
         live: how the live panel draws it; None: it doesn't.
     """
 
@@ -67,6 +128,7 @@ class Panel:
     tables: tuple[str, ...]
     columns: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    charts: tuple[Chart, ...] = ()
     choices: str | None = None
     choose: str = ""
     table: str | None = None
@@ -236,6 +298,10 @@ def parse(name: str, text: str) -> Dashboard:
     data = _loaded(text, f"dashboard {name!r}")
     _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")
     panels = tuple(_panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"]))
+    titles = [chart.title for one in panels for chart in one.charts]
+    twice = sorted({title for title in titles if titles.count(title) > 1})
+    if twice:
+        raise InputError(f"dashboard {name!r}: charts: got the title {twice[0]!r} twice, expected each once")
     return Dashboard(name, data["title"], data["about"], panels)
 
 
@@ -258,6 +324,7 @@ _REQUIRED: Final[Mapping[str, type]] = {
 _OPTIONAL: Final = {
     "columns": list,
     "keys": list,
+    "charts": list,
     "choices": str,
     "choose": str,
     "table": str,
@@ -287,7 +354,22 @@ def _panel(data: Any, where: str) -> Panel:
         if name in data and not data[name].startswith(f"probe.{room}."):
             raise InputError(f"{where}: {name}: got {data[name]!r}, expected a path in probe.{room}")
     lists = {name: tuple(data.get(name, ())) for name in ("tables", "columns", "keys")}
-    return Panel(**{**data, **lists, "about": About(**data["about"])})
+    charts = tuple(_chart(one, f"{where}: charts {index}") for index, one in enumerate(data.get("charts", ())))
+    return Panel(**{**data, **lists, "about": About(**data["about"]), "charts": charts})
+
+
+def _chart(data: Any, where: str) -> Chart:
+    _expect(data, {"title": str}, {"lines", "margin"}, where)
+    lines, margin = data.get("lines"), data.get("margin")
+    if (lines is None) == (margin is None):
+        raise InputError(f"{where}: got {data!r}, expected either lines or margin")
+    if margin is not None:
+        if not isinstance(margin, str):
+            raise InputError(f"{where}: margin: got {margin!r}, expected a key without its last word")
+        return Chart(data["title"], "margin", tuple(f"{margin}_{one}" for one in MARGIN))
+    if not isinstance(lines, list) or not lines or not all(isinstance(key, str) for key in lines):
+        raise InputError(f"{where}: lines: got {lines!r}, expected a list of keys")
+    return Chart(data["title"], "line", tuple(lines))
 
 
 def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: str) -> None:

@@ -18,6 +18,21 @@ A series spec has these fields:
 ``of``      "run", or "step": only the step that the panel shows
 ``unit``    one of :data:`UNITS`
 =========== ==========================================================================================================
+
+The marks, and what they add (:data:`MARKS`):
+
+============== =======================================================================================================
+``line``       over time or steps; ``lines``: guides across it, each ``{title, y, reduce, by}`` or ``{title, value}``
+``stack``      parts of a whole, one on the other, over steps or along a category; ``share``: of that column's sum;
+               ``sort`` (of categories): "value" or "name"
+``bars``       side by side along a category; ``lines``, of which ``value: mean`` is the bars' mean; ``sort``
+``heat``       ``x`` by ``by``; ``over``: a flag that is marked, ``cap``: the limit, the end of the colours
+``timeline``   boxes from begin to end, as high as ``y``, or in a lane for each ``by``, coloured by ``colour``
+``scatter``    a dot for each row; ``fit``: a least-squares line for each series
+``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
+``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
+``tiles``      ``tiles``: one number each, with its course and what it ``means``
+============== =======================================================================================================
 """
 
 from __future__ import annotations
@@ -29,6 +44,7 @@ from probe.errors import InputError, UnknownNameError
 
 #: Columns of each table and their dtypes as in the messages to the browser; "word" is a code (i4) for a text.
 #: Times are seconds since the run's start, memory is in bytes. A missing number is NaN, a missing whole one −1.
+#: A span's level (step, phase, micro_batch, inner), maker and batch follow the rules of ``probe.analysis.scopes``.
 TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "spans": {
         "step": "i4",
@@ -36,6 +52,7 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "role": "word",
         "phase": "word",
         "kind": "word",
+        "level": "word",
         "name": "word",
         "micro_batch": "i4",
         "scope": "i4",
@@ -46,8 +63,11 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "reserved_peak": "f8",
         "at_begin": "f8",
         "at_end": "f8",
+        "batch": "i4",
         "tokens": "i4",
-        "exact": "u1",
+        "slots": "i4",
+        "peak_kind": "word",
+        "maker": "u1",
     },
     "memory": {
         "t": "f8",
@@ -130,8 +150,9 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
     },
 }
 
-#: Columns that are worked out from others: a span's seconds, the padding of a micro-batch, and how full it is.
-DERIVED: Final[Mapping[str, tuple[str, ...]]] = {"spans": ("duration",), "micro": ("padding", "use")}
+#: Columns that are worked out from others: a span's seconds, and those of them that a micro-batch spends on padding if
+#: the model computes on all slots of its rectangle; the padding of a micro-batch, and how full it is.
+DERIVED: Final[Mapping[str, tuple[str, ...]]] = {"spans": ("duration", "on_padding"), "micro": ("padding", "use")}
 
 REDUCERS: Final = ("max", "min", "sum", "mean", "last", "count", "ratio", "imbalance")
 UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s", "number")
@@ -142,11 +163,12 @@ _WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
 #: Fields that each mark has beside the series spec.
 MARKS: Final[Mapping[str, frozenset[str]]] = {
     "line": frozenset({"lines"}),
-    "stack": frozenset({"share"}),
+    "stack": frozenset({"share", "sort"}),
     "bars": frozenset({"lines", "sort"}),
     "heat": frozenset({"over", "cap"}),
     "timeline": frozenset({"colour"}),
     "scatter": frozenset({"fit"}),
+    "stragglers": frozenset(),
     "table": frozenset({"columns", "newest", "sort", "tone", "search"}),
     "tiles": frozenset({"tiles"}),
 }
@@ -255,8 +277,10 @@ def _own(block: Mapping[str, Any], where: str) -> None:
 
 def _line(block: Mapping[str, Any], line: Any, where: str) -> None:
     _mapping(line, where)
-    _known(line, frozenset({"title", "y", "value", "reduce"}), where)
+    _known(line, frozenset({"title", "y", "value", "reduce", "by"}), where)
     _texts(line, ("title",), where)
+    if "by" in line:
+        _column(block, line["by"], f"{where}: by")
     if ("y" in line) == ("value" in line):
         raise InputError(f"{where}: got {line!r}, expected either y (a column) or value")
     if "y" in line:

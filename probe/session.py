@@ -34,10 +34,12 @@ from probe.hooks import (
     silenced,
     subscribe,
 )
+from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Process, Row, Scalar
 from probe.runs.layout import create_run
 from probe.runs.writer import RunWriter
+from probe.tracking.spans import StepSpans
 from probe.tracking.tracking import Tracking
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ class Session:
     Attributes:
         directory: the run directory, absolute. rank, world_size: of this process.
         tracking: where the metrics go, None on ranks other than 0 and when nothing was asked for.
+        publisher: keeps the dashboards there up to date, None where nothing was asked for or could show them.
     """
 
     def __init__(
@@ -114,6 +117,8 @@ class Session:
         self.rank = rank
         self.world_size = world_size
         self.tracking = tracking
+        self.publisher: Publisher | None = None
+        self._spans = None if tracking is None else StepSpans(tracking, process)
         self.closed = False
         self._recorders = recorders
         self._rows: dict[int, list[Row]] = {}
@@ -195,7 +200,11 @@ class Session:
             self._isolated("close", recorder.close)
         if self.tracking is not None:
             self._writer.flush(CLOSE_S)  # the last step's metrics are logged from the writer's thread
-            self.tracking.finish(exit_code)
+            try:
+                if self.publisher is not None:
+                    self.publisher.finish()
+            finally:
+                self.tracking.finish(exit_code)
         _closing = None
         self._writer.close()
 
@@ -254,6 +263,8 @@ class Session:
         return [rows for rows in samples if rows is not None]
 
     def _finish_step(self, step: int, duration_ns: int) -> None:
+        if self.publisher is not None:
+            self.publisher.at(step)
         rows = self._rows.pop(step, [])
         for stale in [other for other in self._rows if other < step]:
             del self._rows[stale]
@@ -262,6 +273,8 @@ class Session:
             self._incident("limits", "session.step", message, None)
             return
         with silenced():
+            if self._spans is not None:
+                self._isolated("spans", partial(self._spans.log, rows, step))
             metrics: dict[str, Any] = self._own_cost(duration_ns)
             for recorder in self._recorders:
                 metrics.update(self._isolated("metrics", partial(recorder.metrics, rows)) or {})
@@ -300,6 +313,7 @@ def start(
     world_size: int | None = None,
     device: Any = None,
     peaks: Literal["nested", "observe"] = "nested",
+    publish: bool | float | None = None,
 ) -> Session:
     """Begin to record this process. Every rank of a job calls it with the same project and experiment.
 
@@ -315,6 +329,9 @@ def start(
         device: whose memory is watched; None detects one.
         peaks: ``"nested"`` gives every scope its exact peak (device counters are reset at scope ends, and what
             others read of them is folded back); ``"observe"`` never touches the counters.
+        publish: whether the dashboards are kept up to date in the backends, by a process beside rank 0 that reads the
+            run directory: figures, tables, numbers over all ranks, what was found. None: where a backend can show
+            pictures. A number: how old figures may get, in seconds (30).
 
     Raises:
         SessionError: this process has an open session already.
@@ -323,6 +340,9 @@ def start(
     global _current
     if peaks not in ("nested", "observe"):
         raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
+    every_s = interval(publish)
+    if publish not in (None, False) and not track:
+        raise InputError(f"publish: got {publish!r} without track: name the backends that it is for")
     with _lock:
         if _current is not None:
             raise SessionError(f"this process already records to {_current.directory}; close that session first")
@@ -339,6 +359,8 @@ def start(
             world_size=world_size,
             tracking=tracking,
         )
+        if tracking is not None and every_s is not None and (publish is not None or worthwhile(tracking)):
+            _current.publisher = _publisher(directory, tracking, every_s)
         return _current
 
 
@@ -362,8 +384,17 @@ def _tracking(
     return Tracking(project, directory.name, names, config, directory=directory, on_incident=_told) if names else None
 
 
+def _publisher(directory: Path, tracking: Tracking, every_s: float) -> Publisher | None:
+    try:
+        return Publisher(directory, tracking, _told, every_s=every_s)
+    except OSError as error:  # no memory for one more process, say: the run does without
+        _log.warning("no publisher: %s", error)
+        _told(Incident(kind="publisher", where="publishing", message=f"it can't be started: {error}"))
+        return None
+
+
 def _told(incident: Incident) -> None:
-    """A backend is in trouble: a row of the run, beside the log line that Tracking writes."""
+    """A backend, or the publisher, is in trouble: a row of the run, beside the log line that Tracking writes."""
     open_now = _current or _closing
     if open_now is not None:
         open_now._put(incident, current_scope(), time.monotonic_ns())

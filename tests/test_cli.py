@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from probe.cli import COMMANDS, main
+from probe.cli import COMMANDS, main, make_parser
 from probe.cli.demo import commands
 from probe.runs.reader import Run
 
@@ -58,15 +60,60 @@ def test_help_ends_with_0(arguments: list[str], capsys: pytest.CaptureFixture[st
     assert "usage: probe" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example_that_can_be_typed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    lines = capsys.readouterr().out.split("\nexample:\n")[1].splitlines()
+    assert lines
+    for line in lines:
+        program, *arguments = shlex.split(line)
+        assert program == "probe"
+        arguments = arguments[: arguments.index("|")] if "|" in arguments else arguments
+        assert make_parser().parse_args(arguments).command == command
+
+
 def test_help_brings_nothing_heavy() -> None:
     code = (
         "import sys, contextlib, io, probe.cli\n"
-        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
-        "    probe.cli.main(['demo', '--help'])\n"
-        "print(sorted({'torch', 'pandas', 'plotly', 'mlflow'} & set(sys.modules)))"
+        "for arguments in [['--help'], ['--version'], *([one, '--help'] for one in probe.cli.COMMANDS)]:\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "        probe.cli.main(arguments)\n"
+        "    heavy = {'torch', 'pandas', 'plotly', 'mlflow', 'pyarrow', 'duckdb', 'numpy'} & set(sys.modules)\n"
+        "    assert not heavy, (arguments, heavy)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"probe {metadata.version('probe-rl')}\n"
+
+
+def test_only_the_command_that_is_asked_for_is_imported() -> None:
+    code = (
+        "import sys, probe.cli\n"
+        "probe.cli.make_parser('sql')\n"
+        "print(sorted(name for name in sys.modules if name in probe.cli.COMMANDS.values()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "['probe.cli.sql']"
+
+
+def test_an_interruption_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("probe.cli.sql.find_run", interrupted)
+    assert main(["sql", "run", "select 1"]) == 130
+    assert capsys.readouterr().err == "probe sql: interrupted\n"
+
+
+def test_an_error_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sql", "no\x1b[2Jrun", "select 1"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_a_directory_that_holds_a_run_is_left_alone(
@@ -110,7 +157,7 @@ def test_every_backend_has_the_metrics_and_its_command(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     done = probe("demo", "--steps", "2", "--run-dir", str(directory))
     assert done.returncode == 0, done.stderr
-    assert f"TensorBoard tensorboard --logdir {directory / 'tensorboard'}" in done.stdout.splitlines()
+    assert f"TensorBoard tensorboard --logdir {directory}" in done.stdout.splitlines()
     assert f"MLflow      mlflow ui --backend-store-uri sqlite:///{directory / 'mlflow.db'}" in done.stdout.splitlines()
     assert list((directory / "tensorboard").glob("events.out.tfevents.*"))
     assert (directory / "mlflow.db").stat().st_size > 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from probe import dashboards, live
 from probe.analysis.findings import findings
 from probe.analysis.overview import numbers
-from probe.dashboards import NAMES, Panel
+from probe.dashboards import NAMES, Chart, Panel
 from probe.errors import InputError, UnknownNameError
 from probe.figures import theme
 from probe.records import TABLES
@@ -69,14 +69,73 @@ def declared() -> set[str]:
     return keys
 
 
+def published() -> set[str]:
+    from probe.publishing.over_ranks import keys_of
+
+    return keys_of(declared())
+
+
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.id)
 def test_every_key_is_one_that_a_recorder_declares(panel: Panel) -> None:
     assert set(panel.keys) <= declared(), sorted(declared())
 
 
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.id)
+def test_every_charted_key_is_one_that_a_recorder_or_the_publisher_declares(panel: Panel) -> None:
+    for chart in panel.charts:
+        assert set(chart.keys) <= declared() | published(), chart
+        # What is drawn of all ranks is the publisher's; a recorder's own numbers are those of rank 0.
+        assert chart.kind == "line" or set(chart.keys) <= published(), chart
+
+
+def test_every_declared_key_is_in_a_chart() -> None:
+    from probe.publishing.over_ranks import base
+
+    charted = {key for panel in PANELS for chart in panel.charts for key in chart.keys}
+    apart = {re.sub(r"_(smallest|mean|largest)$", "", key) for key in charted}
+    assert [key for key in declared() if key not in charted and base(key) not in apart] == []
+    assert published() & {f"{base(key)}_mean" for key in declared()}
+
+
+def test_a_chart_is_filled_with_what_is_logged() -> None:
+    three = tuple(f"probe/over_ranks/{{role}}/peak_{word}" for word in dashboards.MARGIN)
+    margin, lines = Chart("Peak", "margin", three), Chart("Lines", "line", ("a/{phase}/b.c", "loss", "nowhere"))
+    logged = [*(key.replace("{role}", "actor") for key in three), three[0].replace("{role}", "critic"), "loss"]
+    assert margin.filled(logged) == {"Peak: actor": tuple(logged[:3])}  # critic hasn't all three
+    assert margin.filled([]) == lines.filled(["a/x/b_c", "a/x/y/b.c"]) == {}
+    assert lines.filled(["loss", "a/z/b.c", "a/y/b.c", "loss/more"]) == {"Lines": ("a/z/b.c", "a/y/b.c", "loss")}
+
+
+@pytest.mark.parametrize(
+    ("chart", "message"),
+    [
+        ({"title": "C"}, r"panel 0 \(p\): charts 0: got .* expected either lines or margin"),
+        ({"title": "C", "lines": ["a"], "margin": "a"}, "expected either lines or margin"),
+        ({"title": "C", "lines": []}, "lines: got \\[\\], expected a list of keys"),
+        ({"title": "C", "lines": "a"}, "lines: got 'a'"),
+        ({"title": "C", "margin": ["a"]}, "margin: got"),
+        ({"lines": ["a"]}, "title: got None"),
+        ({"title": "C", "line": ["a"]}, "unknown line"),
+        ("C", "got 'C', expected a mapping"),
+    ],
+)
+def test_a_wrong_chart_is_named(chart: object, message: str) -> None:
+    data = good()
+    data["panels"][0]["charts"] = [chart]
+    with pytest.raises(InputError, match=message):
+        dashboards.parse("mine", yaml.safe_dump(data))
+
+
+def test_a_chart_s_title_is_its_own() -> None:
+    data = good()
+    data["panels"][0]["charts"] = [{"title": "C", "lines": ["a"]}, {"title": "C", "margin": "b"}]
+    with pytest.raises(InputError, match="charts: got the title 'C' twice"):
+        dashboards.parse("mine", yaml.safe_dump(data))
+
+
 def test_keys_hold_no_reducer_by_accident() -> None:
     for panel in PANELS:
-        for key in panel.keys:
+        for key in (*panel.keys, *(key for chart in panel.charts for key in chart.keys)):
             assert re.fullmatch(r"[A-Za-z0-9_./{} -]+", key)
             words = re.split(r"[/_]", key)
             assert all(one in ("min", "max") or ("min" not in one and "max" not in one) for one in words), key

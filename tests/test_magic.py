@@ -222,6 +222,7 @@ def test_a_broken_run_never_fails_the_cell(shell, session, monkeypatch):
 def test_status_says_what_is_recorded(shell, tmp_path):
     result, _ = run(shell, "%probe status")
     assert "none is open" in repr(result.result)
+    assert re.search(r"listeners +none", repr(result.result))
     with start("magic", run_dir=tmp_path / "run") as session, hooks.phase("p"):
         result, _ = run(shell, "%probe status")
         session._incident("backend", "<i>", "did not answer", None)
@@ -229,9 +230,27 @@ def test_status_says_what_is_recorded(shell, tmp_path):
         again, _ = run(shell, "%probe status")
     told = repr(result.result)
     assert str(session.directory) in told
-    assert "MemoryRecorder" in told
+    assert "recorder MemoryRecorder, recorder " in told
     assert "incident" in repr(again.result)
     assert "<i>" not in again.result._repr_html_()
+
+
+def test_status_leaves_out_a_listener_that_was_switched_off(shell, session):
+    class Broken(hooks.Listener):
+        def fire(self, event):
+            raise ValueError("no")
+
+        def __repr__(self):
+            return "the broken one"
+
+    point = hooks.point("test_magic.status", "a moment of a test")
+    with hooks.subscribe(Broken(), "test_magic.status"):
+        result, _ = run(shell, "%probe status")
+        assert "the broken one" in repr(result.result)
+        for _ in range(5):
+            hooks.emit(point)
+        result, _ = run(shell, "%probe status")
+    assert "the broken one" not in repr(result.result)
 
 
 def test_open_gives_the_run(shell, tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from functools import partial
 
 import pytest
 import torch
@@ -19,10 +20,11 @@ from probe.core.metric import Metric, reduce_metrics
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
 from probe.errors import InputError, SessionError, UnknownNameError
+from probe.publishing.publisher import Publisher
 from probe.recorders.recorder import Recorder
 from probe.records import Incident, Scalar
 from probe.runs.reader import Run
-from probe.session import current_session, start
+from probe.session import _told, current_session, start
 
 
 @pytest.fixture
@@ -75,6 +77,75 @@ def test_training_with_probe_on_and_off_is_bitwise_equal(directory):
     for plain, observed, after in zip(weights, observed_weights, again, strict=True):
         assert torch.equal(plain, observed)
         assert torch.equal(plain, after)
+
+
+def test_training_with_a_publisher_is_bitwise_equal_and_its_end_bounded(directory):
+    """One that hangs from the first moment on."""
+    weights, losses = train()
+    with start("p", run_dir=directory, track="file", publish=False) as session:
+        assert session.publisher is None
+        session.publisher = Publisher(directory, session.tracking, _told, command=[sys.executable, "-c", HANGS])
+        session.publisher.finish = partial(session.publisher.finish, 0.5)
+        observed_weights, observed_losses = train(session=session)
+    assert losses == observed_losses
+    assert all(map(torch.equal, weights, observed_weights))
+    with Run(directory) as run:
+        incidents = run.incidents
+        assert incidents["kind"].tolist() == ["publisher"]
+        assert "within 0.5 s" in incidents["message"][0]
+
+
+HANGS = "import time; time.sleep(600)"
+
+
+def test_a_publisher_is_there_where_pictures_can_be_shown(directory, tmp_path, monkeypatch):
+    started = []
+
+    class Noted:
+        def __init__(self, *args, **options):
+            started.append(options)
+
+        def finish(self):
+            started.append("finished")
+
+    monkeypatch.setattr("probe.session.Publisher", Noted)
+    for number, (options, wanted) in enumerate(
+        [
+            ({"track": "file"}, []),
+            ({}, []),
+            ({"track": "tensorboard"}, [{"every_s": 30.0}, "finished"]),
+            ({"track": "tensorboard", "publish": False}, []),
+            ({"track": "tensorboard", "publish": 5}, [{"every_s": 5.0}, "finished"]),
+            ({"track": "file", "publish": True}, [{"every_s": 30.0}, "finished"]),
+            ({"track": "tensorboard", "rank": 1, "world_size": 2}, []),
+        ]
+    ):
+        started.clear()
+        with start("p", run_dir=tmp_path / str(number), **options):
+            pass
+        assert started == wanted, options
+
+
+@pytest.mark.parametrize("publish", [0, "often", -1])
+def test_how_often_to_publish_is_checked_at_once(directory, publish):
+    with pytest.raises(InputError, match="publish: got"):
+        start("p", run_dir=directory, track="file", publish=publish)
+    with pytest.raises(InputError, match="without track"):
+        start("p", run_dir=directory, publish=True)
+    assert current_session() is None
+    assert not directory.exists()
+
+
+def test_a_publisher_that_can_t_be_started_is_an_incident(directory, monkeypatch):
+    def no_process(*args, **options):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr("probe.publishing.publisher.subprocess.Popen", no_process)
+    with start("p", run_dir=directory, track="file", publish=True) as session:
+        assert session.publisher is None
+        train(steps=1, session=session)
+    with Run(directory) as run:
+        assert run.incidents["message"].tolist() == ["it can't be started: no more processes"]
 
 
 def test_a_run_holds_every_table(directory):

@@ -92,7 +92,7 @@ def trouble(run: Run) -> list[Finding]:
 
 def peak(run: Run) -> list[Finding]:
     """Which scope made the largest memory peak, on which rank, and what headroom was left."""
-    frame = memory.peaks(run)
+    frame = memory.largest(run, memory.height(run))
     if frame.empty:
         return []
     row = rows(frame)[0]
@@ -154,11 +154,11 @@ def over_cap(run: Run) -> list[Finding]:
 
 def uneven(run: Run) -> list[Finding]:
     """Imbalance over ranks, with the straggler named, and over micro-batches."""
-    return [*_uneven_ranks(run), *_uneven_micro_batches(run)]
+    frame = token_balance.imbalance(run)
+    return [*_uneven_ranks(frame, token_balance.stragglers(run)), *_uneven_micro_batches(frame)]
 
 
-def _uneven_ranks(run: Run) -> list[Finding]:
-    frame, ranks = token_balance.imbalance(run), token_balance.stragglers(run)
+def _uneven_ranks(frame: pd.DataFrame, ranks: pd.DataFrame) -> list[Finding]:
     if frame.empty or ranks.empty:
         return []
     middle = float(frame["over_ranks_ratio"].median())
@@ -179,8 +179,7 @@ def _straggler(ranks: pd.DataFrame) -> str:
     return f" No rank stands out: rank {first['rank']} leads, fullest {often}." if first["largest_in"] else ""
 
 
-def _uneven_micro_batches(run: Run) -> list[Finding]:
-    frame = token_balance.imbalance(run)
+def _uneven_micro_batches(frame: pd.DataFrame) -> list[Finding]:
     if frame.empty:
         return []
     middle = float(frame["over_micro_batches_ratio"].median())
@@ -197,7 +196,8 @@ def _uneven_micro_batches(run: Run) -> list[Finding]:
 
 def tax(run: Run) -> list[Finding]:
     """The padding tax and its largest cause."""
-    causes, ratios = padding_tax.by_cause(run), padding_tax.ratios(run)
+    ledger = padding_tax.by_step(run)
+    causes, ratios = padding_tax.by_cause(run, ledger), padding_tax.ratios(run, ledger)
     if ratios.empty:
         return []
     total = float(ratios["padding_tokens"].sum() / max(ratios["rectangle_tokens"].sum(), 1))
@@ -264,7 +264,7 @@ LOOKS: Final = (missing_rows, trouble, peak, unequal_memory, over_cap, uneven, t
 def _batch_of(run: Run, row: dict[str, Any]) -> str:
     if unknown(row["micro_batch"]):
         return ""
-    frame = memory.by_tokens(run)
+    frame = memory.by_tokens(run, rank=row["rank"])
     here = frame[(frame["rank"] == row["rank"]) & (frame["peak_allocated_bytes"] == row["peak_allocated_bytes"])]
     if here.empty:
         return ""

@@ -7,11 +7,12 @@ the "owners" here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from probe.analysis import scopes
 from probe.analysis.query import POINTS, bucket, empty, extent, literal, started_ns
 
 if TYPE_CHECKING:
@@ -39,29 +40,85 @@ TIMELINE: Final = (
 # A child lies within its parent in time as well: a resumed run uses its scope ids again. A peak of kind
 # "at_most" is the height of an older one, and counts only where nothing better is known. What the device
 # holds is only sampled.
-_OWNERS: Final = """
-with devices as (
+_DEVICES: Final = """
   select rank, max(device_total_bytes) as device_total_bytes, max(not_torch_bytes) as not_torch_bytes
-  from memory group by rank
-), known as (
-  select count(*) > 0 as better from memory where edge = 'leave' and peak_kind in ('exact', 'at_least')
-), ends as (
-  select memory.rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, scope, source,
+  from memory group by rank"""
+_ENDS: Final = """
+  select rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, source,
          peak_kind, wall_ns, wall_ns - coalesce(host_duration_ns, 0) as begin_ns,
-         coalesce(host_duration_ns, 0) as duration_ns,
-         peak_allocated_bytes, peak_reserved_bytes, devices.device_total_bytes, devices.not_torch_bytes
-  from memory join devices on memory.rank = devices.rank, known
-  where edge = 'leave' and peak_allocated_bytes is not null
-    and (peak_kind is distinct from 'at_most' or not better)
-), owners as (
+         coalesce(host_duration_ns, 0) as duration_ns, peak_allocated_bytes, peak_reserved_bytes
+  from memory where edge = 'leave' and peak_allocated_bytes is not null"""
+_MADE: Final = """
   select * from ends outside where not exists (
     select 1 from ends inside
     where inside.rank = outside.rank and inside.parent_id = outside.scope_id
       and inside.wall_ns between outside.begin_ns and outside.wall_ns
       and inside.peak_allocated_bytes >= outside.peak_allocated_bytes
-  )
-)
-"""
+  )"""
+
+
+def _owners(where: str = "true") -> str:
+    """Common table expressions that end in ``owners``, of the rows of memory under ``where``."""
+    return f"""
+with devices as ({_DEVICES}),
+known as (
+  select count(*) > 0 as better from memory where edge = 'leave' and peak_kind in ('exact', 'at_least')
+), ends as materialized (
+  select found.* from ({_ENDS} and {where}) found, known where peak_kind is distinct from 'at_most' or not better
+), owners as materialized ({_MADE})
+"""  # noqa: S608  (our own names)
+
+
+# Of any rows of memory: the largest of their peaks that counts, and whether some are better than "at_most".
+HEIGHTS: Final = """
+  max(peak_allocated_bytes) filter (edge = 'leave') as any_peak,
+  max(peak_allocated_bytes) filter (edge = 'leave' and peak_kind is distinct from 'at_most') as better_peak,
+  coalesce(bool_or(edge = 'leave' and peak_kind in ('exact', 'at_least')), false) as better"""
+
+
+class Height(NamedTuple):
+    """How high the largest peak of a run is."""
+
+    bytes: int
+    better: bool  #: whether peaks of kind "at_most" don't count
+
+
+def height(run: Run) -> Height | None:
+    """How high the largest peak is; None where nothing tells of any."""
+    row = run.sql(f"select {HEIGHTS} from memory").iloc[0]  # noqa: S608  (our own names)
+    found = row["better_peak"] if row["better"] else row["any_peak"]
+    return None if pd.isna(found) else Height(int(found), bool(row["better"]))
+
+
+def largest(run: Run, of: Height | None) -> pd.DataFrame:
+    """The first row of :func:`peaks`, the largest of all; no row where there is none.
+
+    Only scopes as high as it can have made it, so this looks at few rows, whatever the size of the run.
+
+    Args:
+        of: its :func:`height`.
+    """
+    if of is None:
+        return peaks(run)
+    counts = " and peak_kind is distinct from 'at_most'" if of.better else ""
+    frame = run.sql(
+        f"""
+        with ends as materialized ({_ENDS} and peak_allocated_bytes = {of.bytes}{counts}),
+        owners as ({_MADE}),
+        best as materialized (select * from owners order by role, duration_ns, wall_ns, rank limit 1)
+        select best.*, device_total_bytes, not_torch_bytes
+        from best, (select max(device_total_bytes) as device_total_bytes, max(not_torch_bytes) as not_torch_bytes
+                    from memory where rank = (select rank from best))
+        """  # noqa: S608  (numbers, and our own names)
+    )
+    return peaks(run).head(1) if frame.empty else _with_headroom(frame)
+
+
+def _with_headroom(frame: pd.DataFrame) -> pd.DataFrame:
+    held = frame["peak_reserved_bytes"].fillna(frame["peak_allocated_bytes"])
+    others = frame["not_torch_bytes"].fillna(0)
+    frame["headroom_ratio"] = 1 - (held + others) / frame["device_total_bytes"]
+    return frame
 
 
 def peaks(run: Run) -> pd.DataFrame:
@@ -74,18 +131,18 @@ def peaks(run: Run) -> pd.DataFrame:
         else allocated, and what isn't torch's are taken off), source, wall_ns.
     """
     frame = run.sql(
-        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
+        _owners()  # noqa: S608  (a user's text is quoted by literal())
         + """
-        select * from owners
-        qualify row_number() over (
-          partition by role order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1
+        , heights as (select role, max(peak_allocated_bytes) as height from owners group by role)
+        , best as (
+          select owners.* from owners semi join heights
+            on owners.role is not distinct from heights.role and peak_allocated_bytes = height
+          qualify row_number() over (partition by owners.role order by duration_ns, wall_ns, rank) = 1)
+        select best.*, device_total_bytes, not_torch_bytes from best join devices using (rank)
         order by peak_allocated_bytes desc, role
         """
     )
-    held = frame["peak_reserved_bytes"].fillna(frame["peak_allocated_bytes"])
-    others = frame["not_torch_bytes"].fillna(0)
-    frame["headroom_ratio"] = 1 - (held + others) / frame["device_total_bytes"]
-    return frame
+    return _with_headroom(frame)
 
 
 def by_phase(run: Run) -> pd.DataFrame:
@@ -97,20 +154,22 @@ def by_phase(run: Run) -> pd.DataFrame:
         step's own code outside any phase has a row with phase None.
     """
     return run.sql(
-        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
+        _owners()  # noqa: S608  (a user's text is quoted by literal())
         + """
         , per_rank as (select role, phase, rank, max(peak_allocated_bytes) as peak from owners group by all)
-        , spread as (
-          select role, phase, min(peak) as least_rank_bytes, count(*) as ranks from per_rank group by all)
+        , spread as materialized (
+          select role, phase, max(peak) as height, min(peak) as least_rank_bytes, count(*) as ranks
+          from per_rank group by all)
         , best as (
-          select * from owners qualify row_number() over (
-            partition by role, phase order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1)
-        select best.role, best.phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch,
-               name,
+          select owners.*, least_rank_bytes, ranks from owners join spread
+            on owners.role is not distinct from spread.role and owners.phase is not distinct from spread.phase
+           and peak_allocated_bytes = height
+          qualify row_number() over (
+            partition by owners.role, owners.phase order by duration_ns, wall_ns, rank) = 1)
+        select role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
                peak_kind, source, device_total_bytes
-        from best join spread on best.role is not distinct from spread.role
-                             and best.phase is not distinct from spread.phase
-        order by peak_allocated_bytes desc, best.role, best.phase
+        from best join devices using (rank)
+        order by peak_allocated_bytes desc, role, phase
         """
     )
 
@@ -119,51 +178,38 @@ def by_step(run: Run) -> pd.DataFrame:
     """The largest peak of each step over all ranks, with the place that made it: step,
     peak_allocated_bytes, …"""
     return run.sql(
-        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
+        _owners()  # noqa: S608  (a user's text is quoted by literal())
         + """
+        , heights as (select step, max(peak_allocated_bytes) as height from owners group by step)
+        , best as (
+          select owners.* from owners join heights on owners.step = heights.step and peak_allocated_bytes = height
+          qualify row_number() over (partition by owners.step order by duration_ns, wall_ns, rank) = 1)
         select step, peak_allocated_bytes, rank, role, phase, micro_batch, name, source, device_total_bytes
-        from owners
-        where step is not null
-        qualify row_number() over (
-          partition by step order by peak_allocated_bytes desc, duration_ns, wall_ns, rank) = 1
-        order by step
+        from best join devices using (rank) order by step
         """
     )
 
 
-def by_tokens(run: Run, points: int = POINTS) -> pd.DataFrame:
+def by_tokens(run: Run, points: int = POINTS, rank: int | None = None) -> pd.DataFrame:
     """Peak memory of each micro-batch beside its tokens: what one more token costs.
 
-    The n-th micro-batch of that index that was formed in a (rank, step, phase) belongs to the n-th one that
-    ran there; where the two counts differ nothing is paired. Beyond ``points`` rows the largest peaks are
-    kept and the rest are thinned evenly.
+    Which batch a micro-batch was of is told by the rule of :mod:`probe.analysis.scopes`; those of which it can't be
+    told are left out. Beyond ``points`` rows the largest peaks are kept and the rest are thinned evenly. ``rank``
+    takes only that rank's.
 
     Returns:
         rank, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
     """
+    resumed = scopes.resumed(run)
+    where = "true" if rank is None else f"rank = {literal(int(rank))}"
     frame = run.sql(
-        """
-        with formed as (
-          select rank, step, phase, micro_batch, tokens, sequences, coalesce(list_max(lengths), 0) as longest,
-                 row_number() over (
-                   partition by rank, step, phase, micro_batch order by wall_ns, batch_id) as nth,
-                 count(*) over (partition by rank, step, phase, micro_batch) as of
-          from micro_batches
-        ), ran as (
-          select rank, step, role, phase, micro_batch, peak_allocated_bytes, source,
-                 row_number() over (partition by rank, step, phase, micro_batch order by wall_ns) as nth,
-                 count(*) over (partition by rank, step, phase, micro_batch) as of
-          from memory where edge = 'leave' and kind = 'micro_batch' and peak_allocated_bytes is not null
-        )
-        select ran.rank, ran.step, role, ran.phase, ran.micro_batch, tokens, sequences, longest,
-               peak_allocated_bytes, source
-        from ran join formed
-          on ran.rank = formed.rank and ran.step is not distinct from formed.step
-         and ran.phase is not distinct from formed.phase and ran.micro_batch = formed.micro_batch
-         and ran.nth = formed.nth and ran.of = formed.of
-        where tokens > 0
-        order by peak_allocated_bytes desc, ran.rank, ran.step, ran.phase, ran.micro_batch
-        """
+        f"""
+        with recursive {scopes.told(resumed, where)}, {scopes.paired(resumed, where)}
+        select rank, step, role, phase, micro_batch, tokens, sequences, longest, peak as peak_allocated_bytes, source
+        from told join paired using (rank, nth, scope_id)
+        where tokens > 0 and peak is not null and {where}
+        order by peak desc, rank, step, phase, micro_batch, begin_ns
+        """  # noqa: S608  (our own names)
     )
     if len(frame) <= points:
         return frame
@@ -233,7 +279,7 @@ def ranks(run: Run) -> pd.DataFrame:
 def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
     _, begin, end = extent(run, "memory", f"rank = {literal(rank)}")
     frame = run.sql(
-        _OWNERS  # noqa: S608  (a user's text is quoted by literal())
+        _owners(f"rank = {literal(rank)}")  # noqa: S608  (a user's text is quoted by literal())
         + f"""
         select 'peak' as series, min(begin_ns) as begin_ns, max(wall_ns) as end_ns,
                max(peak_allocated_bytes) as value_bytes, rank, role,
@@ -241,9 +287,9 @@ def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
                arg_max(micro_batch, peak_allocated_bytes) as micro_batch,
                arg_max(kind, peak_allocated_bytes) as kind, arg_max(name, peak_allocated_bytes) as name,
                arg_max(peak_kind, peak_allocated_bytes) as peak_kind, any_value(source) as source,
-               max(device_total_bytes) as device_total_bytes
+               (select max(device_total_bytes) from memory where rank = {literal(rank)}) as device_total_bytes
         from (select *, count(*) over (partition by role) as of, row_number() over (order by wall_ns) as nth
-              from owners where rank = {literal(rank)})
+              from owners)
         group by rank, role,
                  case when of <= {points} then nth else -1 - {bucket("wall_ns", begin, end, points)} end
         order by begin_ns

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pandas as pd
 
-from probe.analysis import cost, memory, padding_tax, steps, token_balance, words
+from probe.analysis import cost, memory, padding_tax, scopes, token_balance, words
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 #: Columns of :func:`numbers`.
 NUMBERS: Final = ("name", "title", "value", "text", "note", "about", "history")
+
+#: Columns of :func:`by_step`.
+BY_STEP: Final = (
+    "step",
+    "step_s",
+    "tokens",
+    "tokens_per_second",
+    "peak_bytes",
+    "over_ranks_ratio",
+    "lockstep_ratio",
+    "padding_ratio",
+    "overhead_ratio",
+)
 
 
 def by_step(run: Run) -> pd.DataFrame:
@@ -22,19 +36,7 @@ def by_step(run: Run) -> pd.DataFrame:
         step, step_s (slowest rank), tokens (valid ones, all ranks), tokens_per_second, peak_bytes,
         over_ranks_ratio, lockstep_ratio, padding_ratio, overhead_ratio; NaN where a step has no such row.
     """
-    parts = [
-        steps.times(run)[["step", "largest_s"]].rename(columns={"largest_s": "step_s"}),
-        _tokens(run),
-        memory.by_step(run)[["step", "peak_allocated_bytes"]].rename(columns={"peak_allocated_bytes": "peak_bytes"}),
-        token_balance.imbalance(run)[["step", "over_ranks_ratio", "lockstep_ratio"]],
-        padding_tax.ratios(run)[["step", "ratio"]].rename(columns={"ratio": "padding_ratio"}),
-        cost.by_step(run)[["step", "overhead_ratio"]],
-    ]
-    frame = pd.DataFrame({"step": sorted({int(step) for part in parts for step in part["step"].dropna()})})
-    for part in parts:
-        frame = frame.merge(part.dropna(subset=["step"]).astype({"step": "int64"}), on="step", how="left")
-    frame.insert(3, "tokens_per_second", frame["tokens"] / frame["step_s"])
-    return frame
+    return _Look(run).by_step()
 
 
 def numbers(run: Run) -> pd.DataFrame:
@@ -45,25 +47,94 @@ def numbers(run: Run) -> pd.DataFrame:
         the value as text, a short note, what it means, and its history (a list, one value a step, NaN for
         unknown).
     """
-    frame = by_step(run)
+    look = _Look(run)
+    frame = look.by_step()
     rows = [
         _time(frame),
         _speed(frame),
-        _peak(run, frame),
+        _peak(memory.largest(run, look.scopes.height), frame),
         _balance(frame),
-        _padding(run, frame),
+        _padding(padding_tax.by_cause(run, look.ledger), frame),
         _cost(frame),
     ]
     return pd.DataFrame(rows, columns=list(NUMBERS))
 
 
-def _tokens(run: Run) -> pd.DataFrame:
-    # A step cuts the same sequences several times (log-probs, then updates): the largest phase counts them
-    # once.
+class _Look:
+    """What each table says, asked once: a run of a thousand ranks has as many files of each.
+
+    All at once, because much of a question to many small files is opening one after the other.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        with ThreadPoolExecutor(thread_name_prefix="probe-overview") as pool:
+            scopes_told = pool.submit(_scopes, run)
+            frames = [pool.submit(ask, run) for ask in (padding_tax.by_step, token_balance.by_step, cost.by_step)]
+        self.scopes = scopes_told.result()
+        self.ledger, self._balance, self._cost = (one.result() for one in frames)
+
+    def by_step(self) -> pd.DataFrame:
+        parts = [
+            *(_known(self.scopes.by_step, name) for name in ("step_s", "peak_bytes")),
+            *(_known(self._balance, name) for name in ("tokens", "over_ranks_ratio", "lockstep_ratio")),
+            padding_tax.ratios(self._run, self.ledger)[["step", "ratio"]].rename(columns={"ratio": "padding_ratio"}),
+            self._cost[["step", "overhead_ratio"]],
+        ]
+        parts = [part.dropna(subset=["step"]).astype({"step": "int64"}) for part in parts]
+        frame = pd.DataFrame({"step": sorted({int(step) for part in parts for step in part["step"]})})
+        for part in parts:
+            frame = frame.merge(part, on="step", how="left")
+        frame["tokens_per_second"] = frame["tokens"] / frame["step_s"]
+        return frame[list(BY_STEP)]
+
+
+def _known(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """The steps of which ``name`` is known, as plain numbers."""
+    found = frame[["step", name]].dropna()
+    kind = "int64" if pd.api.types.is_integer_dtype(found[name]) else "float64"
+    return found.astype({name: kind})
+
+
+class _Scopes(NamedTuple):
+    """What scopes tell."""
+
+    by_step: pd.DataFrame  #: step, step_s (as :func:`steps.times` says of the slowest rank), peak_bytes
+    height: memory.Height | None  #: of the run
+
+
+def _scopes(run: Run) -> _Scopes:
+    frame = run.sql(
+        f"""
+        with told as materialized (
+          select step, rank, {memory.HEIGHTS},
+                 max(host_duration_ns) filter (edge = 'leave' and kind = 'step' and wall_ns is not null) as longest_ns,
+                 count(*) filter (edge = 'leave' and kind = 'step' and host_duration_ns is null) as untimed
+          from memory group by step, rank
+        ), steps as (
+          select step, max(any_peak) as any_peak, max(better_peak) as better_peak, max(longest_ns) / 1e9 as step_s
+          from told group by step
+        )
+        select step, step_s, if(better, better_peak, any_peak) as peak_bytes, better, untimed, ranks
+        from steps, (select bool_or(better) as better, sum(untimed) as untimed, count(distinct rank) as ranks from told)
+        """  # noqa: S608  (our own names)
+    )
+    measured = int(frame["ranks"].max()) if len(frame) else 0
+    highest = frame["peak_bytes"].max()
+    height = None if pd.isna(highest) else memory.Height(int(highest), bool(frame["better"].any()))
+    found = frame[["step", "step_s", "peak_bytes"]]
+    if measured < len(run.ranks) or frame["untimed"].any():
+        found = found.drop(columns="step_s").merge(_times(run), on="step", how="outer")
+    return _Scopes(found, height)
+
+
+def _times(run: Run) -> pd.DataFrame:
+    """The longest time of each step, where not only the memory rows of steps tell it."""
+    told = scopes.told(scopes.resumed(run), "kind = 'step'")
     return run.sql(
-        """select step, max(tokens) as tokens from (
-          select step, phase, sum(tokens)::double as tokens from micro_batches group by all)
-        where step is not null group by step"""
+        f"""with recursive {told}
+        select step, max(end_ns - begin_ns) / 1e9 as step_s from told
+        where kind = 'step' and end_ns is not null and step is not null group by step"""  # noqa: S608  (our own names)
     )
 
 
@@ -87,8 +158,7 @@ def _speed(frame: pd.DataFrame) -> tuple[Any, ...]:
     return _tile("tokens_per_second", "Tokens per second", column.median(), text, note, about, column)
 
 
-def _peak(run: Run, frame: pd.DataFrame) -> tuple[Any, ...]:
-    best = memory.peaks(run).head(1)
+def _peak(best: pd.DataFrame, frame: pd.DataFrame) -> tuple[Any, ...]:
     about = "The largest memory that any scope of any rank held."
     if best.empty:
         return _tile("peak_memory", "Peak memory", None, words.UNKNOWN, "no memory rows", about, frame["peak_bytes"])
@@ -111,8 +181,8 @@ def _balance(frame: pd.DataFrame) -> tuple[Any, ...]:
     return _tile("imbalance", "Rank imbalance", column.median(), words.ratio(column.median()), note, about, column)
 
 
-def _padding(run: Run, frame: pd.DataFrame) -> tuple[Any, ...]:
-    causes, column = padding_tax.by_cause(run), frame["padding_ratio"]
+def _padding(causes: pd.DataFrame, frame: pd.DataFrame) -> tuple[Any, ...]:
+    column = frame["padding_ratio"]
     value = causes["ratio"].sum() if column.notna().any() else None
     note = f"mostly {causes['cause'][0].replace('_', ' ')}" if len(causes) else "no padding recorded"
     about = "Share of all token slots of the batches that hold padding."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
-from probe.analysis import words
+from probe.analysis import scopes, words
 from probe.analysis.query import empty, literal
 
 if TYPE_CHECKING:
@@ -15,40 +15,25 @@ if TYPE_CHECKING:
 #: Columns of :func:`timeline`.
 TIMELINE: Final = ("rank", "step", "phase", "role", "kind", "name", "begin_s", "duration_s", "depth")
 
-# Scopes are told twice, by calls and by memory; either recorder may be off.
-_SCOPES: Final = """
-with called as (
-  select rank, step, phase, role, split_part(point, '.', 2) as kind, name, duration_ns,
-         wall_ns - duration_ns as begin_ns
-  from calls where starts_with(point, 'scope.')
-), told as (
-  select rank, step, phase, role, kind, name, host_duration_ns as duration_ns,
-         wall_ns - host_duration_ns as begin_ns
-  from memory where edge = 'leave' and host_duration_ns is not null
-), scopes as (
-  select * from called union all select * from told where not exists (select 1 from called)
-)
-"""
-
 
 def durations(run: Run) -> pd.DataFrame:
-    """Host time of each phase in each step.
+    """Host time of each phase in each step. What a phase is says :mod:`probe.analysis.scopes`: no time is in two.
 
     Returns:
         step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step),
         slowest (the rank of the largest), ranks; by step, longest phase of the run first.
     """
     return run.sql(
-        _SCOPES  # noqa: S608  (a user's text is quoted by literal())
+        _scopes(run)  # noqa: S608  (our own names)
         + """
         , per_rank as (
-          select step, name as phase, rank, sum(duration_ns) / 1e9 as seconds from scopes
-          where kind = 'phase' and step is not null group by all
+          select step, phase, rank, sum(duration_ns)::bigint as ns from scopes
+          where level = 'phase' and step is not null group by all
         )
-        select step, phase, avg(seconds) as mean_s, max(seconds) as largest_s,
-               arg_max(rank, seconds) as slowest, count(*) as ranks
+        select step, phase, avg(ns) / 1e9 as mean_s, max(ns) / 1e9 as largest_s,
+               arg_max(rank, (ns, -rank)) as slowest, count(*) as ranks
         from per_rank group by step, phase
-        order by step, sum(avg(seconds)) over (partition by phase) desc, phase
+        order by step, sum(avg(ns)) over (partition by phase) desc, phase
         """
     )
 
@@ -57,13 +42,55 @@ def times(run: Run) -> pd.DataFrame:
     """Host time of each step: step, mean_s, largest_s (over ranks), slowest (rank), ranks, begin_ns (wall
     clock)."""
     return run.sql(
-        _SCOPES  # noqa: S608  (a user's text is quoted by literal())
-        + """
+        f"""
+        with recursive {scopes.told(scopes.resumed(run), "kind = 'step'")},
+        scopes as (select *, end_ns - begin_ns as duration_ns from told where end_ns is not null)
         select step, avg(duration_ns) / 1e9 as mean_s, max(duration_ns) / 1e9 as largest_s,
-               arg_max(rank, duration_ns) as slowest, count(distinct rank) as ranks, min(begin_ns) as begin_ns
+               arg_max(rank, (duration_ns, -rank)) as slowest, count(distinct rank) as ranks, min(begin_ns) as begin_ns
         from scopes where kind = 'step' and step is not null group by step order by step
-        """
+        """  # noqa: S608  (our own names)
     )
+
+
+def on_padding(run: Run) -> pd.DataFrame:
+    """An estimate of the time that padding costs: that of each micro-batch × the share of its slots that is padding.
+
+    It takes time to be proportional to token slots, which holds for a model that computes on the padded rectangle; one
+    that packs its rows first spends none on padding. Only micro-batches count of which it is known which batch they
+    are of, and how wide its rectangle is.
+
+    Returns:
+        step, phase, padding_s and time_s (mean over ranks, of the sums over those micro-batches), ratio (padding_s ÷
+        time_s), micro_batches (how many the numbers are from), left_out (others that ran); by step and phase.
+    """
+    resumed = scopes.resumed(run)
+    return run.sql(
+        f"""
+        with recursive {scopes.told(resumed)}, {scopes.paired(resumed)},
+        ran as (
+          select step, phase, rank, end_ns - begin_ns as ns,
+                 round((end_ns - begin_ns) * (1 - tokens / nullif(slots, 0)))::bigint as padding_ns
+          from told left join paired using (rank, nth, scope_id)
+          where kind = 'micro_batch' and end_ns is not null and step is not null
+        ), per_rank as (
+          select step, phase, rank, sum(padding_ns)::bigint as padding_ns,
+                 sum(ns) filter (padding_ns is not null)::bigint as ns, count(padding_ns) as known, count(*) as of
+          from ran group by all
+        )
+        select step, phase, avg(padding_ns) / 1e9 as padding_s, avg(ns) / 1e9 as time_s,
+               avg(padding_ns) / nullif(avg(ns), 0) as ratio, sum(known)::bigint as micro_batches,
+               sum(of - known)::bigint as left_out
+        from per_rank group by step, phase having sum(known) > 0 order by step, phase
+        """  # noqa: S608  (our own names)
+    )
+
+
+def _scopes(run: Run, where: str = "true") -> str:
+    """Common table expressions that end in ``scopes``: those that have ended, with level and duration_ns; of memory
+    only the rows under ``where``.
+    """
+    return f"""with recursive {scopes.told(scopes.resumed(run), where)}, {scopes.LEVELED},
+        scopes as (select *, end_ns - begin_ns as duration_ns from leveled where end_ns is not null)"""  # noqa: S608  (our own names)
 
 
 def choices(run: Run, limit: int = 24) -> pd.DataFrame:
@@ -88,15 +115,16 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
 
     Returns:
         Columns :data:`TIMELINE`; begin_s counts from the first beginning of the step on any rank; depth 0
-        is a phase or a watched function outside one, 1 a micro-batch.
+        is a phase, 1 a micro-batch.
     """
     if step is None:
         found = choices(run, 2)
         if found.empty:
             return empty(TIMELINE)
         step = int(found["step"][0])
+    # What lies around a scope of the step is of the step, or of none.
     frame = run.sql(
-        _SCOPES  # noqa: S608  (a user's text is quoted by literal())
+        _scopes(run, f"(step = {literal(int(step))} or step is null)")  # noqa: S608  (our own names)
         + f"""
         , here as (select * from scopes where step = {literal(int(step))})
         , chosen as (
@@ -104,10 +132,9 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
         select rank, step, phase, role, kind, name,
                (begin_ns - (select min(begin_ns) from here)) / 1e9 as begin_s,
                duration_ns / 1e9 as duration_s,
-               (kind = 'micro_batch')::int as depth
+               (level = 'micro_batch')::int as depth
         from here semi join chosen on here.rank = chosen.rank
-        where kind in ('phase', 'micro_batch')
-           or (kind = 'watch' and phase = name)
+        where level in ('phase', 'micro_batch')
         order by depth, duration_ns desc limit {int(bars)}
         """  # noqa: S608  (a user's text is quoted by literal())
     )

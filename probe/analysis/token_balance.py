@@ -31,6 +31,7 @@ HEAT: Final = (
     "round",
 )
 
+# Sums are of integers and decimals: of floats the last bits change with the order in which threads bring them.
 _ROUNDS: Final = """
 with cut as (
   select *, dense_rank() over (partition by rank, step, phase order by batch_id) as round from micro_batches
@@ -42,12 +43,13 @@ with cut as (
   select step, phase, round, micro_batch, max(tokens) as largest, avg(tokens) as mean
   from cut group by all
 ), waits as (
-  select step, phase, round, sum(largest) / nullif(sum(mean), 0) as lockstep_ratio from per_slot group by all
+  select step, phase, round, sum(largest) / nullif(sum(mean::decimal(38, 12))::double, 0) as lockstep_ratio
+  from per_slot group by all
 ), rounds as (
   select step, phase, round, count(*) as ranks, sum(tokens)::bigint as tokens,
          max(tokens) / nullif(avg(tokens), 0) as over_ranks_ratio,
          max(largest / nullif(mean, 0)) as over_micro_batches_ratio,
-         arg_max(rank, tokens) as straggler, max(tokens) as straggler_tokens, avg(tokens) as mean_tokens,
+         arg_max(rank, (tokens, -rank)) as straggler, max(tokens) as straggler_tokens, avg(tokens) as mean_tokens,
          max(micro_batches) as micro_batches, sum(over_cap)::bigint as over_cap
   from per_batch group by all having sum(tokens) > 0
 )
@@ -86,13 +88,39 @@ def imbalance(run: Run) -> pd.DataFrame:
         + """
         select rounds.step as step, max(over_ranks_ratio) as over_ranks_ratio,
                max(over_micro_batches_ratio) as over_micro_batches_ratio,
-               max(lockstep_ratio) as lockstep_ratio, arg_max(straggler, over_ranks_ratio) as straggler,
-               arg_max(rounds.phase, over_ranks_ratio) as phase,
+               max(lockstep_ratio) as lockstep_ratio,
+               arg_min(straggler, (-over_ranks_ratio, rounds.phase, rounds.round)) as straggler,
+               arg_min(rounds.phase, (-over_ranks_ratio, rounds.phase, rounds.round)) as phase,
                sum(over_cap)::bigint as over_cap
         from rounds join waits
           on rounds.step is not distinct from waits.step and rounds.phase is not distinct from waits.phase
          and rounds.round = waits.round
         where rounds.step is not null group by rounds.step order by rounds.step
+        """
+    )
+
+
+def by_step(run: Run) -> pd.DataFrame:
+    """:func:`imbalance` of every step, with its tokens, in one look at the micro-batches.
+
+    Returns:
+        step, tokens (of the phase that cut the most, over all ranks: a step cuts the same sequences several times, for
+        log-probs, then for updates), over_ranks_ratio and lockstep_ratio, NaN where no micro-batch holds a token.
+    """
+    return run.sql(
+        _ROUNDS  # noqa: S608  (our own names)
+        + """
+        , cuts as (
+          select step, phase, sum(tokens)::double as tokens from per_batch where step is not null group by all),
+        uneven as (
+          select rounds.step as step, max(over_ranks_ratio) as over_ranks_ratio, max(lockstep_ratio) as lockstep_ratio
+          from rounds join waits
+            on rounds.step = waits.step and rounds.phase is not distinct from waits.phase and rounds.round = waits.round
+          group by rounds.step
+        )
+        select step, max(tokens) as tokens, any_value(over_ranks_ratio) as over_ranks_ratio,
+               any_value(lockstep_ratio) as lockstep_ratio
+        from cuts left join uneven using (step) group by step
         """
     )
 
@@ -166,7 +194,7 @@ def stragglers(run: Run) -> pd.DataFrame:
         select per_batch.rank, count(*) as rounds,
                count(*) filter (rounds.straggler = per_batch.rank and rounds.over_ranks_ratio > 1)
                  as largest_in,
-               sum(per_batch.tokens) / nullif(sum(rounds.mean_tokens), 0) as share_ratio,
+               sum(per_batch.tokens) / nullif(sum(rounds.mean_tokens::decimal(38, 12))::double, 0) as share_ratio,
                sum(per_batch.tokens)::bigint as tokens
         from per_batch join rounds
           on rounds.step is not distinct from per_batch.step

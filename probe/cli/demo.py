@@ -35,6 +35,13 @@ TRACK_HELP: Final = (
 #: Findings that are shown; the report has them all.
 SHOWN: Final = 6
 
+#: Where a person finds the dashboards.
+_DASHBOARDS: Final = {
+    "tensorboard": "In TensorBoard, Custom Scalars has the dashboards, Histograms the lengths of the sequences, Text "
+    "what was found.",
+    "mlflow": "In MLflow, the run's Overview says what was found, and its Artifacts have the figures.",
+}
+
 _MARKS: Final = {"problem": "[red]problem[/]", "notice": "[yellow]notice[/]", "fine": "[green]fine[/]"}
 
 
@@ -67,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     _show_findings(console, found)
     _show_reward(console, rewards)
     _show_places(console, {"run": str(directory), "report": str(report), **commands(locations)})
+    for line in where_to_look(locations):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
     return 0
 
 
@@ -90,11 +99,14 @@ def commands(locations: Mapping[str, str]) -> dict[str, str]:
     """What to type to open each backend that has a view of its own, by what is said of it.
 
     >>> commands({"tensorboard": "/runs/my demo/tensorboard"})
-    {'TensorBoard': "tensorboard --logdir '/runs/my demo/tensorboard'"}
+    {'TensorBoard': "tensorboard --logdir '/runs/my demo'"}
     """
     lines = {}
     if "tensorboard" in locations:
-        lines["TensorBoard"] = f"tensorboard --logdir {shlex.quote(locations['tensorboard'])}"
+        place = Path(locations["tensorboard"])
+        if place.name == "tensorboard":  # as a folder of its log directory the run has a name, which HParams needs
+            place = place.parent
+        lines["TensorBoard"] = f"tensorboard --logdir {shlex.quote(str(place))}"
     where = locations.get("mlflow", "")
     if where.startswith(("http://", "https://")):
         lines["MLflow"] = where
@@ -103,6 +115,15 @@ def commands(locations: Mapping[str, str]) -> dict[str, str]:
     if "file" in locations:
         lines["metrics"] = locations["file"]
     return lines
+
+
+def where_to_look(locations: Mapping[str, str]) -> list[str]:
+    """Where the dashboards are in each backend that has them.
+
+    >>> where_to_look({"file": "/runs/metrics.jsonl"})
+    []
+    """
+    return [told for name, told in _DASHBOARDS.items() if name in locations]
 
 
 def _refuse_old_run(given: Path | None) -> None:

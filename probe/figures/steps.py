@@ -25,10 +25,10 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     inside = bool((frame["depth"] == 1).any())
     figure = look.blank(theme, height=int(np.clip(130 + 46 * len(ranks), 240, 900)), barmode="overlay")
     phases = frame[frame["depth"] == 0]
-    longest = phases.groupby("name")["duration_s"].sum().sort_values(ascending=False).index
+    longest = phases.groupby("phase")["duration_s"].sum().sort_values(ascending=False).index
     colour = look.colours(longest)
     for index, name in enumerate(longest):
-        figure.add_trace(_bars(phases[phases["name"] == name], line, str(name), colour[name], index, inside))
+        figure.add_trace(_bars(phases[phases["phase"] == name], line, str(name), colour[name], index, inside))
     if inside:
         figure.add_trace(_micro_batches(frame[frame["depth"] == 1], line, colour))
     if len(ranks) <= 24:

@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from probe.errors import InputTypeError, ProbeError, RunError
 from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, part_of, segment_of
+from probe.runs.manifest import Manifest, decode_manifest, manifest_name, newest_manifest
 
 #: Paths of the parts of a segment, by table.
 Parts = dict[str, str]
+
+#: Names that an object store lists in one answer, which is of one moment.
+_PAGE: Final = 1000
+
+#: Looks for a manifest that is replaced each time.
+_TRIES: Final = 20
+
+
+class Listing(NamedTuple):
+    """The files that count, as they were at one look. A segment is in one of the three at least; where a manifest
+    names it, in the manifest alone.
+    """
+
+    segments: set[Segment]  #: JSONL files
+    parts: dict[Segment, Parts]
+    manifest: Manifest
 
 
 class RunFiles:
@@ -37,6 +55,7 @@ class RunFiles:
         self.system: Any = files
         self.local = isinstance(files, LocalFileSystem)
         self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")
+        self._manifest = Manifest()
 
     @property
     def location(self) -> str:
@@ -49,26 +68,85 @@ class RunFiles:
             return info_at(self.system, self.root, self.shown)
 
     def look(self) -> tuple[set[Segment], dict[Segment, Parts]]:
-        """The segments that are JSONL files, and the parts.
+        """The segments that are JSONL files, and those that are Parquet (by table, the paths of the parts of those
+        that aren't compacted).
+        """
+        found = self.listing()
+        return found.segments, {**{one: {} for one in found.manifest.segments()}, **found.parts}
 
-        In this order: a segment that isn't among the first any more has all its parts by then.
+    def listing(self) -> Listing:
+        """The files that count.
+
+        In this order: a segment that isn't among the JSONL files any more has all its parts by then, and one that
+        isn't among the parts any more is in a manifest by then.
+
+        Raises:
+            RunError: the manifest is broken, or the store doesn't answer.
         """
         segments = set(filter(None, map(segment_of, self._names(self.root))))
-        folder = f"{self.root}/{PARTS_NAME}"
+        names, manifest = self._compacted()
+        gone = manifest.segments()
         parts: dict[Segment, Parts] = {}
-        for name in self._names(folder):
+        for name in names:
             found = part_of(name)
-            if found is not None:
-                parts.setdefault(found[1], {})[found[0]] = f"{folder}/{name}"
-        return segments, parts
+            if found is not None and found[1] not in gone:
+                parts.setdefault(found[1], {})[found[0]] = f"{self.folder}/{name}"
+        return Listing(segments - gone, parts, manifest)
+
+    @property
+    def folder(self) -> str:
+        """Where parts and compacted files are."""
+        return f"{self.root}/{PARTS_NAME}"
+
+    def _compacted(self) -> tuple[list[str], Manifest]:
+        for _ in range(_TRIES):
+            names = self._names(self.folder)
+            with contextlib.suppress(FileNotFoundError):  # the next one replaced it since we listed
+                return names, self._manifest_of(names)
+        raise RunError(f"run {self.shown!r}: manifests of compacted parts vanish while they are read")
+
+    def _manifest_of(self, names: list[str]) -> Manifest:
+        number = newest_manifest(names)
+        if number != self._manifest.number:
+            self._manifest = self._read_manifest(number) if number else Manifest()
+        # A listing that isn't of one moment may miss a manifest that came meanwhile, and the files that it replaced.
+        while self.local or len(names) >= _PAGE:
+            try:
+                self._manifest = self._read_manifest(self._manifest.number + 1)
+            except FileNotFoundError:
+                break
+        return self._manifest
+
+    def _read_manifest(self, number: int) -> Manifest:
+        with self.asking():
+            data = self.system.cat_file(f"{self.folder}/{manifest_name(number)}")
+        return decode_manifest(data, self.shown)
 
     def _names(self, folder: str) -> list[str]:
         try:
             if self.local:
                 return [path.name for path in Path(folder).iterdir()]
+        except FileNotFoundError:
+            return []
+        return [posixpath.basename(one["name"].rstrip("/")) for one in self._told(folder)]
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        """Bytes of files of the run, of those that are there."""
+        wanted = set(paths)
+        if self.local:
+            found = {}
+            for path in wanted:
+                with contextlib.suppress(FileNotFoundError):
+                    found[path] = Path(path).stat().st_size
+            return found
+        told = [*self._told(self.root), *self._told(self.folder)]
+        return {one["name"]: int(one["size"]) for one in told if one["name"] in wanted}
+
+    def _told(self, folder: str) -> list[dict[str, Any]]:
+        try:
             with self.asking():
                 self.system.invalidate_cache(folder)
-                return [posixpath.basename(path.rstrip("/")) for path in self.system.ls(folder, detail=False)]
+                return list(self.system.ls(folder, detail=True))
         except FileNotFoundError:
             return []
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Self
 
 import msgspec
 
 from probe.records import TABLES, Process, Row
+from probe.runs.bundles import BundleReader
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.lines import decode
+from probe.runs.manifest import Manifest
 from probe.runs.parts import LINE, rows_of, schema
-from probe.runs.snapshot import TRIES
+from probe.runs.snapshot import TRIES, Snapshot
 
 
 class _Place:
@@ -38,6 +41,22 @@ class Follower:
         self._done: set[Segment] = set()
         self._processes: set[tuple[int, int, int]] = set()
 
+    @classmethod
+    def from_snapshot(cls, files: RunFiles, snapshot: Snapshot, processes: Iterable[Process]) -> Self:
+        """One that goes on from the moment that ``snapshot`` shows.
+
+        Args:
+            processes: those that were seen in it; they count once.
+        """
+        made = cls(files)
+        places, whole = snapshot.places()
+        for segment, (offset, lines) in places.items():
+            place = made._places.setdefault(segment, _Place())
+            place.offset, place.lines = offset, lines
+        made._done.update(whole)
+        made._processes.update((one.rank, one.pid, one.time_ns) for one in processes)
+        return made
+
     def poll(self) -> list[Row]:
         """The rows that came since the last call; rows of one rank in the order in which they were written.
 
@@ -46,16 +65,32 @@ class Follower:
         """
         rows: list[Row] = []
         for _ in range(TRIES):
-            segments, parts = self._files.look()
-            missed = False
-            for segment in sorted((segments | parts.keys()) - self._done):
+            segments, parts, manifest = self._files.listing()
+            compacted = self._compacted(manifest)
+            missed: set[int] = set()  # ranks whose later rows have to wait, to come in their order
+            for segment in sorted((segments | parts.keys() | compacted.keys()) - self._done):
+                if segment.rank in missed:
+                    continue
                 try:
-                    rows.extend(self._segment(segment, segment in segments, parts.get(segment)))
-                except FileNotFoundError:  # rolled over since we looked; its parts are there now
-                    missed = True
+                    if segment in compacted:
+                        rows.extend(self._of_bundle(segment, compacted[segment]))
+                    else:
+                        rows.extend(self._segment(segment, segment in segments, parts.get(segment)))
+                except FileNotFoundError:  # rolled over or compacted since we looked; its rows are elsewhere now
+                    missed.add(segment.rank)
             if not missed:
                 break
         return [row for row in rows if self._is_new(row)]
+
+    def _compacted(self, manifest: Manifest) -> dict[Segment, BundleReader]:
+        found: dict[Segment, BundleReader] = {}
+        for bundle in manifest.bundles:
+            found.update(dict.fromkeys((held.key for held in bundle.segments), BundleReader(self._files, bundle)))
+        return found
+
+    def _of_bundle(self, segment: Segment, reader: BundleReader) -> list[Row]:
+        first = self._places.get(segment, _Place()).lines
+        return self._finish(segment, [row for one in TABLES for row in rows_of(one, reader.rows(one, segment, first))])
 
     def _segment(self, segment: Segment, is_file: bool, parts: Parts | None) -> list[Row]:
         place = self._places.setdefault(segment, _Place())
@@ -63,9 +98,13 @@ class Follower:
             data = self._files.read(segment, place.offset) or b""
             if data or place.offset or parts is None:
                 return self._lines(place, data)
-        found = list(itertools.chain.from_iterable(self._part(*one, place.lines) for one in (parts or {}).items()))
+        found = itertools.chain.from_iterable(self._part(*one, place.lines) for one in (parts or {}).items())
+        return self._finish(segment, list(found))
+
+    def _finish(self, segment: Segment, found: list[tuple[int, Row]]) -> list[Row]:
+        """A segment's last rows, in the order of their lines."""
         self._done.add(segment)
-        self._places.pop(segment)
+        self._places.pop(segment, None)
         return [row for _, row in sorted(found, key=lambda pair: pair[0])]
 
     def _lines(self, place: _Place, data: bytes) -> list[Row]:

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from probe.errors import InputError, RunError, UnknownNameError
 from probe.records import TABLES, Row
+from probe.runs.database import VIEWS
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.frames import table_frame
 from probe.runs.layout import RunInfo
 from probe.runs.lines import table_of
 from probe.runs.parts import columns
-from probe.runs.snapshot import VIEWS, Snapshot, query
+from probe.runs.snapshot import TRIES, Snapshot, query
 
 if TYPE_CHECKING:
     import pandas
@@ -43,7 +44,9 @@ class Run:
     they have, and how NaN and missing differ.
 
     All tables show one moment, that of the first look, so that numbers of different tables belong together;
-    :meth:`refresh` takes a new look. :meth:`tail` and :meth:`new_rows` follow the run instead.
+    :meth:`refresh` takes a new look. :meth:`tail` and :meth:`new_rows` follow the run instead. Where a compaction has
+    taken away the files of that moment, a table or a query that needs them takes a new look by itself; of a run that
+    has ended it shows the same.
 
     Args:
         path: the run directory, or an ``fsspec`` URL of one.
@@ -128,10 +131,14 @@ class Run:
         import pyarrow as pa
 
         with self._files.asking():
-            try:
-                return self._look().table(table)
-            except (pa.ArrowException, OSError) as error:
-                raise RunError(f"run {self.path!r}: a part of {table} can't be read: {error}") from error
+            tries = 1
+            while True:
+                try:
+                    return self._look().table(table)
+                except (pa.ArrowException, OSError) as error:
+                    if tries == TRIES or not self._again():
+                        raise RunError(f"run {self.path!r}: a part of {table} can't be read: {error}") from error
+                tries += 1
 
     def sql(self, query_text: str, parameters: object = None) -> pandas.DataFrame:
         """The result of a DuckDB query over the tables, such as ``select max(allocated_bytes) from memory``.
@@ -143,6 +150,16 @@ class Run:
         Raises:
             InputError: DuckDB doesn't understand the query, or it asks for what isn't allowed.
         """
+        tries = 1
+        while True:
+            try:
+                return self._ask(query_text, parameters)
+            except (InputError, FileNotFoundError):
+                if tries == TRIES or not self._again():
+                    raise
+            tries += 1
+
+    def _ask(self, query_text: str, parameters: object) -> pandas.DataFrame:
         import duckdb
 
         with self._lock:
@@ -151,6 +168,14 @@ class Run:
             return query(snapshot, query_text, parameters)
         except duckdb.Error as error:
             raise InputError(f"query: {error}") from error
+
+    def _again(self) -> bool:
+        """After a failure: look anew where files were compacted since the last look; False where none were."""
+        with self._lock:
+            if self._closed or self._snapshot is None or not self._snapshot.compacted_since():
+                return False
+            self._fresh = False
+            return True
 
     def refresh(self) -> Self:
         """Take a new look at the files. Returns the run itself."""

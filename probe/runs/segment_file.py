@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, segment_of, write_once
+from probe.runs.locks import hold
+from probe.runs.manifest import decode_manifest, manifest_name, newest_manifest
 from probe.runs.shedding import Entry, Shedding
 
 #: Rows that go to the operating system in one call. What is taken for one call can't be dropped any more.
@@ -78,6 +80,7 @@ class SegmentFile:
         if self._info and not (self.directory / INFO_NAME).exists():
             write_once(self.directory / INFO_NAME, self._info)
         self.segment, self._descriptor = claim(self.directory, self.rank, _next_number(self.directory, self.rank))
+        hold(self._descriptor)  # until it is closed or we die: so compaction knows that somebody writes here
         self.size = 0
         # The rest of a line that began in a file that is gone would be torn here.
         end = 0 if self._at_line_start else self._half_written.find(b"\n") + 1
@@ -127,6 +130,19 @@ def _segments(directory: Path, *, files: bool = True) -> set[Segment]:
     found: set[Segment] = set()
     if files:
         found.update(filter(None, (segment_of(path.name) for path in directory.iterdir())))
-    parts = (part_of(path.name) for path in (directory / PARTS_NAME).iterdir())
-    found.update(part[1] for part in parts if part is not None)
-    return found
+    names = [path.name for path in (directory / PARTS_NAME).iterdir()]
+    found.update(part[1] for part in map(part_of, names) if part is not None)
+    return found | _compacted(directory / PARTS_NAME, names)
+
+
+def _compacted(folder: Path, names: list[str]) -> set[Segment]:
+    """The segments that the newest manifest names, which may be newer than the listing."""
+    number = newest_manifest(names)
+    found: set[Segment] = set()
+    while True:
+        path = folder / manifest_name(number)
+        with contextlib.suppress(FileNotFoundError):
+            found = decode_manifest(path.read_bytes(), str(folder)).segments()
+        number += 1
+        if not (folder / manifest_name(number)).exists():
+            return found

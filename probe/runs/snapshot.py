@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from probe.errors import RunError
 from probe.records import TABLES
+from probe.runs import database
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
-from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, columns, schema
+from probe.runs.manifest import Bundle, Span
+from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, schema
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
+#: Names of the views that differ from the table's tag.
+VIEWS = database.VIEWS
+
 #: A segment that is rolled over while we look makes us look again; a busy writer does so every few minutes.
 TRIES = 20
 
 
-class _Tail:
+class Tail:
     """The rows of one JSONL file, as far as it has been read."""
 
     def __init__(self) -> None:
@@ -46,9 +52,12 @@ class Snapshot:
 
     def __init__(self, files: RunFiles) -> None:
         self._files = files
-        self._tails: dict[Segment, _Tail] = {}
-        self._parts: dict[Segment, Parts] = {}
+        self._tails: dict[Segment, Tail] = {}
+        self._parts: dict[Segment, Parts] = {}  # every segment that is Parquet; {} where it is compacted
+        self._bundles: dict[str, Bundle] = {}
         self._checked: dict[Segment, int] = {}  # bad lines of each segment in parts
+        self._parquet: database.Parquet | None = None
+        self._scans: dict[str, Any] = {}
 
     def refresh(self) -> None:
         """Look at the files as they are now.
@@ -66,7 +75,7 @@ class Snapshot:
                     raise RunError(f"run {self._files.shown!r}: files vanish while they are read: {error}") from error
 
     def _look(self) -> None:
-        segments, parts = self._files.look()
+        segments, parts, manifest = self._files.listing()
         tails = {segment: self._tail(segment) for segment in sorted(segments)}
         # Empty and with parts: a process took the number of a segment that has just become parts, and will
         # see so.
@@ -74,47 +83,101 @@ class Snapshot:
         parts = {one: tables for one, tables in parts.items() if one not in tails}
         for tail in tails.values():
             check_version(tail.columnar.newest_version, self._files.shown)
-        for segment in parts.keys() - self._checked.keys():
-            self._checked[segment] = self._check(parts[segment])
-        self._tails, self._parts = tails, parts
+        self._check(parts)
+        bundles = {bundle.id: bundle for bundle in manifest.bundles}
+        for bundle in manifest.bundles:
+            if bundle.id not in self._bundles:
+                self._check_bundle(bundle)
+            parts.update((held.key, {}) for held in bundle.segments)
+        if parts != self._parts or bundles.keys() != self._bundles.keys():
+            self._parquet = None
+        self._scans = {}
+        self._tails, self._parts, self._bundles = tails, parts, bundles
 
-    def _tail(self, segment: Segment) -> _Tail:
-        tail = self._tails.get(segment) or _Tail()
+    def _tail(self, segment: Segment) -> Tail:
+        tail = self._tails.get(segment) or Tail()
         data = self._files.read(segment, tail.offset)
         if data is None:  # shorter than it was: another file, so the directory was made anew
-            tail = _Tail()
+            tail = Tail()
             data = self._files.read(segment, 0) or b""
         tail.take(data)
         return tail
 
-    def _check(self, tables: Parts) -> int:
-        import pyarrow as pa
-        import pyarrow.compute as pc
+    # ---------------------------------------------------------------------------------------- checking its files
 
-        if "process" not in tables:
-            return 0
+    def _check(self, parts: dict[Segment, Parts]) -> None:
+        """Learn of each segment what the footer of its process part says, and refuse those of a newer probe."""
+        import pyarrow as pa
+
+        new = {
+            one: tables["process"] for one, tables in parts.items() if one not in self._checked and "process" in tables
+        }
         try:
-            found = self._dataset("process", [tables["process"]]).to_table(columns=["schema_version"])
-            metadata = self._dataset(None, [tables["process"]]).schema.metadata or {}
+            for segment, footer in zip(new, self._footers(new.values()), strict=True):
+                check_version(_newest_version(footer), self._files.shown)
+                self._checked[segment] = int((footer.metadata or {}).get(BAD_LINES, b"0"))
         except pa.ArrowInvalid as error:
             raise RunError(f"run {self._files.shown!r}: a part can't be read: {error}") from error
-        check_version(pc.max(found["schema_version"]).as_py() or 0, self._files.shown)
-        return int(metadata.get(BAD_LINES, b"0"))
+
+    def _footers(self, paths: Iterable[str]) -> Iterator[Any]:
+        """Of files of one row each: from another machine all of them at once, and whole."""
+        import pyarrow.parquet as pq
+
+        if self._files.local:
+            yield from map(pq.read_metadata, paths)
+            return
+        listed = list(paths)
+        with self._files.asking():
+            found = self._files.system.cat(listed) if listed else {}
+        for path in listed:
+            yield pq.read_metadata(io.BytesIO(found[path]))
+
+    def _check_bundle(self, bundle: Bundle) -> None:
+        """That the files of a manifest are there and are what it says."""
+        for files in bundle.files.values():
+            for file in files:
+                path = f"{self._files.folder}/{file.name}"
+                found = self._rows(path) if self._files.local else self._bytes(path)
+                told = (file.rows, "rows") if self._files.local else (file.bytes, "bytes")
+                if found != told[0]:
+                    raise RunError(
+                        f"run {self._files.shown!r}: {file.name} has {found} {told[1]} and the manifest of compacted "
+                        f"parts says {told[0]}; it was changed after it was written"
+                    )
+
+    def _rows(self, path: str) -> int:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            return int(pq.read_metadata(path).num_rows)
+        except pa.ArrowInvalid as error:
+            raise RunError(f"run {self._files.shown!r}: a part can't be read: {error}") from error
+
+    def _bytes(self, path: str) -> int:
+        with self._files.asking():
+            return int(self._files.system.size(path))
 
     def copy(self) -> Snapshot:
         """The same moment, which a later :meth:`refresh` of this one doesn't change."""
         other = Snapshot(self._files)
-        other._parts, other._checked = self._parts, self._checked
+        other._parts, other._checked, other._bundles = self._parts, self._checked, self._bundles
+        other._parquet, other._scans = self._reader(), self._scans
         for segment, tail in self._tails.items():
-            kept = other._tails[segment] = _Tail()
+            kept = other._tails[segment] = Tail()
             kept.tables = {table: list(chunks) for table, chunks in tail.tables.items()}
         return other
+
+    def places(self) -> tuple[dict[Segment, tuple[int, int]], frozenset[Segment]]:
+        """How far each JSONL file was read, in bytes and lines; and the segments that are Parquet, read whole."""
+        return {one: (tail.offset, tail.columnar.lines) for one, tail in self._tails.items()}, frozenset(self._parts)
 
     @property
     def bad_lines(self) -> int:
         """Lines that are no rows."""
         in_tails = sum(tail.columnar.bad for tail in self._tails.values())
-        return in_tails + sum(self._checked[segment] for segment in self._parts)
+        in_parts = sum(self._checked.get(segment, 0) for segment, tables in self._parts.items() if tables)
+        return in_tails + in_parts + sum(held.bad for one in self._bundles.values() for held in one.segments)
 
     # --------------------------------------------------------------------------------------------- its tables
 
@@ -122,88 +185,139 @@ class Snapshot:
         """All rows of a table; those of one rank in the order in which they were written."""
         import pyarrow as pa
 
-        pieces = [piece.to_table() for piece in self._pieces(name)]
-        return pa.concat_tables([schema(name).empty_table(), *pieces])
+        whole = {key: self._dataset(name, self._compacted(one, name)).to_table() for key, one in self._bundles.items()}
+        spans = {key: one.spans(name) for key, one in self._bundles.items()}
+        pieces = [schema(name).empty_table()]
+        for kind, group in self._groups():
+            if kind in whole:
+                pieces.extend(whole[kind].slice(begin, end - begin) for begin, end in _joined(spans[kind], group))
+            else:
+                pieces.extend(piece.to_table() for piece in self._loose(name, kind, group))
+        return pa.concat_tables(pieces)
 
     def scan(self, name: str) -> Any:
         """A table as a pyarrow data set, of which a query reads the columns that it needs."""
         import pyarrow.dataset as ds
 
-        return ds.dataset([ds.dataset(schema(name).empty_table()), *self._pieces(name)])
+        if name not in self._scans:
+            self._scans[name] = ds.dataset([ds.dataset(schema(name).empty_table()), *self._pieces(name)])
+        return self._scans[name]
 
     def count(self, name: str) -> int:
         """How many rows a table has."""
-        return sum(piece.count_rows() for piece in self._pieces(name))
+        compacted = sum(bundle.total(name) for bundle in self._bundles.values())
+        return compacted + sum(int(piece.count_rows()) for piece in self._pieces(name, compacted=False))
 
-    def _pieces(self, name: str) -> Iterator[Any]:
-        """Data sets in the order of the segments; neighbours that are parts are one."""
-        import pyarrow as pa
+    def _groups(self) -> Iterator[tuple[str, list[Segment]]]:
+        """All segments in their order; neighbours of one kind ("tail", "part" or a bundle's id) together."""
+        kinds = dict.fromkeys(self._parts, "part") | dict.fromkeys(self._tails, "tail")
+        kinds |= {held.key: bundle.id for bundle in self._bundles.values() for held in bundle.segments}
+        for kind, group in itertools.groupby(sorted(kinds), kinds.__getitem__):
+            yield kind, list(group)
+
+    def _pieces(self, name: str, *, compacted: bool = True) -> Iterator[Any]:
+        """Data sets that together hold the table."""
+        if compacted:
+            paths = [path for bundle in self._bundles.values() for path in self._compacted(bundle, name)]
+            if paths:
+                yield self._dataset(name, paths)
+        for kind, group in self._groups():
+            yield from self._loose(name, kind, group)
+
+    def _loose(self, name: str, kind: str, group: list[Segment]) -> Iterator[Any]:
+        """Data sets of neighbours that aren't compacted, in their order."""
         import pyarrow.dataset as ds
 
-        whole = {**self._tails, **self._parts}
-        for is_tail, group in itertools.groupby(sorted(whole), lambda segment: segment in self._tails):
-            if is_tail:
-                chunks = [chunk for one in group for chunk in self._tails[one].tables.get(name, [])]
-                if chunks:
-                    yield ds.dataset(pa.concat_tables(chunks).cast(schema(name)))
-                continue
+        if kind == "tail":
+            chunks = self._tail_of(name, group)
+            if chunks is not None:
+                yield ds.dataset(chunks)
+        elif kind == "part":
             paths = [self._parts[one][name] for one in group if name in self._parts[one]]
             if paths:
                 yield self._dataset(name, paths)
 
-    def _dataset(self, name: str | None, paths: list[str]) -> Any:
+    def _tail_of(self, name: str, group: Iterable[Segment]) -> pyarrow.Table | None:
+        import pyarrow as pa
+
+        chunks = [chunk for one in group for chunk in self._tails[one].tables.get(name, [])]
+        return pa.concat_tables(chunks).cast(schema(name)) if chunks else None
+
+    def _compacted(self, bundle: Bundle, name: str) -> list[str]:
+        return [f"{self._files.folder}/{file.name}" for file in bundle.files.get(name, ())]
+
+    def _dataset(self, name: str, paths: list[str]) -> Any:
         import pyarrow.dataset as ds
 
+        if not paths:
+            return ds.dataset(schema(name).empty_table())
         system = None if self._files.local else self._files.system
-        return ds.dataset(paths, schema=schema(name) if name else None, filesystem=system, format="parquet")
+        return ds.dataset(paths, schema=schema(name), filesystem=system, format="parquet")
+
+    # --------------------------------------------------------------------------------------------- asking it
+
+    def _reader(self) -> database.Parquet | None:
+        """Whether DuckDB can read the files by itself, and what does so."""
+        if self._parquet is None and self._files.local and database.Parquet.readable(self._files.root):
+            self._parquet = database.Parquet({name: list(self._paths(name)) for name in TABLES})
+        return self._parquet
+
+    def _paths(self, name: str) -> Iterator[str]:
+        for bundle in self._bundles.values():
+            yield from self._compacted(bundle, name)
+        for segment in sorted(self._parts):
+            if name in self._parts[segment]:
+                yield self._parts[segment][name]
+
+    def answer(self, text: str, parameters: object) -> pyarrow.Table | None:
+        """The result of SQL statements over the tables; None where the last statement has none.
+
+        Raises:
+            FileNotFoundError: a part was compacted since the last look.
+        """
+        reader = self._reader()
+        if reader is None or not database.only_selects(text):
+            return database.sealed({name: self.scan(name) for name in TABLES}, text, parameters)
+        tails = {name: self._tail_of(name, sorted(self._tails)) for name in TABLES}
+        return database.select(reader, {k: v for k, v in tails.items() if v is not None}, text, parameters)
+
+    def compacted_since(self) -> bool:
+        """Whether files of this moment were compacted since."""
+        found = {bundle.id for bundle in self._files.listing().manifest.bundles}
+        return found != self._bundles.keys()
+
+
+def _joined(spans: dict[Segment, Span], group: list[Segment]) -> Iterator[tuple[int, int]]:
+    """The rows of neighbours as few stretches."""
+    begin = end = 0
+    for segment in group:
+        if spans[segment].begin != end:
+            yield begin, end
+            begin = spans[segment].begin
+        end = spans[segment].end
+    yield begin, end
+
+
+def _newest_version(footer: Any) -> int:
+    """The largest schema version of the rows of a process part, by its statistics."""
+    found = 0
+    for group in range(footer.num_row_groups):
+        for index in range(footer.num_columns):
+            column = footer.row_group(group).column(index)
+            if column.path_in_schema == "schema_version" and column.statistics is not None:
+                found = max(found, column.statistics.max or 0)
+    return int(found)
 
 
 def query(snapshot: Snapshot, text: str, parameters: object) -> pandas.DataFrame:
-    """The result of a query over the tables of ``snapshot``, in a database of its own.
-
-    A database for each query costs a few milliseconds and needs no lock: any thread may query. It sees the
-    tables and nothing else, neither files nor the network nor Python's variables.
+    """The result of a query over the tables of ``snapshot``, which any thread may ask. It sees the tables and nothing
+    else: no other files, not the network, not Python's variables.
     """
-    import duckdb
-
     from probe.runs.frames import query_frame
 
-    database: Any = duckdb.connect(":memory:", config={"python_enable_replacements": False})
-    with database:
-        database.execute("set enable_external_access=false; set enable_progress_bar=false")
-        database.execute("set lock_configuration=true")
-        for table in TABLES:
-            database.register(f"_{table}", snapshot.scan(table))
-            database.execute(_view(table))
-        found = database.sql(text, params=parameters)
-        if found is None:
-            import pandas as pd
+    found = snapshot.answer(text, parameters)
+    if found is None:
+        import pandas as pd
 
-            return pd.DataFrame()
-        return query_frame(found.to_arrow_table())
-
-
-def _view(table: str) -> str:
-    distinct = "distinct " if table == "process" else ""
-    selected = ", ".join(map(_selected, columns(table)))
-    return f'create view "{VIEWS.get(table, table)}" as select {distinct}{selected} from "_{table}"'  # noqa: S608  (our own names)
-
-
-#: Names of the views that differ from the table's tag.
-VIEWS = {"process": "processes"}
-
-
-def _selected(column: Any) -> str:
-    """A column as it is; with its default where an older probe hadn't the field yet."""
-    literal = _literal(column.default) if not column.optional else None
-    return f'"{column.name}"' if literal is None else f'coalesce("{column.name}", {literal}) as "{column.name}"'
-
-
-def _literal(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list):
-        return "[]"
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else None
+        return pd.DataFrame()
+    return query_frame(found)

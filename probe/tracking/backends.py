@@ -7,6 +7,7 @@ A user's own backend is a class with :meth:`Backend.log` and :meth:`Backend.clos
 from __future__ import annotations
 
 import importlib
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,16 @@ class Setup:
         """What the backend of that name remembers in the run's directory."""
         return State(self.directory, name)
 
+    def run_id(self, name: str) -> str:
+        """The id under which the backend of that name knows this run: that of the process before, else a new one."""
+        state, same = self.state(name), {"project": self.project, "experiment": self.experiment}
+        known = state.read()
+        if all(known.get(key) == value for key, value in same.items()) and known.get("run_id"):
+            return str(known["run_id"])
+        run_id = uuid.uuid4().hex
+        state.write({**same, "run_id": run_id})
+        return run_id
+
 
 @runtime_checkable
 class Backend(Protocol):
@@ -77,13 +88,19 @@ class Backend(Protocol):
 
     * ``location``: absolute path or URL.
     * ``params(parameters: dict[str, scalar])``: the flat configuration.
+    * ``describe(markdown: str)``, ``tag(tags: dict[str, str])``: what is said of the run; the newest counts.
+    * ``layout(charts)``: how charts are arranged, as given to ``Tracking.layout``.
     * ``flush()``.
     * ``shows``: kinds of ``media.Medium`` that ``show(name, medium, step, wall_ns)`` can send.
+    * ``log_many(calls)``: several calls at once, each (values, step), where one that is behind saves requests by it.
     * ``missing(values, step)``: those of ``values`` that the backend hasn't got. Asked at the start, of the calls of
       which a killed process didn't note whether they arrived. Without it they are sent (again).
     * ``settles_s``: how long a value that was sent may still be lost when the process is killed.
     * ``reach(directory)``, a class method: the name of a check and why it fails here, empty where it doesn't.
     * ``clean(name)``, static: a metric's name there; ``directories``: whether names are paths there.
+    * ``run_id``: of the run there; what is said of the run is sent again to another one. ``repeats_notes = True``: and
+      to the same one at each start.
+    * ``status = False``: a run has none there, so that one whose process died needs none.
     * ``lasting = False``: nothing is kept for it until the next start.
     """
 

@@ -5,19 +5,26 @@ Every function looks and returns findings; none sends, creates or changes anythi
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from probe.errors import BackendError, UnknownNameError
+from probe.records import Incident
 from probe.tracking.backends import load_backend
-from probe.tracking.journal import unsent
+from probe.tracking.file import METRICS
+from probe.tracking.journal import records_in, unsent
 from probe.tracking.names import NameMap
 from probe.tracking.reach import unwritable
 from probe.tracking.stream import MANY_NAMES
+
+if TYPE_CHECKING:
+    from probe.tracking.tracking import Tracking
 
 #: Less room than this on the run's disk is told, bytes.
 LITTLE_ROOM: Final = 256 * 2**20
@@ -50,15 +57,55 @@ def check_tracking(
 
     Args:
         backends: names, or dotted paths, as given to ``Tracking``. directory: of the run.
-        logged: (name, step) of values in the order in which they are or were logged, where that is known.
+        logged: (name, step) of values in the order in which they are or were logged. Where none are given, those that
+            tracking itself has left in ``directory`` (:func:`logged_in`).
     """
     logged = list(logged)
-    names = list(dict.fromkeys(name for name, _ in logged))
     findings = [] if directory is None else check_directory(directory)
+    if directory is not None and not logged:
+        logged = logged_in(directory)
+    names = list(dict.fromkeys(name for name, _ in logged))
     for backend in backends:
-        findings += check_backend(backend, directory=directory)
-        findings += check_names(names, backend)
+        found = check_backend(backend, directory=directory)
+        findings += found
+        if not any(one.check == "backend" for one in found):
+            findings += check_names(names, backend)
     return findings + check_count(names) + check_steps(logged)
+
+
+def start_checks(backends: Sequence[str] | Tracking, directory: Path | None) -> list[Incident]:
+    """What is to be told when a run starts; asks no network, as opening a backend has shown whether it's there.
+
+    Args:
+        backends: names that aren't opened yet, or the ``Tracking`` that has opened them (and calls this itself).
+    """
+    opened = not isinstance(backends, list | tuple)
+    findings = [] if directory is None else [one for one in check_directory(directory) if one.check != "unsent"]
+    for name in () if opened else cast("Sequence[str]", backends):
+        try:
+            load_backend(name)
+        except (UnknownNameError, BackendError) as error:
+            findings.append(Finding("error", name, "backend", str(error)))
+    return [Incident(kind="backend", where=one.where, message=one.message) for one in findings]
+
+
+def logged_in(directory: Path) -> list[tuple[str, int]]:
+    """(name, step) of values that the journal still holds, or that the backend "file" has written, in their order."""
+    found = [(name, record.step) for record in records_in(directory) for name in record.values]
+    return found or [(name, step) for line in _lines(directory / METRICS) for name, step in _values(line)]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        yield from file
+
+
+def _values(line: bytes) -> list[tuple[str, int]]:
+    try:
+        found = json.loads(line)
+        return [(str(name), int(found["step"])) for name in found["data"]]
+    except (ValueError, KeyError, TypeError):  # half a line
+        return []
 
 
 def check_backend(name: str, *, directory: Path | None = None) -> list[Finding]:
@@ -70,7 +117,10 @@ def check_backend(name: str, *, directory: Path | None = None) -> list[Finding]:
     reach = getattr(backend, "reach", None)
     if reach is None:
         return []
-    check, why = reach(directory)
+    try:
+        check, why = reach(directory)
+    except Exception as error:  # a setting that it refuses, or a user's own backend
+        check, why = "backend", str(error) or repr(error)
     return [Finding("error", name, check, why)] if why else []
 
 

@@ -13,6 +13,9 @@ from probe.tracking.backends import Setup
 from probe.tracking.media import KINDS, Medium, strict
 from probe.tracking.reach import unwritable
 
+#: The file in a run's directory.
+METRICS: Final = "metrics.jsonl"
+
 #: How far back a call is looked for that a killed process may have written: megabytes hold thousands of them.
 _TAIL_BYTES: Final = 16 * 2**20
 
@@ -28,14 +31,18 @@ class File:
     directory, else ``{project}/{experiment}.jsonl`` under ``VERL_FILE_LOGGER_ROOT`` (by default the working
     directory).
 
+    What is said of the run is a line whose ``parameters``, ``description`` or ``tags`` hold it; the last one counts.
+
     Raises:
         BackendError: the file can't be written.
     """
 
     shows = KINDS
+    status = False
 
     def __init__(self, setup: Setup) -> None:
         self._path = _path(setup)
+        self._last_step = 0
         self.location = str(self._path)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,12 +59,28 @@ class File:
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Append one line."""
+        self._last_step = step
         wall_ns = getattr(values, "wall_ns", None) or time.time_ns()
         self._write({"step": step, "data": values, "wall_ns": wall_ns})
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Append one line whose ``media`` holds what it is by its name; pictures are base64."""
         self._write({"step": step, "data": {}, "media": {name: medium.plain()}, "wall_ns": wall_ns})
+
+    def params(self, parameters: dict[str, Any]) -> None:
+        """Append one line."""
+        self._say("parameters", parameters)
+
+    def describe(self, markdown: str) -> None:
+        """Append one line."""
+        self._say("description", markdown)
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """Append one line."""
+        self._say("tags", tags)
+
+    def _say(self, what: str, content: Any) -> None:
+        self._write({"step": self._last_step, "data": {}, what: content, "wall_ns": time.time_ns()})
 
     def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
         """None, where the end of the file holds the same call: its step and its time."""
@@ -99,7 +122,7 @@ def _path(setup: Setup) -> Path:
     if named:
         return Path(named).absolute()
     if setup.directory is not None:
-        return setup.directory / "metrics.jsonl"
+        return setup.directory / METRICS
     root = os.environ.get("VERL_FILE_LOGGER_ROOT") or "."
     return Path(root, setup.project, f"{setup.experiment}.jsonl").absolute()
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 from probe.tracking.lock import Lock
 from probe.tracking.media import Medium, medium_of, strict_json
 from probe.tracking.reports import Reports
-from probe.tracking.state import FOLDER
+from probe.tracking.state import FOLDER, backend_name, file_name
 
 #: A segment that is longer is followed by the next; those that every backend has are deleted.
 SEGMENT_BYTES: Final = 8 * 2**20
@@ -330,6 +330,21 @@ class Journal:
             self._lock = None
 
 
+def in_use(directory: Path) -> bool:
+    """Whether a process, this one included, has that run's directory open."""
+    path = directory / FOLDER / "lock"
+    if not path.exists():
+        return False
+    lock = Lock(path)
+    lock.release()
+    return not lock.taken
+
+
+def records_in(directory: Path) -> Iterator[Record]:
+    """All calls that a run's directory still holds, in order. Reads only."""
+    return _scan(directory / FOLDER, 0)
+
+
 def unsent(directory: Path) -> dict[str, int]:
     """How many calls each backend of a run's directory hasn't got. Reads only.
 
@@ -342,19 +357,6 @@ def unsent(directory: Path) -> dict[str, int]:
         if count:
             counts[name] = count
     return counts
-
-
-def file_name(backend: str) -> str:
-    """A backend's name, or its dotted path, as part of a file's name; :func:`backend_name` turns it back."""
-    return re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"%{ord(found[0]):06x}", backend)
-
-
-def backend_name(name: str) -> str:
-    """
-    >>> backend_name(file_name("a.b:C")), file_name("a.b:C")
-    ('a.b:C', 'a.b%00003aC')
-    """
-    return re.sub(r"%([0-9a-f]{6})", lambda found: chr(int(found[1], 16)), name)
 
 
 def _mark(folder: Path, name: str) -> Path:

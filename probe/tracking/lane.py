@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from probe.tracking.backends import Backend, Values
@@ -17,6 +18,8 @@ from probe.tracking.reports import Reports
 BACK_OFF_S: Final = (0.1, 30.0)
 #: Attempts at one call after which, where the error isn't one of the connection (OSError), the next call is tried.
 ATTEMPTS: Final = 5
+#: As many values are sent at once to a backend that is behind and takes several calls.
+TOGETHER: Final = 1000
 #: Failures in a row after which a backend isn't tried again while the stream is closing.
 CLOSING_FAILURES: Final = 3
 
@@ -53,6 +56,7 @@ class Lane:
         self.retry_at = 0.0
         self.gave_up = False  # the stream is closing, and it doesn't answer
         self.closed = False
+        self.ended = False  # its run is complete there
         self._journal = journal
         self._reports = reports
         self._attempts = 0  # at the first call that waits
@@ -64,6 +68,9 @@ class Lane:
         self._doubted = journal.last if slow else min(journal.last, journal.cursor(name) + 2)
         self._under_way: deque[tuple[float, int, int]] = deque()  # when, number and step of calls that aren't noted yet
         self._held: Record | None = None
+        self._item: Item | None = None  # what is being done, where it's no call
+        self._medium: str | None = None  # the one that is being shown
+        self._refuses_media = False  # the last one was given up: each is tried once until one is taken
         self._last_error: BaseException | None = None
         self._told_stuck: float | None = None
 
@@ -90,6 +97,8 @@ class Lane:
             return self._do_item
         if at < self._journal.last:
             limit = 2 if closing else ATTEMPTS
+            if self._medium is not None and self._lasting_error:
+                return self._skip_medium if self._refuses_media or self._attempts >= limit else self._send_first
             return self._try_next if self._lasting_error and self._attempts % limit == 0 else self._send_first
         return None
 
@@ -101,8 +110,25 @@ class Lane:
         if record is None:
             self._settle(upto, None)
             return
-        self._send(record)
-        self._settle(record.n, record.step)
+        several = self._several(record)
+        if len(several) > 1:
+            self.backend.log_many([(Values(one.values, one.wall_ns), one.step) for one in several])  # type: ignore[attr-defined]  # optional
+        else:
+            self._send(record)
+        self._settle(several[-1].n, several[-1].step)
+
+    def _several(self, first: Record) -> list[Record]:
+        """Calls to send at once: those that wait, where the backend takes several and nothing has gone wrong."""
+        found = [first]
+        if self._attempts or self._parts or first.n <= self._doubted or not hasattr(self.backend, "log_many"):
+            return found
+        size = 0
+        while not found[-1].media and (size := size + len(found[-1].values)) < TOGETHER:
+            following = self._journal.after(self.name, found[-1].n)
+            if following is None or following.media:
+                break
+            found.append(following)
+        return found
 
     def _first(self) -> Record | None:
         if self._held is None:
@@ -111,17 +137,50 @@ class Lane:
 
     def _try_next(self) -> None:
         first = self._first()
-        following = None if first is None else self._journal.after(self.name, first.n)
+        following = None if first is None else self._proof(first)
         if first is None or following is None:
             self._send_first()
             return
-        self._send(following)
+        self._prove(following)
         error = RuntimeError("see the incident of this backend")
         path = self._journal.refuse(self.name, first, self._last_error or error)
         place = "" if path is None else f"; its values are in {path}"
         message = f"refuses the values of step {first.step}, which are given up{place}"
         self._reports.tell("backend", self.name, message, about="calls given up")
-        self._settle(following.n, following.step)
+        self._settle(first.n, first.step)
+
+    def _proof(self, first: Record) -> Record | None:
+        """The next call that holds numbers, which tell more than media do; else the next."""
+        following = found = self._journal.after(self.name, first.n)
+        while found is not None and not found.values:
+            found = self._journal.after(self.name, found.n)
+        return found or following
+
+    def _prove(self, following: Record) -> None:
+        """Send enough of a call to know that the backend is in order: its numbers, or all of it where it has none."""
+        if following.values and following.n not in self._parts:
+            self._send_values(following)
+            self._parts[following.n] = 1
+        elif not following.values:
+            try:
+                self._send(following)
+            finally:
+                self._medium = None  # it isn't the first call's
+
+    def _skip_medium(self) -> None:
+        """Its values have arrived, or it has none, and the connection is in order: what holds it up is put aside."""
+        record, name = self._first(), self._medium
+        if record is None or name is None:
+            return
+        error = self._last_error or RuntimeError("see the incident of this backend")
+        aside = replace(record, values={}, media={name: record.media[name]})
+        path = self._journal.refuse(self.name, aside, error)
+        place = "" if path is None else f"; it is in {path}"
+        message = f"doesn't take {name!r} of step {record.step}, which is given up{place}: {error!r}"
+        self._reports.tell("backend", self.name, message, about="media given up")
+        self._parts[record.n] = list(record.media).index(name) + 2
+        self._medium, self._refuses_media = None, True
+        self._attempts, self._lasting_error = 0, False
 
     def _send(self, record: Record) -> None:
         done = self._parts.get(record.n, 0)
@@ -132,7 +191,9 @@ class Lane:
             if place < done:
                 continue
             if medium.kind in getattr(self.backend, "shows", ()):
+                self._medium = name
                 self.backend.show(name, medium, record.step, record.wall_ns)  # type: ignore[attr-defined]  # optional
+                self._medium, self._refuses_media = None, False
             else:
                 message = f"can't show a {medium.kind}: {name!r} at step {record.step} is left out"
                 self._reports.tell("value", self.name, message, about=f"kind {medium.kind}")
@@ -149,8 +210,8 @@ class Lane:
     def _settle(self, n: int, step: int | None) -> None:
         self._journal.settle(self.name, n)
         self._note(n, step)
-        self._parts.clear()
-        self._held = None
+        self._parts = {number: done for number, done in self._parts.items() if number > n}
+        self._held = self._medium = None
         self._attempts = 0
         self._lasting_error = False
 
@@ -170,10 +231,11 @@ class Lane:
             self._journal.note(self.name, sure)
 
     def _do_item(self) -> None:
-        item = self.todo[0]
+        item = self._item = self.todo[0]
         item.attempts += 1
         item.action()
         self.todo.popleft()
+        self._item = None
 
     # ---------------------------------------------------------------------------- after it, in the stream's lock
 
@@ -196,10 +258,9 @@ class Lane:
         return what
 
     def _blame(self, error: BaseException) -> str:
-        at = self._journal.cursor(self.name)
         lasting = not isinstance(error, OSError)
-        if self.todo and self.todo[0].after <= at:
-            item = self.todo[0]
+        if self._item is not None:
+            item, self._item = self._item, None
             if lasting and item.attempts >= ATTEMPTS:
                 self.todo.popleft()
             return item.what
@@ -215,6 +276,6 @@ class Lane:
             self.backend.close(exit_code)
             if not self.gave_up:
                 self._journal.note(self.name, self._journal.cursor(self.name))
-            self.closed = True
+            self.closed = self.ended = True
 
         return close

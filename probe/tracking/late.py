@@ -31,6 +31,11 @@ class Late:
                 raise UnreachableError(str(error)) from error
         return self.backend
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "log_many" and self.backend is not None:
+            return getattr(self.backend, name)
+        raise AttributeError(name)
+
     @property
     def location(self) -> str:
         """Of the backend; until it's there, that it isn't."""
@@ -40,6 +45,11 @@ class Late:
     def shows(self) -> Collection[str]:
         """What the backend shows; everything, as long as nobody knows."""
         return KINDS if self.backend is None else getattr(self.backend, "shows", ())
+
+    @property
+    def run_id(self) -> str:
+        """Of the backend; empty until it's there."""
+        return str(getattr(self.backend, "run_id", ""))
 
     @property
     def settles_s(self) -> float:
@@ -64,17 +74,30 @@ class Late:
             message = f"can't show a {medium.kind}: {name!r} at step {step} is left out"
             self._setup.report(f"kind {medium.kind}", message)
 
+    def _pass_on(self, method: str, *content: Any) -> None:
+        send = getattr(self._there(), method, None)
+        if send is not None:
+            send(*content)
+
     def params(self, parameters: dict[str, Any]) -> None:
         """See :class:`Backend`."""
-        send = getattr(self._there(), "params", None)
-        if send is not None:
-            send(parameters)
+        self._pass_on("params", parameters)
+
+    def describe(self, markdown: str) -> None:
+        """See :class:`Backend`."""
+        self._pass_on("describe", markdown)
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """See :class:`Backend`."""
+        self._pass_on("tag", tags)
+
+    def layout(self, charts: dict[str, Any]) -> None:
+        """See :class:`Backend`."""
+        self._pass_on("layout", charts)
 
     def flush(self) -> None:
         """See :class:`Backend`."""
-        flush = getattr(self._there(), "flush", None)
-        if flush is not None:
-            flush()
+        self._pass_on("flush")
 
     def close(self, exit_code: int) -> None:
         """See :class:`Backend`."""

@@ -6,6 +6,7 @@ Each kind is plain data that can be written as JSON and read again, so that it w
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import math
 import struct
@@ -71,6 +72,14 @@ class Histogram(Medium):
             raise InputError("values: got no finite number, expected at least one")
         counts, edges = np.histogram(array, bins=bins)
         return cls(tuple(edges.tolist()), tuple(counts.tolist()))
+
+    def figure(self, title: str) -> Figure:
+        """As bars, for backends that show figures and no histograms; made without plotly."""
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(self.edges)]
+        widths = [high - low for low, high in itertools.pairwise(self.edges)]
+        bars = {"type": "bar", "x": middles, "y": list(self.counts), "width": widths}
+        layout = {"title": {"text": title}, "bargap": 0, "yaxis": {"title": {"text": "count"}}}
+        return Figure(json.dumps({"data": [bars], "layout": layout}))
 
 
 @dataclass(frozen=True)
@@ -167,9 +176,25 @@ class Span(Medium):
     end_ns: int
     attributes: Mapping[str, Cell] = field(default_factory=dict)
     error: str = ""  #: what it failed with; "" where it didn't
+    #: Only among :class:`Spans`: what it's called, its number, and that of the span around it (None: the step's).
+    name: str = ""
+    number: int = 0
+    parent: int | None = None
 
 
-_KINDS: Final[dict[str, type[Medium]]] = {one.kind: one for one in (Histogram, Table, Text, Figure, Image, Span)}
+@dataclass(frozen=True)
+class Spans(Medium):
+    """All the spans of a step, nested by their numbers. See ``probe.tracking.spans`` for those of a session."""
+
+    kind: ClassVar[str] = "spans"
+    spans: Sequence[Span]
+
+    def __post_init__(self) -> None:
+        read = (Span(**one) if isinstance(one, Mapping) else one for one in self.spans)
+        object.__setattr__(self, "spans", tuple(read))
+
+
+_KINDS: Final[dict[str, type[Medium]]] = {one.kind: one for one in (Histogram, Table, Text, Figure, Image, Span, Spans)}
 KINDS: Final = frozenset(_KINDS)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import math
@@ -11,19 +12,20 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import BackendError, MissingDependencyError
 from probe.tracking.backends import Setup, UnreachableError
-from probe.tracking.media import Figure, Image, Medium, Table, Text, page
+from probe.tracking.media import Figure, Histogram, Image, Medium, Table, Text
 from probe.tracking.names import NameMap, mlflow_name
+from probe.tracking.pages import Pages
 from probe.tracking.reach import unanswered, unwritable
 
 if TYPE_CHECKING:
-    from mlflow.entities import Run
+    from mlflow.entities import Metric, Run
     from mlflow.tracking import MlflowClient
 
 #: Limits of MLflow: metrics and parameters a call, characters of a parameter.
@@ -34,6 +36,10 @@ TAG_LENGTH: Final = 4500
 NAMES_TAG, INFINITIES_TAG = "probe.names", "probe.infinities"
 #: Tag by which a run is found whose maker died before it could note the run's id.
 KEY_TAG: Final = "probe.key"
+
+#: Tag in which MLflow looks for tables.
+TABLES_TAG: Final = "mlflow.loggedArtifacts"
+_STATUS: Final = {0: "FINISHED", 130: "KILLED", 143: "KILLED"}
 
 #: What a server says that will say the same the next time.
 _LASTING: Final = {
@@ -61,7 +67,11 @@ class MLflow:
     * A value that is sent again keeps its time, so that MLflow recognises it.
     * If mlflow isn't imported yet it is imported with its usage telemetry off.
     * The run's id is kept in the run's directory: the next start there goes on with the same run.
-    * Figures (interactive pages that need no network), tables, texts and images are artifacts.
+    * Figures, tables, texts, images and histograms are artifacts. Of a figure there is its newest state:
+      ``figures/<name>.html``, a page that needs no network, and ``figures/<name>.json``. Of a table there is also
+      ``tables/<name>.json`` with its newest state, which MLflow lists among its evaluation tables.
+    * The description is the run's (``mlflow.note.content``). Exit codes 130 and 143, which are Ctrl-C and SIGTERM, make
+      the run KILLED.
 
     Raises:
         MissingDependencyError: without the package mlflow.
@@ -69,7 +79,7 @@ class MLflow:
         BackendError: the server, the database or the run can't be used.
     """
 
-    shows = frozenset({"figure", "table", "text", "image"})
+    shows = frozenset({"figure", "table", "text", "image", "histogram"})
     clean = staticmethod(mlflow_name)
     directories = True
 
@@ -108,6 +118,8 @@ class MLflow:
         known = {name: mapped for mapped, name in _tagged(run, NAMES_TAG).items()}
         self._names = NameMap(mlflow_name, self._collided, known, run.data.metrics)
         self._kept_names = len(known)
+        self._pages = Pages()
+        self._tables = _listed_tables(run)
 
     @property
     def location(self) -> str:
@@ -118,18 +130,24 @@ class MLflow:
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
-        from mlflow.entities import Metric
+        self.log_many([(values, step)])
 
-        time_ms = (getattr(values, "wall_ns", None) or time.time_ns()) // 1_000_000
-        infinite = {name: value for name, value in values.items() if math.isinf(value)}
-        metrics = [
-            Metric(self._names(name), value, time_ms, step) for name, value in values.items() if name not in infinite
-        ]
+    def log_many(self, calls: Sequence[tuple[dict[str, float], int]]) -> None:
+        """Send several calls in as few requests as they take: a server that was away has a lot to be told."""
+        metrics = [one for values, step in calls for one in self._metrics(values, step)]
         with _translated():
             for start in range(0, len(metrics), METRICS):
                 self._client.log_batch(self.run_id, metrics=metrics[start : start + METRICS], synchronous=True)
-            self._keep_infinities(infinite, step)
+            for values, step in calls:
+                self._keep_infinities({name: value for name, value in values.items() if math.isinf(value)}, step)
             self._keep_names()
+
+    def _metrics(self, values: dict[str, float], step: int) -> list[Metric]:
+        from mlflow.entities import Metric
+
+        time_ms = (getattr(values, "wall_ns", None) or time.time_ns()) // 1_000_000
+        finite = ((name, value) for name, value in values.items() if not math.isinf(value))
+        return [Metric(self._names(name), value, time_ms, step) for name, value in finite]
 
     def params(self, parameters: dict[str, Any]) -> None:
         """Send the configuration. What is too long is cut; what a resumed run has stays as it is."""
@@ -153,28 +171,99 @@ class MLflow:
                 self._parameters.update((param.key, param.value) for param in batch)
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
-        """Keep it as an artifact of that step; of a figure also a page with its newest state."""
+        """Keep it as an artifact: a figure's newest state, and anything else of each step."""
         path = self._names(name)
-        with _translated():
+        with self._artifacts():
             if isinstance(medium, Figure):
-                self._client.log_text(self.run_id, medium.spec, f"figures/{path}/step-{step:08d}.plotly.json")
-                self._client.log_text(self.run_id, page(medium, f"{name}, step {step}"), f"figures/{path}.html")
+                self._put_text(medium.spec, f"figures/{path}.json")
+                self._pages.put(path, f"{name}, step {step}", medium)
+                self._put_pages()
             elif isinstance(medium, Table):
-                content = json.dumps({"columns": medium.columns, "data": medium.rows})
-                self._client.log_text(self.run_id, content, f"tables/{path}/step-{step:08d}.json")
+                self._put_table(path, medium, step)
+            elif isinstance(medium, Histogram):
+                content = {"edges": list(medium.edges), "counts": list(medium.counts)}
+                self._put_text(json.dumps(content), f"histograms/{path}/step-{step:08d}.json")
+                self._pages.put(path, f"{name}, step {step}", medium.figure(name))
+                self._put_pages()
             elif isinstance(medium, Text):
-                self._client.log_text(self.run_id, medium.text, f"texts/{path}/step-{step:08d}.txt")
+                self._put_text(medium.text, f"texts/{path}/step-{step:08d}.txt")
             elif isinstance(medium, Image):
                 with tempfile.TemporaryDirectory() as folder:
                     picture = Path(folder, f"step-{step:08d}.png")
                     picture.write_bytes(medium.png)
                     self._client.log_artifact(self.run_id, str(picture), f"images/{path}")
+        with _translated():
             self._keep_names()
 
+    @contextmanager
+    def _artifacts(self) -> Iterator[None]:
+        """Tell artifacts that can't be put, often for want of a right, from a server that isn't there: values go on."""
+        try:
+            with _translated():
+                yield
+        except Exception as error:
+            if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            with _translated():
+                self._client.get_run(self.run_id)
+            raise BackendError(f"backend 'mlflow' can't put an artifact: {error}") from error
+
+    def _put_text(self, text: str, path: str) -> None:
+        self._client.log_text(self.run_id, text, path)
+
+    def _put_pages(self, last: bool = False) -> None:
+        while (due := self._pages.due(last)) is not None:
+            self._put_text(due.text(), f"figures/{due.path}.html")
+            self._pages.done(due)
+
+    def _put_table(self, path: str, table: Table, step: int) -> None:
+        """As MLflow's own ``log_table`` writes it, which would load pandas."""
+        content = json.dumps({"columns": table.columns, "data": table.rows})
+        self._put_text(content, f"tables/{path}/step-{step:08d}.json")
+        newest = f"tables/{path}.json"
+        self._put_text(content, newest)
+        if newest not in self._tables:
+            listed = json.dumps([{"path": one, "type": "table"} for one in [*self._tables, newest]])
+            if len(listed) <= TAG_LENGTH:
+                self._client.set_tag(self.run_id, TABLES_TAG, listed)
+            self._tables.append(newest)
+
+    def describe(self, markdown: str) -> None:
+        """The run's description; one that is too long is cut there, and whole in the artifact ``description.md``."""
+        text = markdown
+        if len(markdown) > TAG_LENGTH:
+            text = markdown[: TAG_LENGTH - 60] + "\n\n… the whole is in the artifact description.md"
+        with _translated():
+            self._client.set_tag(self.run_id, "mlflow.note.content", text)
+        if text != markdown:
+            with self._artifacts():
+                self._put_text(markdown, "description.md")
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """The run's tags. A name that probe uses itself, or that MLflow doesn't take, is changed."""
+        from mlflow.entities import RunTag
+
+        own = {f"probe's own {name}": name for name in (NAMES_TAG, INFINITIES_TAG, KEY_TAG)}
+        names = NameMap(mlflow_name, self._collided, own)
+        made = [RunTag(names(name), value[:TAG_LENGTH]) for name, value in tags.items()]
+        with _translated():
+            for start in range(0, len(made), PARAMETERS):
+                self._client.log_batch(self.run_id, tags=made[start : start + PARAMETERS], synchronous=True)
+
+    def flush(self) -> None:
+        """Put the pages that wait."""
+        with self._artifacts():
+            self._put_pages(last=True)
+
     def close(self, exit_code: int) -> None:
-        """Give the run its status."""
+        """Put the pages that wait, and give the run its status."""
+        status = _STATUS.get(exit_code, "FAILED")
+        try:
+            self.flush()
+        except BackendError as error:  # the run still gets its status
+            self._report("pages", f"the newest pages are missing: {error}")
         with _switched_on("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"), _translated():
-            self._client.set_terminated(self.run_id, "FAILED" if exit_code else "FINISHED")
+            self._client.set_terminated(self.run_id, status)
 
     def _resume(self) -> Run | None:
         run_id = os.environ.get("MLFLOW_RUN_ID")
@@ -277,6 +366,14 @@ class MLflow:
         text = json.dumps(content, ensure_ascii=True)
         for number, start in enumerate(range(0, len(text), TAG_LENGTH)):
             self._client.set_tag(self.run_id, f"{tag}.{number}" if number else tag, text[start : start + TAG_LENGTH])
+
+
+def _listed_tables(run: Run) -> list[str]:
+    try:
+        listed = json.loads(run.data.tags.get(TABLES_TAG, "[]"))
+        return [one["path"] for one in listed if one["type"] == "table"]
+    except (ValueError, TypeError, KeyError):  # somebody edited it
+        return []
 
 
 def _unanswered(uri: str) -> str:

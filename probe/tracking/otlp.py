@@ -15,20 +15,20 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
 from probe.tracking.backends import Setup, UnreachableError
-from probe.tracking.media import Histogram, Medium, Span
+from probe.tracking.media import Histogram, Medium, Span, Spans
 from probe.tracking.otlp_names import Named, metric_name, span_name
 from probe.tracking.reach import unanswered
 
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, NumberDataPoint
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as TraceSpan
 
 _DEFAULT: Final = "http://localhost:4318"
 #: Metrics in one request: collectors refuse bodies of more than some megabytes.
@@ -42,7 +42,8 @@ class OTLP:
       ``hw.gpu.memory.usage`` in bytes. The attribute ``rl.metric.name`` holds the name that was logged.
     * The step is a gauge of its own, ``rl.step``, and an exemplar's attribute at each point: as an attribute
       of the point it would make every step a new time series.
-    * A ``media.Span`` is a span; those of one step share a trace. The configuration is a span ``rl.config``.
+    * A ``media.Span`` is a span, a ``media.Spans`` several; those of one step share a trace. The configuration is a
+      span ``rl.config``, the description a span ``rl.summary``; tags are attributes of the resource.
     * A call that is sent again holds the same series and times, and spans the same ids.
 
     Environment as for every exporter: ``OTEL_EXPORTER_OTLP_ENDPOINT`` (by default http://localhost:4318),
@@ -54,7 +55,7 @@ class OTLP:
         UnreachableError: the collector doesn't answer. BackendError: it refuses, or another protocol is asked for.
     """
 
-    shows = frozenset({"histogram", "span"})
+    shows = frozenset({"histogram", "span", "spans"})
 
     @classmethod
     def reach(cls, directory: Path | None) -> tuple[str, str]:  # noqa: ARG003  (the protocol)
@@ -76,7 +77,7 @@ class OTLP:
         if protocol != "http/protobuf":
             raise BackendError(f"backend 'otlp': got OTEL_EXPORTER_OTLP_PROTOCOL={protocol}, expected http/protobuf")
         self.location = _endpoint("METRICS")
-        self.run_id = _run_id(setup)
+        self.run_id = setup.run_id("otlp")
         self._resource = _resource(setup, self.run_id)
         self._post = Poster()
         try:
@@ -114,11 +115,13 @@ class OTLP:
         exemplar.filtered_attributes.extend(_pairs({"rl.step": step}))
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
-        """Send one histogram or span."""
+        """Send one histogram, one span, or the spans of a step."""
         if isinstance(medium, Histogram):
             self._send_metrics([self._histogram(name, medium, step, wall_ns)])
         elif isinstance(medium, Span):
             self._send_span(name, medium, step)
+        elif isinstance(medium, Spans):
+            self._show_spans(medium, step)
 
     def _histogram(self, name: str, histogram: Histogram, step: int, wall_ns: int) -> Metric:
         from opentelemetry.proto.metrics.v1 import metrics_pb2
@@ -138,15 +141,31 @@ class OTLP:
         return metric
 
     def _send_span(self, name: str, span: Span, step: int) -> None:
+        number = _identity(8, self.run_id, name, step, span.begin_ns)
+        self._send_spans([self._span(name, span, step, number, self._loop(step))])
+
+    def _show_spans(self, spans: Spans, step: int) -> None:
+        loop = next((one.number for one in spans.spans if span_name(one.name) == "rl.loop"), None)
+        ids: dict[int | None, bytes] = {
+            one.number: _identity(8, self.run_id, step, one.number, one.begin_ns) for one in spans.spans
+        }
+        ids |= {loop: self._loop(step)} if loop is not None else {}
+        known = ((one, ids.get(one.parent, self._loop(step))) for one in spans.spans)
+        self._send_spans([self._span(one.name, one, step, ids[one.number], parent) for one, parent in known])
+
+    def _loop(self, step: int) -> bytes:
+        """The id of the span that holds the whole step."""
+        return _identity(8, self.run_id, "rl.loop", step)
+
+    def _span(self, name: str, span: Span, step: int, number: bytes, parent: bytes) -> TraceSpan:
         from opentelemetry.proto.trace.v1 import trace_pb2
 
         own = span_name(name)
-        loop = _identity(8, self.run_id, "rl.loop", step)
         is_loop = own == "rl.loop"
         made = trace_pb2.Span(
             trace_id=_identity(16, self.run_id, step),
-            span_id=loop if is_loop else _identity(8, self.run_id, name, step, span.begin_ns),
-            parent_span_id=b"" if is_loop else loop,
+            span_id=self._loop(step) if is_loop else number,
+            parent_span_id=b"" if is_loop else parent,
             name=own,
             kind=trace_pb2.Span.SPAN_KIND_INTERNAL,
             start_time_unix_nano=span.begin_ns,
@@ -154,16 +173,35 @@ class OTLP:
             attributes=_pairs({"rl.step": step, "rl.phase": _clean(name), **span.attributes}),
         )
         if span.error:
-            made.status.code, made.status.message = trace_pb2.Status.STATUS_CODE_ERROR, span.error
+            made.status.code, made.status.message = trace_pb2.Status.STATUS_CODE_ERROR, _clean(span.error)
+        return made
+
+    def _send_spans(self, spans: list[TraceSpan]) -> None:
         request = self._traces.ExportTraceServiceRequest()
-        self._fill(request.resource_spans.add()).scope_spans.add().spans.append(made)
-        self._post("TRACES", request.SerializeToString())
+        scope = self._fill(request.resource_spans.add()).scope_spans.add()
+        scope.scope.name = "probe"
+        scope.spans.extend(spans)
+        answer = self._traces.ExportTraceServiceResponse()
+        answer.ParseFromString(self._post("TRACES", request.SerializeToString()))
+        rejected = answer.partial_success.rejected_spans
+        if rejected:
+            message = f"the collector has rejected {rejected} spans: {answer.partial_success.error_message}"
+            self._report("rejected spans", message)
 
     def params(self, parameters: dict[str, Any]) -> None:
         """Show the configuration, as the attributes of a span."""
         now = time.time_ns()
         attributes = {f"rl.config.{_clean(name)}": value for name, value in parameters.items()}
         self._send_span("rl.config", Span(now, now, attributes), 0)
+
+    def describe(self, markdown: str) -> None:
+        """As the attribute ``rl.summary`` of a span of that name."""
+        now = time.time_ns()
+        self._send_span("rl.summary", Span(now, now, {"rl.summary": markdown}), 0)
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """As attributes ``rl.tag.<name>`` of the resource, from here on."""
+        self._resource |= {f"rl.tag.{_clean(name)}": value for name, value in tags.items()}
 
     def close(self, exit_code: int) -> None:
         """Tell how the run has ended: the gauge ``rl.run.exit_code``."""
@@ -257,16 +295,6 @@ def _resource(setup: Setup, run_id: str) -> dict[str, Any]:
         "process.pid": os.getpid(),
     }
     return own | given | {"service.name": named}
-
-
-def _run_id(setup: Setup) -> str:
-    state, same = setup.state("otlp"), {"project": setup.project, "experiment": setup.experiment}
-    known = state.read()
-    if all(known.get(key) == value for key, value in same.items()) and known.get("run_id"):
-        return str(known["run_id"])
-    run_id = uuid.uuid4().hex
-    state.write({**same, "run_id": run_id})
-    return run_id
 
 
 def _pairs(attributes: Mapping[str, Any]) -> list[KeyValue]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from probe.records import Incident
-from probe.tracking.journal import unsent
+from probe.tracking.backends import load_backend
+from probe.tracking.journal import in_use, unsent
+from probe.tracking.notes import unsent_notes
 from probe.tracking.state import State
 from probe.tracking.tracking import FINISH_S, Tracking
 
@@ -22,7 +25,7 @@ def recover(
 
     For a run that nobody goes on with: a process that was killed, or that ended while a backend was away. The run is
     marked with the exit code that it ended with, and as failed where it never ended. The environment (addresses,
-    logins) has to be that of the run.
+    logins) has to be that of the run. A run whose process is still there is left alone.
 
     Args:
         directory: of the run. timeout_s: after that it is given up; what is missing stays in the directory.
@@ -36,10 +39,20 @@ def recover(
     """
     place = Path(directory).absolute()
     known = State(place, "run").read()
-    waiting = unsent(place)
-    if not waiting or not known:
-        return waiting
+    behind = _behind(place, known, unsent(place))
+    if not behind or not known or in_use(place):
+        return unsent(place)
     code = known.get("exit_code")
-    tracking = Tracking(known["project"], known["experiment"], list(waiting), directory=place, on_incident=on_incident)
+    tracking = Tracking(
+        known["project"], known["experiment"], behind, directory=place, on_incident=on_incident, announce=False
+    )
     tracking.finish(1 if code is None else code, timeout_s=timeout_s)
     return unsent(place)
+
+
+def _behind(place: Path, known: dict[str, Any], waiting: dict[str, int]) -> list[str]:
+    """The backends that lack calls, what was said of the run, or its status."""
+    named = known.get("backends", [])
+    complete = known.get("complete", [])
+    unfinished = [name for name in named if name not in complete and getattr(load_backend(name), "status", True)]
+    return list(dict.fromkeys([*waiting, *unsent_notes(place, named), *unfinished]))

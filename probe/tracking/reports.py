@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import traceback
 from collections.abc import Callable
@@ -23,6 +24,7 @@ class Reports:
     def __init__(self, on_incident: Callable[[Incident], None] | None = None) -> None:
         self._on_incident = on_incident
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._counts: dict[tuple[str, str, str], int] = {}
         self._told: dict[tuple[str, str, str], int] = {}
 
@@ -44,6 +46,8 @@ class Reports:
             count: how often it has happened since the last report.
         """
         key = (kind, where, about)
+        if os.getpid() != self._pid:  # forked, perhaps while another thread held the lock
+            self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             seen = self._counts.get(key, 0)
             self._counts[key] = seen + count

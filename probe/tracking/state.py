@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import re
+import time
 from pathlib import Path
 from typing import Any, Final
 
 #: Folder of the run's directory in which tracking keeps its own things.
 FOLDER: Final = "tracking"
+#: How often the newest step is noted, seconds.
+NOTE_S: Final = 30.0
 
 
 class State:
@@ -49,3 +54,45 @@ class State:
                 aside.unlink()
             return False
         return True
+
+
+class LastStep:
+    """The newest step of a run, for the next process that goes on with it; noted now and then.
+
+    Attributes:
+        before: that of the process before; None where there was none, and once it has been looked at.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._state = State(directory, "steps")
+        found = self._state.read().get("last")
+        self.before: int | None = found if isinstance(found, int) else None
+        self._last = -1 if self.before is None else self.before
+        self._noted_at = -math.inf
+
+    def see(self, step: int) -> int | None:
+        """Take a step; the one that the process before had come to, where this one is the first and lies before it."""
+        before, self.before = self.before, None
+        if step > self._last:
+            self._last = step
+            if time.monotonic() - self._noted_at > NOTE_S:
+                self.note()
+        return before if before is not None and step < before else None
+
+    def note(self) -> None:
+        """Write it."""
+        self._noted_at = time.monotonic()
+        self._state.write({"last": self._last})
+
+
+def file_name(backend: str) -> str:
+    """A backend's name, or its dotted path, as part of a file's name; :func:`backend_name` turns it back."""
+    return re.sub(r"[^A-Za-z0-9_.-]", lambda found: f"%{ord(found[0]):06x}", backend)
+
+
+def backend_name(name: str) -> str:
+    """
+    >>> backend_name(file_name("a.b:C")), file_name("a.b:C")
+    ('a.b:C', 'a.b%00003aC')
+    """
+    return re.sub(r"%([0-9a-f]{6})", lambda found: chr(int(found[1], 16)), name)

@@ -12,16 +12,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Any, Final
 
 from probe.errors import UnknownNameError
 from probe.hooks import silenced
 from probe.tracking.backends import Backend
 from probe.tracking.journal import Journal
 from probe.tracking.lane import CLOSING_FAILURES, Item, Lane
+from probe.tracking.notes import WHAT, Notes
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
+from probe.tracking.state import LastStep
 
 #: A backend that answers nothing for longer is reported, seconds.
 STALL_S: Final = 10.0
@@ -48,7 +51,8 @@ class Stream:
 
     Args:
         backends: by name. reports: told of everything that goes wrong.
-        journal: keeps calls until they are sent; None for one in memory.
+        journal: keeps calls until they are sent; None for one in memory. notes: likewise what is said of the run.
+        last_step: knows how far the process before has come.
         capacity: calls of ``log`` that may wait in the queue, and in memory where there is no disk to keep them; then
             the oldest is dropped, counted and reported.
         stall_s: see :data:`STALL_S`.
@@ -60,9 +64,14 @@ class Stream:
         reports: Reports,
         *,
         journal: Journal | None = None,
+        notes: Notes | None = None,
+        last_step: LastStep | None = None,
         capacity: int = 4096,
         stall_s: float = STALL_S,
     ) -> None:
+        self._notes = notes or Notes(None, backends)
+        self._last_step = last_step or LastStep(None)
+        self._noted: dict[str, Any] = {}  # notes by kind that aren't kept yet
         self._journal = journal or Journal(None, list(backends), set(), reports, capacity)
         self._lock = threading.Lock()  # guards everything here
         self._change = threading.Condition(self._lock)  # tells flush and close of progress
@@ -80,6 +89,8 @@ class Stream:
         self._taken = False  # closing, and the queue is empty for good
         self._abandoned = False  # the deadline has come
         self._patient_until = 0.0  # while closing: how long values may take to arrive from a device
+        for kind in self._notes.kinds():  # what an earlier process has left
+            self._pass_on(kind)
         # All of them now: an interpreter that is shutting down starts none.
         self._threads = [threading.Thread(target=self._take, name="probe-tracking", daemon=True)]
         for lane in self._lanes:
@@ -102,12 +113,24 @@ class Stream:
             message = f"the queue is full: the oldest of {self._capacity} waiting calls is dropped"
             self._reports.tell("dropped_rows", "tracking", message)
 
+    def note(self, kind: str, content: Any) -> None:
+        """Take something that is said of the run as a whole. Never waits; see :class:`Notes`."""
+        with self._lock:
+            before = self._noted.get(kind)
+            self._noted[kind] = {**before, **content} if kind == "tag" and before else content
+            self._ring()
+
     def do(self, name: str, what: str, action: Callable[[], object]) -> None:
-        """Queue something else for one backend, such as its parameters; tried again as values are."""
+        """Queue something else for one backend, such as its parameters; tried again as values are.
+
+        Where the same waits already, and isn't being done, it isn't queued twice.
+        """
         with self._lock:
             for lane in self._lanes:
                 if lane.name == name:
-                    lane.todo.append(Item(what, action, self._journal.cursor(name)))
+                    waiting = list(lane.todo)[0 if lane.busy_since is None else 1 :]
+                    if all(item.what != what for item in waiting):
+                        lane.todo.append(Item(what, action, self._journal.cursor(name)))
                     lane.wake.notify()
                     return
         raise UnknownNameError.of("name", name, [lane.name for lane in self._lanes])
@@ -142,11 +165,17 @@ class Stream:
             for lane in self._lanes:
                 lane.wake.notify()
         self._tell_unsent(complete, timeout_s)
+        self._last_step.note()
         for thread in self._threads if complete else self._threads[:1]:
             if thread is not threading.current_thread():
                 thread.join(max(1.0, deadline - time.monotonic()))
         self._let_go()
         return complete
+
+    def complete(self) -> list[str]:
+        """The backends that were closed in order."""
+        with self._lock:
+            return [lane.name for lane in self._lanes if lane.ended]
 
     def _let_go(self) -> None:
         """Close the journal once nobody needs it: a backend that hangs may still come back."""
@@ -171,7 +200,8 @@ class Stream:
                 self._change.wait(min(left, 0.25))
 
     def _idle(self) -> bool:
-        return not self._queue and not self._converting and all(lane.idle() for lane in self._lanes)
+        quiet = not self._queue and not self._noted and not self._converting
+        return quiet and all(lane.idle() for lane in self._lanes)
 
     def _finished(self) -> bool:
         return self._taken and all(lane.closed for lane in self._lanes)
@@ -201,9 +231,9 @@ class Stream:
 
     def _take(self) -> None:
         with silenced():
-            while (entry := self._next()) is not None:
+            while (job := self._next()) is not None:
                 try:
-                    self._convert(entry)
+                    job()
                 finally:
                     with self._lock:
                         self._converting = False
@@ -211,16 +241,20 @@ class Stream:
                             lane.wake.notify()
                         self._change.notify_all()
 
-    def _next(self) -> Entry | None:
-        """The next call, when there is one; None when this thread is to end."""
+    def _next(self) -> Callable[[], None] | None:
+        """What to do, when there is something; None when this thread is to end."""
         while True:
             with self._lock:
                 if self._abandoned:
                     return None
                 now = time.monotonic()
+                if self._noted:
+                    self._converting = True
+                    noted, self._noted = self._noted, {}
+                    return partial(self._keep, noted)
                 if self._queue and self._arrived(now):
                     self._converting = True
-                    return self._queue.popleft()
+                    return partial(self._convert, self._queue.popleft())
                 if self._exit_code is not None and not self._queue:
                     self._taken = True
                     for lane in self._lanes:
@@ -254,6 +288,15 @@ class Stream:
             message = f"no answer for {self._stall_s:g} s; the other backends go on without it"
             self._reports.tell("backend", name, message, about="no answer")
 
+    def _keep(self, noted: Mapping[str, Any]) -> None:
+        for kind, content in noted.items():
+            self._notes.put(kind, content)
+            self._pass_on(kind)
+
+    def _pass_on(self, kind: str) -> None:
+        for name in self._notes.takers(kind):
+            self.do(name, WHAT[kind], partial(self._notes.send, name, kind))
+
     def _convert(self, entry: Entry) -> None:
         good, bad = entry.snapshot.floats()
         media = entry.snapshot.media
@@ -264,6 +307,12 @@ class Stream:
             self._journal.append(entry.step, entry.wall_ns, entry.names, good, media)
 
     def _check_steps(self, values: dict[str, float], step: int) -> None:
+        before = self._last_step.see(step)
+        if before is not None:
+            message = (
+                f"this run had come to step {before} and goes on with step {step}: backends keep both or the first"
+            )
+            self._reports.tell("step", "tracking", message, about="resume")
         for name in values:
             last = self._steps.get(name)
             if last is not None and step < last:

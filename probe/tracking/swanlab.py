@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import html
 import importlib
 import importlib.util
 import os
+import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
 from probe.tracking.backends import Setup, UnreachableError
@@ -19,14 +22,17 @@ from probe.tracking.media import Figure, Image, Medium, Table, Text, page
 from probe.tracking.names import NameMap, swanlab_name
 from probe.tracking.reach import unanswered, unwritable
 
+#: How long its own thread may take to write, seconds.
+_WRITES_S: Final = 0.75
+
 
 class SwanLab:
-    """A run of the project ``project``, named ``experiment``; finished as a success, or as crashed.
+    """A run of the project ``project``, named ``experiment``; finished as a success, as crashed, or as aborted.
 
     ``SWANLAB_MODE`` (``cloud``, which is the default, ``local``, ``offline``, ``disabled``), ``SWANLAB_API_KEY``, and
     ``SWANLAB_LOG_DIR``, else ``swanlog`` in the run's directory, else in the working directory. The next start in the
-    run's directory goes on with an online run; offline it makes a new one. SwanLab has one run in a process. What is
-    printed, and the machine, aren't captured.
+    run's directory goes on with an online run; offline it makes a new one, which gets what a killed process hadn't
+    written. SwanLab has one run in a process. What is printed, and the machine, aren't captured.
 
     Raises:
         MissingDependencyError: without the package swanlab.
@@ -34,6 +40,8 @@ class SwanLab:
     """
 
     clean = staticmethod(swanlab_name)
+    #: Its own thread writes every half second, into a buffer that is flushed here with each call.
+    settles_s = 2.0
 
     @classmethod
     def reach(cls, directory: Path | None) -> tuple[str, str]:
@@ -52,8 +60,9 @@ class SwanLab:
         except ImportError as error:
             raise MissingDependencyError.of("backend 'swanlab'", "swanlab", "swanlab") from error
         self._report = setup.report
+        self._last_step = 0
         self.shows = frozenset({"text", "image"} | ({"figure", "table"} if hasattr(self._swanlab, "Html") else set()))
-        place = _place(setup)
+        place, hook = _place(setup), sys.excepthook
         try:
             place.mkdir(parents=True, exist_ok=True)
             with self._quiet():
@@ -62,11 +71,18 @@ class SwanLab:
             raise UnreachableError(f"backend 'swanlab' can't be reached: {error}") from error
         except Exception as error:  # its errors have no common base
             raise BackendError(f"backend 'swanlab' can't be used: {error!r}") from error
+        finally:
+            sys.excepthook = hook  # else it ends the run itself at an error, before what waits is sent
         if self._run is None:
             raise BackendError("backend 'swanlab' can't be used: a run is open already in this process")
+        _not_at_exit(self._run)
         self.location = self._where(place)
-        run_id = str(getattr(self._run, "id", ""))
-        setup.state("swanlab").write({"project": setup.project, "experiment": setup.experiment, "run_id": run_id})
+        self.run_id = str(getattr(self._run, "id", ""))
+        state = setup.state("swanlab")
+        self._before = str(state.read().get("files") or "")
+        self._written: set[tuple[str, int]] | None = None
+        known = {"project": setup.project, "experiment": setup.experiment, "run_id": self.run_id}
+        state.write({**known, "files": str(getattr(self._run, "dir", ""))})
         self._names = NameMap(swanlab_name, self._collided, directories=False)
 
     def _collided(self, name: str, wanted: str, mapped: str) -> None:
@@ -115,8 +131,26 @@ class SwanLab:
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
+        self._last_step = step
         with self._quiet():
             self._run.log({self._names(name): value for name, value in values.items()}, step=step)
+            self._flush_file()
+
+    def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
+        """Those that aren't in the files of the process before."""
+        if self._written is None:
+            self._written = set(_written_in(Path(self._before))) if self._before else set()
+        return {name: value for name, value in values.items() if (self._names(name), step) not in self._written}
+
+    def flush(self) -> None:
+        """Give its thread the time to write, and write through."""
+        time.sleep(_WRITES_S)
+        self._flush_file()
+
+    def _flush_file(self) -> None:
+        # A killed process loses what is in the buffer, and there is no public way to it.
+        with suppress(Exception):
+            self._run._core._store.ensure_flushed()
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
         """Send one text, image, figure or table."""
@@ -138,13 +172,48 @@ class SwanLab:
         with self._quiet():
             self._run.config.update(parameters)
 
+    def describe(self, markdown: str) -> None:
+        """The text ``probe/summary`` at the newest step: a run's own description can't be changed once it runs."""
+        with self._quiet():
+            self._run.log({"probe/summary": self._swanlab.Text(markdown)}, step=self._last_step)
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """``tags`` of the configuration."""
+        with self._quiet():
+            self._run.config.update({"tags": tags})
+
     def close(self, exit_code: int) -> None:
         """Complete the run."""
         with self._quiet():
-            if exit_code:
+            if exit_code in {130, 143}:  # Ctrl-C and SIGTERM
+                self._run.finish(state="aborted", error=f"exit code {exit_code}")
+            elif exit_code:
                 self._run.finish(state="crashed", error=f"exit code {exit_code}")
             else:
                 self._run.finish(state="success")
+
+
+def _written_in(folder: Path) -> Iterator[tuple[str, int]]:
+    """Name and step of the numbers in an earlier run's files, as far as they can be read."""
+    with suppress(Exception):  # torn at its end, or of another version: then they are sent again
+        reader = importlib.import_module("swanlab.sdk.internal.core_python.store").DataStoreReader()
+        record = importlib.import_module("swanlab.proto.swanlab.record.v1.record_pb2").Record
+        for path in folder.glob("run-*.swanlab"):
+            try:
+                reader.open(str(path))
+                for data in reader:
+                    found = record.FromString(data)
+                    if found.WhichOneof("record_type") == "scalar":
+                        yield found.scalar.key, found.scalar.step
+            finally:
+                reader.close()
+
+
+def _not_at_exit(run: Any) -> None:
+    """Else it ends the run itself at the interpreter's end, before what waits is sent."""
+    own = getattr(run, "_handle_atexit", None)
+    if own is not None:
+        atexit.unregister(own)
 
 
 def _apart(make: Callable[[], Any]) -> Any:

@@ -8,10 +8,11 @@ import itertools
 import json
 import math
 import os
+import re
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -23,12 +24,19 @@ from probe.tracking.reach import unwritable
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata
+    from tensorboard.plugins.custom_scalar.layout_pb2 import Layout
 
 #: The largest finite number of TensorBoard's 32-bit scalars.
 LARGEST: Final = struct.unpack("<f", b"\xff\xff\x7f\x7f")[0]
 
 #: In how many files of earlier processes a call is looked for that the last one may have written.
 _EARLIER_FILES: Final = 2
+
+#: How the file's name ends that tells of the run's end.
+_END: Final = ".end"
+_PLACE: Final = re.compile(r"\\{[^{}]*\\}")  # a {part} in a key, after re.escape
+_NAMED: Final = re.compile(r"events\.out\.tfevents\.(\d+)\.(?:(\d{9})\.)?")
+_MARGIN: Final = ("smallest", "mean", "largest")
 
 _files = itertools.count()
 
@@ -38,13 +46,15 @@ class TensorBoard:
 
     The files go to ``TENSORBOARD_DIR``, else to ``tensorboard`` in the run's directory, else to
     ``tensorboard_log/{project}/{experiment}``. Every call is flushed, so that a killed process loses nothing.
-    Scalars have 32 bits there: a finite number beyond their range is left out and reported.
+    Scalars have 32 bits there: a finite number beyond their range is left out and reported. HParams shows the
+    configuration beside every scalar that there is, and how the run has ended.
 
     Raises:
         MissingDependencyError: without the package tensorboard. BackendError: the directory can't be written.
     """
 
     shows = frozenset({"histogram", "image", "text", "table"})
+    status = False  # only beside hyper-parameters, and an unfinished session stands there as such
 
     def __init__(self, setup: Setup) -> None:
         try:
@@ -63,7 +73,11 @@ class TensorBoard:
             self._directory = directory
             self._record_writer = RecordWriter
             self._file: int | None = None
+            self._last_step = 0
+            self._has_parameters = bool(setup.state("notes").read().get("params"))  # of an earlier process
             self._open()
+            for path in directory.glob(f"*{_END}"):  # the run goes on: how it ended before isn't its end
+                path.unlink(missing_ok=True)
         except OSError as error:
             raise BackendError(f"backend 'tensorboard' can't write to {directory}: {error}") from error
 
@@ -75,13 +89,15 @@ class TensorBoard:
         return "writable", unwritable(_directory(Setup("project", "experiment", directory, lambda *_: None)))
 
     def _open(self) -> int:
-        file = self._file = os.open(self._directory / _file_name(), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        path = self._directory / _file_name(self._directory)
+        file = self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self._size = 0
         self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         return file
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Write one event that holds all scalars of the step."""
+        self._last_step = step
         wall_ns = getattr(values, "wall_ns", None) or time.time_ns()
         event = self._event(wall_time=wall_ns / 1e9, step=step)
         for name, value in values.items():
@@ -95,7 +111,8 @@ class TensorBoard:
         """None, where a file of the directory holds the same call: its step and its time."""
         wall_ns = getattr(values, "wall_ns", None)
         wanted = (step, None if wall_ns is None else wall_ns / 1e9)
-        newest = sorted(self._directory.glob("events.out.tfevents.*"), reverse=True)[1 : 1 + _EARLIER_FILES]
+        files = sorted(self._directory.glob("events.out.tfevents.*"), reverse=True)
+        newest = [path for path in files if not path.name.endswith(_END)][1 : 1 + _EARLIER_FILES]
         for path in newest:
             events = _events(path, self._event)
             if any((event.step, event.wall_time) == wanted and _has_scalars(event) for event in events):
@@ -135,13 +152,33 @@ class TensorBoard:
     def params(self, parameters: dict[str, Any]) -> None:
         """Show the configuration under Text and HParams."""
         event = self._event(wall_time=time.time(), step=0)
-        table = [
-            "| parameter | value |",
-            "|---|---|",
-            *(f"| {markdown_cell(k)} | {markdown_cell(v)} |" for k, v in parameters.items()),
-        ]
-        self._add_text(event, "config/text_summary", "\n".join(table))
+        self._add_text(event, "config/text_summary", _listing("parameter", parameters))
         self._add_hparams(event, parameters)
+        self._write(event)
+        self._has_parameters = True
+
+    def describe(self, markdown: str) -> None:
+        """Show the description under Text as ``probe/summary``, at the newest step."""
+        self._write_text("probe/summary/text_summary", markdown)
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """Show the tags under Text as ``probe/tags``, at the newest step."""
+        self._write_text("probe/tags/text_summary", _listing("tag", tags))
+
+    def _write_text(self, tag: str, content: str) -> None:
+        event = self._event(wall_time=time.time(), step=self._last_step)
+        self._add_text(event, tag, content)
+        self._write(event)
+
+    def layout(self, charts: dict[str, Any]) -> None:
+        """Arrange the charts under Custom Scalars, which shows the layout that was written last."""
+        from tensorboard.plugins.custom_scalar import metadata
+
+        event = self._event(wall_time=time.time(), step=0)
+        value = event.summary.value.add(tag=metadata.CONFIG_SUMMARY_TAG, metadata=self._metadata("custom_scalars", b""))
+        value.tensor.dtype = 7  # DT_STRING, a scalar
+        value.tensor.tensor_shape.SetInParent()
+        value.tensor.string_val.append(layout_of(charts).SerializeToString())
         self._write(event)
 
     def _add_hparams(self, event: Event, parameters: dict[str, Any]) -> None:
@@ -155,10 +192,13 @@ class TensorBoard:
                 info.hparams[name].number_value = value
             else:
                 info.hparams[name].string_value = json.dumps(value) if value is None else str(value)
-        data = plugin_data_pb2.HParamsPluginData(version=0, session_start_info=info)
-        value = event.summary.value.add(
-            tag="_hparams_/session_start_info", metadata=self._metadata("hparams", data.SerializeToString())
-        )
+        self._add_session(event, "_hparams_/session_start_info", session_start_info=info)
+
+    def _add_session(self, event: Event, tag: str, **info: Any) -> None:
+        from tensorboard.plugins.hparams import plugin_data_pb2
+
+        data = plugin_data_pb2.HParamsPluginData(version=0, **info)
+        value = event.summary.value.add(tag=tag, metadata=self._metadata("hparams", data.SerializeToString()))
         value.tensor.dtype = 1  # DT_FLOAT: the plugin reads the metadata; the tensor is empty by its convention
         value.tensor.tensor_shape.dim.add(size=0)
 
@@ -188,11 +228,64 @@ class TensorBoard:
             raise
         self._size += len(record)
 
-    def close(self, exit_code: int) -> None:  # noqa: ARG002  (the protocol)
-        """Close the file."""
+    def close(self, exit_code: int) -> None:
+        """Close the file; where there are hyper-parameters, say how the run has ended."""
+        if self._has_parameters:
+            self._write_end(exit_code)
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _write_end(self, exit_code: int) -> None:
+        """In a file of its own, which the next start deletes: TensorBoard keeps to the first end that it reads."""
+        from tensorboard.plugins.hparams import api_pb2, plugin_data_pb2
+
+        status = api_pb2.Status.Value("STATUS_FAILURE" if exit_code else "STATUS_SUCCESS")
+        info = plugin_data_pb2.SessionEndInfo(status=status, end_time_secs=time.time())
+        event = self._event(wall_time=time.time(), step=0)
+        self._add_session(event, "_hparams_/session_end_info", session_end_info=info)
+        path = self._directory / f"{_file_name(self._directory)}{_END}"
+        with path.open("xb") as file:
+            writer = self._record_writer(file)
+            writer.write(self._event(wall_time=time.time(), file_version="brain.Event:2").SerializeToString())
+            writer.write(event.SerializeToString())
+
+
+def layout_of(charts: Mapping[str, Any]) -> Layout:
+    """The layout of Custom Scalars: its charts take regular expressions, and a margin its value and two bounds.
+
+    >>> made = layout_of({"memory": {"peak": {"kind": "line", "keys": ["probe/memory/{role}/peak.gib"]}}})
+    >>> made.category[0].chart[0].multiline.tag
+    ['^probe/memory/[^/]+/peak\\\\.gib$']
+    """
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
+    made = layout_pb2.Layout()
+    for category, titles in charts.items():
+        group = made.category.add(title=category)
+        for title, chart in titles.items():
+            drawn, keys = group.chart.add(title=title), chart["keys"]
+            if chart["kind"] == "line":
+                drawn.multiline.tag.extend(_pattern(key) for key in keys)
+            for place in range(0, len(keys) if chart["kind"] == "margin" else 0, 3):
+                low, middle, high = _ordered(keys[place : place + 3])
+                drawn.margin.series.add(value=middle, lower=low, upper=high)
+    return made
+
+
+def _pattern(key: str) -> str:
+    return f"^{_PLACE.sub('[^/]+', re.escape(key))}$"
+
+
+def _ordered(keys: Sequence[str]) -> list[str]:
+    """Smallest, mean, largest: by how the names end where they say so, else as they are given."""
+    by_end = {end: key for key in keys for end in _MARGIN if key.endswith(end)}
+    return [by_end[end] for end in _MARGIN] if len(by_end) == len(_MARGIN) else list(keys)
+
+
+def _listing(head: str, values: Mapping[str, Any]) -> str:
+    lines = (f"| {markdown_cell(name)} | {markdown_cell(value)} |" for name, value in values.items())
+    return "\n".join([f"| {head} | value |", "|---|---|", *lines])
 
 
 def _directory(setup: Setup) -> Path:
@@ -204,9 +297,12 @@ def _directory(setup: Setup) -> Path:
     return Path("tensorboard_log", setup.project, setup.experiment).absolute()
 
 
-def _file_name() -> str:
-    # Time first and zero-padded, as TensorBoard reads the files of a directory in the order of their names.
-    now, host = time.time_ns(), socket.gethostname() or "host"
+def _file_name(directory: Path) -> str:
+    # Time first and zero-padded, as TensorBoard reads the files of a directory in the order of their names, and never
+    # goes back: where the clock has, the name is made of a time after that of the newest file.
+    there = [found for path in directory.glob("events.out.tfevents.*") if (found := _NAMED.match(path.name))]
+    newest = max((int(found[1]) * 10**9 + int(found[2] or 0) for found in there), default=0)
+    now, host = max(time.time_ns(), newest + 1), socket.gethostname() or "host"
     return f"events.out.tfevents.{now // 10**9:010d}.{now % 10**9:09d}.{host}.{os.getpid()}.{next(_files)}"
 
 

@@ -20,12 +20,14 @@ from probe.errors import InputError, InputTypeError, UnknownNameError
 from probe.hooks import observed
 from probe.records import Incident
 from probe.tracking.backends import BACKENDS, Backend, Setup, UnreachableError, load_backend, open_backend
+from probe.tracking.checks import start_checks
 from probe.tracking.journal import Journal
 from probe.tracking.late import Late
+from probe.tracking.notes import WHAT, Charts, Notes, checked_charts, checked_markdown, checked_tags
 from probe.tracking.numbers import Snapshot
 from probe.tracking.parameters import flatten
 from probe.tracking.reports import Reports
-from probe.tracking.state import State
+from probe.tracking.state import LastStep, State
 from probe.tracking.stream import Entry, Stream
 from probe.tracking.transfer import start_transfer
 
@@ -57,6 +59,7 @@ class Tracking:
             place to each and keeps what waits in memory. Their environment variables win.
         on_incident: is given an ``Incident`` for each trouble, on the thread where it shows.
         capacity: calls that may wait in memory; then the oldest that isn't on disk is dropped and counted.
+        announce: tell once where each backend writes: to the log, or where that shows no infos to standard error.
 
     Attributes:
         supported_backend: the names there are. logger: backend by the name it was asked for.
@@ -84,6 +87,7 @@ class Tracking:
         directory: str | os.PathLike[str] | None = None,
         on_incident: Callable[[Incident], None] | None = None,
         capacity: int = 4096,
+        announce: bool = True,
     ) -> None:
         for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
             if not isinstance(given, str) or not given:
@@ -100,15 +104,27 @@ class Tracking:
         self.locations: dict[str, str] = {
             name: str(backend.location) for name, backend in self.logger.items() if hasattr(backend, "location")
         }
-        for name, location in self.locations.items():
-            _log.info("%s: %s", name, location)
+        if announce:
+            _announce(self.locations)
         lasting = {name for name, backend in self.logger.items() if getattr(backend, "lasting", True)}
         kept = place if lasting else None
         journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
+        kept = None if journal.folder is None else kept  # another process may have it
         self._ending = State(kept, "run")
-        self._ending.write({"project": project_name, "experiment": experiment_name, "exit_code": None})
-        self._stream = Stream(self.logger, self._reports, journal=journal, capacity=capacity)
-        self._send_parameters()
+        run = {"project": project_name, "experiment": experiment_name, "backends": sorted(lasting)}
+        self._ending.write({**run, "exit_code": None})
+        self._stream = Stream(
+            self.logger,
+            self._reports,
+            journal=journal,
+            notes=Notes(kept, self.logger),
+            last_step=LastStep(kept),
+            capacity=capacity,
+        )
+        for one in start_checks(self, kept):
+            self._reports.tell(one.kind, one.where, one.message, about="start")
+        if self._parameters:
+            self._stream.note("params", self._parameters)
         atexit.register(self._finish_at_exit)
 
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
@@ -144,12 +160,6 @@ class Tracking:
             self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
             return {}
 
-    def _send_parameters(self) -> None:
-        for name, backend in self.logger.items():
-            send = getattr(backend, "params", None)
-            if send is not None and self._parameters:
-                self._stream.do(name, "the parameters", partial(send, self._parameters))
-
     @observed("tracking.log", "metrics are logged for a step; arguments data (name to number), step, backend")
     def log(self, data: Mapping[str, Any], step: int, backend: str | Sequence[str] | None = None) -> None:
         """Send the metrics of one step. Returns at once; nothing that happens later is raised.
@@ -169,11 +179,53 @@ class Tracking:
             raise InputTypeError(f"data: got {type(data).__name__}, expected a mapping of names to numbers")
         checked = step if type(step) is int and step >= 0 else _step(step)
         names = None if backend is None else self._chosen(backend)
-        if self._finished or os.getpid() != self._pid:
-            why = "after finish()" if self._finished else "in a forked process, which has no thread to send them"
-            self._reports.tell("value", "tracking", f"metrics logged {why} are left out (step {checked})", about=why)
-            return
-        self._stream.put(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
+        if self._open_here(f"metrics logged (step {checked})"):
+            self._stream.put(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
+
+    def describe(self, markdown: str) -> None:
+        """Say in words what this run is or has found: the newest counts, in every backend that has a place for it.
+
+        Returns at once. It reaches a backend that is away later, and with a ``directory`` after this process too.
+
+        Raises:
+            InputTypeError: not a str.
+        """
+        self._note("describe", checked_markdown(markdown))
+
+    def tag(self, tags: Mapping[str, str]) -> None:
+        """Label the run; labels of other names stay. Otherwise as :meth:`describe`.
+
+        Raises:
+            InputTypeError: not a mapping, or a name isn't a non-empty str.
+        """
+        self._note("tag", checked_tags(tags))
+
+    def layout(self, charts: Charts) -> None:
+        """Arrange the charts, where a backend can (TensorBoard's custom scalars). Otherwise as :meth:`describe`.
+
+        Args:
+            charts: category → title → ``{"kind": "line", "keys": [...]}``, or of kind "margin" with keys in threes:
+                smallest, mean, largest. A ``{part}`` in a key stands for any one part of a name.
+
+        Raises:
+            InputTypeError, InputError: they aren't that.
+        """
+        self._note("layout", checked_charts(charts))
+
+    def shows(self, kind: str) -> list[str]:
+        """The backends that show a kind of ``probe.tracking.media``, such as "figure" or "spans"."""
+        return [name for name, backend in self.logger.items() if kind in getattr(backend, "shows", ())]
+
+    def _note(self, kind: str, content: Any) -> None:
+        if self._open_here(f"{WHAT[kind]} given"):
+            self._stream.note(kind, content)
+
+    def _open_here(self, what: str) -> bool:
+        if not self._finished and os.getpid() == self._pid:
+            return True
+        why = "after finish()" if self._finished else "in a forked process, which has no thread to send them"
+        self._reports.tell("value", "tracking", f"{what} {why}: left out", about=why)
+        return False
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until everything so far has reached the backends. False when the time ran out."""
@@ -185,21 +237,24 @@ class Tracking:
         """Send what waits and complete the run in every backend. Safe to call twice.
 
         Args:
-            exit_code: 0 for success; anything else marks the run as failed where the backend has a status.
+            exit_code: 0 for success; anything else marks the run as failed where the backend has a status, and 130 and
+                143 (Ctrl-C, SIGTERM) as killed where it tells these apart. Leaving a ``with`` block gives it by itself.
             timeout_s: after that it is given up, and what is missing is reported.
         """
         if self._finished or os.getpid() != self._pid:
             return
         self._finished = True
         atexit.unregister(self._finish_at_exit)
-        self._ending.write({**self._ending.read(), "exit_code": exit_code})
+        ended = {**self._ending.read(), "exit_code": exit_code}
+        self._ending.write(ended)
         self._stream.close(exit_code, timeout_s)
+        self._ending.write({**ended, "complete": self._stream.complete()})
         self._reports.close()
 
     def _finish_at_exit(self) -> None:
         # An uncaught exception leaves its mark in sys; in a notebook any cell may have left it.
         interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
-        self.finish(exit_code=1 if hasattr(sys, "last_value") and not interactive else 0)
+        self.finish(exit_code=0 if interactive else exit_code_of(getattr(sys, "last_value", None)))
 
     def _chosen(self, backend: str | Sequence[str]) -> frozenset[str]:
         names = frozenset(_names("backend", backend))
@@ -214,10 +269,23 @@ class Tracking:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.finish(exit_code=0 if error is None else 1)
+        self.finish(exit_code=exit_code_of(error))
 
     def __repr__(self) -> str:
         return f"Tracking({', '.join(self.logger) or 'no backend'}, {'finished' if self._finished else 'open'})"
+
+
+def exit_code_of(error: BaseException | None) -> int:
+    """What a process that ends with ``error`` ends with: Ctrl-C is 130, as for a shell.
+
+    >>> [exit_code_of(one) for one in (None, ValueError(), KeyboardInterrupt(), SystemExit(), SystemExit(3))]
+    [0, 1, 130, 0, 3]
+    """
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return 0 if error is None else 1
 
 
 def _names(argument: str, given: str | Sequence[str]) -> list[str]:
@@ -244,6 +312,13 @@ def _step(step: Any) -> int:
     if number < 0:
         raise InputError(f"step: got {number}, expected 0 or more")
     return number
+
+
+def _announce(locations: Mapping[str, str]) -> None:
+    for name, location in locations.items():
+        _log.info("%s: %s", name, location)
+        if name != "console" and not _log.isEnabledFor(logging.INFO) and sys.stderr is not None:
+            sys.stderr.write(f"probe: {name}: {location}\n")
 
 
 def _close_quietly(name: str, backend: Backend) -> None:

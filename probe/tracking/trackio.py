@@ -35,6 +35,8 @@ class Trackio:
     """
 
     shows = frozenset({"histogram", "table", "text", "image"})
+    status = False
+    repeats_notes = True  # the configuration travels with the next values, and there may be none
 
     @classmethod
     def reach(cls, directory: Path | None) -> tuple[str, str]:
@@ -55,8 +57,10 @@ class Trackio:
         self._remote = bool(os.environ.get("TRACKIO_SPACE_ID") or os.environ.get("TRACKIO_SERVER_URL"))
         self._run: Any = None
         self._storage: Any = self._trackio.SQLiteStorage
-        self._config: dict[str, Any] | None = None
-        self.run_id = _run_id(setup)
+        self._config: dict[str, Any] = {}
+        self._config_waits = False
+        self._last_step = 0
+        self.run_id = setup.run_id("trackio")
         try:
             if self._remote:
                 self._run = self._open_remote()
@@ -88,6 +92,7 @@ class Trackio:
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
+        self._last_step = step
         self._put(dict(values), step, getattr(values, "wall_ns", None) or time.time_ns())
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
@@ -124,16 +129,30 @@ class Trackio:
             steps=[step],
             timestamps=[when],
             log_ids=[identity],
-            config=self._config,
+            config=self._config if self._config_waits else None,
         )
-        self._config = None
+        self._config_waits = False
 
     def params(self, parameters: dict[str, Any]) -> None:
         """Show the configuration; locally it travels with the next values."""
+        self._show_config(parameters)
+
+    def describe(self, markdown: str) -> None:
+        """The markdown ``probe/summary`` at the newest step."""
+        self._put({"probe/summary": self._own(Text(markdown), self._last_step)}, self._last_step, time.time_ns())
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """``tag/<name>`` of the configuration."""
+        self._show_config({f"tag/{name}": value for name, value in tags.items()})
+
+    def _show_config(self, more: dict[str, Any]) -> None:
         if self._remote:
-            self._run.config.update(parameters)
-        else:
-            self._config = dict(parameters)
+            self._run.config.update(more)
+            return
+        if not self._config:  # of an earlier process: Trackio replaces all of it
+            self._config = dict(self._storage.get_run_config(self._project, self._name) or {})
+        self._config |= more
+        self._config_waits = True
 
     def close(self, exit_code: int) -> None:  # noqa: ARG002  (Trackio has no status)
         """Send what its own thread still holds."""
@@ -152,13 +171,3 @@ def _import(directory: Path | None) -> Any:
     finally:
         if chosen:
             del os.environ["TRACKIO_DIR"]
-
-
-def _run_id(setup: Setup) -> str:
-    state, same = setup.state("trackio"), {"project": setup.project, "experiment": setup.experiment}
-    known = state.read()
-    if all(known.get(key) == value for key, value in same.items()) and known.get("run_id"):
-        return str(known["run_id"])
-    run_id = uuid.uuid4().hex
-    state.write({**same, "run_id": run_id})
-    return run_id

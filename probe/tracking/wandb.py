@@ -19,6 +19,8 @@ from probe.tracking.reach import unanswered, unwritable
 
 #: Names that W&B writes itself.
 _RESERVED: Final = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
+#: The longest tag that W&B takes.
+TAG_LENGTH: Final = 64
 
 
 class WandB:
@@ -142,6 +144,18 @@ class WandB:
     def params(self, parameters: dict[str, Any]) -> None:
         """Show the configuration."""
         self._run.config.update(parameters, allow_val_change=True)
+
+    def describe(self, markdown: str) -> None:
+        """The run's notes, and ``probe/summary`` of its summary."""
+        self._run.notes = markdown
+        self._run.summary.update({"probe/summary": markdown})
+
+    def tag(self, tags: dict[str, str]) -> None:
+        """``tags`` of the configuration; as W&B's own tags ``name:value`` those that are short enough for one."""
+        self._run.config.update({"tags": tags}, allow_val_change=True)
+        given = {tag.partition(":")[0]: tag for tag in self._run.tags or ()}
+        given |= {name: f"{name}:{value}" for name, value in tags.items()}
+        self._run.tags = tuple(tag for tag in given.values() if len(tag) <= TAG_LENGTH)
 
     def close(self, exit_code: int) -> None:
         """Complete the run; anything but 0 marks it as failed."""

@@ -19,6 +19,7 @@ SCRIPTS: Final = (
     "theme.js",
     "lines.js",
     "plots.js",
+    "bars.js",
     "tables.js",
     "details.js",
     "views.js",

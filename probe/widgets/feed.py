@@ -6,10 +6,15 @@ A look costs what is new, however long the run has been going.
 
 from __future__ import annotations
 
+import math
 import os
-from typing import Final
+import platform
+import time
+from collections.abc import Iterable
+from typing import Any, Final
 
 from probe.live import TABLES
+from probe.records import Process
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.widgets import opening, thinning
@@ -19,6 +24,10 @@ from probe.widgets.thinning import Block
 
 #: Rows of one table in one update; more are thinned to their extremes, and counted.
 UPDATE_ROWS: Final = 2000
+
+#: Seconds without a row after which a run that isn't finished is quiet. With memory recorded a row comes each half
+#: second.
+QUIET_S: Final = 15.0
 
 
 class Feed:
@@ -51,6 +60,8 @@ class Feed:
         self._update_rows = update_rows
         self._intake = Intake(self.words, self.tables["padding"], self.info.wall_ns)
         self._follower: Follower | None = None
+        self._asked_at = -math.inf
+        self._alive = ""
 
     @property
     def opened(self) -> bool:
@@ -66,6 +77,11 @@ class Feed:
     def lost(self) -> int:
         """Rows that the run's writers had to drop, as they told."""
         return self._intake.lost
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of the run's files that were read one by one. The tables have more of some and fewer of others."""
+        return self._intake.rows
 
     @property
     def world_size(self) -> int:
@@ -110,6 +126,26 @@ class Feed:
             return {}
         return self._poll(self._update_rows)
 
+    def activity(self) -> dict[str, Any]:
+        """Whether somebody still writes, as far as it can be told without inventing anything.
+
+        Returns:
+            newest_at: wall-clock time of the newest row, seconds since the epoch, by the clock of the host that wrote
+            it; None while that is recent, and before the first. writers: "" then, else whether the newest process of
+            every rank is "running" or at least one of them is "gone"; "unknown" where they ran on other hosts.
+        """
+        start, newest = self.started_s, self._intake.newest
+        if start is None or math.isnan(newest) or time.time() - start - newest < QUIET_S:
+            return {"newest_at": None, "writers": ""}
+        return {"newest_at": round(start + newest, 1), "writers": self._writers()}
+
+    def _writers(self) -> str:
+        now = time.monotonic()
+        if now - self._asked_at >= QUIET_S / 3:
+            self._asked_at = now
+            self._alive = writers(self._intake.writers.values())
+        return self._alive
+
     def finished(self) -> bool:
         """Whether every process that wrote has ended properly: what they wrote has been rolled over."""
         segments, parts = self._files.look()
@@ -133,3 +169,24 @@ class Feed:
         for name, block in blocks.items():
             self.tables[name].append(block)
             self.sketches[name].append(block)
+
+
+def writers(processes: Iterable[Process]) -> str:
+    """Whether ``processes`` live: "running", "gone" (at least one), or "unknown" where none of them can be asked."""
+    here = [one for one in processes if one.host == platform.node() and one.pid]
+    if not here:
+        return "unknown"
+    return "running" if all(map(_lives, here)) else "gone"
+
+
+def _lives(process: Process) -> bool:
+    import psutil
+
+    try:
+        found = psutil.Process(process.pid)
+        # A process that began after its first row is another one, which got the same number.
+        return bool(found.create_time() <= process.wall_ns / 1e9 + 1 and found.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # somebody else's, and there
+        return True

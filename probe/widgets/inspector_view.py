@@ -1,8 +1,8 @@
-"""The inspection in a notebook: a small widget that asks the kernel for values, and static HTML in its place.
+"""The inspection in a notebook: static HTML, and below it a small widget that asks the kernel for values.
 
-The bundle that is displayed holds both. When the inspection is closed or the kernel ends, the widget is taken out of
-it, so that a saved notebook shows the static form. The widget refers to the inspection weakly: it doesn't keep a
-batch in memory.
+Each is an output of its own, so that what doesn't need a kernel is there without one: a front end shows the widget of
+an output and nothing else of it, even when its kernel is gone. When the inspection is closed or the kernel ends, the
+widget is taken out. It refers to the inspection weakly: it doesn't keep a batch in memory.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
+from probe.core.batch_html import STYLE
 from probe.core.batch_values import row_range
 from probe.core.plain_text import one_line, plain
 from probe.errors import InputError, ProbeError, UnknownNameError
 from probe.widgets import inspection_html
+from probe.widgets.outputs import NOTHING, shell_of_kernel
 
 if TYPE_CHECKING:
     from probe.widgets.inspector import Inspection
@@ -35,7 +37,7 @@ _shown: Final[weakref.WeakSet[Shown]] = weakref.WeakSet()
 
 
 class Shown:
-    """One output of a notebook that holds a widget."""
+    """The outputs of one inspection in a cell."""
 
     def __init__(self, widget: Any, static: Mapping[str, str]) -> None:
         self.widget = widget
@@ -43,29 +45,34 @@ class Shown:
         self._handle: Any = None
 
     def display(self) -> None:
-        """Put the widget and its static form into the output of the running cell."""
+        """Put the static form and the widget into the output of the running cell."""
         from IPython import display as ipython
 
-        made = self.widget._repr_mimebundle_() or {}
-        data = made[0] if isinstance(made, tuple) else made
+        data, metadata = self.widget._repr_mimebundle_()
         put: Any = ipython.display  # its functions have no annotations
-        self._handle = put({**data, **self._static}, raw=True, display_id=True)
-        if not _shown:
-            atexit.register(_close_all)
+        put(self._static, raw=True)
+        said = "Values on demand need the kernel that made them: run the cell again."
+        self._handle = put({**data, "text/plain": said}, raw=True, display_id=True, metadata=metadata)
+        _watch_the_end()
         _shown.add(self)
 
     def close(self) -> None:
-        """Leave the static form alone in the output. Safe to call twice."""
+        """Leave the static form alone in the cell. Safe to call twice."""
         if self.widget is None:
             return
         widget, self.widget = self.widget, None
         _shown.discard(self)
         try:
             if self._handle is not None:
-                self._handle.update(self._static, raw=True)
+                self._handle.update(NOTHING, raw=True)
             widget.close()
         except Exception:  # the kernel's channels may be gone; the output then stays as it is
-            _log.debug("the static form of an inspection could not be sent", exc_info=True)
+            _log.debug("the widget of an inspection could not be taken out", exc_info=True)
+
+
+@cache  # once in a process
+def _watch_the_end() -> None:
+    atexit.register(_close_all)
 
 
 def _close_all() -> None:
@@ -74,27 +81,19 @@ def _close_all() -> None:
 
 
 def show(inspection: Inspection) -> Shown | None:
-    """Display a widget for ``inspection``; None where there is no notebook, or no anywidget."""
-    if not _in_a_kernel():
+    """Display ``inspection`` with a widget; None where it has no values to ask for, and where there is no notebook, or
+    no anywidget.
+    """
+    if inspection.closed or not inspection.keys or not inspection.schema.rows or shell_of_kernel() is None:
         return None
     try:
         widget = make_widget(inspection)
     except ImportError:
         return None
-    static = {"text/plain": repr(inspection), "text/html": widget.document}
+    static = {"text/plain": repr(inspection), "text/html": inspection_html.document(inspection)}
     shown = Shown(widget, static)
     shown.display()
     return shown
-
-
-def _in_a_kernel() -> bool:
-    import sys
-
-    if "IPython" not in sys.modules:
-        return False
-    from IPython import get_ipython
-
-    return hasattr(get_ipython(), "kernel")
 
 
 def make_widget(inspection: Inspection) -> Any:
@@ -106,9 +105,8 @@ def make_widget(inspection: Inspection) -> Any:
     schema = inspection.schema
     columns = [[key, column.shape] for key, column in zip(inspection.keys, schema.columns, strict=True)]
     widget = _widget_class()(
-        document=inspection_html.document(inspection),
         about={
-            "columns": [] if inspection.closed else columns,
+            "columns": columns,
             "rows": schema.rows or 0,
             "start": inspection.start,
             "stop": inspection.stop,
@@ -129,7 +127,7 @@ def _widget_class() -> Any:
 
     class InspectorWidget(anywidget.AnyWidget):
         _esm = resources.files("probe.widgets").joinpath("static", "inspector.js").read_text(encoding="utf-8")
-        document = traitlets.Unicode().tag(sync=True)
+        _css = STYLE.removeprefix("<style>").removesuffix("</style>")
         about = traitlets.Dict().tag(sync=True)
 
     return InspectorWidget

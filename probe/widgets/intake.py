@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Iterable
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from probe.live import TABLES
 from probe.records import Call, Incident, Memory, MicroBatch, Padding, Process, Reduction, Row, Scalar
+from probe.widgets.nesting import Cut, Key, Nesting, Span
 from probe.widgets.padding_ledger import PaddingLedger
 from probe.widgets.tables import LiveTable, Words, dtype
 from probe.widgets.thinning import Block
@@ -17,22 +21,40 @@ from probe.widgets.thinning import Block
 #: Rows of a live table in the order of its columns.
 Rows = list[tuple[Any, ...]]
 
-#: Steps for which the tokens of micro-batches are remembered until their scopes end.
-_STEPS: Final = 64
-
 _NAN: Final = math.nan
-_I4: Final = np.iinfo(np.int32)
+#: What four bytes hold.
+_LEAST: Final = -(2**31)
+_MOST: Final = 2**31 - 1
+
+_NOTHING: Final = np.empty(0)
+#: Of each table the places of its columns by dtype: an array for each dtype is made faster than one for each column.
+_PLACES: Final[Mapping[str, Mapping[str, Sequence[int]]]] = {
+    table: {code: [at for at, one in enumerate(columns.values()) if dtype(one) == code] for code in codes}
+    for table, columns in TABLES.items()
+    for codes in [dict.fromkeys(map(dtype, columns.values()))]
+}
 
 
 def block_of(table: str, rows: Rows) -> Block:
     """``rows`` as columns. Whole numbers that don't fit four bytes become the nearest that does."""
-    found: Block = {}
-    for (name, kind), values in zip(TABLES[table].items(), zip(*rows, strict=True), strict=True):
-        if kind in ("f8", "f4"):
-            found[name] = np.array(values, dtype=dtype(kind))  # None becomes NaN
-        else:
-            found[name] = np.array(values, dtype=np.int64).clip(_I4.min, _I4.max).astype(dtype(kind))
+    names, columns = tuple(TABLES[table]), tuple(zip(*rows, strict=True))
+    found: Block = dict.fromkeys(names, _NOTHING)
+    for code, places in _PLACES[table].items():
+        chosen = [columns[at] for at in places]
+        made = _whole(chosen) if code == "i4" else np.array(chosen, dtype=code)  # None among floats becomes NaN
+        for at, values in zip(places, made, strict=True):
+            found[names[at]] = values
     return found
+
+
+def _whole(columns: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
+    """Several columns of one length as the rows of one array."""
+    shape = len(columns), len(columns[0])
+    values = itertools.chain.from_iterable(columns)
+    try:
+        return np.frombuffer(struct.pack(f"={shape[0] * shape[1]}i", *values), np.int32).reshape(shape)
+    except struct.error:
+        return np.array([[fit(one) for one in column] for column in columns], dtype=np.int32)
 
 
 class Clocks:
@@ -88,8 +110,9 @@ class Intake:
     """Turns rows into live rows.
 
     Attributes:
-        step: the newest step, −1 before the first. lost: rows that the run's writers had to drop.
-        world_size: as the processes tell.
+        rows: how many were taken. step: the newest step, −1 before the first. lost: rows that the run's writers had to
+        drop. world_size: as the processes tell. writers: the process of each rank that began last. newest: when the
+        newest row was written, seconds since the run's start; NaN before the first.
     """
 
     def __init__(self, words: Words, padding: LiveTable, start_ns: int = 0) -> None:
@@ -98,13 +121,15 @@ class Intake:
         self.ledger = PaddingLedger(padding, words)
         self.step = -1
         self.lost = 0
+        self.rows = 0
         self.world_size = 0
-        self.open: dict[tuple[int, int], tuple[tuple[Any, ...], float]] = {}  # row of the scope, allocated at begin
+        self.writers: dict[int, Process] = {}
+        self.newest = _NAN
+        self.nesting = Nesting(words)
+        self.open: dict[Key, tuple[float, float]] = {}  # when the scope began, and what was allocated then
         self.measured: set[int] = set()  # ranks whose memory is recorded: their scopes come from there
-        self.tokens: dict[int, dict[tuple[int, str | None, int], int]] = {}
         self._newest: dict[int, float] = {}  # by rank: time of its last memory row
         self._words = words
-        self._opened: set[tuple[int, int]] = set()
         self._rows: dict[str, Rows] = {}
         self._padding: list[Padding] = []
         self._take: dict[type[Row], Callable[[Any], None]] = {
@@ -121,19 +146,21 @@ class Intake:
     def take(self, rows: Iterable[Row]) -> dict[str, Rows]:
         """The live rows that ``rows`` make, by table; tables without any are left out."""
         rows = list(rows)
+        self.rows += len(rows)
         self.clocks.begin(row for row in rows if isinstance(row, Process))
         for row in rows:
             if row.step is not None and row.step > self.step:
                 self.step = row.step
             self._take[type(row)](row)
-        for key in self._opened & self.open.keys():
-            self._add("spans", self.open[key][0])
+        for row in {row.rank: row for row in rows}.values():  # the last of each rank
+            self.newest = later(self.newest, self.clocks.seconds(row))
+        self._rows["spans"] = [*self.nesting.take()]
         if self._padding:
             self._rows["padding"] = [*self.ledger.take(self._padding)]
         found = {name: made for name, made in self._rows.items() if made}
         if "memory" in found:
             found["memory"] = self._in_order(found["memory"])
-        self._rows, self._opened = {}, set()
+        self._rows = {}
         self._padding.clear()
         return {name: made for name, made in found.items() if made}
 
@@ -164,23 +191,22 @@ class Intake:
 
     def _process(self, row: Process) -> None:
         self.clocks.set(row)
+        self.writers[row.rank] = row
         self.scopes.restart(row.rank)
         self._newest.pop(row.rank, None)
         for key in [one for one in self.open if one[0] == row.rank]:
-            span, _ = self.open.pop(key)  # its process is gone, and ended in it
-            if key in self._opened:
-                self._add("spans", span)
+            del self.open[key]  # its process is gone, and ended in it
         self.world_size = max(self.world_size, row.world_size)
 
     def _memory(self, row: Memory) -> None:
         self.measured.add(row.rank)
-        seconds = self.clocks.seconds(row)
+        seconds, where = self.clocks.seconds(row), self._where(row)
         self._add(
             "memory",
             (
                 seconds,
                 row.rank,
-                *self._where(row),
+                *where,
                 whole(row.step),
                 row.allocated_bytes,
                 row.reserved_bytes,
@@ -190,57 +216,53 @@ class Intake:
             ),
         )
         if row.edge == "enter":
-            self._enter(row, seconds)
+            self._enter(row, seconds, where)
         elif row.edge == "leave":
-            self._leave(row, seconds)
+            self._leave(row, seconds, where)
 
-    def _enter(self, row: Memory, seconds: float) -> None:
-        scope = self.scopes.number(row.rank, row.scope_id)
+    def _enter(self, row: Memory, seconds: float, where: tuple[int, int]) -> None:
         begun = _number(row.allocated_bytes)
-        self.open[row.rank, scope] = self._span(row, scope, (seconds, _NAN, _NAN, _NAN, begun, _NAN), exact=0), begun
-        self._opened.add((row.rank, scope))
+        span = self._scope(row, self.scopes.number(row.rank, row.scope_id), where, (seconds, _NAN), begun)
+        span.at_end = span.peak = span.reserved_peak = _NAN
+        self.open[span.key] = seconds, begun
+        self.nesting.put(span)
 
-    def _leave(self, row: Memory, seconds: float) -> None:
+    def _leave(self, row: Memory, seconds: float, where: tuple[int, int]) -> None:
         scope = self.scopes.number(row.rank, row.scope_id)
-        opened, begun = self.open.pop((row.rank, scope), (None, _NAN))
-        begin = seconds if opened is None else opened[9]
+        begin, begun = self.open.pop((row.rank, scope), (seconds, _NAN))
         if row.host_duration_ns is not None:
             begin = self.clocks.seconds(row, row.host_duration_ns)
-        peaks = (_number(row.peak_allocated_bytes), _number(row.peak_reserved_bytes))
-        times = (begin, seconds, *peaks, begun, _number(row.allocated_bytes))
-        self._add("spans", self._span(row, scope, times, exact=int(row.peak_kind == "exact")))
+        self.nesting.put(self._scope(row, scope, where, (begin, seconds), begun))
 
-    def _span(self, row: Memory, scope: int, numbers: tuple[float, ...], exact: int) -> tuple[Any, ...]:
+    def _scope(self, row: Memory, scope: int, where: tuple[int, int], times: tuple[float, float], begun: float) -> Span:
         code = self._words.code
-        parent = -1 if row.parent_id is None else self.scopes.number(row.rank, row.parent_id)
-        tokens = self._tokens_of(row) if row.kind == "micro_batch" else -1
-        return (
-            whole(row.step),
-            row.rank,
-            *self._where(row),
-            code(row.kind),
-            code(row.name),
-            whole(row.micro_batch),
-            scope,
-            parent,
-            *numbers,
-            tokens,
-            exact,
+        return Span(
+            step=whole(row.step),
+            rank=row.rank,
+            role=where[0],
+            phase=where[1],
+            kind=code(row.kind),
+            name=code(row.name),
+            micro_batch=whole(row.micro_batch),
+            scope=scope,
+            parent=self.scopes.number(row.rank, row.parent_id or 0),
+            begin=times[0],
+            end=times[1],
+            peak=_number(row.peak_allocated_bytes),
+            reserved_peak=_number(row.peak_reserved_bytes),
+            at_begin=begun,
+            at_end=_number(row.allocated_bytes),
+            peak_kind=code(row.peak_kind),
+            top=not row.parent_id,
         )
 
-    def _tokens_of(self, row: Row) -> int:
-        """Tokens of the micro-batch that ``row`` is of; −1 unless just one of that index was formed in its phase."""
-        if row.micro_batch is None:
-            return -1
-        return self.tokens.get(whole(row.step), {}).get((row.rank, row.phase, row.micro_batch), -1)
-
     def _micro_batch(self, row: MicroBatch) -> None:
-        formed = self.tokens.setdefault(whole(row.step), {})
-        if len(self.tokens) > _STEPS:
-            self.tokens.pop(next(iter(self.tokens)))
         index = whole(row.micro_batch)
-        key = (row.rank, row.phase, index)
-        formed[key] = -1 if key in formed else row.tokens
+        if row.micro_batch is not None:
+            slot = (row.rank, self.scopes.number(row.rank, row.scope_id), index)
+            slots = -1 if row.width_tokens is None else row.sequences * row.width_tokens
+            numbers = map(fit, (row.batch_id, row.tokens, slots))
+            self.nesting.put_cut(slot, Cut(self.clocks.seconds(row), *numbers))
         self._add(
             "micro",
             (
@@ -286,26 +308,25 @@ class Intake:
         )
 
     def _scope_call(self, row: Call) -> None:
-        """Nobody records memory: a scope has its times alone."""
-        code, end = self._words.code, self.clocks.seconds(row)
-        numbers = (self.clocks.seconds(row, row.duration_ns), end, _NAN, _NAN, _NAN, _NAN)
-        kind = row.point.removeprefix("scope.")
-        self._add(
-            "spans",
-            (
-                whole(row.step),
-                row.rank,
-                *self._where(row),
-                code(kind),
-                code(row.name),
-                whole(row.micro_batch),
-                self.scopes.number(row.rank, row.scope_id),
-                -1,
-                *numbers,
-                self._tokens_of(row) if kind == "micro_batch" else -1,
-                0,
-            ),
+        """Nobody records memory: a scope has its times alone, and its path says where it lies."""
+        code, number = self._words.code, self.scopes.number
+        top = bool(row.scope) and row.scope == row.name
+        span = Span(
+            step=whole(row.step),
+            rank=row.rank,
+            role=code(row.role),
+            phase=code(row.phase),
+            kind=code(row.point.removeprefix("scope.")),
+            name=code(row.name),
+            micro_batch=whole(row.micro_batch),
+            scope=number(row.rank, row.scope_id),
+            parent=number(row.rank, 0) if top else -1,
+            begin=self.clocks.seconds(row, row.duration_ns),
+            end=self.clocks.seconds(row),
+            top=top,
         )
+        around = "" if top else row.scope[: max(len(row.scope) - len(row.name) - 1, 0)]
+        self.nesting.put_call(span, row.scope, around)
 
     def _reduction(self, row: Reduction) -> None:
         code = self._words.code
@@ -333,6 +354,24 @@ def whole(value: int | None) -> int:
     (3, -1)
     """
     return -1 if value is None else value
+
+
+def later(one: float, other: float) -> float:
+    """The later of two times, either of which may be NaN for unknown.
+
+    >>> later(math.nan, 2.0), later(3.0, 2.0), later(3.0, math.nan)
+    (2.0, 3.0, 3.0)
+    """
+    return other if math.isnan(one) or other > one else one
+
+
+def fit(value: int) -> int:
+    """The nearest whole number that a column can hold.
+
+    >>> fit(7), fit(2**40)
+    (7, 2147483647)
+    """
+    return min(max(value, _LEAST), _MOST)
 
 
 def _number(value: int | None) -> float:

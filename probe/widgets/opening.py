@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from probe.analysis import scopes
 from probe.live import TABLES
 from probe.records import Process
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.snapshot import Snapshot, query
-from probe.widgets.intake import Intake
+from probe.widgets.intake import Intake, fit
+from probe.widgets.nesting import REMEMBERED, Cut, Span
 from probe.widgets.padding_ledger import APART, PLANNED
 from probe.widgets.tables import ROWS, Words, dtype
 from probe.widgets.thinning import Block
@@ -28,31 +30,6 @@ if TYPE_CHECKING:
 
 #: Runs below this size are read row by row, which needs neither DuckDB nor pandas in this process.
 LARGE_BYTES: Final = 4 * 2**20
-
-#: Steps whose micro-batches' tokens are remembered for scopes that end later.
-_STEPS: Final = 64
-
-
-class Onward(Follower):
-    """Follows a run from the moment that ``snapshot`` shows: each later row exactly once."""
-
-    def __init__(self, files: RunFiles, snapshot: Snapshot) -> None:
-        super().__init__(files)
-        # Both belong to the run's room, and tell of the same files; only they know how far a file was read.
-        for segment, tail in snapshot._tails.items():
-            place = self._places.setdefault(segment, _place())
-            place.offset, place.lines = tail.offset, tail.columnar.lines
-        self._done.update(snapshot._parts)
-
-    def know(self, processes: Sequence[Process]) -> None:
-        """These processes were seen: they count once."""
-        self._processes.update((one.rank, one.pid, one.time_ns) for one in processes)
-
-
-def _place() -> Any:
-    from probe.runs.follower import _Place
-
-    return _Place()
 
 
 def is_large(files: RunFiles) -> bool:
@@ -71,7 +48,7 @@ def is_large(files: RunFiles) -> bool:
     return False
 
 
-def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tuple[dict[str, Block], Onward, int]:
+def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tuple[dict[str, Block], Follower, int]:
     """The run as it is now.
 
     Args:
@@ -86,9 +63,7 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tu
     snapshot = Snapshot(files)
     snapshot.refresh()
     loader = _Loader(snapshot, intake, words, limit)
-    follower = Onward(files, snapshot)
-    follower.know(loader.processes)
-    return loader.blocks(), follower, loader.left_out
+    return loader.blocks(), Follower.from_snapshot(files, snapshot, loader.processes), loader.left_out
 
 
 class _Loader:
@@ -149,11 +124,11 @@ class _Loader:
         return codes[numbers]
 
     def _processes(self) -> list[Process]:
-        frame = self._ask("select rank, pid, time_ns, wall_ns, world_size from processes order by wall_ns")
-        names = [frame[name].to_list() for name in ("rank", "pid", "time_ns", "wall_ns", "world_size")]
+        frame = self._ask("select rank, pid, time_ns, wall_ns, world_size, host from processes order by wall_ns")
+        names = [frame[name].to_list() for name in ("rank", "pid", "time_ns", "wall_ns", "world_size", "host")]
         return [
-            Process(rank=rank, pid=pid, time_ns=time, wall_ns=wall, world_size=size)
-            for rank, pid, time, wall, size in zip(*names, strict=True)
+            Process(rank=rank, pid=pid, time_ns=time, wall_ns=wall, world_size=size, host=host)
+            for rank, pid, time, wall, size, host in zip(*names, strict=True)
         ]
 
     # ------------------------------------------------------------------------------- what the intake must know
@@ -162,18 +137,23 @@ class _Loader:
         intake = self._intake
         for process in self.processes:  # in the order in which they began: the last one of a rank writes now
             intake.clocks.set(process)
+            intake.writers[process.rank] = process
             intake.world_size = max(intake.world_size, process.world_size)
+        names = ("memory", "calls", "scalars", "micro_batches", "padding", "reductions", "incidents", "processes")
+        written = " union all ".join(
+            f"select max(step) as step, max(wall_ns) as wall_ns from {name}"  # noqa: S608  (our own names)
+            for name in names
+        )
         found = self._ask(
-            """select
-              (select max(step) from (select step from memory union all select step from calls
-                union all select step from scalars union all select step from micro_batches
-                union all select step from padding union all select step from reductions
-                union all select step from incidents)) as step,
+            f"""with written as ({written})
+              select (select max(step) from written) as step, (select max(wall_ns) from written) as newest,
               (select coalesce(sum(count), 0)::bigint from incidents where kind = 'dropped_rows') as lost,
-              (select list(distinct rank) from memory) as measured"""
+              (select list(distinct rank) from memory) as measured"""  # noqa: S608  (our own names)
         )
         if found["step"].notna().all():
             intake.step = int(found["step"][0])
+        if found["newest"].notna().all():
+            intake.newest = (int(found["newest"][0]) - intake.clocks.start_ns) / 1e9
         intake.lost = int(found["lost"][0])
         intake.measured.update(found["measured"][0] or ())
         memory = blocks["memory"]
@@ -181,7 +161,6 @@ class _Loader:
             intake.remember_order(rank, float(np.nanmax(memory["t"][memory["rank"] == rank], initial=-math.inf)))
         self._learn_padding(blocks["padding"])
         self._learn_scopes(blocks["spans"])
-        self._learn_tokens(blocks["micro"])
 
     def _learn_padding(self, block: Block) -> None:
         planned = np.isin(block["source"], [self._words.code(one) for one in PLANNED])
@@ -191,25 +170,54 @@ class _Loader:
             self._intake.ledger.note_cut(step, rank)
 
     def _learn_scopes(self, block: Block) -> None:
-        """Which scopes are open, and from where the numbers of a rank's next process go on."""
-        frame = self._ask(self._bases())
-        for row in frame.to_dict("records"):
-            self._intake.scopes.resume(int(row["rank"]), int(row["base"]), int(row["top"]))
-        newest = {int(row["rank"]): int(row["base"]) for row in frame.to_dict("records")}
-        for index in np.flatnonzero(np.isnan(block["end"])).tolist():
-            row = tuple(values[index].item() for values in block.values())
-            rank, scope = row[1], row[7]
-            if scope >= newest.get(rank, 0):  # else its process is gone
-                self._intake.open[rank, scope] = (row, row[13])
+        """Which scopes are open or may change, and from where the numbers of a rank's next process go on."""
+        bases = {}
+        for row in self._ask(self._bases()).to_dict("records"):
+            rank, base = int(row["rank"]), int(row["base"])
+            self._intake.scopes.resume(rank, base, int(row["top"]))
+            bases[rank] = base
+        self._learn_cuts()
+        chosen = np.isnan(block["end"])
+        chosen[-REMEMBERED:] = True
+        names = list(block)
+        for values in zip(*(one[chosen].tolist() for one in block.values()), strict=True):
+            row = dict(zip(names, values, strict=True))
+            base = bases.get(row["rank"], 0)
+            if row["scope"] < base:  # its process is gone
+                continue
+            self._intake.nesting.restore(Span(**row, top=row["parent"] == base))
+            if math.isnan(row["end"]):
+                self._intake.open[row["rank"], row["scope"]] = (row["begin"], row["at_begin"])
+        if (block["parent"] < 0).any():
+            self._learn_paths()
 
-    def _learn_tokens(self, block: Block) -> None:
-        for step in np.unique(block["step"])[-_STEPS:].tolist():
-            here = block["step"] == step
-            names = ("rank", "phase", "micro_batch", "tokens")
-            formed = self._intake.tokens.setdefault(step, {})
-            for rank, phase, index, tokens in zip(*(block[name][here].tolist() for name in names), strict=True):
-                key = (rank, self._words.texts[phase] if phase >= 0 else None, index)
-                formed[key] = -1 if key in formed else tokens
+    def _learn_cuts(self) -> None:
+        """The newest batches that were cut."""
+        number = self._intake.scopes.number
+        source = scopes.rows_of("micro_batches", "micro_batch is not null", self._resumed)
+        frame = self._ask(
+            f"""with last as (select rank, count(*) - 1 as nth from processes group by rank)
+            select rank, scope_id, micro_batch, batch_id, tokens, coalesce(sequences * width_tokens, -1) as slots,
+                   (wall_ns - {self._intake.clocks.start_ns}) / 1e9 as at
+            from {source} semi join last using (rank, nth) order by wall_ns desc, batch_id desc limit {REMEMBERED}"""  # noqa: S608  (our own names)
+        )
+        for row in frame[::-1].to_dict("records"):
+            slot = (int(row["rank"]), number(int(row["rank"]), int(row["scope_id"])), int(row["micro_batch"]))
+            numbers = (fit(int(row[name])) for name in ("batch_id", "tokens", "slots"))
+            self._intake.nesting.put_cut(slot, Cut(float(row["at"]), *numbers))
+
+    def _learn_paths(self) -> None:
+        """Where scopes lie of which only the path says so, and what is around them hasn't ended yet."""
+        frame = self._ask(
+            f"""with recursive {scopes.told(self._resumed)}
+            select rank, scope_id, around from outer_calls
+            where parent_id is null and around is not null order by wall_ns"""  # noqa: S608  (our own names)
+        )
+        for row in frame.to_dict("records"):
+            rank = int(row["rank"])
+            span = self._intake.nesting.spans.get((rank, self._intake.scopes.number(rank, int(row["scope_id"]))))
+            if span is not None and span.parent < 0:
+                self._intake.nesting.await_path(span, row["around"])
 
     # ------------------------------------------------------------------------------------------- choosing rows
 
@@ -226,7 +234,9 @@ class _Loader:
         if len(kept) == len(steps):
             return "true"
         self.left_out += sum(counts) - sum(counts[index] for index in kept)
-        return f"(step is null or step in ({', '.join(str(int(steps[index])) for index in kept) or 'null'}))"
+        # Rows without a step stay, as if theirs were one that does: "or" would compare each row with each step.
+        numbers = [str(int(steps[index])) for index in kept]
+        return f"coalesce(step, {numbers[-1]}) in ({', '.join(numbers)})"
 
     def _extremes(self, table: str, columns: str, scores: Sequence[str], group: Sequence[str], where: str) -> str:
         """A query for ``columns`` of ``table``: all rows, or of each time slice and group those with an extreme."""
@@ -327,22 +337,17 @@ class _Loader:
 
     # -------------------------------------------------------------------------------------------------- scopes
 
-    def _from(self, table: str, where: str) -> str:
-        source = f"(select * from {table} where {where})"  # noqa: S608  (our own names)
-        if not self._resumed:
-            return f"(select *, 0 as nth from {source})"  # noqa: S608  (our own names)
-        return f"""(select told.*, coalesce(p.nth, 0) as nth from {source} told asof left join (
-            select rank, wall_ns as since, row_number() over (partition by rank order by wall_ns) - 1 as nth
-            from processes) p on told.rank = p.rank and told.wall_ns >= p.since)"""  # noqa: S608  (our own names)
-
     def _scopes(self) -> str:
         """SQL: of each (rank, nth) the offset of its scopes' numbers, and the largest number of its own."""
-        measured = self._from("memory", "edge in ('enter', 'leave')")
-        called = self._from("calls", "starts_with(point, 'scope.') and rank not in (select distinct rank from memory)")
+        own = "rank not in (select distinct rank from memory)"
+        measured = scopes.rows_of("memory", "edge in ('enter', 'leave')", self._resumed)
+        called = scopes.rows_of("calls", f"starts_with(point, 'scope.') and {own}", self._resumed)
+        cut = scopes.rows_of("micro_batches", "micro_batch is not null", self._resumed)
         return f"""
-            with seen as (
+            seen as (
               select rank, nth, max(scope_id) as top from (
                 select rank, nth, scope_id from {measured} union all select rank, nth, scope_id from {called}
+                union all select rank, nth, scope_id from {cut}
               ) group by rank, nth),
             bases as (
               select rank, nth, top, coalesce(sum(top + 1) over (
@@ -352,49 +357,23 @@ class _Loader:
     def _bases(self) -> str:
         """Of the process of each rank that began last."""
         last = "(select rank, count(*) - 1 as last from processes group by rank)"
-        return f"""{self._scopes()}
+        return f"""with {self._scopes()}
             select p.rank, coalesce(max(base) filter (where nth = last), max(base + top + 1), 0)::bigint as base,
                    coalesce(max(base + top), -1)::bigint as top
             from {last} p left join bases on bases.rank = p.rank group by p.rank"""  # noqa: S608  (our own names)
 
     def _spans(self) -> pd.DataFrame:
         steps = self._steps("memory", "peak_allocated_bytes", "edge = 'leave'")
-        ends = self._from("memory", f"edge = 'leave' and {steps}")
-        begins = self._from("memory", f"edge = 'enter' and {steps}")
-        called = self._from("calls", "starts_with(point, 'scope.') and rank not in (select distinct rank from memory)")
-        start = self._intake.clocks.start_ns
+        start, resumed = self._intake.clocks.start_ns, self._resumed
         return self._ask(
-            f"""{self._scopes()},
-            formed as (
-              select rank, step, phase, micro_batch, case when count(*) = 1 then max(tokens) end as formed
-              from micro_batches where {steps} group by all),
-            ends as {ends}, begins as {begins}, called as {called},
-            told as (
-              select ends.rank, ends.nth, ends.step, ends.role, ends.phase, ends.kind, ends.name, ends.micro_batch,
-                     ends.scope_id, ends.parent_id, ends.wall_ns as happened,
-                     coalesce(ends.wall_ns - ends.host_duration_ns, begins.wall_ns, ends.wall_ns) as begin_ns,
-                     ends.wall_ns as end_ns, ends.peak_allocated_bytes as peak, ends.peak_reserved_bytes as reserved,
-                     begins.allocated_bytes as at_begin, ends.allocated_bytes as at_end,
-                     coalesce(ends.peak_kind = 'exact', false)::int as exact
-              from ends left join begins on begins.rank = ends.rank and begins.nth = ends.nth
-                                        and begins.scope_id = ends.scope_id
-              union all
-              select rank, nth, step, role, phase, kind, name, micro_batch, scope_id, parent_id, wall_ns, wall_ns,
-                     null, null, null, allocated_bytes, null, 0
-              from begins where not exists (select 1 from ends where ends.rank = begins.rank
-                and ends.nth = begins.nth and ends.scope_id = begins.scope_id)
-              union all
-              select rank, nth, step, role, phase, substr(point, 7), name, micro_batch, scope_id, null, wall_ns,
-                     wall_ns - duration_ns, wall_ns, null, null, null, null, 0
-              from called)
-            select told.step, told.rank, told.role, told.phase, kind, name, told.micro_batch,
-                   (scope_id + base)::bigint as scope, coalesce(parent_id + base, -1)::bigint as parent,
-                   (begin_ns - {start}) / 1e9 as begin, (end_ns - {start}) / 1e9 as "end",
-                   peak::double as peak, reserved::double as reserved_peak, at_begin::double as at_begin,
-                   at_end::double as at_end, if(kind = 'micro_batch', formed, null) as tokens, exact
-            from told join bases using (rank, nth) left join formed
-              on formed.rank = told.rank and formed.step is not distinct from told.step
-             and formed.phase is not distinct from told.phase and formed.micro_batch = told.micro_batch
+            f"""with recursive {self._scopes()}, {scopes.told(resumed, steps)}, {scopes.LEVELED},
+            {scopes.paired(resumed, steps)}
+            select step, rank, role, phase, kind, level, name, micro_batch, (scope_id + base)::bigint as scope,
+                   coalesce(parent_id + base, -1)::bigint as parent, (begin_ns - {start}) / 1e9 as begin,
+                   (end_ns - {start}) / 1e9 as "end", peak::double as peak, reserved::double as reserved_peak,
+                   at_begin::double as at_begin, at_end::double as at_end, batch_id as batch, tokens, slots, peak_kind,
+                   maker::int as maker
+            from leveled join bases using (rank, nth) left join paired using (rank, nth, scope_id)
             order by happened, begin_ns desc"""  # noqa: S608  (our own names)
         )
 

@@ -1,8 +1,9 @@
 """The live panel of a run: one widget that shows it while it is written, and a static bundle that stays when it's over.
 
-It reads the run directory and nothing else, so the training may be in this process or in others, live or over. Every
-output of a panel has, beside the widget, figures that need no kernel; ``close()`` and the end of the kernel take the
-widget out, so that a saved notebook shows those. After a kernel was killed the notebook says how to open the run again.
+It reads the run directory and nothing else, so the training may be in this process or in others, live or over. Beside
+the widget stands a copy that needs no kernel, and says how to open the run again. It is brought up to date while the
+run goes on, at the end of each cell, and when the run has finished; so a notebook that is saved shows it, also after
+its kernel was killed. ``close()`` and the end of the kernel take the widget out and leave figures in its place.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import atexit
 import functools
 import json
 import os
-import sys
 import threading
+import time
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -24,7 +26,8 @@ from probe.errors import InputError, InputTypeError, MissingDependencyError, Unk
 from probe.runs.layout import typed_here
 from probe.widgets import widget as widgets
 from probe.widgets.feed import Feed
-from probe.widgets.pump import Pump
+from probe.widgets.outputs import WIDGET_VIEW, Outputs, shell_of_kernel
+from probe.widgets.pump import Deliver, Pump
 from probe.widgets.tables import ROWS
 
 if TYPE_CHECKING:
@@ -42,10 +45,15 @@ POINTS: Final = 4000
 #: A closed panel of a run with more rows keeps the overview alone: drawing the dashboards would take too long.
 DRAWN_ROWS: Final = 300_000
 
+#: Seconds between two copies for the saved notebook, while a cell runs or none does.
+COPY_S: Final = 20.0
+
+#: Between two at the ends of cells. Of cells that end sooner the thread makes the copy; not where the run has finished.
+CELL_COPY_S: Final = 0.5
+
 #: Seconds that the end of a panel waits for a session's rows.
 FLUSH_S: Final = 1.0
 
-_WIDGET_VIEW: Final = "application/vnd.jupyter.widget-view+json"
 _PLOTLY: Final = "application/vnd.plotly.v1+json"
 
 _open: dict[tuple[Any, ...], Panel] = {}
@@ -68,6 +76,9 @@ class Panel:
         RunNotFoundError: there is no run. InputError, UnknownNameError: an argument that can't be used.
     """
 
+    #: Whether who asks for the same panel again gets this one.
+    shared = True
+
     def __init__(
         self,
         source: Any,
@@ -84,13 +95,14 @@ class Panel:
         self.title = title or _title(feed)
         self.closed = False
         self._flush = getattr(source, "flush", None)
-        self._pump = Pump(feed, None, float(interval_s))
-        self._display_id = f"probe-{uuid.uuid4().hex}"
+        self._pump = Pump(feed, None, float(interval_s), self._looked)
         self._key = uuid.uuid4().hex
+        self._outputs = Outputs()
+        self._copied: tuple[Any, ...] = ()  # what the copy tells of
+        self._copied_at = self._cell_at = 0.0
         self._pid = os.getpid()
         self._widget: Any = None
         self._started = False
-        self._shown = False
 
     # --------------------------------------------------------------------------------------------- what it shows
 
@@ -114,9 +126,8 @@ class Panel:
         """
         self._start()
         if self._widget is None and not self.closed:
-            self._widget = widgets.make(self._config(), self._pump.snapshot, self._marked)
-            self._pump.deliver = self._widget.send
-            self._pump.start()
+            self._widget = widgets.make(self.config(), self._pump.snapshot, self._marked)
+            self.send_to(self._widget.send)
         return self._widget
 
     def figure(self, panel_id: str, *, theme: Theme = "light", **choice: Any) -> go.Figure:
@@ -137,12 +148,12 @@ class Panel:
         """End the panel: what is shown becomes static, and stays in the notebook. Safe to call twice."""
         if not self._end():
             return
-        if self._shown:
+        if self._outputs.shown:
             bundle = self._static()
-            _update(bundle, self._display_id)
+            self._outputs.replace(bundle)
             drawn = self._pump.isolated("figures", self._drawn)
             if drawn is not None:
-                _update({**bundle, _PLOTLY: drawn}, self._display_id)
+                self._outputs.replace({**bundle, _PLOTLY: drawn})
         if self._widget is not None:
             self._widget.close()
 
@@ -160,95 +171,33 @@ class Panel:
         return static_bundle.text(self._overview())
 
     def _ipython_display_(self) -> None:
-        _ipython().display(self._bundle(), raw=True, display_id=self._display_id)
-        self._shown = True
+        view = self._view()
+        if view is None:
+            self._outputs.show_static(self._static())
+            return
+        self._outputs.show_live(*view, self._copy())
+        self._outputs.watch_cells(self._cell_ended)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:  # noqa: ARG002  (IPython's)
-        return self._bundle()
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ARG002  (IPython's)
+        """All forms in one, for hosts that give a value one output."""
+        view, metadata = self._view() or ({}, {})
+        return {**view, **self._static()}, metadata
 
-    # ---------------------------------------------------------------------------------------------------- inside
+    # -------------------------------------------------------------------------------------------------- for its hosts
 
-    def _start(self) -> None:
-        if not self._started and not self.closed:
-            self._started = True
-            self._pump.open()
-            _watch_the_end()
-            with _lock:
-                _open[self._name()] = self
+    @property
+    def pump(self) -> Pump:
+        """What follows the run: a snapshot for who comes now, and all that is kept for who missed something."""
+        return self._pump
 
-    def _name(self) -> tuple[Any, ...]:
-        return self.path, self.title, tuple(view.id for view in self._views), self._pid
-
-    def _end(self) -> bool:
-        """Stop following; False where that was done already."""
-        with _lock:
-            if self.closed:
-                return False
-            self.closed = True
-            if _open.get(self._name()) is self:
-                del _open[self._name()]
-        if self._started:
-            flush = self._flush
-            if flush is not None:  # a session's: what it has recorded so far is to be seen
-                self._pump.isolated("flush", lambda: flush(FLUSH_S))
-            self._pump.stop()
-        return True
-
-    def _bundle(self) -> dict[str, Any]:
-        """The output's MIME bundle: live where this host can show a widget, static in any case."""
-        live = not self.closed and _has_kernel()
-        found = self._static()
-        if live:
-            try:
-                found[_WIDGET_VIEW] = {"version_major": 2, "version_minor": 1, "model_id": self.widget.model_id}
-            except MissingDependencyError as error:
-                self._pump.fail("widget", error)
-                found = self._static()
-        return found
-
-    def _static(self) -> dict[str, Any]:
-        from probe.widgets import static_bundle
-
-        return static_bundle.bundle(self._overview())
-
-    def _overview(self) -> Overview:
-        from probe.widgets import static_bundle
-
+    def send_to(self, deliver: Deliver) -> None:
+        """Read what is there, and give what is new to ``deliver`` from now on."""
         self._start()
-        tiles = self._tiles()
+        self._pump.deliver = deliver
+        self._pump.start()
 
-        def read(feed: Feed) -> Overview:
-            state = self._pump.state()
-            return static_bundle.Overview(
-                title=self.title,
-                facts=_facts(feed, state),
-                hint=self._hint(),
-                readings=static_bundle.readings(feed.tables, feed.words, tiles) if feed.opened else [],
-                errors=[f"{one['where']}: {one['message']}" for one in state["errors"]],
-            )
-
-        found: Overview = self._pump.read(read)
-        return found
-
-    def _drawn(self) -> dict[str, Any] | None:
-        """The dashboards' figures, where that doesn't take long."""
-        from probe.runs.reader import Run
-        from probe.widgets import board
-
-        rows = self._pump.read(lambda feed: feed.left_out + sum(table.next for table in feed.tables.values()))
-        if rows > DRAWN_ROWS:
-            return None
-        with Run(self.path) as run:
-            return board.figure(run, f"{self.title} · {self._hint()}")
-
-    def _tiles(self) -> list[dict[str, Any]]:
-        live = [panel.live for view in dashboards.views() for panel in view.panels]
-        return next((list(one["tiles"]) for one in live if one["mark"] == "tiles"), [])
-
-    def _hint(self) -> str:
-        return f"probe.open({json.dumps(typed_here(self.path), ensure_ascii=False)}).panel()"
-
-    def _config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, Any]:
+        """What the browser is told once: what the run is, the views, and how they are drawn."""
         from probe.figures import theme as look
 
         feed = self._pump.feed
@@ -287,6 +236,96 @@ class Panel:
             "limits": {"rows": ROWS, "points": POINTS},
         }
 
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    def _start(self) -> None:
+        if not self._started and not self.closed:
+            self._started = True
+            self._pump.open()
+            _watch_the_end()
+            with _lock:
+                _open[self._name()] = self
+
+    def _name(self) -> tuple[Any, ...]:
+        own = () if self.shared else (id(self),)
+        return self.path, self.title, tuple(view.id for view in self._views), self._pid, *own
+
+    def _end(self) -> bool:
+        """Stop following; False where that was done already."""
+        with _lock:
+            if self.closed:
+                return False
+            self.closed = True
+            if _open.get(self._name()) is self:
+                del _open[self._name()]
+        self._outputs.unwatch()
+        if self._started:
+            flush = self._flush
+            if flush is not None:  # a session's: what it has recorded so far is to be seen
+                self._pump.isolated("flush", lambda: flush(FLUSH_S))
+            self._pump.stop()
+        return True
+
+    def _view(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The widget's MIME bundle, with the metadata that some hosts need; None where none can be shown."""
+        if self.closed or shell_of_kernel() is None:
+            return None
+        try:
+            data, metadata = self.widget._repr_mimebundle_()
+        except MissingDependencyError as error:
+            self._pump.fail("widget", error)
+            return None
+        name = "".join(one if one.isprintable() else " " for one in self.title)
+        said = f"{name}: live panel, and below it the copy that is saved\n{self._hint()}"
+        return {WIDGET_VIEW: data[WIDGET_VIEW], "text/plain": said}, metadata
+
+    def _static(self) -> dict[str, Any]:
+        from probe.widgets import static_bundle
+
+        return static_bundle.bundle(self._overview())
+
+    def _copy(self) -> dict[str, Any]:
+        from probe.widgets import static_bundle
+
+        return static_bundle.copy(self._overview(), self._key)
+
+    def _overview(self) -> Overview:
+        from probe.widgets import static_bundle
+
+        self._start()
+        tiles = self._tiles()
+
+        def read(feed: Feed) -> Overview:
+            state = self._pump.state()
+            return static_bundle.Overview(
+                title=self.title,
+                facts=_facts(feed, state),
+                hint=self._hint(),
+                readings=static_bundle.readings(feed.tables, feed.words, tiles) if feed.opened else [],
+                errors=[f"{one['where']}: {one['message']}" for one in state["errors"]],
+            )
+
+        found: Overview = self._pump.read(read)
+        return found
+
+    def _drawn(self) -> dict[str, Any] | None:
+        """The dashboards' figures, where that doesn't take long."""
+        from probe.runs.reader import Run
+        from probe.widgets import board
+
+        rows = self._pump.read(lambda feed: feed.left_out + sum(table.next for table in feed.tables.values()))
+        if rows > DRAWN_ROWS:
+            return None
+        with Run(self.path) as run:
+            return board.figure(run, f"{self.title} · {self._hint()}")
+
+    def _tiles(self) -> list[dict[str, Any]]:
+        live = [panel.live for view in dashboards.views() for panel in view.panels]
+        return next((list(one["tiles"]) for one in live if one["mark"] == "tiles"), [])
+
+    def _hint(self) -> str:
+        return f"probe.open({json.dumps(typed_here(self.path), ensure_ascii=False)}).panel()"
+
     def _marked(self, content: Any) -> None:
         """The browser asks something; the answer says that the kernel isn't busy."""
         if not isinstance(content, dict) or content.get("v") != 1 or content.get("t") != "mark":
@@ -296,10 +335,37 @@ class Panel:
         if self._widget is not None:
             self._widget.send({"v": 1, "t": "a", "id": content.get("id")})
 
+    # ------------------------------------------------------------------------------- what a saved notebook keeps
+
+    def _looked(self) -> None:
+        """In the pump's thread: now and then, and as soon as the run has finished."""
+        if self._outputs.live and (self._pump.finished or time.monotonic() - self._copied_at >= COPY_S):
+            self._keep()
+
+    def _cell_ended(self) -> None:
+        """In the thread of the cells, when one has run: what it did, such as closing the session, can be seen."""
+        feed, now = self._pump.feed, time.monotonic()
+        if not feed.local or (now - self._cell_at < CELL_COPY_S and not feed.finished()):
+            self._copied_at = min(self._copied_at, now - COPY_S + CELL_COPY_S)
+            return
+        self._cell_at = now
+        if self._pump.catch_up():
+            self._pump.isolated("copy", self._keep)
+
+    def _keep(self) -> None:
+        """Bring the copy up to date, where there is anything new."""
+        told = self._pump.read(lambda feed: (feed.step, *(table.next for table in feed.tables.values())))
+        told = (*told, self._pump.finished, self._pump.feed.activity()["newest_at"], len(self._pump.failures))
+        if told == self._copied or self.closed:
+            return
+        self._copied, self._copied_at = told, time.monotonic()
+        self._outputs.keep(self._copy())
+        self._pump.succeeded("copy")
+
     def _at_exit(self) -> None:
         """The kernel ends: swap quickly, and draw nothing."""
-        if self._pid == os.getpid() and self._end() and self._shown:
-            _update(self._static(), self._display_id)
+        if self._pid == os.getpid() and self._end():
+            self._outputs.replace(self._static())
 
 
 def panel(
@@ -352,26 +418,12 @@ def _facts(feed: Feed, state: dict[str, Any]) -> str:
     ranks = f"{feed.world_size} rank{'' if feed.world_size == 1 else 's'}" if feed.world_size else "no rank yet"
     step = "no step yet" if feed.step is None else f"up to step {feed.step}"
     how = "finished" if state["finished"] else "recording" if state["live"] else "panel closed"
+    if state["newest_at"] is not None and not state["finished"]:
+        newest = datetime.fromtimestamp(state["newest_at"]).astimezone()
+        how = f"no rows since {newest:%Y-%m-%d %H:%M}" + {"gone": ", its process is gone"}.get(state["writers"], "")
     started = feed.info.started_at.replace("T", " ")[:16]
     dropped = f"{state['dropped']} rows dropped" if state["dropped"] else ""
     return " · ".join(one for one in (ranks, step, how, f"started {started}" if started else "", dropped) if one)
-
-
-def _has_kernel() -> bool:
-    """Whether there is a notebook at the other end; a terminal shows the text."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
-
-
-def _update(bundle: dict[str, Any], display_id: str) -> None:
-    _ipython().update_display(bundle, raw=True, display_id=display_id)
-
-
-def _ipython() -> Any:
-    import IPython.display
-
-    return IPython.display
 
 
 @functools.cache  # once in a process

@@ -29,11 +29,17 @@ _TICKING: Final = ("cost", "updated_at")
 
 Message = tuple[dict[str, Any], list[bytes]]
 
+#: Names and dtypes of the columns, as short as may be: they stand in every message.
 _HEADERS: Final = {
-    name: [[column, dtype(kind)] for column, kind in columns.items()] for name, columns in TABLES.items()
+    name: " ".join(f"{column}:{dtype(kind)}" for column, kind in columns.items()) for name, columns in TABLES.items()
 }
 #: The wire is little-endian, whatever the machine.
 _WIRE: Final = {code: np.dtype(code).newbyteorder("<") for code in ("f8", "f4", "i4", "u1")}
+_COLUMNS: Final = {
+    name: [(column, _WIRE[dtype(kind)]) for column, kind in columns.items()] for name, columns in TABLES.items()
+}
+_PADDING: Final = tuple(map(bytes, range(8)))
+_head_text: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Sender:
@@ -102,7 +108,7 @@ class Sender:
 def size_of(message: Message) -> int:
     """Bytes of a message on the wire, without what the transport adds."""
     head, buffers = message
-    return len(json.dumps(head, separators=(",", ":"))) + sum(map(len, buffers))
+    return len(_head_text(head)) + sum(map(len, buffers))
 
 
 def whole(tables: Mapping[str, LiveTable]) -> tuple[list[dict[str, Any]], list[bytes]]:
@@ -121,6 +127,16 @@ def whole(tables: Mapping[str, LiveTable]) -> tuple[list[dict[str, Any]], list[b
     return entries, buffers
 
 
+def columns_of(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and dtypes of the columns of one table of a message.
+
+    >>> columns_of({"cols": "t:f8 rank:i4"})
+    [('t', 'f8'), ('rank', 'i4')]
+    """
+    pairs = (one.partition(":") for one in entry["cols"].split(" "))
+    return [(name, code) for name, _, code in pairs]
+
+
 def packed(name: str, block: Block) -> bytes:
     """The columns of table ``name`` one after the other, each padded to 8 bytes.
 
@@ -131,18 +147,19 @@ def packed(name: str, block: Block) -> bytes:
     >>> len(packed("events", block))  # one column of 24 bytes, six of 12 and one of 3
     128
     """
-    parts = []
-    for column, code in _HEADERS[name]:
-        data = np.ascontiguousarray(block[column], dtype=_WIRE[code]).tobytes()
-        parts.append(data)
-        parts.append(bytes(-len(data) % 8))
+    parts: list[memoryview | bytes] = []
+    for column, kind in _COLUMNS[name]:
+        data = np.ascontiguousarray(block[column], dtype=kind)
+        parts.append(data.data)
+        if data.nbytes % 8:
+            parts.append(_PADDING[-data.nbytes % 8])
     return b"".join(parts)
 
 
 def unpacked(entry: Mapping[str, Any], buffer: bytes) -> dict[str, npt.NDArray[Any]]:
     """The columns of one table of a message, as a browser reads them."""
     found, at = {}, 0
-    for column, code in entry["cols"]:
+    for column, code in columns_of(entry):
         kind = _WIRE[code]
         found[column] = np.frombuffer(buffer, kind, entry["n"], at)
         at += -(-entry["n"] * kind.itemsize // 8) * 8

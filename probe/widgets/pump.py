@@ -27,8 +27,14 @@ BUSY_SHARE: Final = 0.2
 #: Seconds between two tries after failures, at most.
 MOST_PATIENT_S: Final = 10.0
 
+#: Where a failure makes the next look come later.
+_LOOKING: Final = frozenset({"open", "run", "send"})
+
 #: Failures that are kept.
 KEPT: Final = 20
+
+#: Looks at the end of a cell may take so long; the thread goes on with one that takes longer.
+PATIENCE_S: Final = 1.0
 
 Deliver = Callable[[dict[str, Any], list[bytes]], None]
 
@@ -38,19 +44,25 @@ class Pump:
 
     Args:
         feed: the run. deliver: takes the head and the buffers of a message. interval_s: between two looks.
+        looked: called in the thread after each look.
 
     Attributes:
         failures: what went wrong, newest last: dicts with "where", "message" and "at" (seconds since the epoch).
     """
 
-    def __init__(self, feed: Feed, deliver: Deliver | None, interval_s: float) -> None:
+    def __init__(
+        self, feed: Feed, deliver: Deliver | None, interval_s: float, looked: Callable[[], None] | None = None
+    ) -> None:
         self.feed = feed
         self.deliver = deliver
         self.failures: deque[dict[str, Any]] = deque(maxlen=KEPT)
+        self._looked = looked
         self._sender = Sender(feed.words)
         self._interval_s = interval_s if feed.local else max(interval_s, REMOTE_S)
         self._lock = threading.RLock()
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._awaited: deque[threading.Event] = deque()
         self._thread: threading.Thread | None = None
         self._failed: dict[str, dict[str, Any]] = {}  # by where: what fails now
         self._fails_in_a_row = 0
@@ -78,22 +90,53 @@ class Pump:
         if self._stop.is_set():
             return
         self._stop.set()
+        self._wake.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
         if thread is None or not thread.is_alive():  # else it hangs in a store that doesn't answer
-            self.round()
+            self.round(to_the_end=True)
 
     @property
     def running(self) -> bool:
         """Whether the thread follows the run."""
         return self._thread is not None and self._thread.is_alive() and not self._stop.is_set()
 
+    @property
+    def finished(self) -> bool:
+        """Whether the run had ended when it was last looked at."""
+        return self._finished
+
+    def catch_up(self, timeout_s: float = PATIENCE_S) -> bool:
+        """Let the thread look now, at the run's end too, and wait for it.
+
+        Returns:
+            False where nobody follows the run, or a look takes longer than ``timeout_s``.
+        """
+        if not self.running or threading.current_thread() is self._thread:
+            return False
+        done = threading.Event()
+        self._awaited.append(done)
+        self._wake.set()
+        return done.wait(timeout_s)
+
     def _run(self) -> None:
-        while not self._stop.wait(self._pause()):
+        while not self._stop.is_set():
+            self._wake.wait(self._pause())
+            self._wake.clear()
+            if self._stop.is_set():
+                return
+            awaited = [self._awaited.popleft() for _ in range(len(self._awaited))]
             begin = time.monotonic()
-            self.round()
+            self.round(to_the_end=bool(awaited))
             self._took_s = time.monotonic() - begin
+            for one in awaited:
+                one.set()
+            self.isolated("copy", self._tell)
+
+    def _tell(self) -> None:
+        if self._looked is not None:
+            self._looked()
 
     def _pause(self) -> float:
         pause = max(self._interval_s, self._took_s / BUSY_SHARE)
@@ -105,10 +148,15 @@ class Pump:
 
     # ------------------------------------------------------------------------------------------------- a round
 
-    def round(self) -> None:
-        """One look and at most one message."""
+    def round(self, *, to_the_end: bool = False) -> None:
+        """One look and at most one message.
+
+        Args:
+            to_the_end: look whether the run has ended, too, however short a time ago that was done.
+        """
         begin = time.thread_time_ns()
         with self._lock:
+            self._looked_for_end = 0.0 if to_the_end else self._looked_for_end
             message = self.isolated("run", self._message)
             if message is not None:
                 self.isolated("send", lambda: self._send(message))
@@ -118,7 +166,7 @@ class Pump:
     def _message(self) -> Message | None:
         if not self.feed.opened:  # it failed until now: the browser has nothing
             self.feed.open()
-            self._succeeded("run")
+            self.succeeded("run")
             self._whole_asked = True
         if self._whole_asked:
             self._whole_asked = False
@@ -126,11 +174,11 @@ class Pump:
         if self._sender.keyframe_is_due:
             return self._sender.keyframe(self.feed.sketches, self.state())
         blocks = self.feed.update()
-        if not blocks:
-            self._look_for_end()
-        else:
+        if blocks and self._looked_for_end:
             self._finished = False
-        self._succeeded("run")
+        else:
+            self._look_for_end()
+        self.succeeded("run")
         state = self.state()
         if not blocks and not self._sender.is_news(state):
             return None
@@ -139,7 +187,7 @@ class Pump:
     def _send(self, message: Message) -> None:
         if self.deliver is not None:
             self.deliver(*message)
-        self._succeeded("send")
+        self.succeeded("send")
 
     def _look_for_end(self) -> None:
         now = time.monotonic()
@@ -162,13 +210,15 @@ class Pump:
             _log.warning("the live panel of %s failed in %s: %s", self.feed.path, where, message)
             self.failures.append({"where": where, "message": message, "at": time.time()})
         self._failed[where] = {"where": where, "message": message}
-        self._fails_in_a_row = min(self._fails_in_a_row + 1, 16)
+        if where in _LOOKING:
+            self._fails_in_a_row = min(self._fails_in_a_row + 1, 16)
 
-    def _succeeded(self, where: str) -> None:
+    def succeeded(self, where: str) -> None:
+        """What failed in ``where`` does so no more."""
         self._failed.pop(where, None)
         if where == "run":
             self._failed.pop("open", None)
-        if not self._failed:
+        if not _LOOKING & self._failed.keys():
             self._fails_in_a_row = 0
 
     # -------------------------------------------------------------------------------------------- for the panel
@@ -179,6 +229,7 @@ class Pump:
         return {
             "step": feed.step,
             "finished": self._finished,
+            **feed.activity(),
             "live": not self._stop.is_set(),
             "dropped": feed.lost + feed.coalesced,
             "lost": feed.lost,

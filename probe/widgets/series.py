@@ -79,6 +79,10 @@ def number(columns: Mapping[str, npt.NDArray[Any]], name: str) -> Numbers:
         return found
     if name == "duration":
         return number(columns, "end") - number(columns, "begin")
+    if name == "on_padding":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            padding = 1 - number(columns, "tokens") / number(columns, "slots")
+        return np.where(number(columns, "slots") > 0, number(columns, "duration") * padding, np.nan)
     if name == "padding":
         return number(columns, "sequences") * number(columns, "width") - number(columns, "tokens")
     with np.errstate(divide="ignore", invalid="ignore"):

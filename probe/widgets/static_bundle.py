@@ -6,6 +6,7 @@ without a browser. Names from users are escaped in each of them.
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import math
@@ -28,7 +29,8 @@ _DIGITS: Final = 5
 
 _WIDTH: Final = 760
 _TILE: Final = (244, 96)  # width and height
-_FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+#: Of pictures and copies.
+FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
 
 
 @dataclass(frozen=True)
@@ -138,18 +140,19 @@ def _status(tile: Mapping[str, Any], value: float) -> str:
 
 def text(overview: Overview) -> str:
     """The overview in words, one line a tile; control characters of names are gone."""
-    lines = [_plain(overview.title), _plain(overview.facts)]
+    lines = [plain(overview.title), plain(overview.facts)]
     width = max((len(one.title) for one in overview.readings), default=0)
     value = max((len(one.text) for one in overview.readings), default=0)
     for one in overview.readings:
         mark = {"warn": "  (look at it)", "alarm": "  (problem)"}.get(one.status, "")
         lines.append(f"  {one.title:<{width}}  {one.text:>{value}}   {one.note}{mark}")
-    lines += [f"  ! {_plain(one)}" for one in overview.errors]
-    lines.append(_plain(overview.hint))
+    lines += [f"  ! {plain(one)}" for one in overview.errors]
+    lines.append(plain(overview.hint))
     return "\n".join(line for line in lines if line)
 
 
-def _plain(value: str) -> str:
+def plain(value: str) -> str:
+    """A text without control characters."""
     return "".join(one if one.isprintable() else " " for one in value)
 
 
@@ -163,10 +166,10 @@ def svg(overview: Overview) -> str:
     top = 62 + 18 * len(overview.errors)
     height = top + rows * (_TILE[1] + 8) + 30
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
-    label = f'role="img" aria-label="{_escaped(overview.title)}" font-family="{_FONT}"'
+    label = f'role="img" aria-label="{escaped(overview.title)}" font-family="{FONT}"'
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>',
-        f"<title>{_escaped(overview.title)}</title><desc>{_escaped(text(overview))}</desc>",
+        f"<title>{escaped(overview.title)}</title><desc>{escaped(text(overview))}</desc>",
         f'<rect width="{_WIDTH}" height="{height}" rx="8" fill="#ffffff" stroke="#d0d7de"/>',
         _words(16, 28, overview.title, 16, "#1f2328", bold=True, room=700),
         _words(16, 48, overview.facts, 12, "#59636e", room=700),
@@ -209,10 +212,10 @@ def _words(x: int, y: int, value: str, size: int, colour: str, *, room: int, bol
     most = max(int(room / (0.54 * size)), 4)
     value = value if len(value) <= most else value[: most - 1] + "…"
     weight = ' font-weight="600"' if bold else ""
-    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}"{weight}>{_escaped(value)}</text>'
+    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}"{weight}>{escaped(value)}</text>'
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
     """Text for XML: no markup, and none of the characters that XML can't hold."""
     kept = "".join(one if one.isprintable() or one == "\n" else " " for one in value)
     return html.escape(kept.encode("utf-8", "replace").decode(), quote=True)
@@ -235,7 +238,7 @@ def label(value: str) -> str:
     >>> label("<b>actor</b> & 1")
     '&lt;b&gt;actor&lt;/b&gt; &amp; 1'
     """
-    return html.escape(_plain(value), quote=False)
+    return html.escape(plain(value), quote=False)
 
 
 def plotly_figure(overview: Overview) -> dict[str, Any]:
@@ -326,6 +329,24 @@ def bundle(overview: Overview) -> dict[str, Any]:
         "image/svg+xml": svg(overview),
         "text/plain": text(overview),
     }
+
+
+def copy(overview: Overview, key: str) -> dict[str, Any]:
+    """The MIME bundle of the copy that stands beside a live panel: a page, SVG and text.
+
+    The page is a picture, hidden while the live panel stands in it whose root element has ``key`` as its ``data-key``.
+    The picture is an ``<img>``, which stays where a front end takes scripts, styles and SVG out of what it shows.
+    """
+    picture = svg(overview)
+    encoded = base64.b64encode(picture.encode()).decode()
+    page = (
+        f'<style>:root:has([data-key="{key}"]) .probe-copy-{key}{{display:none}}</style>'
+        f'<div class="probe-copy probe-copy-{key}" style="max-width:760px;font:13px/1.5 {FONT}">'
+        f'<img alt="{escaped(text(overview))}" src="data:image/svg+xml;base64,{encoded}" '
+        f'style="max-width:100%;display:block"><p style="margin:6px 0">Saved copy. '
+        f"The live panel needs a kernel: run <code>{escaped(overview.hint)}</code></p></div>"
+    )
+    return {"text/html": page, "image/svg+xml": picture, "text/plain": text(overview)}
 
 
 def size_of(found: Mapping[str, Any]) -> int:

@@ -97,8 +97,12 @@ class LiveTable:
         """Take the rows of ``block``, which has this table's columns."""
         given = len(next(iter(block.values())))
         chunk = max(self.limit // 2, 1)
-        for begin in range(0, given, chunk):
-            self._append({name: values[begin : begin + chunk] for name, values in block.items()})
+        if given <= chunk:
+            self._append(block, given)
+        else:
+            for begin in range(0, given, chunk):
+                part = {name: values[begin : begin + chunk] for name, values in block.items()}
+                self._append(part, min(chunk, given - begin))
         self.next += given
 
     def columns(self) -> Block:
@@ -113,9 +117,8 @@ class LiveTable:
         """One cell."""
         return self._columns[name][row]
 
-    def _append(self, block: Block) -> None:
-        places = self._places(block)
-        fresh = int(places.max(initial=self.count - 1)) + 1
+    def _append(self, block: Block, given: int) -> None:
+        places, fresh = self._places(block, given)
         self._reserve(fresh)
         for name, values in block.items():
             self._columns[name][places] = values
@@ -123,17 +126,19 @@ class LiveTable:
         while self.count > self.limit:
             self._thin()
 
-    def _places(self, block: Block) -> npt.NDArray[np.intp]:
-        given = len(next(iter(block.values())))
-        if not self._key:
-            return np.arange(self.count, self.count + given)
-        places = np.empty(given, dtype=np.intp)
+    def _places(self, block: Block, given: int) -> tuple[slice | npt.NDArray[np.intp], int]:
+        """Where the rows of ``block`` go, and how many rows there are then."""
         free = self.count
-        for index, key in enumerate(zip(*(block[name].tolist() for name in self._key), strict=True)):
+        behind = slice(free, free + given)
+        if not self._key:
+            return behind, free + given
+        places = []
+        for key in zip(*(block[name].tolist() for name in self._key), strict=True):
             found = self._rows.setdefault(key, free)
-            places[index] = found
+            places.append(found)
             free += found == free
-        return places
+        # Most often all of them are new, and a slice is filled faster.
+        return (behind if free == behind.stop else np.array(places, dtype=np.intp)), free
 
     def _reserve(self, rows: int) -> None:
         capacity = len(next(iter(self._columns.values())))

@@ -121,13 +121,13 @@ def _whole_steps(steps: npt.NDArray[Any], score: npt.NDArray[Any], half: int) ->
     np.fmax.at(top, inverse, score.astype(np.float64))
     old = np.flatnonzero((last < half) & (distinct >= 0))
     old = old[np.argsort(last[old], kind="stable")]
+    fours = old[: len(old) // 4 * 4].reshape(-1, 4)
+    largest, smallest = top[fours].argmax(axis=1), top[fours].argmin(axis=1)
+    smallest = np.where(smallest == largest, (largest + 1) % 4, smallest)
+    place = np.arange(4)
+    goes = (place != largest[:, None]) & (place != smallest[:, None])
     dropped = np.zeros(len(distinct), dtype=bool)
-    for begin in range(0, len(old) - 3, 4):
-        four = old[begin : begin + 4]
-        largest, smallest = int(np.argmax(top[four])), int(np.argmin(top[four]))
-        if smallest == largest:
-            smallest = (largest + 1) % 4
-        dropped[np.delete(four, [largest, smallest])] = True
+    dropped[fours[goes]] = True
     kept[dropped[inverse]] = False
     return kept
 

@@ -199,6 +199,24 @@ def test_micro_batches_that_do_not_pair_up_are_left_out(tmp_path: Path) -> None:
         assert memory.by_tokens(run).empty
 
 
+def test_batches_cut_one_after_the_other_in_a_phase_are_told_apart(tmp_path: Path) -> None:
+    """The first is run before the second is cut; micro-batch 2 is in the second alone."""
+    rows: list[Row] = []
+    for batch, tokens in enumerate(((10, 20), (30, 40, 50))):
+        begin = 100 * batch
+        for index, one in enumerate(tokens):
+            rows.append(formed(index, one, begin))
+            rows[-1].scope_id, rows[-1].batch_id = 1, batch  # type: ignore[attr-defined]
+        for index, one in enumerate(tokens):
+            at = {"phase": "p", "step": 0, "micro_batch": index, "kind": "micro_batch"}
+            rows += ends(10 * batch + index + 2, 1, begin + 10 * index + 1, begin + 10 * index + 9, one, **at)
+    rows += ends(1, None, 0, 300, 50, phase="p", step=0)
+    with open_run(tmp_path, {0: rows}) as run:
+        frame = memory.by_tokens(run)
+    assert frame["tokens"].tolist() == [50, 40, 30, 20, 10]
+    assert (frame["peak_allocated_bytes"] == frame["tokens"] * GIB).all()
+
+
 def test_ranks_lists_the_highest_first(run) -> None:
     frame = memory.ranks(run)
     assert frame["rank"].tolist() == [0, 1]

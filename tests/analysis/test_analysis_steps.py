@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from probe.analysis import cost, incidents, overview, steps
-from probe.records import Call, Incident, Memory, Process, Row, Scalar
+from probe.figures import padding_tax
+from probe.records import Call, Incident, Memory, MicroBatch, Process, Row, Scalar
 from tests.sample_run import MS, WALL_NS, clock, open_run
 
 
@@ -90,6 +91,74 @@ def test_memory_rows_tell_the_time_where_calls_are_not_recorded(tmp_path: Path) 
     with open_run(tmp_path, {0: [row, step]}) as run:
         assert steps.durations(run)["mean_s"].tolist() == pytest.approx([0.02])
         assert steps.timeline(run)["begin_s"].tolist() == pytest.approx([0.01])
+
+
+def inside(rows: list[Row]) -> list[Row]:
+    """Calls with the ids and paths that their scopes have: each lies in those that enclose it in time."""
+    for index, row in enumerate(rows):
+        assert isinstance(row, Call)
+        row.scope_id = index + 1
+        around = [one for one in rows if one is not row and _encloses(one, row)]
+        row.scope = "/".join([*(one.name for one in sorted(around, key=lambda one: one.begin_ns)), row.name])
+    return rows
+
+
+def _encloses(outer: Row, inner: Call) -> bool:
+    assert isinstance(outer, Call)
+    return outer.begin_ns <= inner.begin_ns and outer.time_ns >= inner.time_ns
+
+
+def test_a_watch_outside_a_phase_is_one_and_no_time_is_in_two(tmp_path: Path) -> None:
+    rows = [
+        scope("step", "step", 0, 100),
+        scope("watch", "generate_sequences", 5, 30, phase="generate"),
+        scope("watch", "forward", 10, 20, phase="generate"),
+        scope("phase", "update", 40, 90, phase="update"),
+        scope("watch", "update", 41, 80, phase="update"),
+        scope("phase", "backward", 50, 60, phase="backward"),
+        scope("micro_batch", "0", 45, 49, phase="update"),
+    ]
+    with open_run(tmp_path, {0: inside(rows)}) as run:
+        frame = steps.durations(run).set_index("phase")["mean_s"]
+        assert frame.to_dict() == pytest.approx({"update": 0.05, "generate": 0.025})
+        timeline = steps.timeline(run)
+    assert timeline[["name", "phase", "depth"]].to_numpy().tolist() == [
+        ["generate_sequences", "generate", 0],
+        ["update", "update", 0],
+        ["0", "update", 1],
+    ]
+
+
+def test_time_on_padding_is_the_share_of_slots(tmp_path: Path) -> None:
+    def ran(rank: int, scope_id: int, index: int, begin_ms: int, end_ms: int, kind: str = "micro_batch") -> Memory:
+        return Memory(
+            rank=rank, time_ns=clock(rank) + end_ms * MS, host_duration_ns=(end_ms - begin_ms) * MS, edge="leave",
+            kind=kind, scope_id=scope_id, parent_id=1 if scope_id > 1 else 0, phase="p", step=0,
+            micro_batch=index if kind == "micro_batch" else None,
+        )  # fmt: skip
+
+    def cut(rank: int, index: int, tokens: int, width: int | None) -> MicroBatch:
+        return MicroBatch(
+            rank=rank, time_ns=clock(rank) + MS, scope_id=1, step=0, phase="p", micro_batch=index, batch_id=1,
+            micro_batches=2, sequences=4, lengths=[tokens], tokens=tokens, width_tokens=width,
+        )  # fmt: skip
+
+    rows: dict[int, list[Row]] = {
+        0: [cut(0, 0, 25, 25), cut(0, 1, 50, 25), ran(0, 2, 0, 10, 50), ran(0, 3, 1, 50, 60)],
+        1: [cut(1, 0, 100, 25), cut(1, 1, 7, None), ran(1, 2, 0, 10, 20), ran(1, 3, 1, 20, 99)],
+    }
+    for rank, own in rows.items():
+        own.append(ran(rank, 1, 0, 0, 100, "phase"))
+    with open_run(tmp_path, rows) as run:
+        row = steps.on_padding(run).iloc[0]
+        figure = padding_tax.time_over_steps(steps.on_padding(run))
+    assert row["padding_s"] == pytest.approx((0.75 * 0.04 + 0.5 * 0.01 + 0) / 2)
+    assert row["time_s"] == pytest.approx((0.05 + 0.01) / 2)
+    assert (row["micro_batches"], row["left_out"]) == (3, 1)
+    assert row["ratio"] == pytest.approx(row["padding_s"] / row["time_s"])
+    assert list(figure.data[0].y) == pytest.approx([row["padding_s"]])
+    assert "from 3 micro-batches" in figure.data[0].hovertext[0]
+    assert "1 more" in figure.data[0].hovertext[0]
 
 
 def test_incidents_are_folded_and_listeners_count_once_each(tmp_path: Path) -> None:

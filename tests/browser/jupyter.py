@@ -137,6 +137,16 @@ def _note_outside(page: Any, url: str) -> None:
         page.outside.append(url)
 
 
+def end_kernels(url: str, notebook: str) -> None:
+    """Shut the kernel of a notebook down, as when its server has gone."""
+    with urllib.request.urlopen(f"{url}/api/sessions", timeout=10) as reply:
+        sessions = json.load(reply)
+    for one in sessions:
+        if one["path"] == notebook:
+            asked = urllib.request.Request(f"{url}/api/sessions/{one['id']}", method="DELETE")
+            urllib.request.urlopen(asked, timeout=10).close()
+
+
 def write_notebook(path: Path, *cells: str) -> Path:
     """A notebook of code cells that hasn't run."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
@@ -176,6 +186,12 @@ class Lab:
             }""",
             cell,
         )
+
+    def run_all(self, cells: int) -> None:
+        """Run the first cells, one after the other."""
+        for cell in range(cells):
+            self.run(cell)
+            self.wait(cell)
 
     def busy(self, cell: int) -> bool:
         prompt = self.page.locator(".jp-Notebook .jp-Cell").nth(cell).locator(".jp-InputPrompt").first

@@ -1,7 +1,10 @@
-"""The panel in other hosts than JupyterLab: Notebook 7 and marimo."""
+"""The panel in other hosts than JupyterLab: Notebook 7, marimo and voila."""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -97,3 +100,45 @@ def test_marimo(chromium, tmp_path: Path, shots: Path) -> None:
     finally:
         writer.kill()
         writer.wait()
+
+
+def voila() -> str:
+    """The voila beside this Python or on the path; it needs no torch, so it may have an environment of its own."""
+    beside = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    found = shutil.which("voila", path=beside)
+    if found is None:
+        pytest.skip("no voila on the path (pip install voila anywidget)")
+    return found
+
+
+def test_voila(chromium, tmp_path: Path, shots: Path) -> None:
+    command = voila()
+    root = notebooks(tmp_path)
+    start = "import probe, training\nsession = probe.start('voila', run_dir='runs/voila')\nsession.panel()"
+    write_notebook(root / "page.ipynb", start, "running = probe.run(training.train, session, 1000, 0.02)")
+    kernel = tmp_path / "kernels" / "kernels" / "python3"  # this Python, wherever voila lives
+    kernel.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (kernel / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "Python 3", "language": "python"}))
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    own = {
+        "JUPYTER_PATH": str(tmp_path / "kernels"),
+        "JUPYTER_CONFIG_DIR": str(tmp_path / "config"),
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime"),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    options = ["--no-browser", f"--port={port}", "--Voila.ip=127.0.0.1", "page.ipynb"]
+    with (
+        served([command, *options], f"{url}/voila/static/voila.js", root, **own),
+        browser(chromium, tmp_path / "profile") as page,
+    ):
+        page.goto(url)
+        page.locator(PANEL).first.wait_for()
+        await_text(page, "step 5")
+        page.locator(f"{PANEL} [role=tab]", has_text="Balance").first.click()
+        await_text(page, "Tokens by rank and micro-batch")
+        page.locator(f"{PANEL} .main-svg").first.wait_for()
+        assert not page.locator(".probe-copy").is_visible()
+        page.screenshot(path=shots / "voila.png")
+        assert page.troubles == []

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 
 from tests.browser.conftest import notebooks
-from tests.browser.jupyter import DARK, Lab, browser, jupyter, write_notebook
+from tests.browser.jupyter import DARK, Lab, browser, end_kernels, jupyter, write_notebook
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -94,6 +94,110 @@ def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_
         page.wait_for_timeout(1000)
         page.screenshot(path=shots / "lab_reopened.png", full_page=True)
         assert "Loading widget" not in page.inner_text("body")
+
+
+def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_needs_no_kernel(
+    lab, chromium, tmp_path, shots
+) -> None:
+    url, root = lab
+    path = write_notebook(
+        root / "finished.ipynb",
+        START.format(name="finished").replace("panel = session.panel()\npanel", "session.panel()"),
+        "training.train(session, 30, 0.005)",
+        "session.close()",
+    )
+    with browser(chromium, tmp_path / "profile") as page:
+        notebook = Lab(page, url, path.name)
+        notebook.run_all(3)
+        page.wait_for_selector(f"{PANEL} .pp-status:has-text('finished')")
+        await_step(page, 29)
+        assert not page.locator(".probe-copy").is_visible()  # the live panel stands above it
+        tab(page, "Balance").click()
+        page.wait_for_selector(f"{PANEL} [role=tab][aria-selected=true]:has-text('Balance')")
+        notebook.save()
+        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+        page.goto(f"{url}/lab/tree/{path.name}")  # while the kernel lives, a page that opens has the live panel
+        notebook.await_open()
+        page.wait_for_selector(f"{PANEL} .pp-status:has-text('finished')")
+        assert not page.locator(".probe-copy").is_visible()
+        assert page.troubles == []
+
+    _, copy = (output["data"] for output in nbformat.read(path, 4).cells[0].outputs)
+    assert "up to step 29 · finished" in copy["text/plain"]
+    end_kernels(url, "finished.ipynb")
+    with browser(chromium, tmp_path / "fresh") as page:
+        Lab(page, url, path.name)
+        page.wait_for_selector(".probe-copy img")
+        page.wait_for_timeout(500)
+        page.screenshot(path=shots / "lab_saved_copy.png")
+        assert page.locator(".probe-copy img").is_visible()
+        assert "up to step 29 · finished" in (page.locator(".probe-copy img").get_attribute("alt") or "")
+        assert page.evaluate("() => document.querySelector('.probe-copy img').naturalWidth") > 500  # it is drawn
+
+
+def test_a_killed_kernel_leaves_what_was_seen_and_how_to_go_on(lab, chromium, tmp_path, shots) -> None:
+    url, root = lab
+    path = write_notebook(
+        root / "killed.ipynb",
+        START.format(name="killed"),
+        "training.train(session, 20, 0.005); session.flush()",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "import probe\nprobe.open('runs/killed').panel()",
+    )
+    with browser(chromium, tmp_path / "profile") as page:
+        notebook = Lab(page, url, path.name)
+        notebook.run_all(2)
+        page.wait_for_timeout(1500)
+        notebook.run(2)
+        page.wait_for_selector(".jp-Dialog")  # the kernel appears to have died
+        page.keyboard.press("Enter")
+        notebook.save()
+        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+    with browser(chromium, tmp_path / "fresh") as page:
+        notebook = Lab(page, url, path.name)
+        page.wait_for_selector(".probe-copy img")
+        assert "up to step 19 · recording" in (page.locator(".probe-copy img").get_attribute("alt") or "")
+        assert 'probe.open("runs/killed").panel()' in page.inner_text(".probe-copy")
+        notebook.run(3)  # as it says
+        page.wait_for_selector(PANEL)
+        await_step(page, 19)
+        page.wait_for_timeout(500)
+        page.screenshot(path=shots / "lab_after_a_kill.png")
+        assert page.troubles == []
+
+
+INSPECT = """
+import numpy as np, torch, probe, training
+class Letters:
+    def decode(self, ids): return "".join(chr(97 + int(one) % 26) for one in ids)
+data = training.batch(3)
+data.batch["responses"] = data.batch["input_ids"][:, 16:]
+data.non_tensor_batch["question"] = np.array([f"<b>{row}</b>" for row in range(16)], dtype=object)
+probe.inspect(data, Letters(), rows=(2, 8))
+"""
+
+
+def test_an_inspection_answers_and_is_there_without_a_kernel(lab, chromium, tmp_path, shots) -> None:
+    url, root = lab
+    path = write_notebook(root / "inspect.ipynb", INSPECT)
+    with browser(chromium, tmp_path / "profile") as page:
+        notebook = Lab(page, url, path.name)
+        notebook.run(0)
+        page.select_option("select[name=key]", "non_tensor_batch.question")
+        page.click("text=Show values")
+        page.wait_for_selector(".probe-answer table")
+        assert "<b>2</b>" in page.inner_text(".probe-answer")
+        page.screenshot(path=shots / "lab_inspection.png", full_page=True)
+        notebook.save()
+        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
+        assert page.troubles == []
+    end_kernels(url, path.name)
+    with browser(chromium, tmp_path / "fresh") as page:
+        Lab(page, url, path.name)
+        page.wait_for_selector(".probe-inspection")
+        said = page.inner_text(".probe-inspection")
+        assert "input_ids" in said
+        assert "Tokens of rows 2 to 7" in said
 
 
 def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab, chromium, tmp_path) -> None:

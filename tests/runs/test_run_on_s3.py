@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import uuid
 
 import pandas as pd
@@ -9,6 +10,8 @@ import pytest
 
 from probe.errors import RunError, RunNotFoundError
 from probe.records import Memory, MicroBatch, Padding, Scalar
+from probe.runs import compaction_files, liveness
+from probe.runs.compaction import compact
 from probe.runs.layout import PARTS_NAME
 from probe.runs.reader import NAMES, Run
 
@@ -146,3 +149,94 @@ def test_a_server_that_goes_away_is_a_run_error(server, directory, writer, put, 
         for act in (lambda: run.memory, run.refresh, run.new_rows, lambda: run.memory, lambda: Run(server.url)):
             with pytest.raises(RunError, match=server.url):
                 act()
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """Counts what is asked of the server, by kind of request."""
+    counted = collections.Counter()
+    call = s3fs.S3FileSystem._call_s3
+
+    async def counting(self, method, *args, **options):
+        counted[method if isinstance(method, str) else method.__name__] += 1
+        return await call(self, method, *args, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", counting)
+    return counted
+
+
+def sent(server, directory, upload, writer, put, ranks):
+    for one in fill(writer, put, ranks=ranks):
+        one.close()
+    upload()
+
+
+def test_what_opening_a_run_on_s3_asks_for(server, directory, writer, put, upload, requests):
+    """One listing of each folder, one small object for each process, and of the rest only what a query reads."""
+    ranks = 6
+    sent(server, directory, upload, writer, put, ranks)
+    requests.clear()
+    with Run(server.url) as run:
+        assert requests == {"get_object": 1}  # run.json
+        run.refresh()
+        assert requests["get_object"] == 1 + ranks
+        assert requests["list_objects_v2"] <= 3
+        assert set(requests) <= {"get_object", "list_objects_v2"}
+        requests.clear()
+        assert run.sql("select sum(tokens) as t from padding")["t"][0] > 0
+        assert requests["get_object"] + requests["head_object"] <= 4 * ranks  # the footer and the column, of each file
+        requests.clear()
+        run.refresh()
+        assert sum(requests.values()) <= 3  # nothing is read again
+
+
+def test_a_run_is_compacted_on_s3_as_on_the_disk(server, directory, writer, put, upload, requests):
+    ranks = 6
+    sent(server, directory, upload, writer, put, ranks)
+    before = len(server.store.find(server.url))
+    requests.clear()
+    done = compact(server.url)
+    assert (done.left, done.segments) == ({}, ranks)
+    assert done.parts_after < done.parts_before < before
+    assert requests["get_object"] < 4 * done.parts_before
+    assert_equal(directory, server.url)
+    requests.clear()
+    with Run(server.url) as run:
+        run.refresh()
+        assert run.sql("select count(*) as n from padding")["n"][0] > 0
+        assert sum(requests.values()) < 16  # however many ranks there were
+    assert compact(server.url).rows == 0
+    directory_again = compact(directory)
+    assert directory_again.rows == done.rows
+    assert_equal(directory, server.url)
+
+
+def test_lines_on_s3_need_to_be_old_and_given_up(server, directory, writer, put, upload, monkeypatch):
+    closed, open_one = list(fill(writer, put, ranks=2))
+    closed.close()
+    upload()
+    name = "rank-00001.jsonl"
+    assert set(compact(server.url).left) == {name}
+    assert set(compact(server.url, force=True).left) == {name}  # it came just now
+    monkeypatch.setattr(liveness, "QUIET_S", 0.0)
+    assert "force=True" in compact(server.url).left[name]
+    before = Run(server.url).scalars
+    assert compact(server.url, force=True).left == {}
+    pd.testing.assert_frame_equal(Run(server.url).scalars, before)
+    assert not server.store.exists(f"{server.url}/{name}")
+    open_one.close()
+
+
+def test_two_compactions_on_s3_at_once(server, directory, writer, put, upload, monkeypatch):
+    sent(server, directory, upload, writer, put, 2)
+    publish = compaction_files.RemoteFolder.publish
+
+    def late(folder, manifest):
+        monkeypatch.setattr(compaction_files.RemoteFolder, "publish", publish)
+        assert compact(server.url).rows  # somebody else is faster
+        publish(folder, manifest)
+
+    monkeypatch.setattr(compaction_files.RemoteFolder, "publish", late)
+    with pytest.raises(RunError, match="by another process meanwhile"):
+        compact(server.url)
+    assert_equal(directory, server.url)

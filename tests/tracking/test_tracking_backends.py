@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import torch
 from probe.core.metric import Metric
 from probe.errors import BackendError
 from probe.tracking.backends import BACKENDS
-from probe.tracking.media import KINDS, Histogram, Image, Span, Table
+from probe.tracking.media import KINDS, Histogram, Image, Span, Spans, Table
 from probe.tracking.tracking import Tracking
 from tests.tracking.tracking_readers import (
     READERS,
@@ -152,6 +153,7 @@ def rich_values():
         "note": "two\nlines",
         "picture": Image.of(np.arange(24, dtype=np.uint8).reshape(2, 4, 3)),
         "phase": Span(1_000_000_000, 2_000_000_000, {"tokens": 7}),
+        "step": Spans([Span(1_000_000_000, 2_000_000_000, name="step", number=1)]),
         "loss": 0.5,
     }
 
@@ -172,12 +174,21 @@ def test_what_is_no_number_is_shown_or_told_once(backend, readers, tmp_path, cap
     assert readers[backend](tracking, capsys)["loss"] == [(1, 0.5), (2, 0.5)]
 
 
-def test_nothing_is_printed_but_by_the_console(backend, tmp_path, capfd):
+def test_nothing_is_printed_but_by_the_console_and_where_it_goes(backend, tmp_path, capfd):
     tracking = Tracking("contract", "quiet", backend, {"lr": 1e-6}, directory=tmp_path)
     tracking.log({"x": 1.0}, step=1)
     tracking.finish()
     out, err = capfd.readouterr()
-    assert (out, err) == (f"step 1 | x {1:<11}".rstrip() + "\n" if backend == "console" else "", "")
+    where = "" if backend == "console" else f"probe: {backend}: {tracking.locations[backend]}\n"
+    assert (out, err) == (f"step 1 | x {1:<11}".rstrip() + "\n" if backend == "console" else "", where)
+
+
+def test_where_it_goes_is_told_once_through_the_log_where_that_shows_it(tmp_path, capfd, caplog):
+    caplog.set_level("INFO", "probe.tracking")
+    with Tracking("p", "e", ["file", "console"], directory=tmp_path):
+        pass
+    assert caplog.messages == [f"file: {tmp_path / 'metrics.jsonl'}", "console: standard output"]
+    assert capfd.readouterr().err == ""
 
 
 def test_locations_are_absolute(backend, tmp_path):
@@ -302,7 +313,9 @@ def status(backend):
     return mlflow_client(backend.tracking_uri).get_run(backend.run_id).info.status
 
 
-@pytest.mark.parametrize(("exit_code", "expected"), [(0, "FINISHED"), (1, "FAILED"), (137, "FAILED")])
+@pytest.mark.parametrize(
+    ("exit_code", "expected"), [(0, "FINISHED"), (1, "FAILED"), (130, "KILLED"), (137, "FAILED"), (143, "KILLED")]
+)
 def test_mlflow_status_follows_the_exit_code(exit_code, expected, mlflow_database, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_database)
     tracking = Tracking("p", "e", "mlflow")
@@ -416,7 +429,24 @@ def test_what_was_sent_before_a_kill_can_be_read(tmp_path):
     assert [event.step for event in events] == list(range(100))
 
 
-@pytest.mark.parametrize(("end", "expected"), [("", "FINISHED"), ("1 / 0", "FAILED")])
+@pytest.mark.parametrize(("error", "expected"), [(KeyboardInterrupt(), "KILLED"), (SystemExit(0), "FINISHED")])
+def test_other_ways_out_of_the_body_give_their_status(error, expected, mlflow_database, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_database)
+
+    def body():
+        with Tracking("p", "e", "mlflow") as tracking:
+            seen.append(tracking)
+            raise error
+
+    seen = []
+    with pytest.raises(type(error)):
+        body()
+    assert status(seen[0].logger["mlflow"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"), [("", "FINISHED"), ("1 / 0", "FAILED"), ("raise KeyboardInterrupt", "KILLED")]
+)
 def test_a_script_that_forgets_to_finish_is_finished_at_its_exit(end, expected, tmp_path):
     script = f"""
         import sys
@@ -460,13 +490,66 @@ def test_mlflow_keeps_media_as_artifacts(tmp_path):
     own = tracking.logger["mlflow"]
     client = mlflow_client(own.tracking_uri)
     place = Path(client.download_artifacts(own.run_id, "", str(tmp_path)))
-    assert json.loads((place / "tables/samples/step-00000004.json").read_text())["data"] == [["a|b", 0.5], ["c", None]]
+    table = json.loads((place / "tables/samples/step-00000004.json").read_text())
+    assert table == json.loads((place / "tables/samples.json").read_text())
+    assert table == {"columns": ["prompt", "reward"], "data": [["a|b", 0.5], ["c", None]]}
     assert (place / "texts/note/step-00000004.txt").read_text() == "two\nlines"
     assert (place / "images/picture/step-00000004.png").read_bytes() == rich_values()["picture"].png
-    assert json.loads((place / "figures/curve/step-00000004.plotly.json").read_text())["data"][0]["y"] == [3, 4]
+    assert json.loads((place / "histograms/lengths/step-00000004.json").read_text())["counts"] == [3, 1]
+    assert '"width": [2.0, 2.0]' in (place / "figures/lengths.html").read_text()
+    assert json.loads((place / "figures/curve.json").read_text())["data"][0]["y"] == [3, 4]
     html = (place / "figures/curve.html").read_text()
     assert html.count("</script>") == 2  # a label can't end the script
     assert "cdn" not in html.partition("<script>")[0]
+
+
+def test_artifacts_that_cannot_be_put_hold_up_no_values_in_mlflow(tmp_path, monkeypatch):
+    """As with a server whose artifacts lie in a folder of its own that this machine hasn't got."""
+    monkeypatch.setattr("probe.tracking.lane.BACK_OFF_S", (0.001, 0.01))
+    incidents = []
+    (tmp_path / "mlflow-artifacts").write_text("not a folder")
+    with Tracking("p", "e", "mlflow", directory=tmp_path, on_incident=incidents.append) as tracking:
+        tracking.describe("x" * 6000)
+        for step in range(3):
+            tracking.log({**rich_values(), "loss": float(step)}, step)
+        assert tracking.flush(60)
+    run = mlflow_client(tracking.logger["mlflow"].tracking_uri).get_run(tracking.logger["mlflow"].run_id)
+    assert read_mlflow(tracking, None) == {"loss": [(0, 0.0), (1, 1.0), (2, 2.0)]}
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["mlflow.note.content"].startswith("xxx")
+    assert any("can't put an artifact" in one.message and "given up" in one.message for one in incidents)
+    aside = [json.loads(line) for line in (tmp_path / "tracking" / "mlflow.refused.jsonl").read_text().splitlines()]
+    assert {name for one in aside for name in one["media"]} == {"lengths", "samples", "curve", "note", "picture"}
+
+
+def test_mlflow_refreshes_a_figure_in_its_place_and_lists_tables_as_its_own(tmp_path):
+    import mlflow
+    import plotly.graph_objects as go
+
+    for start in (0, 3):  # the second goes on with the first
+        with Tracking("p", "e", "mlflow", directory=tmp_path) as tracking:
+            for step in range(start, start + 3):
+                samples = Table(["step"], [[step]])
+                tracking.log({"curve": go.Figure(go.Bar(y=[step])), "samples": samples, "more": samples}, step)
+    own = tracking.logger["mlflow"]
+    client = mlflow_client(own.tracking_uri)
+    assert sorted(one.path for one in client.list_artifacts(own.run_id, "figures")) == [
+        "figures/curve.html",
+        "figures/curve.json",
+    ]
+    place = Path(client.download_artifacts(own.run_id, "figures", str(tmp_path)))
+    assert json.loads((place / "curve.json").read_text())["data"][0]["y"] == [5]
+    assert '"y":[5]' in (place / "curve.html").read_text()
+    listed = json.loads(client.get_run(own.run_id).data.tags["mlflow.loggedArtifacts"])
+    assert listed == [{"path": f"tables/{name}.json", "type": "table"} for name in ("samples", "more")]
+    before = mlflow.get_tracking_uri()
+    try:
+        mlflow.set_tracking_uri(own.tracking_uri)
+        loaded = client.load_table(own.experiment_id, "tables/samples.json", run_ids=[own.run_id])
+    finally:
+        mlflow.set_tracking_uri(before)
+        os.environ.pop("MLFLOW_TRACKING_URI", None)
+    assert loaded["step"].tolist() == [5]
 
 
 def test_wandb_keeps_media_parameters_and_its_run(tmp_path, monkeypatch):
@@ -546,9 +629,11 @@ def test_wandb_loses_nothing_to_a_kill(tmp_path, monkeypatch):
 def test_swanlab_finishes_with_a_state_and_keeps_parameters(tmp_path, monkeypatch):
     pytest.importorskip("swanlab", reason="swanlab lives in an environment of its own")
     monkeypatch.setenv("SWANLAB_MODE", "offline")
-    for exit_code, state in ((0, 1), (3, 2)):
+    hook = sys.excepthook
+    for exit_code, state in ((0, 1), (3, 2), (130, 3)):
         tracking = Tracking("p", f"e{exit_code}", "swanlab", {"a": {"lr": 0.5}}, directory=tmp_path)
         tracking.log({"x": 1.0, "note": "good"}, 1)
+        assert sys.excepthook is hook
         tracking.finish(exit_code)
         place = Path(tracking.locations["swanlab"])
         assert "lr" in (place / "files/config.yaml").read_text()
@@ -556,6 +641,61 @@ def test_swanlab_finishes_with_a_state_and_keeps_parameters(tmp_path, monkeypatc
         (end,) = [record.finish for record in records if record.WhichOneof("record_type") == "finish"]
         assert end.state == state, end
         assert [path.read_text() for path in (place / "media/text").iterdir()] == ["good"]
+
+
+def kill_after_flush(backend, directory):
+    """A process that has logged and flushed 20 steps, and is killed."""
+    script = """
+        import os, signal, sys
+        from probe.tracking.tracking import Tracking
+        tracking = Tracking("p", "e", sys.argv[1], {"lr": 0.5}, directory=sys.argv[2])
+        for step in range(20):
+            tracking.log({"x": float(step)}, step)
+        if sys.argv[3] == "flushed":
+            assert tracking.flush(30)
+        while tracking._stream._journal.last < 20:
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), backend, str(directory)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for flushed in ("flushed", "at once"):
+        killed = subprocess.run([*command, flushed], env=environment, timeout=120, check=False)
+        assert killed.returncode == -signal.SIGKILL
+        yield flushed
+
+
+def test_swanlab_loses_nothing_to_a_kill_and_writes_nothing_twice(tmp_path, monkeypatch):
+    pytest.importorskip("swanlab", reason="swanlab lives in an environment of its own")
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    for flushed in kill_after_flush("swanlab", tmp_path):
+        (killed,) = (tmp_path / "swanlog").glob("run-*")
+        before = swanlab_steps(killed)
+        assert len(before) == 20 or flushed == "at once"
+        with Tracking("p", "e", "swanlab", directory=tmp_path) as tracking:
+            tracking.log({"x": 20.0}, 20)
+        assert [*before, *swanlab_steps(Path(tracking.locations["swanlab"]))] == list(range(21))
+        shutil.rmtree(tmp_path / "swanlog")
+        shutil.rmtree(tmp_path / "tracking")
+
+
+def swanlab_steps(directory):
+    if not next(directory.glob("run-*.swanlab")).stat().st_size:  # killed before its own thread wrote anything
+        return []
+    records = swanlab_records(directory)
+    return [record.scalar.step for record in records if record.WhichOneof("record_type") == "scalar"]
+
+
+def test_trackio_loses_nothing_to_a_kill_and_writes_nothing_twice(tmp_path, monkeypatch, trackio_directory):
+    trackio = pytest.importorskip("trackio", reason="trackio lives in an environment of its own")
+    monkeypatch.setenv("TRACKIO_DIR", trackio_directory)
+    for flushed in kill_after_flush("trackio", tmp_path / "first"):
+        with Tracking("p", "e", "trackio", directory=tmp_path / "first") as tracking:
+            tracking.log({"x": 20.0}, 20)
+        run_id = tracking.logger["trackio"].run_id
+        rows = trackio.SQLiteStorage.get_logs("p", run_id=run_id)
+        assert [(row["step"], row["x"]) for row in rows] == [(step, float(step)) for step in range(21)], flushed
+        shutil.rmtree(tmp_path / "first")
 
 
 def test_trackio_keeps_parameters_and_its_run(tmp_path, monkeypatch, trackio_directory):

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from probe.tracking.backends import BACKENDS
-from probe.tracking.checks import check_backend, check_count, check_directory, check_names, check_steps, check_tracking
+from probe.tracking.checks import (
+    check_backend,
+    check_count,
+    check_directory,
+    check_names,
+    check_steps,
+    check_tracking,
+    logged_in,
+    start_checks,
+)
 from probe.tracking.tracking import Tracking
 
 
@@ -93,3 +102,58 @@ def test_many_names_show_their_kind():
 def test_steps_that_go_back_are_told_once_a_metric():
     logged = [("a", 3), ("a", 2), ("a", 1), ("b", 1), ("b", 1), ("c", 9), ("c", 8)]
     assert [finding.message.split()[0] for finding in check_steps(logged)] == ["'a'", "'c'"]
+
+
+def test_a_run_that_is_there_is_read_for_names_and_steps(tmp_path, collector, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    logged = [("loss", 3), ("loss/actor", 3), ("loss", 2)]
+    with Tracking("p", "e", "file", {"lr": 1}, directory=tmp_path) as tracking:
+        for name, step in logged:
+            tracking.log({name: 1.0}, step)
+    assert logged_in(tmp_path) == logged
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 4, "da')
+    found = check_tracking(["mlflow", "nothing"], directory=tmp_path)
+    assert told(found) == [
+        ("warning", "mlflow", "name"),
+        ("error", "nothing", "backend"),
+        ("warning", "tracking", "step"),
+    ]
+
+
+def test_what_waits_in_the_journal_is_read_for_names_too(tmp_path, collector, monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setattr("probe.tracking.lane.BACK_OFF_S", (0.01, 0.02))
+    tracking = Tracking("p", "e", ["otlp"], directory=tmp_path)
+    collector.answers = [500] * 1000
+    tracking.log({"a": 1, "a/b": 2}, 1)
+    tracking.finish(timeout_s=10)
+    assert [one.check for one in check_tracking(["mlflow"], directory=tmp_path)] == ["unsent", "name"]
+
+
+def test_a_setting_that_a_backend_refuses_is_a_finding(monkeypatch):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "127.0.0.1:4318")
+    assert told(check_backend("otlp")) == [("error", "otlp", "backend")]
+
+
+def test_the_start_of_a_run_is_checked_without_asking_a_network(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://10.255.255.1:9")
+    assert start_checks(["console", "mlflow"], tmp_path) == []
+    assert [one.where for one in start_checks(["console", "nothing"], None)] == ["nothing"]
+    monkeypatch.setattr("probe.tracking.checks.LITTLE_ROOM", 2**80)
+    incidents = []
+    with Tracking("p", "e", "file", directory=tmp_path, on_incident=incidents.append):
+        pass
+    assert ["MiB are free" in one.message for one in incidents] == [True]
+
+
+@pytest.mark.parametrize(("step", "told_of"), [(5, 1), (9, 0), (10, 0)])
+def test_a_run_that_goes_on_at_an_earlier_step_says_so(step, told_of, tmp_path):
+    with Tracking("p", "e", "file", directory=tmp_path) as tracking:
+        tracking.log({"x": 1}, 9)
+        tracking.log({"x": 1}, 8)
+    incidents = []
+    with Tracking("p", "e", "file", directory=tmp_path, on_incident=incidents.append) as tracking:
+        tracking.log({"x": 1}, step)
+        tracking.log({"x": 1}, step + 1)
+    assert len(["had come to step 9" in one.message for one in incidents]) == told_of

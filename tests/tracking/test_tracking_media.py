@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import io
+import json
 
 import numpy as np
 import pytest
 import torch
 
 from probe.errors import InputError, InputTypeError
-from probe.tracking.media import Figure, Histogram, Image, Table, Text, as_medium, page
+from probe.tracking.media import Figure, Histogram, Image, Span, Spans, Table, Text, as_medium, medium_of, page
 
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
@@ -71,3 +72,8 @@ def test_a_figure_is_kept_as_it_is_now():
     assert kept.spec.count('"y":[') == 1
     assert "https://" not in page(kept, "<b>").partition("<script>")[0]
     assert as_medium(object()) is None
+
+
+def test_spans_are_read_again_as_they_were():
+    spans = Spans([Span(1, 2, {"a": None}, "why", name="x", number=4, parent=3), Span(0, 3)])
+    assert medium_of(json.loads(json.dumps(spans.plain()))) == spans

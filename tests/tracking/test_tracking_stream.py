@@ -8,6 +8,7 @@ import time
 import pytest
 
 from probe.tracking import lane as lane_module
+from probe.tracking.media import Text
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
 from probe.tracking.stream import Entry, Stream
@@ -275,3 +276,95 @@ def test_an_on_incident_that_raises_harms_nothing():
     stream = Stream({"bad": Failing(RuntimeError("x"), 1)}, Reports(refuse))
     put(stream, 0, x=1.0)
     assert stream.close(0, 10)
+
+
+class Many(Recording):
+    """Takes several calls at once, and refuses those that hold the value 13."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = []
+        self.away = True
+
+    def log(self, values, step):
+        self.log_many([(values, step)])
+
+    def log_many(self, calls):
+        if self.away:
+            raise ConnectionError("away")
+        if any(13.0 in values.values() for values, _ in calls):
+            raise ValueError("unlucky")
+        self.batches.append(len(calls))
+        self.calls += [(step, dict(values)) for values, step in calls]
+
+
+def test_a_backend_that_takes_several_calls_gets_what_it_missed_in_few(opened, incidents, monkeypatch):
+    monkeypatch.setattr(lane_module, "BACK_OFF_S", (0.01, 0.02))
+    many = Many()
+    stream = opened(many=many, capacity=5000)
+    for step in range(2000):
+        put(stream, step, x=float(step), y=0.0)
+    wait_for(lambda: incidents)
+    many.away = False
+    assert stream.flush(30)
+    lucky = [(step, {"x": float(step), "y": 0.0}) for step in range(2000) if step != 13]
+    assert many.calls == lucky  # in order, and the one that it refuses kept nothing else back
+    assert len(many.batches) < 30
+    assert max(many.batches) == 500
+    assert any("refuses the values of step 13" in one.message for one in incidents)
+
+
+class Wordless(Recording):
+    """Takes numbers, and no text as long as it is told so."""
+
+    shows = frozenset({"text"})
+
+    def __init__(self):
+        super().__init__()
+        self.speechless = True
+        self.attempts = []
+
+    def show(self, name, medium, step, wall_ns):
+        self.attempts.append((name, step))
+        if self.speechless:
+            raise ValueError("no words")
+        self.calls.append((step, medium.text))
+
+
+def test_media_that_a_backend_refuses_hold_up_no_values(opened, incidents, monkeypatch):
+    monkeypatch.setattr(lane_module, "BACK_OFF_S", (0.001, 0.002))
+    one = Wordless()
+    stream = opened(one=one)
+    for step in range(4):
+        put(stream, step, x=float(step), a=Text("words"), b=Text("more"))
+        put(stream, step, c=Text("alone"))
+    assert stream.flush(20)
+    assert one.calls == [(step, {"x": float(step)}) for step in range(4)]
+    assert one.attempts.count(("a", 0)) == lane_module.ATTEMPTS
+    assert len(one.attempts) == lane_module.ATTEMPTS + 11  # the others were tried once
+    assert [incident.count for incident in incidents if "is given up" in incident.message] == [1]
+    one.speechless = False
+    put(stream, 9, a=Text("words"))
+    assert stream.flush(20)
+    assert one.calls[-1] == (9, "words")
+
+
+def test_a_refused_call_before_one_with_refused_media_is_put_aside_alone(opened, monkeypatch):
+    monkeypatch.setattr(lane_module, "BACK_OFF_S", (0.001, 0.002))
+
+    class Both(Wordless):
+        def log(self, values, step):
+            if 13.0 in values.values():
+                raise ValueError("unlucky")
+            super().log(values, step)
+
+    one = Both()
+    stream = opened(one=one)
+    put(stream, 0, x=13.0)
+    put(stream, 1, a=Text("words"))
+    put(stream, 2, x=2.0, a=Text("words"))
+    put(stream, 3, x=13.0)
+    put(stream, 4, x=4.0, a=Text("words"))
+    put(stream, 5, x=5.0)
+    assert stream.flush(20)
+    assert [step for step, _ in one.calls] == [2, 4, 5]

@@ -16,6 +16,7 @@ from typing import Any
 
 from probe.live import TABLES
 from probe.widgets import assets
+from probe.widgets.widget import packed
 
 PAGE = Path(__file__).with_name("stub.html")
 FLAGS = [
@@ -99,7 +100,7 @@ class Encoder:
 
     @staticmethod
     def _head(name: str, rows: list[Any], begin: int, buffer: int) -> dict[str, Any]:
-        columns = [[column, _FORMATS[kind][0]] for column, kind in TABLES[name].items()]
+        columns = " ".join(f"{column}:{_FORMATS[kind][0]}" for column, kind in TABLES[name].items())
         return {"name": name, "from": begin, "n": len(rows), "cols": columns, "buffer": buffer}
 
     def _columns(self, name: str, rows: list[Mapping[str, Any]]) -> bytes:
@@ -190,9 +191,8 @@ class Run:
         }
         row |= {"micro_batch": micro, "tokens": tokens, "sequences": 8, "longest": width, "width": width, "cap": cap}
         self.tables["micro"].append(row | {"workload": tokens / 3000, "over": int(tokens > cap)})
-        self._span(
-            step, rank, "micro_batch", begin, end, phase=phase, role=role, peak=peak * GIB, micro=micro, tokens=tokens
-        )
+        told = {"phase": phase, "role": role, "micro": micro, "tokens": tokens, "batch": row["batch"]}
+        self._span(step, rank, "micro_batch", begin, end, peak=peak * GIB, slots=8 * width, **told)
         for cause, part in (("longest_row", width * 8 - sum(lengths)), ("padding_rows", 64 if micro == 3 else 0)):
             self._padding(step, rank, cause, (part, width * 8 if cause == "longest_row" else 0, sum(lengths)))
         return end, peak
@@ -219,7 +219,9 @@ class Run:
             {"step": step, "rank": rank, "kind": kind, "name": phase or kind, "role": more.get("role")}
             | {"phase": phase and self._name(phase), "micro_batch": more.get("micro"), "scope": self.scope, "parent": 0}
             | {"begin": begin, "end": end, "peak": peak, "reserved_peak": peak * 1.12, "at_begin": peak * 0.6}
-            | {"at_end": peak * 0.62, "tokens": more.get("tokens"), "exact": 1}
+            | {"at_end": peak * 0.62, "tokens": more.get("tokens"), "peak_kind": "exact"}
+            | {"level": kind, "maker": int(kind == "micro_batch" or phase == "generate"), "batch": more.get("batch")}
+            | {"slots": more.get("slots")}
         )
 
     def _memory(self, step: int, rank: int, phase: str, role: str, of: tuple[float, float, float]) -> None:
@@ -395,9 +397,14 @@ LIVE: dict[str, dict[str, Any]] = {
             },
         ],
     },
-    "phase_durations": {"mark": "stack", "table": "spans", "where": {"kind": "phase"}, "x": "step", "y": "duration"}
-    | {"by": "phase", "reduce": "max", "unit": "s"},
-    "step_timeline": {"mark": "timeline", "table": "spans", "where": {"kind": ["phase", "micro_batch"]}, "by": ["rank"]}
+    "phase_durations": {"mark": "stack", "table": "spans", "where": {"level": "phase"}, "x": "step", "y": "duration"}
+    | {"by": "phase", "each": "rank", "reduce": "mean", "unit": "s"},
+    "step_timeline": {
+        "mark": "timeline",
+        "table": "spans",
+        "where": {"level": ["phase", "micro_batch"]},
+        "by": ["rank"],
+    }
     | {"colour": "phase", "of": "step"},
     "memory_timeline": {"mark": "line", "table": "memory", "x": "time", "y": "allocated", "by": "role", "reduce": "max"}
     | {"unit": "bytes", "lines": [{"title": "capacity", "y": "total", "reduce": "max"}]},
@@ -408,12 +415,12 @@ LIVE: dict[str, dict[str, Any]] = {
         "y": ["allocated", "reserved", "not_torch", "used"],
     }
     | {"reduce": "max", "unit": "bytes", "names": {"not_torch": "not torch's", "used": "used on the device"}},
-    "memory_boxes": {"mark": "timeline", "table": "spans", "where": {"kind": ["phase", "micro_batch"]}, "y": "peak"}
+    "memory_boxes": {"mark": "timeline", "table": "spans", "where": {"level": ["phase", "micro_batch"]}, "y": "peak"}
     | {"by": "role", "of": "step", "unit": "bytes"},
     "memory_by_phase": {
         "mark": "bars",
         "table": "spans",
-        "where": {"kind": "phase"},
+        "where": {"maker": 1},
         "x": "phase",
         "y": "peak",
         "by": "role",
@@ -422,7 +429,7 @@ LIVE: dict[str, dict[str, Any]] = {
     "memory_over_steps": {
         "mark": "line",
         "table": "spans",
-        "where": {"kind": "phase"},
+        "where": {"level": "phase"},
         "x": "step",
         "y": "peak",
         "by": "phase",
@@ -454,6 +461,15 @@ LIVE: dict[str, dict[str, Any]] = {
         "unit": "tokens",
     }
     | {"lines": [{"title": "ideal", "value": "mean"}]},
+    "balance_fullest": {"mark": "bars", "table": "micro", "x": "rank", "y": "tokens", "by": "phase", "reduce": "max"}
+    | {"of": "step", "unit": "tokens"}
+    | {
+        "lines": [
+            {"title": "cap", "y": "cap", "reduce": "max", "by": "phase"},
+            {"title": "mean micro-batch", "y": "tokens", "reduce": "mean"},
+        ]
+    },
+    "balance_stragglers": {"mark": "stragglers", "table": "micro", "y": "tokens", "unit": "tokens"},
     "balance_over_steps": {
         "mark": "line",
         "table": "micro",
@@ -480,7 +496,9 @@ LIVE: dict[str, dict[str, Any]] = {
         "y": "bytes",
         "by": "cause",
     }
-    | {"reduce": "sum", "unit": "bytes"},
+    | {"reduce": "sum", "unit": "bytes", "sort": "value"},
+    "padding_time": {"mark": "stack", "table": "spans", "where": {"level": "micro_batch"}, "x": "step"}
+    | {"y": "on_padding", "by": "phase", "each": "rank", "reduce": "mean", "unit": "s", "y_title": "estimated time"},
     "calls": {"mark": "table", "table": "calls", "newest": 100, "sort": "t", "tone": "error"}
     | {
         "columns": [
@@ -534,12 +552,12 @@ VIEWS: list[dict[str, Any]] = [
         ]
     },
     {"id": "balance", "title": "Balance", "about": "How evenly tokens lie over ranks and micro-batches."}
-    | {"panels": ["balance_heat", "balance_bars", "balance_over_steps"]},
+    | {"panels": ["balance_heat", "balance_bars", "balance_over_steps", "balance_fullest", "balance_stragglers"]},
     {
         "id": "padding",
         "title": "Padding",
         "about": "What part of the batches is padding.",
-        "panels": ["padding_over_steps", "padding_by_field"],
+        "panels": ["padding_over_steps", "padding_by_field", "padding_time"],
     },
     {"id": "data", "title": "Data", "about": "What became of the batches.", "panels": ["calls"]},
     {
@@ -564,6 +582,9 @@ TITLES = {
     "balance_heat": "Tokens by rank and micro-batch",
     "balance_bars": "Tokens of each rank",
     "balance_over_steps": "Imbalance over steps",
+    "balance_fullest": "Fullest micro-batch of each rank",
+    "balance_stragglers": "Who is the straggler",
+    "padding_time": "Time on padding (an estimate)",
     "padding_over_steps": "Padding by cause",
     "padding_by_field": "Padding by field",
     "calls": "What happened to the batches",
@@ -594,13 +615,18 @@ def config(key: str, **more: Any) -> dict[str, Any]:
 
 def opened(page: Any, key: str, *, plotly: bool = False, snapshot: tuple[Any, bytes] = ({}, b""), **more: Any) -> None:
     """Make a model in the page and show one view of it; more views come from ``__host.view()``."""
-    traits = {"config": config(key, **more), "snapshot_head": snapshot[0]}
-    buffers = {"snapshot": snapshot[1], "plotly_gz": assets.plotly_packed() if plotly else b""}
-    encoded = {name: base64.b64encode(value).decode() for name, value in buffers.items()}
     page.evaluate(
         "([code, css, traits, buffers]) => __host.open(code, css, traits, buffers)",
-        [assets.script(), assets.styles(), traits, encoded],
+        opening(key, plotly=plotly, snapshot=snapshot, **more),
     )
+
+
+def opening(key: str, *, plotly: bool = False, snapshot: tuple[Any, bytes] = ({}, b""), **more: Any) -> list[Any]:
+    """What ``__host.open`` takes."""
+    traits = {"config": config(key, **more), "snapshot_head": snapshot[0]}
+    buffers = {"snapshot": packed(*snapshot)[1], "plotly_gz": assets.plotly_packed() if plotly else b""}
+    encoded = {name: base64.b64encode(value).decode() for name, value in buffers.items()}
+    return [assets.script(), assets.styles(), traits, encoded]
 
 
 def send(page: Any, *messages: Mapping[str, Any]) -> None:

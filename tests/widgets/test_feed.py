@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import platform
 import random
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.analysis import overview, padding_tax
+from probe import dashboards
+from probe.analysis import overview, padding_tax, steps
 from probe.dashboards import views
 from probe.errors import RunNotFoundError
 from probe.live import TABLES
 from probe.records import GIB, Call, Incident, Memory, MicroBatch, Padding, Process, Row, Scalar
 from probe.runs.reader import Run
+from probe.widgets import feed as feed_module
 from probe.widgets import opening, series
 from probe.widgets.feed import Feed
 from probe.widgets.tables import TOO_MANY, WORD_CHARACTERS, WORDS, Words
@@ -91,6 +99,21 @@ def padding(source: str, field: str, cause: str, tokens: int, time_ns: int, *, b
     )  # fmt: skip
 
 
+def cuts_of(intake: Any) -> dict[Any, Any]:
+    bases = intake.scopes._base
+    return {slot: cuts for slot, cuts in intake.nesting.cuts.items() if slot[1] >= bases.get(slot[0], 0)}
+
+
+def spans_of(intake: Any) -> dict[Any, Any]:
+    """What an intake remembers of the scopes of the processes that write now."""
+    bases = intake.scopes._base
+    kept = {key: span for key, span in intake.nesting.spans.items() if key[1] >= bases.get(key[0], 0)}
+    return {
+        key: (span.step, repr(span.begin), span.parent, span.top, span.home, span.tokens, span.batch)
+        for key, span in kept.items()
+    }
+
+
 def by_sql(monkeypatch: pytest.MonkeyPatch, path: Path, **options: Any) -> Feed:
     with monkeypatch.context() as patch:
         patch.setattr(opening, "LARGE_BYTES", -1)
@@ -113,7 +136,8 @@ def test_both_ways_to_open_a_run_give_the_same(tmp_path, monkeypatch, write, rol
     left, right = one_by_one._intake, at_once._intake
     assert left.scopes.__dict__ == right.scopes.__dict__
     assert left.clocks.__dict__ == right.clocks.__dict__
-    assert left.tokens == right.tokens
+    assert cuts_of(left) == cuts_of(right)
+    assert spans_of(left) == spans_of(right)
     assert left.measured == right.measured
     assert left.open.keys() == right.open.keys()
 
@@ -200,6 +224,26 @@ def test_padding_adds_up_to_what_the_report_counts(tmp_path):
         assert sum(one["bytes"] for one in mine) == row["bytes"]
 
 
+@pytest.mark.parametrize(
+    ("panel", "frame_of", "column"),
+    [
+        ("padding_time", steps.on_padding, "padding_s"),
+        ("phase_durations", steps.durations, "mean_s"),
+    ],
+)
+def test_times_of_phases_are_those_of_the_report(tmp_path, panel, frame_of, column):
+    write_run(tmp_path / "run", ROWS)
+    feed, live = opened(tmp_path / "run"), dashboards.panel(panel).live
+    assert live["by"] == "phase"
+    with Run(tmp_path / "run") as run:
+        frame = frame_of(run)
+    assert frame["phase"].nunique() >= 2
+    for phase, own in frame.groupby("phase"):
+        spec = {**live, "where": {**live["where"], "phase": phase}}
+        found = series.by_step(feed.tables, feed.words, spec)
+        assert dict(zip(*found, strict=True)) == pytest.approx(dict(zip(own["step"], own[column], strict=True)))
+
+
 def test_micro_batches_take_over_the_count_of_a_step(tmp_path):
     directory = write_run(tmp_path / "run", {0: []})
     feed = opened(directory)
@@ -244,7 +288,7 @@ def test_an_open_scope_is_shown_and_replaced_when_it_ends(tmp_path):
     feed.update()
     (row,) = as_dicts(feed, "spans")
     assert (row["begin"], row["end"], row["peak"], row["at_begin"], row["at_end"]) == (0.01, 0.05, 8.0, 3.0, 5.0)
-    assert (row["exact"], row["scope"], row["parent"]) == (1, 4, -1)
+    assert (row["peak_kind"], row["scope"], row["parent"], row["level"]) == ("exact", 4, 0, "phase")
 
 
 def test_a_resumed_process_does_not_overwrite_the_scopes_of_the_one_before(tmp_path):
@@ -280,6 +324,28 @@ def test_a_large_run_is_opened_bounded_and_its_peaks_are_there(tmp_path, monkeyp
     assert [row for row in told(whole, "micro") if row[0] == newest] == [
         row for row in told(feed, "micro") if row[0] == newest
     ]
+
+
+def test_rows_without_a_step_stay_when_a_large_run_is_opened(tmp_path, monkeypatch):
+    given: list[Row] = [
+        MicroBatch(
+            rank=0,
+            step=None if index % 20 == 7 else index // 4,
+            batch_id=index,
+            micro_batches=1,
+            sequences=1,
+            lengths=[index],
+            tokens=index,
+            time_ns=clock(0) + index * MS,
+        )
+        for index in range(200)
+    ]
+    feed = by_sql(monkeypatch, write_run(tmp_path / "run", {0: given}), rows=100)
+    left = as_dicts(feed, "micro")
+    assert feed.left_out > 0
+    assert [row["batch"] for row in left if row["step"] == -1] == list(range(7, 200, 20))
+    assert {row["step"] for row in left} >= {-1, 49}  # the newest step too
+    assert all(row["longest"] == row["batch"] for row in left)
 
 
 def test_too_many_rows_at_once_are_thinned_to_their_extremes_and_counted(tmp_path):
@@ -350,3 +416,57 @@ def test_what_nobody_wrote_is_missing(tmp_path):
     assert [one["allocated"] for one in found] == [None, GIB]
     assert found[0]["role"] is None
     assert found[0]["step"] == -1
+
+
+# ---------------------------------------------------------------------------------------------------- who writes
+
+
+def written_by(directory: Path, process_: Process, past_s: float) -> Feed:
+    """A run whose newest row is so old."""
+    process_.wall_ns = int((time.time() - past_s) * 1e9)
+    row = Scalar(key="loss", value=1.0, time_ns=process_.time_ns)
+    return opened(write_run(directory, {0: [row]}, processes={0: process_}))
+
+
+def here(pid: int) -> Process:
+    return Process(rank=0, time_ns=clock(0), pid=pid, host=platform.node(), world_size=1)
+
+
+def test_a_run_with_new_rows_is_recorded(tmp_path):
+    feed = written_by(tmp_path / "run", here(os.getpid()), 1)
+    assert feed.activity() == {"newest_at": None, "writers": ""}
+    assert Feed(write_run(tmp_path / "empty", {})).activity() == {"newest_at": None, "writers": ""}
+
+
+@pytest.mark.parametrize("sql", [False, True])
+def test_a_quiet_run_says_since_when_and_whether_its_process_lives(tmp_path, monkeypatch, sql):
+    if sql:
+        monkeypatch.setattr(opening, "LARGE_BYTES", -1)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        feed = written_by(tmp_path / "run", here(child.pid), 0)
+        feed._intake.writers[0].wall_ns = time.time_ns()
+        with monkeypatch.context() as patch:
+            patch.setattr(feed_module, "QUIET_S", -1.0)
+            assert feed.activity()["writers"] == "running"
+        child.kill()
+        child.wait()
+    old = written_by(tmp_path / "old", here(child.pid), 310)
+    activity = old.activity()
+    assert activity["writers"] == "gone"
+    assert activity["newest_at"] == pytest.approx(time.time() - 310, abs=5)
+
+
+def test_a_pid_of_another_host_or_of_a_later_process_tells_nothing_wrong(tmp_path):
+    elsewhere = Process(rank=0, time_ns=clock(0), pid=os.getpid(), host="another-host", world_size=1)
+    assert written_by(tmp_path / "there", elsewhere, 1000).activity()["writers"] == "unknown"
+    began = psutil.Process().create_time()
+    reused = written_by(tmp_path / "reused", here(os.getpid()), time.time() - began + 1000)
+    assert reused.activity()["writers"] == "gone"
+
+
+def test_a_closed_run_is_finished_and_a_killed_one_is_not(tmp_path):
+    directory = write_run(tmp_path / "run", ROWS)
+    feed = opened(directory)
+    assert not feed.finished()
+    roll(directory)
+    assert feed.finished()

@@ -22,7 +22,7 @@ from probe.widgets.panel import Panel, panel
 from tests.sample_run import sample_rows, write_run
 from tests.widgets.live_run import append, in_order, roll
 
-PLOTLY, SVG, TEXT = "application/vnd.plotly.v1+json", "image/svg+xml", "text/plain"
+PLOTLY, SVG, TEXT, HTML = "application/vnd.plotly.v1+json", "image/svg+xml", "text/plain", "text/html"
 VIEW = "application/vnd.jupyter.widget-view+json"
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +77,7 @@ def test_without_a_notebook_it_is_text(directory):
     with Panel(directory) as shown:
         assert "Peak memory" in repr(shown)
         assert "up to step 7" in repr(shown)
-        assert VIEW not in shown._repr_mimebundle_()
+        assert VIEW not in shown._repr_mimebundle_()[0]
         assert not [one for one in threading.enumerate() if one.name == "probe-panel"]
 
 
@@ -274,10 +274,10 @@ def test_the_browser_s_questions_are_answered(directory):
 
 def test_without_anywidget_it_is_static_and_says_what_to_install(directory, monkeypatch):
     monkeypatch.setitem(sys.modules, "anywidget", None)
-    monkeypatch.setattr(panels, "_has_kernel", lambda: True)
+    monkeypatch.setattr(panels, "shell_of_kernel", lambda: True)
     panels.widgets.widget_class.cache_clear()
     with Panel(directory) as shown:
-        bundle = shown._repr_mimebundle_()
+        bundle, _ = shown._repr_mimebundle_()
     assert VIEW not in bundle
     assert "pip install 'probe-rl[notebook]'" in bundle[TEXT]
 
@@ -295,11 +295,11 @@ def test_a_run_that_cannot_be_read_again_still_closes(directory, monkeypatch):
     import probe.widgets.board as board
 
     updates: list[dict[str, Any]] = []
-    monkeypatch.setattr(panels, "_update", lambda bundle, _: updates.append(bundle))
     monkeypatch.setattr(board, "figure", lambda *_: (_ for _ in ()).throw(RunError("no")))
     shown = Panel(directory)
     repr(shown)
-    shown._shown = True
+    monkeypatch.setattr(shown._outputs, "replace", updates.append)
+    shown._outputs.shown = True
     shown.close()
     assert len(updates) == 1
     assert shown.errors[-1]["message"] == "RunError: no"
@@ -336,16 +336,53 @@ def test_a_closed_panel_leaves_figures_and_no_widget(tmp_path):
         set(notebook.cells[0].outputs[0].data)
     )
     client.execute(env={**_environment(tmp_path)})
-    assert seen == [{VIEW, PLOTLY, SVG, TEXT}, {VIEW, PLOTLY, SVG, TEXT}, {PLOTLY, SVG, TEXT}]
+    assert seen == [{VIEW, TEXT}, {VIEW, TEXT}, {PLOTLY, SVG, TEXT}]
     step, seq, errors = notebook.cells[1].outputs[0].text.split(" ", 2)
     assert (step, errors.strip()) == ("4", "[]")
     assert int(seq) >= 2
     path = tmp_path / "saved.ipynb"
     nbformat.write(notebook, path)
-    (output,) = nbformat.read(path, 4).cells[0].outputs
+    output, copy = nbformat.read(path, 4).cells[0].outputs
+    assert dict(copy.data) == {HTML: "", TEXT: ""}  # the figures stand in the place of the live panel
     assert "up to step 4" in output.data[TEXT]
     assert [trace["type"] for trace in output.data[PLOTLY]["data"]] == ["bar", "bar"]  # the dashboards' figures
     assert "<svg" in output.data[SVG]
+
+
+@pytest.mark.slow
+def test_what_is_saved_while_the_panel_is_live_is_up_to_date(tmp_path):
+    """At the end of each cell, and final once the session is closed, though nobody closes the panel."""
+    from nbclient import NotebookClient
+
+    close = "session.close()"
+    still = "print(shown.closed, shown.state['finished'], shown._pump.running)"
+    cells = [OPEN.format(root=str(tmp_path)), TRAIN, close, still]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    seen: list[str] = []
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client.on_cell_executed = lambda cell, cell_index, execute_reply: seen.append(_facts(notebook))
+    client.execute(env=_environment(tmp_path))
+    recording, finished = "1 rank · up to step 4 · recording", "1 rank · up to step 4 · finished"
+    assert [one.split(" · started")[0] for one in seen[1:]] == [recording, finished, finished]
+    assert notebook.cells[3].outputs[0].text == "False True True\n"
+    live, copy = (output.data for output in notebook.cells[0].outputs)
+    assert set(live) == {VIEW, TEXT}
+    assert set(copy) == {HTML, SVG, TEXT}
+    assert copy[HTML].count("<img") == 1
+    page, _ = _html(notebook)
+    assert "up to step 4 · finished" in page
+    assert 'src="data:image/svg+xml;base64,' in page
+
+
+def _html(notebook: Any) -> Any:
+    from nbconvert import HTMLExporter
+
+    return HTMLExporter().from_notebook_node(notebook)
+
+
+def _facts(notebook: Any) -> str:
+    """What the copy in the first cell says of the run."""
+    return str(notebook.cells[0].outputs[1].data[TEXT].splitlines()[1])
 
 
 @pytest.mark.slow
@@ -358,11 +395,13 @@ def test_a_killed_kernel_leaves_figures_and_says_how_to_go_on(tmp_path):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     with pytest.raises(DeadKernelError):
         NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=_environment(tmp_path))
-    data = notebook.cells[0].outputs[0].data
-    assert set(data) == {VIEW, PLOTLY, SVG, TEXT}
+    live, copy = (output.data for output in notebook.cells[0].outputs)
+    assert set(live) == {VIEW, TEXT}
+    assert set(copy) == {HTML, SVG, TEXT}
+    assert "up to step 4 · recording" in copy[TEXT]
     hint = f'probe.open("{tmp_path}/arithmetic/first").panel()'
-    for form in (TEXT, SVG, PLOTLY):
-        assert hint in json.dumps(data[form]).replace("&quot;", '"').replace('\\"', '"')
+    for form in (live[TEXT], *copy.values()):
+        assert hint in form.replace("&quot;", '"')
     with Panel(tmp_path / "arithmetic" / "first") as again:  # a new kernel goes on where the run is
         assert "up to step 4" in repr(again)
 
@@ -374,14 +413,15 @@ def test_the_end_of_a_kernel_swaps_the_live_view_for_the_static_one(tmp_path):
     manager, client = start_new_kernel(kernel_name="python3", env=_environment(tmp_path))
     try:
         shown = _executed(client, OPEN.format(root=str(tmp_path)))
-        (display,) = [one["content"] for one in shown if one["msg_type"] == "display_data"]
+        display, copy = [one["content"] for one in shown if one["msg_type"] == "display_data"]
         _executed(client, TRAIN)
         client.shutdown()
         swaps = [one["content"] for one in _rest(client) if one["msg_type"] == "update_display_data"]
-        assert swaps
-        assert swaps[-1]["transient"] == display["transient"]
-        assert set(swaps[-1]["data"]) == {PLOTLY, SVG, TEXT}
-        assert "up to step 4" in swaps[-1]["data"][TEXT]
+        last = {one["transient"]["display_id"]: one["data"] for one in swaps}
+        static = last[display["transient"]["display_id"]]
+        assert set(static) == {PLOTLY, SVG, TEXT}
+        assert "up to step 4" in static[TEXT]
+        assert last[copy["transient"]["display_id"]] == {HTML: "", TEXT: ""}
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)

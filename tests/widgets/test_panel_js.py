@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -125,7 +126,7 @@ def test_tiles_show_what_the_rows_say(page: Any) -> None:
 
 def test_an_open_scope_is_replaced_when_it_has_ended(page: Any, encoder: host.Encoder) -> None:
     host.opened(page, "panel")
-    row = {"step": 1, "rank": 0, "kind": "step", "name": "step", "scope": 7, "begin": 0.0, "peak": 1.0, "exact": 1}
+    row = {"step": 1, "rank": 0, "kind": "step", "name": "step", "scope": 7, "begin": 0.0, "peak": 1.0}
     host.send(page, encoder.delta({"spans": [row]}))
     expect(tile(page, "Step time").locator(".pp-value")).to_have_text("–")
     host.send(page, encoder.delta({"spans": [row | {"end": 2.5}]}))
@@ -219,7 +220,8 @@ def test_rows_that_are_there_already_are_skipped(page: Any, encoder: host.Encode
 def test_a_message_that_cannot_be_read_is_shown_and_the_next_ones_go_on(page: Any) -> None:
     made, run = shown(page, steps=2)
     broken = made.delta(run.step(3))
-    broken["head"]["tables"][0]["cols"][0][1] = "f2"
+    first = broken["head"]["tables"][0]
+    first["cols"] = first["cols"].replace("step:i4", "step:f2", 1)
     host.send(page, broken)
     expect(page.locator(".pp-strip")).to_contain_text("unknown column type f2")
     host.send(page, made.keyframe(), made.delta(run.step(4)))
@@ -543,6 +545,119 @@ def test_a_cell_of_the_heat_map_leads_to_its_batch(page: Any) -> None:
     expect(pane.locator("[aria-current=true]")).to_contain_text("1")
 
 
+def traces(page: Any, id: str) -> list[dict[str, Any]]:
+    """What plotly has drawn of a card."""
+    script = "(one) => one.data.map(({type, name, x, y, text}) => ({type, name, x: [...x], y: [...y], text}))"
+    found: list[dict[str, Any]] = card(page, id).locator(".pp-plotly").evaluate(script)
+    return found
+
+
+def label_of(page: Any, id: str) -> str:
+    return str(card(page, id).locator(".pp-plotly").get_attribute("aria-label"))
+
+
+def test_bars_of_a_field_are_stacked_by_cause(page: Any) -> None:
+    made, _ = shown(page, steps=6, view="padding", plotly=True)
+    drawn(page)
+    assert card(page, "padding_by_field").locator(".pp-plotly").evaluate("(one) => one.layout.barmode") == "stack"
+    sums: dict[tuple[str, str], float] = {}
+    for row in made.rows["padding"]:
+        key = (row["cause"].replace("_", " "), row["field"])
+        sums[key] = sums.get(key, 0) + row["bytes"]
+    totals = {field: sum(sums[key] for key in sums if key[1] == field) for _, field in sums}
+    order = sorted(totals, key=lambda field: -totals[field])
+    found = traces(page, "padding_by_field")
+    assert [one["name"] for one in found if one["type"] == "bar"] == ["longest row", "padding rows"]
+    unit = 1024 ** int(math.log2(max(totals.values())) // 10)
+    for one in found[:2]:
+        mine = dict(zip(one["y"], one["x"], strict=True))
+        assert mine == {field: pytest.approx(sums[one["name"], field] / unit) for field in totals}
+    assert found[2]["type"] == "scatter"  # what a stack comes to, behind its end
+    assert dict(zip(found[2]["y"], found[2]["x"], strict=True)) == pytest.approx(
+        {field: totals[field] / unit for field in totals}
+    )
+    assert label_of(page, "padding_by_field").startswith(f"Padding by field: Largest: {order[0]} ")
+
+
+def test_bars_show_the_cap_and_the_mean(page: Any) -> None:
+    made, _ = shown(page, steps=4, view="balance", plotly=True)
+    drawn(page)
+    here = [row for row in made.rows["micro"] if row["step"] == 4]
+    mean = sum(row["tokens"] for row in here) / len(here)
+    found = {one["name"]: one for one in traces(page, "balance_fullest")}
+    assert found["cap 3200"]["y"] == [3200]
+    assert found[f"mean micro-batch {mean:.0f}"]["y"] == pytest.approx([mean])
+    for phase in {row["phase"] for row in here}:
+        tops = [
+            max(row["tokens"] for row in here if row["rank"] == rank and row["phase"] == phase) for rank in range(4)
+        ]
+        assert found[phase]["y"] == tops
+    lines = card(page, "balance_fullest").locator(".pp-plotly").evaluate("(one) => one.layout.shapes.length")
+    assert lines == 2
+
+
+def test_unlike_caps_have_a_line_each(page: Any, encoder: host.Encoder) -> None:
+    host.opened(page, "panel", plotly=True)
+    row = {"step": 1, "batch": 1, "micro_batch": 0, "sequences": 1}
+    rows = [
+        {**row, "rank": rank, "phase": phase, "tokens": 90, "cap": cap}
+        for rank in (0, 1)
+        for phase, cap in (("update", 100), ("values", 200))
+    ]
+    host.send(page, encoder.delta({"micro": rows}))
+    to_view(page, "balance")
+    drawn(page)
+    assert {"cap of update 100", "cap of values 200"} <= {one["name"] for one in traces(page, "balance_fullest")}
+
+
+def test_the_straggler_is_named(page: Any) -> None:
+    made, _ = shown(page, steps=10, view="balance", plotly=True)
+    drawn(page)
+    rounds: dict[tuple[int, str, int], dict[int, int]] = {}
+    for row in made.rows["micro"]:
+        ranks = rounds.setdefault((row["step"], row["phase"], row["batch"]), {})
+        ranks[row["rank"]] = ranks.get(row["rank"], 0) + row["tokens"]
+    firsts = [max(ranks, key=lambda rank: ranks[rank]) for ranks in rounds.values()]
+    worst = max(range(4), key=firsts.count)
+    share = sum(ranks[worst] for ranks in rounds.values()) / sum(sum(ranks.values()) / 4 for ranks in rounds.values())
+    said = f"rank {worst} is the straggler: fullest in {firsts.count(worst)} of {len(rounds)} batches"
+    expect(card(page, "balance_stragglers").locator(".pp-place")).to_have_text(
+        f"{said}, with {share:.2f}× the mean tokens"
+    )
+    assert said in label_of(page, "balance_stragglers")
+    page.get_by_label("Rank", exact=True).select_option("1")  # one rank alone has nobody to be compared with
+    expect(card(page, "balance_stragglers").locator(".pp-place")).to_contain_text(said)
+
+
+def test_nobody_is_called_a_straggler_by_chance(page: Any, encoder: host.Encoder) -> None:
+    host.opened(page, "panel", plotly=True)
+    rows = [
+        {"step": step, "rank": rank, "phase": "update", "batch": step, "micro_batch": 0, "tokens": 1000 + rank}
+        for step in range(8)
+        for rank in range(2)
+    ]
+    host.send(page, encoder.delta({"micro": rows}))
+    to_view(page, "balance")
+    expect(card(page, "balance_stragglers").locator(".pp-place")).to_have_text(
+        "no rank stands out; rank 1 is fullest in 8 of 8 batches, with 1.00× the mean tokens"
+    )
+
+
+def test_time_on_padding_follows_the_slots(page: Any, encoder: host.Encoder) -> None:
+    host.opened(page, "panel", plotly=True)
+    row = {"step": 1, "kind": "micro_batch", "level": "micro_batch", "phase": "update", "begin": 0.0}
+    rows = [
+        {**row, "rank": 0, "scope": 1, "end": 4.0, "tokens": 25, "slots": 100},
+        {**row, "rank": 0, "scope": 2, "end": 1.0, "tokens": 50, "slots": 100},
+        {**row, "rank": 1, "scope": 1, "end": 2.0, "tokens": 100, "slots": 100},
+        {**row, "rank": 1, "scope": 2, "end": 9.0, "tokens": 100},  # its width isn't known
+    ]
+    host.send(page, encoder.delta({"spans": rows}))
+    to_view(page, "padding")
+    drawn(page)
+    assert traces(page, "padding_time")[0]["y"] == pytest.approx([(3.0 + 0.5 + 0.0) / 2])
+
+
 def test_without_plotly_the_numbers_are_there(page: Any) -> None:
     shown(page, view="balance")
     heat = card(page, "balance_heat")
@@ -596,6 +711,95 @@ def test_markup_in_names_stays_text(page: Any) -> None:
     expect(page.get_by_role("complementary")).to_contain_text("<img src=x")
     assert page.locator(".probe-panel img, .probe-panel script").count() == 0
     assert page.evaluate("globalThis.__hurt") is None
+
+
+#: Everything that HTML, SVG or plotly's own small markup might read as more than text.
+HOSTILE = "<img src=x onerror=globalThis.__hurt=1><a href='javascript:globalThis.__hurt=2'>\"&lt;script&gt;"
+
+#: Word columns that the panel itself gives a meaning.
+OWN_WORDS = {"kind", "level", "peak_kind"}
+
+
+def hostile(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows with markup in every text that a user, or another library, may give."""
+    for name, rows in tables.items():
+        words = [column for column, kind in live.TABLES[name].items() if kind == "word" and column not in OWN_WORDS]
+        for row in rows:
+            for column in words if name != "events" else [*words, "kind"]:
+                if row.get(column):
+                    row[column] = f"{HOSTILE}{row[column]}"
+    return tables
+
+
+def unhurt(page: Any, where: str) -> None:
+    """Nothing of a text has become more than text: no element of its own, no handler, no link."""
+    assert page.evaluate("globalThis.__hurt") is None, where
+    assert page.locator(".probe-panel :is(img, script, iframe, object, a)").count() == 0, where
+    handlers = """[...document.querySelectorAll(".probe-panel *")]
+      .filter((one) => [...one.attributes].some((a) => /^on/.test(a.name))).length"""
+    assert page.evaluate(handlers) == 0, where
+
+
+@pytest.mark.slow
+def test_every_text_of_a_run_stays_text_in_every_place(page: Any) -> None:
+    """Titles, legends, ticks, tooltips, cells, menus, notices, details and what a screen reader hears."""
+    made, run = host.Encoder(), host.Run()
+    nasty = {name: f"{HOSTILE}{name}" for name in ("project", "experiment", "path")}
+    host.opened(page, "panel", plotly=True, run={**nasty, "world_size": 4}, hint=HOSTILE)
+    for step in range(1, 5):
+        tables = run.step(step)
+        run.event(step, "listener", "memory", "boom", off=1)
+        for row in run.tables["calls"]:
+            row |= {"removed": "rewards", "error": "ValueError: bad"}
+        host.send(page, made.delta(hostile(tables), errors=[{"where": HOSTILE, "message": HOSTILE}]))
+    expect(page.locator("h2")).to_contain_text(HOSTILE)
+    expect(page.locator(".pp-strip")).to_contain_text("<img src=x")
+    for name, text in (("Role", "actor"), ("Phase", "update_actor")):
+        options = page.get_by_label(name, exact=True).locator("option").all_inner_texts()
+        assert sum("<img src=x" in one for one in options) >= 3, (name, text)
+    seen = set()
+    for view in host.VIEWS:
+        to_view(page, view["id"])
+        drawn(page)
+        for one in page.locator("button", has_text="Numbers").all():
+            one.click()
+        seen |= sinks(page)
+        unhurt(page, view["id"])
+    assert seen >= {"tooltip", "tick", "legend of plotly", "legend", "cell", "heading", "aria-label", "title"}
+    for view in ("data", "metrics", "events"):
+        to_view(page, view)
+        page.locator(".pp-mark-table tbody tr:visible").first.click()
+        expect(page.get_by_role("complementary")).to_contain_text("<img src=x")
+        unhurt(page, f"details of {view}")
+        page.keyboard.press("Escape")
+
+
+def sinks(page: Any) -> set[str]:
+    """Where the markup can be read as text, after every chart was pointed at."""
+    page.evaluate(_POINT_AT_ALL)
+    script = """(parts) => {
+      const has = (one) => one.textContent.includes("<img");
+      const all = (path) => [...document.querySelectorAll(path)];
+      const found = Object.entries(parts).filter(([, path]) => all(path).some(has)).map(([name]) => name);
+      for (const name of ["aria-label", "title"])
+        if (all(`.probe-panel [${name}]`).some((one) => one.getAttribute(name).includes("<img"))) found.push(name);
+      return found;
+    }"""
+    parts = {
+        "tooltip": ".hoverlayer text", "tick": ".xtick text, .ytick text", "legend of plotly": ".legend text",
+        "legend": ".pp-legend button", "cell": ".pp-table td", "heading": ".pp-facet h4",
+    }  # fmt: skip
+    return set(page.evaluate(script, parts))
+
+
+_POINT_AT_ALL = """async () => {
+  const plotly = await __probe_plotly;
+  for (const one of document.querySelectorAll(".pp-plotly")) {
+    if (!one.data) continue;
+    const at = one.data.findIndex((trace) => trace.hovertext && trace.hoverinfo !== "skip");
+    if (at >= 0) plotly.Fx.hover(one, [{ curveNumber: at, pointNumber: one.data[at].type === "heatmap" ? [0, 0] : 0 }]);
+  }
+}"""
 
 
 def test_a_capacity_far_above_does_not_press_the_lines_flat(page: Any, encoder: host.Encoder) -> None:
@@ -664,6 +868,33 @@ def test_a_finished_run_says_so_and_stays_usable(page: Any) -> None:
     expect(page.locator(".pp-status").first).to_have_text("finished")
     page.get_by_role("button", name="One step back").click()
     expect(tile(page, "Step time").locator(".pp-note")).to_contain_text("step 4")
+
+
+def test_a_run_without_new_rows_says_since_when(page: Any) -> None:
+    made, run = shown(page, steps=3)
+    status = page.locator(".pp-status").first
+    at = page.evaluate("new Date(2026, 8, 21, 12, 3).getTime() / 1000")
+    host.send(page, made.state(newest_at=at, updated_at=at + 310, writers="running"))
+    expect(status).to_have_text("no rows since 12:03 (5 min)")
+    expect(status).to_have_attribute("data-tone", "quiet")
+    host.send(page, made.state(newest_at=at, updated_at=at + 320, writers="gone"))
+    expect(status).to_have_text("no rows since 12:03 (5 min), its process is gone")
+    expect(status).to_have_attribute("data-tone", "gone")
+    host.send(page, made.delta(run.step(4), newest_at=None, writers=""))
+    expect(status).to_have_text("live")
+    host.send(page, made.state(newest_at=at, updated_at=at + 200_000, finished=True))
+    expect(status).to_have_text("finished")
+
+
+def test_the_words_about_silence_go_on_without_a_message(page: Any) -> None:
+    page.clock.install()
+    made, _ = shown(page, steps=2)
+    page.clock.run_for(1000)
+    host.send(page, made.state(newest_at=1_790_000_000, updated_at=1_790_000_020))
+    status = page.locator(".pp-status").first
+    expect(status).to_contain_text("no rows since")
+    page.clock.run_for(100_000)
+    expect(status).to_contain_text("(2 min)")
 
 
 def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> None:

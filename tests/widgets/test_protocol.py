@@ -167,7 +167,7 @@ def test_a_snapshot_joins_onto_the_deltas_that_follow(tmp_path):
     head, data = pump.snapshot()
     buffers, at = [], 0
     for entry in head["tables"]:
-        size = sum(-(-entry["n"] * np.dtype(code).itemsize // 8) * 8 for _, code in entry["cols"])
+        size = sum(-(-entry["n"] * np.dtype(code).itemsize // 8) * 8 for _, code in protocol.columns_of(entry))
         buffers.append(data[at : at + size])
         at += size
     assert at == len(data)

@@ -27,7 +27,7 @@ def overview(**changes: object) -> Overview:
 def test_the_bundle_of_a_run(tmp_path):
     write_run(tmp_path / "run", sample_rows(4, 30))
     with Panel(tmp_path / "run") as panel:
-        bundle = panel._repr_mimebundle_()
+        bundle, _ = panel._repr_mimebundle_()
     assert set(bundle) == {PLOTLY, SVG, TEXT}
     assert static_bundle.size_of(bundle) < 60_000
     assert "Peak memory" in bundle[TEXT]
@@ -56,7 +56,7 @@ def test_markup_in_a_real_run_stays_text(tmp_path):
     rows = sample_rows(2, 2, actor=NASTY.replace("\ud800", ""))
     rows[0].append(Incident(rank=0, kind="listener", where=NASTY, message=NASTY, time_ns=clock(0)))
     with open_run(tmp_path / "run", rows, project=NASTY[:-1], experiment="<b>e</b>") as run, Panel(run) as panel:
-        bundle = panel._repr_mimebundle_()
+        bundle, _ = panel._repr_mimebundle_()
         drawn = panel._drawn()
     ElementTree.fromstring(bundle[SVG])
     assert "<img" not in bundle[SVG] + json.dumps(bundle[PLOTLY]) + json.dumps(drawn)
@@ -65,7 +65,7 @@ def test_markup_in_a_real_run_stays_text(tmp_path):
 
 def test_an_empty_run_says_so(tmp_path):
     with Panel(write_run(tmp_path / "run", {})) as panel:
-        bundle = panel._repr_mimebundle_()
+        bundle, _ = panel._repr_mimebundle_()
     assert "no step yet" in bundle[TEXT]
     assert "no step yet" in json.dumps(bundle[PLOTLY])
     assert go.Figure(bundle[PLOTLY]).data == ()

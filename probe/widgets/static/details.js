@@ -54,15 +54,15 @@ function microBatchOf(store, place, step) {
   if (place?.table === "micro") return place;
   if (!(place?.micro_batch >= 0)) return null;
   const table = store.table("micro");
-  let found = null;
+  const found = [];
   for (const at of table.byStep.get(step) || []) {
     if (table.get("rank", at) !== place.rank || table.get("micro_batch", at) !== place.micro_batch) continue;
+    if (place.batch >= 0 && table.get("batch", at) !== place.batch) continue;
     const row = table.row(at, store.words);
     const same = (name) => !place[name] || !row[name] || row[name] === place[name];
-    if (same("role") && same("phase")) return row;
-    found ??= row;
+    if (place.batch >= 0 || (same("role") && same("phase"))) found.push(row);
   }
-  return found && !place.phase ? found : null;
+  return found.length === 1 ? found[0] : null; //  of several batches none is picked: that would be a guess
 }
 
 /** All micro-batches of the batch that one belongs to. */
@@ -71,6 +71,9 @@ function batchOf(store, micro) {
   const rows = (table.byStep.get(micro.step) || []).filter((at) => table.get("rank", at) === micro.rank && table.get("batch", at) === micro.batch);
   return rows.map((at) => table.row(at, store.words)).sort((a, b) => a.micro_batch - b.micro_batch);
 }
+
+/** How much is known of a peak. */
+const SURE = { exact: "exact", at_most: "at most: the counters were not reset", at_least: "at least: only samples are known" };
 
 /** The pane that opens beside the charts. */
 class Details {
@@ -134,7 +137,7 @@ class Details {
     if (!scope) return node("p", { class: "pp-quiet", text: "No scope was recorded around it." });
     const grew = scope.at_end - scope.at_begin;
     return facts("Memory of the scope", [
-      ["Peak allocated", bytes(scope.peak), scope.exact ? "exact" : "at most: the counters were not reset"],
+      ["Peak allocated", bytes(scope.peak), SURE[scope.peak_kind] || ""],
       ["Peak reserved", bytes(scope.reserved_peak)],
       ["At its begin", bytes(scope.at_begin)],
       ["Left behind", Number.isNaN(grew) ? "–" : `${grew > 0 ? "+" : ""}${bytes(grew)}`],

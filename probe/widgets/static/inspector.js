@@ -1,5 +1,5 @@
-// The inspector: the static picture that the kernel made, and a form that asks the kernel for more.
-// The picture and every answer were escaped in the kernel; nothing else is put in as HTML.
+// The inspector's form, which asks the kernel for values; it stands below the static picture that the kernel made.
+// Every answer was escaped in the kernel; nothing else is put in as HTML.
 
 const BUSY_MS = 400;
 let forms = 0;
@@ -16,7 +16,7 @@ function numberField(label, value, name) {
   return element("label", {}, `${label} `, input);
 }
 
-function form(model, about) {
+function form(about) {
   const select = element("select", { name: "key", style: "max-width:22em" });
   for (const [key, shape] of about.columns) select.append(element("option", { value: key }, `${key} ${shape}`));
   const fields = element("form", { class: "probe-ask", style: "display:flex;flex-wrap:wrap;gap:6px 12px;align-items:center;margin:8px 0" });
@@ -40,17 +40,12 @@ function question(fields, ask, id) {
 }
 
 function render({ model, el }) {
-  const root = element("div");
-  root.innerHTML = model.get("document");
+  const root = element("div", { class: "probe-batch", role: "region", "aria-label": "Values on demand" });
   el.append(root);
-  const about = model.get("about");
-  const host = root.querySelector(".probe-inspection") || root;
-  if (!about.columns.length || !about.rows) return () => root.remove();
-
-  const fields = form(model, about);
+  const fields = form(model.get("about"));
   const status = element("p", { class: "soft", role: "status", "aria-live": "polite" });
   const result = element("div", { class: "probe-answer", tabindex: "-1" });
-  host.append(element("h4", {}, "Values on demand"), fields, status, result);
+  root.append(element("h4", {}, "Values on demand"), fields, status, result);
 
   const view = ++forms;
   let number = 0;

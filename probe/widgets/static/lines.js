@@ -95,7 +95,7 @@ class LineMark {
       this.frame = this.lines.data(points);
     }
     this.shown = shown;
-    this.guides = (spec.lines || []).map((guide) => guideLine(store, spec, guide)).filter((guide) => guide && guide.value > 0);
+    this.guides = (spec.lines || []).flatMap((guide) => guideLines(store, spec, guide)).filter((guide) => guide.value > 0);
     const most = Math.max(0, ...this.frame.series.map((one) => one.values[extremes(one.values, 0, one.values.length)[1]] || 0));
     // A capacity far above would press the lines flat: then its number in the legend has to do.
     for (const guide of this.guides) guide.far = most > 0 && guide.value > 5 * most;
@@ -412,12 +412,18 @@ function nearestRow(lines, store, time, width, series) {
   return best;
 }
 
-/** A line across a chart: a fixed value, or one of the table. */
-function guideLine(store, spec, guide) {
-  if (typeof guide.value === "number") return { title: guide.title, value: guide.value };
-  if (!guide.y) return null;
-  const over = summed(store, Grouped, Object.assign({ reduce: "max" }, { table: spec.table, where: spec.where, ...guide, title: undefined }));
+/** Lines across a chart: a fixed value, or one of the table; of each `by` its own where they differ. */
+function guideLines(store, spec, guide) {
+  if (typeof guide.value === "number") return [{ title: guide.title, value: guide.value }];
+  if (!guide.y) return [];
+  const even = guide.reduce === "mean";
+  const over = summed(store, Grouped, Object.assign({ reduce: "max", by: [] }, { table: spec.table, where: spec.where, ...guide, title: undefined }));
   const step = spec.of === "step" ? store.step : null;
-  for (const cell of over.collect(step).values()) return { title: guide.title, value: reduced(cell, over.how) };
-  return null;
+  const found = new Map();
+  for (const [key, cell] of over.collect(step)) {
+    const value = reduced(cell, over.how);
+    if (!Number.isNaN(value)) found.set(value, found.has(value) ? "" : over.groups.length ? over.label(key) : "");
+  }
+  const alone = found.size === 1;
+  return [...found].map(([value, name]) => ({ title: alone || !name ? guide.title : `${guide.title} of ${name}`, value, even }));
 }

@@ -3,19 +3,35 @@
 
 const PACE = 250; //  ms between redraws for new data
 const SHARE_OF_CARD = 0.015; //  of the main thread, for new data, for one chart
-const ANSWER = 1500; //  ms after which a kernel that hasn't answered counts as busy
+const TICK = 5000; //  ms after which the words about time are looked at again
+const ANSWER = 1500; //  ms after which a kernel or server that hasn't answered counts as busy
 
 /** Stores by the key of their widget: the proxies of one model that `initialize` and `render` get are different objects. */
 const STORES = (globalThis.__probe_panels ??= new Map());
 
-/** The store of a model, made and fed where there is none yet. Returns [store, what ends the feeding]. */
+/**
+ * The store of a model, made and fed where there is none yet. Returns [store, what ends the feeding, a promise that
+ * what there was has been read]. Messages that come before that wait for it.
+ */
 function feed(model) {
   const config = model.get("config") || {};
   const store = new Store(config);
   const key = config.key ?? config;
   STORES.set(key, store);
-  store.restore(model.get("snapshot_head"), model.get("snapshot"));
-  const received = (head, buffers) => guarded(store, () => store.receive(head, buffers));
+  const packed = model.get("snapshot");
+  let early = packed?.byteLength ? [] : null;
+  const received = (head, buffers) => {
+    if (early) early.push([head, buffers]);
+    else guarded(store, () => store.receive(head, buffers));
+  };
+  const restored = early && unpacked(packed).arrayBuffer()
+    .then((data) => store.restore(model.get("snapshot_head"), new DataView(data)))
+    .catch((error) => guarded(store, () => { throw error; }))
+    .finally(() => {
+      const waiting = early;
+      early = null;
+      for (const one of waiting) received(...one);
+    });
   const changed = () => {
     store.config = model.get("config") || {};
     store.tell("config");
@@ -26,7 +42,7 @@ function feed(model) {
     model.off?.("msg:custom", received);
     model.off?.("change:config", changed);
     if (STORES.get(key) === store) STORES.delete(key);
-  }];
+  }, restored];
 }
 
 /** A message that can't be read must not stop the next ones, and must be seen. */
@@ -61,6 +77,7 @@ class Panel {
     this.unlisten = store.listen((why) => this._told(why));
     this.awake = () => this.wake();
     document.addEventListener("visibilitychange", this.awake);
+    this.clock = setInterval(() => this._tick(), TICK);
     this.all = true;
     this.wake();
     this.ask("ping");
@@ -69,8 +86,9 @@ class Panel {
   _build() {
     const { run = {} } = this.store.config;
     const heading = freshId("panel");
+    const { name, when } = answerer(this.store.config);
     this.status = node("span", { class: "pp-status" });
-    this.kernel = node("span", { class: "pp-status", hidden: true, title: "It answers when its cell ends. All that you see here goes on.", text: "kernel is busy" });
+    this.kernel = node("span", { class: "pp-status", hidden: true, title: `It answers ${when}. All that you see here goes on.`, text: `${name} is busy` });
     this.facts = node("span", { class: "pp-quiet pp-facts-line" });
     this.live = node("div", { class: "pp-unseen", "aria-live": "polite", role: "status" });
     const title = node("h2", { id: heading }, ...titleOf(this.store.config.title, run));
@@ -78,7 +96,7 @@ class Panel {
     const help = node("p", { class: "pp-help pp-quiet", text: "Space pauses · arrow keys move tabs, the step and the point in a chart · drag in a chart zooms all · Enter or a click shows what made a point · Escape closes" });
     this.root = node(
       "section",
-      { class: "probe-panel", tabindex: "0", role: "region", "aria-labelledby": heading, "data-lm-suppress-shortcuts": "true", on: { keydown: (event) => this._key(event) } },
+      { class: "probe-panel", "data-key": this.store.config.key, tabindex: "0", role: "region", "aria-labelledby": heading, "data-lm-suppress-shortcuts": "true", on: { keydown: (event) => this._key(event) } },
       node("header", { class: "pp-head" }, title, this.status, this.kernel, this.facts),
       this.strip.root, this.tabs.root, this.controls.root, this.about,
       node("div", { class: "pp-main" }, this.tabs.pane, this.details.root), help, this.live,
@@ -97,6 +115,7 @@ class Panel {
     clearTimeout(this.timer);
     clearTimeout(this.waited);
     clearTimeout(this.speaks);
+    clearInterval(this.clock);
     document.removeEventListener("visibilitychange", this.awake);
     this.unlisten();
     this.watch.stop();
@@ -106,6 +125,13 @@ class Panel {
   }
 
   // ---- when to draw
+
+  /** Time goes on while nothing else does. */
+  _tick() {
+    if (this.store.state.finished || this._status()[0] === this.status.textContent) return;
+    this.shell = true;
+    this.wake();
+  }
 
   _told(why) {
     if (why === "hover") return this._hover();
@@ -188,7 +214,11 @@ class Panel {
     if (state.finished) return ["finished", "done"];
     if (ui.paused) return ["paused", "paused"];
     if (state.live === false) return ["closed", "done"];
-    return empty ? ["waiting for rows", "waiting"] : ["live", "live"];
+    if (empty) return ["waiting for rows", "waiting"];
+    if (!state.newest_at) return ["live", "live"];
+    const silent = this.store.silence();
+    const gone = state.writers === "gone" ? ", its process is gone" : "";
+    return [`no rows since ${timeOfDay(state.newest_at, silent)} (${ago(silent)})${gone}`, gone ? "gone" : "quiet"];
   }
 
   _facts() {
@@ -275,7 +305,7 @@ class Panel {
     else if (ui.step !== null) this.store.choose({ step: null });
   }
 
-  /** Ask the kernel, and say that it is busy where it doesn't answer. */
+  /** Ask the kernel or server, and say that it is busy where it doesn't answer. */
   ask(what) {
     if (!this.store.ask(this.model, what)) return;
     clearTimeout(this.waited);
@@ -298,8 +328,9 @@ class Panel {
 }
 
 export default {
-  initialize({ model }) {
-    const [, stop] = feed(model);
+  async initialize({ model }) {
+    const [, stop, restored] = feed(model);
+    await restored;
     return stop;
   },
   render({ model, el }) {

@@ -17,10 +17,14 @@ function plotly(model) {
   return globalThis.__probe_plotly;
 }
 
-async function unpack(packed) {
+/** What the kernel has packed with gzip, as a Response. */
+function unpacked(packed) {
   const bytes = new Uint8Array(packed.buffer ?? packed, packed.byteOffset ?? 0, packed.byteLength);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const source = await new Response(stream).text();
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip")));
+}
+
+async function unpack(packed) {
+  const source = await unpacked(packed).text();
   try {
     const module = { exports: {} };
     // `define` is shadowed: a page with RequireJS would keep the library to itself.
@@ -101,7 +105,7 @@ class PlotMark {
     if (this.loading) return;
     const promise = plotly(this.card.model);
     if (!promise) {
-      this._say("Waiting for the kernel to send plotly; the table below has the numbers.");
+      this._say(`Waiting for the ${answerer(this.store.config).name} to send plotly; the table below has the numbers.`);
       return;
     }
     this.loading = true;
@@ -283,7 +287,7 @@ function stackOf(mark) {
     };
   });
   const told = series.map((one) => `${one.label} now ${mark.spell(share(lastKnown(one.values), xs[xs.length - 1]))}`);
-  const layout = { barmode: "stack", showlegend: true, shapes: stepBand(mark), axes: { x: { title: { text: "step" }, tickformat: "d" }, y: { title: { text: title }, rangemode: "tozero" } } };
+  const layout = { barmode: "stack", showlegend: true, shapes: stepBand(mark), axes: { x: { title: { text: "step" }, tickformat: "d" }, y: { title: { text: spec.y_title ? `${spec.y_title}${title ? `, ${title}` : ""}` : title }, rangemode: "tozero" } } };
   return framed(mark, { traces, layout, items, kind: "step", head: ["step", "part", "value"], summary: `${told.join(", ")}.` });
 }
 
@@ -296,94 +300,6 @@ function stepBand(mark) {
 
 function framed(mark, made) {
   return { generation: mark.store.table(mark.spec.table).generation, ...made };
-}
-
-// ---- bars
-
-/** Bars by category, one colour for each `by`; those of a stack lie on each other. */
-function barsOf(mark) {
-  const { spec, store } = mark;
-  const found = summed(store, Categories, spec).data(mark.step);
-  const names = categoriesOf(spec, found);
-  const shown = new Set(names);
-  const data = found.filter((one) => shown.has(one.x));
-  const { by, title } = axisUnit(spec.unit, largestOf(data.map((one) => one.value)));
-  const across = names.some((name) => name.length > 10);
-  const items = data.map((one) => ({ ...one, label: `${one.x} ${one.series}`, cells: [one.x, one.series, mark.spell(one.value)] }));
-  const traces = inOrder(data, (one) => one.series).map((series) => barTrace(mark, items, { series, across, by }));
-  const guides = (spec.lines || []).map((guide) => barGuide(mark, guide, data, names)).filter(Boolean);
-  const side = spec.mark === "stack" ? 1 : new Set(data.map((one) => one.series)).size; //  bars beside each other
-  const length = across ? Math.min(Math.max(110 + Math.max(30, 19 * Math.min(side, 4)) * names.length, 180), 720) : 280;
-  const order = across ? [...names].reverse() : names;
-  const category = { type: "category", categoryorder: "array", categoryarray: order, ...categoryTicks(mark, order) };
-  const value = { title: { text: spec.y_title || title }, rangemode: "tozero", ...roomFor(spec, data, guides, { by, across }) };
-  const place = { title: { text: across ? "" : spec.x_title || mark.title(listOf(spec.x).join(" · ")) }, ...category, ...(across ? { showgrid: false } : {}) };
-  const layout = {
-    barmode: spec.mark === "stack" ? "stack" : "group", showlegend: traces.length > 1 || guides.length > 0, height: length,
-    bargap: across ? 0.18 : Math.max(0.18, 1 - names.length / 7),
-    axes: across ? { x: value, y: place } : { x: place, y: value },
-  };
-  addGuides(mark, traces, layout, guides, { by, across, names });
-  const told = [...items].sort((a, b) => b.value - a.value).slice(0, 5).map((one) => `${one.cells[0]} ${one.cells[2]}`);
-  const left = new Set(found.map((one) => one.x)).size - names.length;
-  const rest = left > 0 ? ` ${many(left, "more is", "more are")} not shown.` : "";
-  return framed(mark, { traces, layout, items, kind: null, head: ["what", "series", "value"], summary: `Largest: ${told.join(", ")}.${rest}` });
-}
-
-function categoriesOf(spec, data) {
-  const sums = new Map();
-  for (const one of data) sums.set(one.x, Math.max(sums.get(one.x) ?? -Infinity, one.value));
-  const byValue = [...sums.keys()].sort((a, b) => sums.get(b) - sums.get(a)).slice(0, MOST_BARS);
-  return spec.sort === "value" ? byValue : inOrder(byValue, (one) => one);
-}
-
-/** Users' names on an axis: escaped, and not so long that the bars have no room. */
-function categoryTicks(mark, names) {
-  const length = mark.holder.clientWidth > 560 ? 36 : 20;
-  return { tickmode: "array", tickvals: names, ticktext: names.map((name) => plain(name, length)) };
-}
-
-/** Room for the number behind the longest bar. */
-function roomFor(spec, data, guides, { by, across }) {
-  if (!across || spec.mark === "stack") return {};
-  return { range: [0, (1.14 * largestOf([...data, ...guides].map((one) => one.value))) / by] };
-}
-
-function barTrace(mark, items, { series, across, by }) {
-  const own = items.map((one, at) => [one, at]).filter(([one]) => one.series === series);
-  const ends = own.map(([one]) => one.value / by);
-  const places = own.map(([one]) => one.x);
-  const alone = items.every((one) => one.series === series); //  nothing to be told apart from
-  const colour = alone ? palette(mark.store, mark.card.theme)[0] : mark.colour(series, series);
-  return {
-    type: "bar", name: plain(series, 32), orientation: across ? "h" : "v", x: across ? ends : places, y: across ? places : ends,
-    marker: { color: colour, pattern: mark.pattern(series), line: { width: 0 } }, customdata: own.map(([, at]) => at), hoverinfo: "text",
-    hovertext: own.map(([one]) => hoverText(`${one.x}: ${one.cells[2]}`, one.series)),
-    text: own.length <= 14 && mark.spec.mark !== "stack" ? own.map(([one]) => one.cells[2]) : undefined, textposition: "auto", insidetextanchor: "end", cliponaxis: false,
-  };
-}
-
-/** A guide's one value; "mean" is the mean of the bars. */
-function barGuide(mark, guide, data, names) {
-  if (guide.value !== "mean") return guideLine(mark.store, mark.spec, guide);
-  const sum = data.reduce((total, one) => total + one.value, 0);
-  return { title: guide.title, value: sum / Math.max(names.length, 1), even: true };
-}
-
-function addGuides(mark, traces, layout, guides, { by, across, names }) {
-  const look = LOOKS[mark.card.theme];
-  layout.shapes = guides.map((guide) => {
-    const at = guide.value / by;
-    const ends = across ? { x0: at, x1: at, y0: 0, y1: 1, xref: "x", yref: "paper" } : { y0: at, y1: at, x0: 0, x1: 1, xref: "paper", yref: "y" };
-    return { type: "line", ...ends, line: { color: guide.even ? look.quiet : ALARM, width: 1.5, dash: guide.even ? "dot" : "dash" } };
-  });
-  for (const guide of guides) {
-    const at = guide.value / by;
-    traces.push({
-      type: "scatter", mode: "lines", name: `${plain(guide.title, 24)} ${mark.spell(guide.value)}`, hoverinfo: "skip",
-      x: across ? [at] : [names[0]], y: across ? [names[0]] : [at], line: { color: guide.even ? look.quiet : ALARM, width: 1.5, dash: guide.even ? "dot" : "dash" },
-    });
-  }
 }
 
 // ---- heat
@@ -522,7 +438,7 @@ function highBoxes(mark, table, rows, range) {
     width: own.map((at) => Math.max(items[at].told.duration, least)), customdata: own, hoverinfo: "text", hovertext: own.map((at) => items[at].hover), opacity: 0.85,
     marker: { color: mark.colour(name, name), line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
   }));
-  const guides = (mark.spec.lines || []).map((guide) => guideLine(mark.store, mark.spec, guide)).filter((guide) => guide && guide.value > 0);
+  const guides = (mark.spec.lines || []).flatMap((guide) => guideLines(mark.store, mark.spec, guide)).filter((guide) => guide.value > 0);
   const layout = { barmode: "overlay", showlegend: true, height: 280, axes: { x: timeAxis(range), y: { title: { text: title }, rangemode: "tozero" } } };
   addGuides(mark, traces, layout, guides, { by, across: false, names: [range[0]] });
   const most = items.reduce((a, b) => (b.value > a.value ? b : a));
@@ -622,4 +538,4 @@ function leastSquares(xs, ys) {
   return below > 0 ? { slope: above / below, start: my - (above / below) * mx } : null;
 }
 
-const BUILDERS = { stack: stackOf, bars: barsOf, heat: heatOf, timeline: timelineOf, scatter: scatterOf };
+const BUILDERS = { stack: stackOf, bars: barsOf, heat: heatOf, timeline: timelineOf, scatter: scatterOf, stragglers: stragglersOf };

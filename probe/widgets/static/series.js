@@ -20,7 +20,8 @@ function wanted(text, ask) {
 /** A test of rows: the spec's `where`, and what the person has chosen of role, rank and phase. */
 function matcher(store, table, spec) {
   const tests = Object.entries(spec.where || {}).map(([name, ask]) => wordTest(store, table, name, ask));
-  const ui = spec.free ? {} : store.ui;
+  const free = new Set(listOf(spec.free)); //  choices that don't narrow it
+  const ui = Object.fromEntries(Object.entries(store.ui).filter(([name]) => !free.has(name)));
   if (ui.rank !== undefined && ui.rank !== "") tests.push(wordTest(store, table, "rank", String(ui.rank)));
   for (const name of ["role", "phase"]) {
     if (!ui[name]) continue;
@@ -56,6 +57,7 @@ function wordTest(store, table, name, ask) {
 
 /** The text of a column's value: of a word the word, of a number the number. */
 function label(store, table, name, value) {
+  if (name === "cause") return store.words.text(value).replaceAll("_", " ") || "no cause"; //  probe's own words
   if (WORD_COLUMNS.has(name)) return store.words.text(value) || `no ${name}`;
   return value === -1 || Number.isNaN(value) ? `no ${name.replace("_", "-")}` : String(value);
 }

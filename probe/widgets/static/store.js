@@ -4,7 +4,7 @@
 const ARRAYS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 const WORD_COLUMNS = new Set([
   "role", "phase", "kind", "name", "source", "field", "cause", "key", "reducer", "chosen_by", "point",
-  "added", "removed", "error", "where", "message",
+  "added", "removed", "error", "where", "message", "level", "peak_kind",
 ]);
 
 /** Rows with the same values here replace each other. */
@@ -27,7 +27,10 @@ const THINNING = {
 
 /** Columns that are sums or differences of others. */
 const DERIVED = {
-  spans: { duration: (get, row) => get("end", row) - get("begin", row) },
+  spans: {
+    duration: (get, row) => get("end", row) - get("begin", row),
+    on_padding: (get, row) => (get("slots", row) > 0 ? (get("end", row) - get("begin", row)) * (1 - get("tokens", row) / get("slots", row)) : NaN),
+  },
   micro: {
     padding: (get, row) => get("sequences", row) * get("width", row) - get("tokens", row),
     use: (get, row) => get("tokens", row) / get("cap", row),
@@ -467,13 +470,24 @@ class Store {
     const buffers = [];
     let at = 0;
     for (const table of head.tables) {
-      const size = table.cols.reduce((sum, [, type]) => sum + padded(table.n * ARRAYS[type].BYTES_PER_ELEMENT), 0);
+      const size = headerOf(table).reduce((sum, [, type]) => sum + padded(table.n * ARRAYS[type].BYTES_PER_ELEMENT), 0);
       buffers.push(new DataView(data.buffer, data.byteOffset + at, size));
       at += size;
     }
     const tables = head.tables.map((table, index) => ({ ...table, buffer: index }));
     if (head.seq > this.seq || this.empty) this._load({ ...head, tables }, buffers);
     this.tell("data");
+  }
+
+  /** What has changed of the run's state; and, for what is said about silence, when the kernel said so. */
+  _hear(state) {
+    if (state.newest_at && state.newest_at !== this.state.newest_at) this.heard = { at: performance.now(), past: Math.max((state.updated_at || 0) - state.newest_at, 0) };
+    this.state = { ...this.state, ...state };
+  }
+
+  /** Seconds since the newest row was written, by the kernel's clock and this page's time since then; 0: not known. */
+  silence() {
+    return this.heard ? this.heard.past + (performance.now() - this.heard.at) / 1000 : 0;
   }
 
   pause(paused) {
@@ -487,12 +501,12 @@ class Store {
   _wait(head, buffers) {
     this.waiting.push([head, buffers]);
     if (this.waiting.length > WAITING) this.waiting.shift(); //  seen as a gap later, and healed
-    if (head.state) this.state = { ...this.state, ...head.state };
+    if (head.state) this._hear(head.state);
     this.tell("state");
   }
 
   _apply(head, buffers, quiet = false) {
-    if (head.state) this.state = { ...this.state, ...head.state };
+    if (head.state) this._hear(head.state);
     this.received += 1;
     if (head.seq > this.seq) this._take(head, buffers);
     if (!quiet) this.tell(head.t === "s" ? "state" : "data");
@@ -521,7 +535,7 @@ class Store {
     for (const table of this.tables.values()) table.clear();
     for (const table of head.tables || []) this._rows(table, buffers, true);
     if (this.losses.messages && this.broken) this.losses.healed = head.seq;
-    if (head.state) this.state = { ...this.state, ...head.state };
+    if (head.state) this._hear(head.state);
     this.broken = false;
     this.seq = Math.max(this.seq, head.seq || 0);
   }
@@ -571,11 +585,16 @@ class Store {
   }
 }
 
+/** [[name, type], …] of a table in a message. */
+function headerOf(head) {
+  return head.cols.split(" ").map((one) => one.split(":"));
+}
+
 /** The columns of a table in a message. */
 function decode(head, view) {
   const columns = new Map();
   let at = 0;
-  for (const [name, type] of head.cols) {
+  for (const [name, type] of headerOf(head)) {
     const Kind = ARRAYS[type];
     if (!Kind) throw new Error(`unknown column type ${type}`);
     const begin = view.byteOffset + at;

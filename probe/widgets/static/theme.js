@@ -59,8 +59,11 @@ function palette(store, theme) {
   return Array.isArray(given) && given.length ? given : PALETTE;
 }
 
+/** Columns whose values have one colour in all charts, beside the role. */
+const SHARED = new Set(["phase", "cause"]);
+
 /**
- * The index of a series' colour. A role has one colour in all charts; anything else keeps the one it got first.
+ * The index of a series' colour. A role, a phase and a cause have one in all charts; anything else keeps its first.
  * @param {Map} given what this chart has given out so far
  */
 function colourIndex(store, spec, given, key, text) {
@@ -71,6 +74,15 @@ function colourIndex(store, spec, given, key, text) {
     const alone = listOf(spec.by).length <= 1 && listOf(spec.y).length <= 1;
     if (alone) return at >= 0 ? at : NO_ROLE;
   }
-  if (!given.has(key)) given.set(key, given.size);
+  if (!given.has(key)) given.set(key, sharedIndex(store, spec, text) ?? given.size);
   return given.get(key);
+}
+
+/** The index that a phase or a cause has in all charts; undefined for anything else, and when the palette is used up. */
+function sharedIndex(store, spec, text) {
+  const by = listOf(spec.by ?? spec.colour);
+  if (by.length !== 1 || !SHARED.has(by[0]) || listOf(spec.y).length > 1) return undefined;
+  const shared = ((store.colours ??= {})[by[0]] ??= new Map());
+  if (!shared.has(text) && shared.size < NO_ROLE) shared.set(text, shared.size);
+  return shared.get(text);
 }

@@ -3,7 +3,7 @@
 const MARKS = { line: LineMark, tiles: TilesMark, table: TableMark };
 for (const name of Object.keys(BUILDERS)) MARKS[name] = PlotMark;
 
-const WIDE = new Set(["tiles", "table", "timeline", "stack", "heat"]);
+const WIDE = new Set(["tiles", "table", "timeline", "stack", "heat", "stragglers"]);
 
 const EMPTY = {
   spans: "No scope has ended yet: phases come from probe.phase, session.step and probe.watch.",
@@ -403,12 +403,13 @@ class Strip {
 
   notices() {
     const { state, losses, switchedOff, waiting, ui } = this.store;
+    const { name, when } = answerer(this.store.config);
     const made = [];
     for (const error of (state.errors || []).slice(0, 5)) made.push(["alarm", `${error.where || "probe"}: ${error.message}`]);
     for (const [where, message] of [...switchedOff].slice(-5)) made.push(["alarm", `Listener switched off: ${where}${message ? ` (${message})` : ""}`]);
     if (state.dropped > 0) made.push(["warn", `${many(state.dropped, "row")} dropped: sums that contain them are too low.`]);
-    if (this.store.broken) made.push(["warn", `${many(losses.messages, "message")} lost on the way here; the next keyframe brings what was in them.`, "keyframe"]);
-    if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", "The kernel is busy: it answers when its cell ends. All else here goes on."]);
+    if (this.store.broken) made.push(["warn", `${losses.messages ? `${many(losses.messages, "message")} lost on the way here` : "Something that came could not be read"}; the next keyframe brings what was in ${losses.messages === 1 || !losses.messages ? "it" : "them"}.`, "keyframe"]);
+    if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. All else here goes on.`]);
     if (ui.paused && waiting.length) made.push(["quiet", `Paused; ${many(waiting.length, "update")} waiting.`]);
     return made;
   }
@@ -428,7 +429,7 @@ class Strip {
     const line = node("li", { "data-tone": tone }, node("span", { class: "pp-sign", "aria-hidden": "true", text: { alarm: "✕", warn: "!", quiet: "i" }[tone] }), node("span", { text: shorten(text, 400) }));
     if (ask) {
       const asked = this.store.kernel.asked === ask;
-      line.append(node("button", { type: "button", class: "pp-link", disabled: asked, text: asked ? "asked" : "Ask the kernel now", on: { click: () => this.panel.ask(ask) } }));
+      line.append(node("button", { type: "button", class: "pp-link", disabled: asked, text: asked ? "asked" : `Ask the ${answerer(this.store.config).name} now`, on: { click: () => this.panel.ask(ask) } }));
     }
     return line;
   }

@@ -26,6 +26,11 @@ function bytes(value) {
   return `${digits(Math.sign(value) * size)} ${UNITS_OF_BYTES[unit]}`;
 }
 
+/** What answers this panel, by its host's word, and when it does where it is busy. */
+function answerer({ asks = "kernel" }) {
+  return { name: asks, when: asks === "kernel" ? "when its cell ends" : "as soon as it can" };
+}
+
 /** Counts: whole below ten thousand, then k, M, G, T. */
 function count(value) {
   if (!Number.isFinite(value)) return digits(value);
@@ -52,6 +57,18 @@ function seconds(value) {
   if (days) return `${days} d ${hours} h`;
   if (hours) return `${hours} h ${minutes} min`;
   return `${minutes} min ${whole % 60} s`;
+}
+
+/** A time that has gone by, in its largest unit. */
+function ago(value) {
+  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) if (value >= length) return `${Math.floor(value / length)} ${unit}`;
+  return `${Math.floor(value)} s`;
+}
+
+/** A wall-clock time as the person's own clock says it; with its day where it was `past` seconds ago, more than a day. */
+function timeOfDay(at, past) {
+  const day = past < 86400 ? {} : { year: "numeric", month: "2-digit", day: "2-digit" };
+  return new Date(at * 1000).toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
 const SPELLINGS = {

@@ -1,0 +1,139 @@
+"""Opening a run of 1,024 ranks and 10,000,000 rows: its overview and one grouped query, each in a new process.
+
+The alternatives read the same files: pyarrow and pandas load the one table that the query is about and group it; DuckDB
+is asked the same query over the same list of files. Neither makes an overview. Every process tells its largest memory.
+Then how fast compaction is, from parts and from JSONL files. ``full`` does the same at 100,000,000 rows.
+
+python -m benchmarks.large_run
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.large_run_data import write_large_run
+from benchmarks.measure import row
+from probe.runs.compaction import Compaction, compact
+from probe.runs.layout import Segment, create_run
+
+RANKS: Final = 1024
+QUERY: Final = (
+    "select rank, step, sum(tokens) as tokens, count(*) as n from padding group by all order by tokens desc limit 10"
+)
+#: Compaction: rows a second that it has to keep up with.
+KEPT_UP: Final = 300_000
+#: Rows: seconds and MiB within which such a run is there.
+TARGETS: Final = {10_000_000: (1.0, 1024), 100_000_000: (8.0, 2048)}
+
+OURS: Final = """
+import probe
+from probe.analysis import overview
+run = probe.open(directory)
+overview.numbers(run)
+run.sql(query)
+"""
+OURS_QUERY: Final = """
+import probe
+run = probe.open(directory)
+run.sql(query)
+"""
+PANDAS: Final = """
+import pyarrow.dataset as ds
+columns = ["rank", "step", "tokens"]
+frame = ds.dataset(files, format="parquet").to_table(columns=columns).to_pandas()
+grouped = frame.groupby(["rank", "step"], dropna=False)["tokens"].agg(["sum", "size"])
+grouped.sort_values("sum", ascending=False).head(10)
+"""
+DUCKDB: Final = """
+import duckdb
+duckdb.sql(query.replace("padding", f"read_parquet({files})")).fetchall()
+"""
+CHILD: Final = """
+import glob, json, sys, time
+directory, query = sys.argv[1], sys.argv[2]
+files = sorted(glob.glob(directory + "/parts/padding-*.parquet"))
+begin = time.perf_counter()
+{work}
+seconds = time.perf_counter() - begin
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(json.dumps([seconds, int(peak.split()[1]) / 1024]))
+"""
+
+
+def rows(full: bool = False) -> list[dict[str, Any]]:
+    """The rows of the table; ``full`` takes 100,000,000 rows as well (some minutes, and several GB of disk)."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = [*_of_lines(Path(folder))]
+        for wanted in list(TARGETS)[: 2 if full else 1]:
+            found.extend(_large(Path(folder) / f"{wanted}", wanted))
+        return found
+
+
+def _large(directory: Path, wanted: int) -> list[dict[str, Any]]:
+    written = write_large_run(directory, RANKS, wanted)
+    found = _looks(directory, wanted, f"{written / 1e6:.0f} M rows as {RANKS} ranks wrote them")
+    done = compact(directory)
+    found.append(_speed(f"compact {written / 1e6:.0f} M rows, parts to parts", done))
+    found.extend(_looks(directory, wanted, f"{written / 1e6:.0f} M rows, compacted"))
+    shutil.rmtree(directory)
+    return found
+
+
+def _looks(directory: Path, wanted: int, about: str) -> list[dict[str, Any]]:
+    seconds, mib = TARGETS[wanted]
+    everything, query, pandas, duckdb = (_child(directory, work) for work in (OURS, OURS_QUERY, PANDAS, DUCKDB))
+    target = f"{seconds:g} s, {mib} MiB"
+    note = f"ours {everything[1]:.0f} MiB, theirs {pandas[1]:.0f} MiB: the table of the query alone, without overview"
+    only = f"ours {query[1]:.0f} MiB, theirs {duckdb[1]:.0f} MiB"
+    return [
+        row(f"{about}: open, overview, query; beside pandas", everything[0], pandas[0], target, note),
+        row(f"{about}: open, query; beside plain DuckDB", query[0], duckdb[0], "", only),
+    ]
+
+
+def _child(directory: Path, work: str, repeats: int = 3) -> tuple[float, float]:
+    """The fastest of some new processes: seconds, and MiB at most."""
+    command = [sys.executable, "-c", CHILD.replace("{work}", work.strip()), str(directory), QUERY]
+    told = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(repeats)]
+    return min(seconds for seconds, _ in told), max(mib for _, mib in told)
+
+
+def _of_lines(folder: Path, ranks: int = 210) -> list[dict[str, Any]]:
+    """Compaction of the JSONL files that killed processes leave."""
+    from probe.runs.lines import encode
+    from tests.sample_run import process, sample_rows
+
+    directory = create_run("benchmark", "lines", root=folder)
+    lines = b"".join(map(encode, [process(0), *sample_rows(1, 50)[0]]))
+    for rank in range(ranks):
+        (directory / Segment(rank, 0).name).write_bytes(lines.replace(b'"rank":0', b'"rank":%d' % rank))
+    from probe.runs import liveness
+
+    quiet, liveness.QUIET_S = liveness.QUIET_S, 0.0  # the files are of now, and of a machine that isn't there
+    try:
+        done = compact(directory, force=True)
+    finally:
+        liveness.QUIET_S = quiet
+    return [_speed(f"compact {done.rows / 1e6:.1f} M rows, JSONL to Parquet", done)]
+
+
+def _speed(name: str, done: Compaction) -> dict[str, Any]:
+    """Rows a second; the alternative is the rate that it has to keep up with."""
+    rate = round(done.rows / done.seconds)
+    note = f"{done.parts_before} files became {done.parts_after} in {done.seconds:.1f} s"
+    return {**row(name, rate, KEPT_UP, f"≥ {KEPT_UP:,} rows/s", note), "unit": "rows/s"}
+
+
+if __name__ == "__main__":
+    from benchmarks.__main__ import table
+
+    begin = time.perf_counter()
+    print(table("large_run", rows("--full" in sys.argv)))
+    print(f"{time.perf_counter() - begin:.0f} s")

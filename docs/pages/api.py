@@ -1,0 +1,135 @@
+"""The API pages: every public name on the page of its module, and an index of the front door."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any, Final, NamedTuple
+
+import probe
+from pages.markdown import first_line, markdown
+
+
+class Group(NamedTuple):
+    """Modules whose names stand on one page; after a colon, only those names of the module."""
+
+    place: str
+    title: str
+    modules: tuple[str, ...]
+
+
+_MAGIC: Final = "load_ipython_extension,unload_ipython_extension"
+_MEDIA: Final = "Histogram,Table,Text,Figure,Image"
+
+#: Modules of the front door's names must all be here; a test compares.
+GROUPS: Final = (
+    Group("session", "Recording", ("probe.session", "probe.training")),
+    Group("hooks", "Hooks and scopes", ("probe.hooks",)),
+    Group(
+        "run",
+        "Reading a run",
+        (
+            "probe.runs.reader",
+            "probe.runs.compaction:compact,Compaction",
+            "probe.analysis.findings:findings,Finding",
+            "probe.report",
+            "probe.dashboards:dashboards,dashboard,panel,Dashboard,Panel,Chart,About",
+        ),
+    ),
+    Group(
+        "notebook", "In a notebook", ("probe.widgets.panel:Panel", "probe.widgets.inspector", f"probe.magic:{_MAGIC}")
+    ),
+    Group("tracking", "Tracking", ("probe.tracking.tracking", f"probe.tracking.media:{_MEDIA}")),
+    Group("protocol", "DataProto", ("probe.core.protocol",)),
+    Group("batched_data_dict", "BatchedDataDict and packing", ("probe.core.batched_data_dict", "probe.core.packing")),
+    Group("codec", "The jagged codec", ("probe.core.codec",)),
+    Group("seqlen_balancing", "Sequence balancing", ("probe.core.seqlen_balancing",)),
+    Group("metric", "Metrics", ("probe.core.metric",)),
+    Group("torch_functional", "Torch functionals", ("probe.core.torch_functional",)),
+    Group("parallel", "Ulysses and FSDP", ("probe.core.ulysses", "probe.core.fsdp")),
+    Group("checkpoint", "Checkpoints", ("probe.core.checkpoint",)),
+    Group("data", "Data and files", ("probe.core.rl_dataset", "probe.core.fs")),
+    Group("logging", "Timers and memory logs", ("probe.core.timing", "probe.core.memory_logger")),
+    Group("comparison", "Comparing batches", ("probe.core.comparison",)),
+    Group("records", "Row types", ("probe.records",)),
+    Group("recorders", "Recorders", ("probe.recorders.recorder", "probe.devices")),
+    Group("errors", "Errors", ("probe.errors",)),
+    Group("testing", "Fakes for tests", ("probe.testing",)),
+)
+
+
+def pages() -> dict[str, str]:
+    """Every page of this section, by its place in the site; the order is that of the navigation."""
+    seen: set[str] = set()
+    made = {"api/index.md": _index()}
+    for group in groups():
+        made[f"api/{group.place}.md"] = _page(group, seen)
+    return made
+
+
+def groups() -> tuple[Group, ...]:
+    """The groups, and one more for front-door modules that none of them has yet."""
+    listed = {_module_of(path) for group in GROUPS for path in group.modules}
+    rest = sorted({path.partition(":")[0] for path in probe.EXPORTS.values()} - listed)
+    return (*GROUPS, Group("more", "More", tuple(rest))) if rest else GROUPS
+
+
+def navigation() -> list[dict[str, str]]:
+    """Titles and places."""
+    return [{group.title: f"api/{group.place}.md"} for group in groups()]
+
+
+def place_of(path: str) -> str:
+    """The page of the module that a front-door name lives in, relative to the index."""
+    module = _module_of(path)
+    return next(f"{group.place}.md" for group in groups() if module in map(_module_of, group.modules))
+
+
+def _module_of(path: str) -> str:
+    return path.partition(":")[0]
+
+
+def public(module: Any) -> list[tuple[str, Any]]:
+    """Functions and classes that a module offers: those of ``__all__``, else those that it defines."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [name for name, one in vars(module).items() if getattr(one, "__module__", None) == module.__name__]
+    found = [(name, getattr(module, name)) for name in names if not name.startswith("_")]
+    return [
+        (name, one)
+        for name, one in found
+        if (inspect.isclass(one) or callable(one)) and str(getattr(one, "__module__", "")).startswith("probe.")
+        if hasattr(one, "__qualname__")  # a function, a cached one included; no instance
+    ]
+
+
+def _index() -> str:
+    lines = [
+        "# API",
+        "",
+        "The names of the front door: `probe.<name>`. They load on first use, so that `import probe` brings neither",
+        "torch nor plotly. Each module has a page with the rest of what it offers.",
+        "",
+        "| name | |",
+        "|---|---|",
+    ]
+    for name, path in probe.EXPORTS.items():
+        one = getattr(probe, name)
+        anchor = f"{one.__module__}.{one.__qualname__}"
+        lines.append(f"| [`probe.{name}`]({place_of(path)}#{anchor}) | {first_line(one).replace('|', chr(92) + '|')} |")
+    return "\n".join([*lines, ""])
+
+
+def _page(group: Group, seen: set[str]) -> str:
+    text = [f"# {group.title}\n"]
+    for path in group.modules:
+        name, _, only = path.partition(":")
+        module = import_module(name)
+        text.append(f"## `{name}`\n\n{markdown(module.__doc__ or '')}\n")
+        wanted = [pair for pair in public(module) if not only or pair[0] in only.split(",")]
+        for _, one in wanted:
+            anchor = f"{one.__module__}.{one.__qualname__}"
+            if anchor not in seen:
+                seen.add(anchor)
+                text.append(f"::: {anchor}\n    options:\n      heading_level: 3\n")
+    return "\n".join(text)

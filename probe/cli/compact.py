@@ -1,0 +1,48 @@
+"""Merge the many small files of a run into few large ones, which open faster; the rows stay the same.
+
+The rows of processes that have ended or were killed become Parquet as well. What a process is still writing is left
+alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from probe.cli.output import add_json, print_json, remark, size
+from probe.cli.runs import add_run, find_run
+
+ABOUT: Final = "merge the files of a run into few large ones"
+
+EXAMPLE: Final = "probe compact runs/arithmetic/grpo-small"
+
+_FIELDS: Final = ("rows", "parts_before", "parts_after", "segments", "seconds", "bytes_before", "bytes_after", "left")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe compact``."""
+    add_run(parser)
+    about = "also what can't be told to have ended, such as rows of another host; only when no process writes any more"
+    parser.add_argument("--force", action="store_true", help=about)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Merge, and say what became of what."""
+    place = find_run(arguments.run_path)
+    from probe.runs.compaction import compact
+
+    done = compact(place, force=arguments.force)
+    if arguments.json:
+        print_json({"run": place, **{name: getattr(done, name) for name in _FIELDS}})
+        return 0
+    if done.rows:
+        rate = f", {done.rows / done.seconds:,.0f} rows/s" if done.seconds > 0 else ""
+        print(f"{done.rows:,} rows of {done.segments:,} segments in {done.seconds:.1f} s{rate}")
+        print(f"files: {done.parts_before:,} → {done.parts_after:,}")
+        print(f"size:  {size(done.bytes_before)} → {size(done.bytes_after)}")
+    else:
+        print(f"nothing to do: {done.parts_before:,} files, {size(done.bytes_before)}")
+    for name, why in done.left.items():
+        remark("compact", f"{name} was left alone: {why}")
+    return 0

@@ -1,0 +1,95 @@
+"""Look for what is wrong, and say what helps: with the environment, the hooks, tracking backends, and a run.
+
+Of a run: files that are torn, lines that are no rows, ranks that are missing, rows that were dropped, incidents, and
+values that a backend hasn't got. --recover sends those.
+
+Ends with 1 when a check failed; warnings alone end with 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from probe.cli.doctor_checks import Check, environment, guarded, hooks, tracking
+from probe.cli.output import add_json, print_json, visible
+from probe.cli.runs import add_run, find_run
+from probe.errors import InputError
+
+ABOUT: Final = "check the environment, tracking backends and a run"
+
+EXAMPLE: Final = """\
+probe doctor --track console,mlflow
+probe doctor runs/arithmetic/grpo-small --recover"""
+
+_STYLES: Final = {"ok": "green", "warning": "yellow", "error": "bold red"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe doctor``."""
+    add_run(parser, optional=True)
+    add = parser.add_argument
+    add("--track", type=_names, default=[], metavar="NAMES", help="backends to check, as in `track=`: console,mlflow")
+    add("--recover", action="store_true", help="send what the run's backends haven't got, and give the run its status")
+    add_json(parser)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at everything, and say what was found."""
+    place = find_run(arguments.run_path) if arguments.run_path is not None else None
+    if arguments.recover and (place is None or "://" in place):
+        raise InputError(f"--recover: got {place!r} as the run, expected a run directory on this machine")
+    checks = list(_shown(_checks(place, arguments.track, recover=arguments.recover), quiet=arguments.json))
+    failed = sum(check.level == "error" for check in checks)
+    if arguments.json:
+        print_json({"ok": not failed, "run": place, "checks": [asdict(check) for check in checks]})
+    else:
+        warned = sum(check.level == "warning" for check in checks)
+        print(f"{len(checks)} checks: {_some(failed, 'error')}, {_some(warned, 'warning')}")
+    return 1 if failed else 0
+
+
+def _some(count: int, what: str) -> str:
+    return f"{count or 'no'} {what}{'' if count == 1 else 's'}"
+
+
+def _checks(place: str | None, backends: list[str], *, recover: bool) -> Iterator[Check]:
+    local = Path(place) if place is not None and "://" not in place else None
+    yield from environment(local or Path.cwd())
+    yield from hooks()
+    if place is not None:
+        from probe.cli.doctor_run import run_checks, unsent_checks
+
+        yield from run_checks(place)
+        if local is not None:
+            yield from guarded("run", "unsent", lambda: unsent_checks(place, recover=recover))
+    if backends:
+        yield from guarded("tracking", "checks", lambda: tracking(backends, local, _logged(place)))
+
+
+def _logged(place: str | None) -> list[tuple[str, int]]:
+    from probe.cli.doctor_run import logged
+
+    return logged(place) if place is not None else []
+
+
+def _shown(checks: Iterable[Check], *, quiet: bool) -> Iterator[Check]:
+    """The same checks, each printed as soon as it's done."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    for check in checks:
+        if not quiet:
+            about = f"{check.area}, {check.name}" if check.area != check.name else check.area
+            line = Text.assemble((f"{check.level:8}", _STYLES[check.level]), (visible(about), "bold"), ": ")
+            line.append(visible(check.message))
+            console.print(line, soft_wrap=True)
+        yield check

@@ -1,0 +1,250 @@
+"""Follow a run in the terminal: its steps, memory, tokens and padding, with the numbers of the panel.
+
+In a terminal it is a picture that is kept up to date. Elsewhere it is one plain line for each step that is over, and
+for each incident. It ends when the run has ended; Ctrl-C ends it before.
+
+With --json each line is one object; what isn't known is null:
+  {"type": "run", "path", "project", "experiment", "started_at", "state", "world_size", "ranks", "last_step",
+   "duration_s", "steps_per_second", "dropped_rows", "bad_lines"}  first, and again at the end; state is "recording",
+   "finished", "quiet" (no rows lately) or "gone" (that, and a process that wrote them is gone)
+  {"type": "step", "step", "step_time_s", "tokens_per_second", "peak_memory_bytes", "peak_memory_capacity_bytes",
+   "imbalance_ratio", "padding_tax_ratio", "own_cost_ratio", "alerts",
+   "phases": [{"phase", "time_s", "peak_memory_bytes", "tokens"}, ...]}
+  {"type": "incident", "t_s", "step", "rank", "kind", "where", "message", "count", "switched_off"}
+With --tables it is one line for each row instead, with --json exactly as the run directory has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.cli.output import remark
+from probe.cli.runs import add_run, find_run
+
+if TYPE_CHECKING:
+    from probe.terminal.following import Following, News
+
+ABOUT: Final = "follow a run in the terminal"
+
+EXAMPLE: Final = """\
+probe tail runs/arithmetic/grpo-small
+probe tail runs/arithmetic/grpo-small --json | jq 'select(.type == "step") | .padding_tax_ratio'
+probe tail runs/arithmetic/grpo-small --tables incidents,scalars --new"""
+
+#: Seconds between two looks, here and in another store.
+LOOK_S: Final = 0.5
+REMOTE_S: Final = 1.0
+
+#: A look may take this share of the time.
+BUSY_SHARE: Final = 0.2
+
+#: Rows of each live table that are kept to tell steps by: several times what a picture needs.
+KEPT_ROWS: Final = 200_000
+
+#: What is done with each look: the run, what is new, and why it couldn't be read.
+Show = Callable[["Following", "News", str], None]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe tail``."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the objects of --json stand in columns
+    add_run(parser)
+    add = parser.add_argument
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--from-start", action="store_true", help="with what is there already (the default)")
+    begin.add_argument("--new", action="store_true", help="only what comes from now on")
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--once", action="store_true", help="show what is there now, and end")
+    end.add_argument("--follow", action="store_true", help="go on after the run has ended: it may be resumed")
+    add("--tables", type=_tables, metavar="NAMES", help="rows of these tables, joined by commas, instead of steps")
+    add("--json", action="store_true", help="one JSON object a line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show until the run has ended."""
+    location = find_run(arguments.run_path)
+    if sys.stdout.encoding.lower().replace("-", "") != "utf8" and hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without these characters shows a question mark
+    if arguments.tables:
+        _rows(location, arguments)
+    elif sys.stdout.isatty() and not arguments.json:
+        _picture(location, arguments)
+    else:
+        _lines(location, arguments)
+    return 0
+
+
+# -------------------------------------------------------------------------------------------- the picture
+
+
+def _picture(location: str, arguments: argparse.Namespace) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    from probe.terminal.following import Following
+    from probe.terminal.view import view
+
+    console, run = Console(), Following(location)
+    _look_once(run)
+    if arguments.once:
+        console.print(view(run))
+        return
+    try:
+        with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+            _follow(run, arguments, lambda run, _, problem: live.update(view(run, problem), refresh=True))
+    finally:
+        if run.feed.opened:
+            console.print(view(run))  # the screen of before is back: what was seen last stays on it
+
+
+# ----------------------------------------------------------------------------------------------- lines
+
+
+def _lines(location: str, arguments: argparse.Namespace) -> None:
+    from probe.terminal.following import Following
+
+    run = Following(location, rows=KEPT_ROWS, from_start=not arguments.new)
+    show = _Lines(json=arguments.json)
+    if arguments.once:
+        show.now(run)
+        return
+    _follow(run, arguments, show)
+    show.end(run)
+
+
+class _Lines:
+    """Prints what is new, line by line."""
+
+    def __init__(self, *, json: bool) -> None:
+        self._json = json
+        self._problem = ""
+        self._begun = False
+
+    def __call__(self, run: Following, news: News, problem: str) -> None:
+        self._trouble(problem)
+        if problem:
+            return
+        self._begin(run)
+        for incident in news.incidents:
+            self._incident(incident)
+        for step in news.steps:
+            self._step(run, step)
+
+    def now(self, run: Following) -> None:
+        """The run as it stands: its newest step that is over, and all incidents."""
+        news = _look_once(run)
+        self._begin(run)
+        for incident in news.incidents:
+            self._incident(incident)
+        newest = run.step if run.step is not None else run.feed.step
+        if newest is not None:
+            self._step(run, newest)
+        if not self._json:
+            self.end(run)
+
+    def end(self, run: Following) -> None:
+        """What is said last."""
+        from probe.terminal import lines
+
+        if run.feed.opened:
+            _say(lines.json_line(lines.run_object(run)) if self._json else lines.end_line(run))
+
+    def _begin(self, run: Following) -> None:
+        from probe.terminal import lines
+
+        if self._begun:
+            return
+        self._begun = True
+        if run.left_out:
+            text = f"{run.left_out:,} rows of this large run are left out, and with them some of its older steps"
+            remark("tail", f"{text}; probe sql and probe export have them all")
+        _say(lines.json_line(lines.run_object(run)) if self._json else lines.start_line(run))
+
+    def _step(self, run: Following, step: int) -> None:
+        from probe.terminal import lines
+
+        _say(lines.json_line(lines.step_object(run, step)) if self._json else lines.step_line(run, step))
+
+    def _incident(self, incident: dict[str, Any]) -> None:
+        from probe.terminal import lines
+
+        _say(lines.json_line(lines.incident_object(incident)) if self._json else lines.incident_line(incident))
+
+    def _trouble(self, problem: str) -> None:
+        if problem and problem != self._problem:
+            remark("tail", f"{problem}; trying again")
+        self._problem = problem
+
+
+def _look_once(run: Following) -> News:
+    """What is there; the second look tells which steps have settled."""
+    news = run.look()
+    if run.step is None:
+        run.look()
+    return news
+
+
+def _follow(run: Following, arguments: argparse.Namespace, show: Show) -> None:
+    """Look again and again until the run has ended. A store that doesn't answer is asked again."""
+    from probe.errors import RunError, SchemaVersionError
+    from probe.terminal.following import News
+
+    pause = LOOK_S if run.feed.local else REMOTE_S
+    while True:
+        begin, news, problem = time.monotonic(), News(), ""
+        try:
+            news = run.look()
+        except SchemaVersionError:
+            raise
+        except RunError as error:
+            problem = str(error)
+        show(run, news, problem)
+        sys.stdout.flush()
+        if run.over and not arguments.follow:
+            return
+        time.sleep(max(pause, (time.monotonic() - begin) / BUSY_SHARE))
+
+
+# ------------------------------------------------------------------------------------------------- rows
+
+
+def _rows(location: str, arguments: argparse.Namespace) -> None:
+    from probe.runs.lines import encode
+    from probe.runs.reader import Run
+    from probe.terminal import lines
+
+    with Run(location) as run:
+        for row in _asked(run, location, arguments):
+            _say(encode(row).decode().rstrip("\n") if arguments.json else lines.row_line(row))
+
+
+def _asked(run: Any, location: str, arguments: argparse.Namespace) -> Iterator[Any]:
+    """Rows of the tables that are asked for, flushed at each look."""
+    from probe.terminal.following import Ending
+    from probe.widgets.feed import Feed
+
+    ending = Ending(Feed(location))
+
+    def stop() -> bool:
+        sys.stdout.flush()
+        return arguments.once or (not arguments.follow and ending.reached())
+
+    rows: Iterator[Any] = run.tail(arguments.tables, poll_s=LOOK_S, stop=stop, from_start=not arguments.new)
+    return rows
+
+
+def _tables(text: str) -> list[str]:
+    from probe.runs.reader import NAMES
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or not set(names) <= set(NAMES):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected names out of {', '.join(sorted(NAMES))}")
+    return names
+
+
+def _say(line: str) -> None:
+    print(line)

@@ -1,0 +1,170 @@
+"""A run's rows as a stream of Arrow batches, and files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
+
+from probe.errors import InputError, RunError
+from probe.records import TABLES
+from probe.runs.database import VIEWS
+from probe.runs.files import RunFiles
+from probe.runs.parts import columns
+from probe.runs.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Rows of one batch: a few megabytes.
+BATCH_ROWS: Final = 32_768
+
+#: What DuckDB may hold; larger sorts and joins go through a temporary directory.
+MEMORY_LIMIT: Final = "1GB"
+
+
+class Source:
+    """One moment of a run, as batches.
+
+    Args:
+        path: the run directory, or an ``fsspec`` URL of one.
+
+    Raises:
+        RunNotFoundError, RunError, SchemaVersionError: as :class:`probe.runs.reader.Run`.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.files = RunFiles(path)
+        self.info = self.files.info()
+        self._snapshot = Snapshot(self.files)
+        with self.files.asking():
+            self._snapshot.refresh()
+        self._spill: tempfile.TemporaryDirectory[str] | None = None
+        self._database: Any = None
+
+    def rows(self, table: str) -> Iterator[pyarrow.RecordBatch]:
+        """All rows of a table, those of one rank in the order in which they were written; all columns of
+        :func:`probe.runs.parts.columns`, the fields that an older probe hadn't filled with their default.
+
+        Raises:
+            RunError: a part can't be read.
+        """
+        import pyarrow as pa
+
+        names = [column.name for column in columns(table)]
+        with self._reading(table):
+            for batch in self._snapshot.scan(table).to_batches(columns=names, batch_size=BATCH_ROWS):
+                filled = [_filled(values, column) for values, column in zip(batch.columns, columns(table), strict=True)]
+                yield pa.RecordBatch.from_arrays(filled, schema=public_schema(table))
+
+    def ask(self, query: str) -> Iterator[pyarrow.RecordBatch]:
+        """The result of a query over the tables, a batch at a time. The names are those of ``run.sql``.
+
+        Raises:
+            RunError: a part can't be read, or the temporary directory has no room.
+        """
+        import duckdb
+
+        with self._reading("tables"):
+            try:
+                found = self._open().sql(query)
+                # The name that older DuckDBs have, where the newer one isn't there.
+                stream = getattr(found, "to_arrow_reader", None) or found.fetch_arrow_reader
+                yield from stream(BATCH_ROWS)
+            except duckdb.Error as error:
+                raise RunError(f"run {self.files.shown!r}: can't be exported: {error}") from error
+
+    def _open(self) -> Any:
+        import duckdb
+
+        if self._database is None:
+            self._spill = tempfile.TemporaryDirectory(prefix="probe-export-")
+            settings: Any = {"python_enable_replacements": False, "temp_directory": self._spill.name}
+            self._database = duckdb.connect(":memory:", config={**settings, "memory_limit": MEMORY_LIMIT})
+            self._database.execute("set enable_progress_bar=false")
+            for table in TABLES:
+                self._database.register(VIEWS.get(table, table), self._snapshot.scan(table))
+        return self._database
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        import pyarrow as pa
+
+        with self.files.asking():
+            try:
+                yield
+            except (pa.ArrowException, OSError) as error:
+                raise RunError(f"run {self.files.shown!r}: {what} can't be read: {error}") from error
+
+    def close(self) -> None:
+        """Let go of what was read, and of the temporary directory. Safe to call twice."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        if self._spill is not None:
+            self._spill.cleanup()
+            self._spill = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def public_schema(table: str) -> pyarrow.Schema:
+    """The columns that readers see, without the reader's own ``line``."""
+    from probe.runs.parts import LINE, schema
+
+    found = schema(table)
+    return found.remove(found.get_field_index(LINE))
+
+
+def _filled(values: Any, column: Any) -> Any:
+    import pyarrow as pa
+
+    if column.optional or not values.null_count:
+        return values
+    return pa.array([column.default if one is None else one for one in values.to_pylist()], values.type)
+
+
+@contextmanager
+def written_aside(path: Path) -> Iterator[Path]:
+    """A name beside ``path`` to write to. It takes the place of ``path`` when the block ends, and is removed when it
+    fails: nobody ever sees half a file.
+
+    Raises:
+        InputError: ``path`` is a directory. RunError: it can't be written.
+    """
+    if path.is_dir():
+        raise InputError(f"path: {str(path)!r} is a directory, expected a file")
+    aside = path.with_name(f".{path.name[:80]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield aside
+        aside.replace(path)
+    except OSError as error:
+        raise RunError(f"path: {str(path)!r} can't be written: {error}") from error
+    finally:
+        with contextlib.suppress(OSError):  # where the directory itself can't be made there is nothing to remove
+            aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def opened_for(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that becomes ``path`` when the block ends; compressed where the name ends with ``.gz``."""
+    with written_aside(path) as aside, aside.open("wb") as plain:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=plain, compresslevel=5) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield plain

@@ -1,0 +1,195 @@
+"""A run's tables as files of their own: one Parquet or CSV file a table.
+
+Parquet keeps every type: a missing value is null, NaN is a number, lists are lists. CSV has texts only:
+
+====================  ====================================================================
+value                 in the CSV file
+====================  ====================================================================
+missing (None)        nothing between the commas: ``,,``
+an empty text         two quotes: ``,"",``. Texts are always quoted, so the two differ
+NaN, ±infinity        ``nan``, ``inf``, ``-inf``
+a finite float        the shortest digits that give exactly that float again
+a list                JSON in quotes: ``"[3, 5]"``
+true, false           ``true``, ``false``
+====================  ====================================================================
+
+The rows of one rank stand in the order in which they were written; ``wall_ns`` is in nanoseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from probe.errors import InputError, UnknownNameError
+from probe.exporting.source import Source, opened_for, public_schema
+from probe.records import TABLES
+from probe.runs.database import VIEWS
+from probe.runs.layout import INFO_NAME
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Rows of a Parquet row group: what a reader takes at once.
+GROUP_ROWS: Final = 262_144
+
+#: Table by the name that people call it, which is that of its file.
+NAMES: Final = {VIEWS.get(table, table): table for table in TABLES}
+
+#: Key of a Parquet file's metadata under which ``run.json`` stands.
+RUN_KEY: Final = b"probe_run"
+
+#: Takes batches one by one.
+Write = Callable[["pyarrow.RecordBatch"], Any]
+
+
+@dataclass(frozen=True)
+class File:
+    """One file that was written."""
+
+    table: str
+    path: str
+    rows: int
+    bytes: int
+
+
+def export_tables(
+    run: str | os.PathLike[str],
+    directory: str | os.PathLike[str],
+    *,
+    format: str = "parquet",
+    tables: Iterable[str] | None = None,
+) -> list[File]:
+    """Write one file for each table, also for one without rows. Files of the same name are replaced, each when its new
+    content is complete. The run is streamed.
+
+    Args:
+        run: a run directory or an ``fsspec`` URL of one. directory: where the files go; it is made.
+        format: "parquet" or "csv". tables: names as in ``run.sql``; None is all.
+
+    Raises:
+        UnknownNameError: no such table or format. InputError: ``directory`` is a run, or isn't a directory.
+        RunNotFoundError, RunError, SchemaVersionError: the run can't be read. RunError: a file can't be written.
+    """
+    if format not in _WRITERS:
+        raise UnknownNameError.of("format", format, _WRITERS)
+    chosen = chosen_tables(tables)
+    target = Path(directory).expanduser().absolute()
+    if target.exists() and not target.is_dir():
+        raise InputError(f"path: {str(target)!r} is a file, expected a directory for one file a table")
+    if (target / INFO_NAME).exists():
+        raise InputError(f"path: {str(target)!r} is a run directory, expected another one; its tables are in parts/")
+    with Source(run) as source:
+        return [_export(source, name, target / f"{name}.{format}", _WRITERS[format]) for name in chosen]
+
+
+def chosen_tables(tables: Iterable[str] | None) -> list[str]:
+    """The names of the tables that are asked for, each once; the row type's tag is accepted, too.
+
+    Raises:
+        UnknownNameError: no such table. InputError: none.
+
+    >>> chosen_tables(["memory", "process", "memory"])
+    ['memory', 'processes']
+    """
+    if tables is None:
+        return list(NAMES)
+    called = {table: name for name, table in NAMES.items()} | {name: name for name in NAMES}
+    chosen = list(dict.fromkeys(tables))
+    for name in chosen:
+        if name not in called:
+            raise UnknownNameError.of("tables", name, NAMES)
+    if not chosen:
+        raise InputError(f"tables: got none, expected some of {', '.join(sorted(NAMES))}")
+    return list(dict.fromkeys(called[name] for name in chosen))
+
+
+def _export(source: Source, name: str, path: Path, writer: Any) -> File:
+    table = NAMES[name]
+    rows = 0
+    with opened_for(path) as file, writer(file, table, source) as write:
+        for batch in _batches(source, table):
+            write(batch)
+            rows += batch.num_rows
+    return File(name, str(path), rows, path.stat().st_size)
+
+
+def _batches(source: Source, table: str) -> Iterator[pyarrow.RecordBatch]:
+    """The rows of a table. Each segment of a process begins with the same Process row, which counts once."""
+    if table != "process":
+        yield from source.rows(table)
+        return
+    known: set[str] = set()
+    for batch in source.rows(table):
+        keep = []
+        for row in batch.to_pylist():
+            key = json.dumps(row)
+            keep.append(key not in known)
+            known.add(key)
+        yield batch.filter(_booleans(keep))
+
+
+def _booleans(values: list[bool]) -> Any:
+    import pyarrow as pa
+
+    return pa.array(values, pa.bool_())
+
+
+@contextmanager
+def _parquet(file: IO[bytes], table: str, source: Source) -> Iterator[Write]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    told = {RUN_KEY: msgspec.json.encode(source.info)}
+    schema = public_schema(table).with_metadata({**(public_schema(table).metadata or {}), **told})
+    waiting: list[Any] = []
+
+    def flush() -> None:
+        if waiting:
+            whole = pa.Table.from_batches(waiting).replace_schema_metadata(schema.metadata)
+            parquet.write_table(whole, row_group_size=GROUP_ROWS)
+            waiting.clear()
+
+    def write(batch: Any) -> None:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= GROUP_ROWS:
+            flush()
+
+    with pq.ParquetWriter(file, schema, compression="zstd") as parquet:
+        yield write
+        flush()
+
+
+@contextmanager
+def _csv(file: IO[bytes], table: str, source: Source) -> Iterator[Write]:  # noqa: ARG001  (as the others)
+    import pyarrow as pa
+    import pyarrow.csv
+
+    fields = [
+        pa.field(one.name, pa.string() if pa.types.is_list(one.type) else one.type) for one in public_schema(table)
+    ]
+    schema = pa.schema(fields)
+
+    def write(batch: Any) -> None:
+        columns = [_json(values) if pa.types.is_list(values.type) else values for values in batch.columns]
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+
+    with pyarrow.csv.CSVWriter(file, schema) as writer:
+        yield write
+
+
+def _json(values: Any) -> Any:
+    import pyarrow as pa
+
+    texts = [None if one is None else json.dumps(one, ensure_ascii=False) for one in values.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+_WRITERS: Final = {"parquet": _parquet, "csv": _csv}

@@ -1,0 +1,129 @@
+"""What the publisher makes of a run, time after time: numbers of new steps, figures, tables, words."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.publishing import lengths, over_ranks, pictures, summary
+from probe.publishing.messages import Arranged, Described, Done, Message, Numbers, Shown, Steps, Tagged, Trouble, encode
+from probe.publishing.system import System
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: Steps whose numbers are worked out at once; a run that was going for long before has many.
+STEPS_AT_ONCE: Final = 500
+
+
+class Editions:
+    """Makes them of one run, and says them.
+
+    Each part is made on its own: one that can't be is told once, and the others are there. What is the same as the
+    last time isn't said again.
+
+    Args:
+        run: read anew each time. say: takes messages.
+        said: steps whose numbers are in the backends already, as [first, last] pairs.
+        host: of this process. folder: where the training was started.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        say: Callable[[Message], None],
+        *,
+        said: Iterable[Sequence[int]] = (),
+        host: str = "",
+        folder: Path | None = None,
+    ) -> None:
+        self._run = run
+        self._say = say
+        self._steps = Steps(said)
+        self._system = System(host)
+        self._folder = folder
+        self._margins = pictures.margins()
+        self._names: set[str] = set()  # of the numbers that were said
+        self._digests: dict[str, bytes] = {}
+        self._troubles: set[tuple[str, str]] = set()
+
+    def settled(self) -> bool:
+        """Whether all ranks have ended every step that one of them has ended."""
+        run = self._run.refresh()
+        return over_ranks.ended(run) == over_ranks.ended(run, final=True)
+
+    def numbers(self, *, final: bool = False) -> None:
+        """Say the numbers of the steps that all ranks have ended since; the last time, of all that there are."""
+        self._try("numbers", self._numbers, final)
+
+    def _numbers(self, final: bool) -> None:
+        run = self._run.refresh()
+        steps = [step for step in over_ranks.ended(run, final=final) if step not in self._steps]
+        for begin in range(0, len(steps), STEPS_AT_ONCE):
+            chunk = steps[begin : begin + STEPS_AT_ONCE]
+            self._try("numbers over ranks", self._say_numbers, chunk, newest=chunk[-1] == steps[-1])
+            self._try("lengths of sequences", self._say_lengths, chunk)
+            for step in chunk:
+                self._steps.add(step)
+        if steps:
+            self._say(Done(final=False, steps=self._steps.ranges()))
+
+    def pictures(self, *, final: bool = False) -> None:
+        """Say how the run stands: figures, tables, words, labels and the arrangement of charts."""
+        self._try("pictures", self._pictures, final)
+        self._say(Done(final=final, steps=self._steps.ranges()))
+
+    def _pictures(self, final: bool) -> None:
+        run = self._run.refresh()
+        self._try("labels", lambda: self._fresh("tags", Tagged(summary.tags(run, self._folder))))
+        self._try("charts", lambda: self._fresh("charts", Arranged(pictures.charts(self._logged(run)))))
+        self._try("summary", lambda: self._fresh("summary", Described(summary.markdown(run, final=final))))
+        step = self._newest(run)
+        for name, panel in pictures.panels():
+            self._try(name, self._say_panel, name, panel, step)
+
+    def _say_numbers(self, steps: list[int], newest: bool) -> None:
+        found = over_ranks.numbers(self._run, steps, self._margins)
+        if newest and steps:
+            found[steps[-1]].update(self._system.numbers(self._run))
+        for step, values in found.items():
+            if values:
+                self._say(Numbers.of(step, values))
+                self._names.update(values)
+
+    def _say_lengths(self, steps: list[int]) -> None:
+        for step, name, histogram in lengths.histograms(self._run, steps):
+            self._say(Shown(name, step, histogram.plain(), newest=False))
+
+    def _say_panel(self, name: str, panel: Any, step: int) -> None:
+        for one, medium in pictures.draw(name, panel, self._run).items():
+            self._fresh(one, Shown(one, step, medium.plain()), medium.plain())
+
+    def _fresh(self, name: str, message: Message, content: Any = None) -> None:
+        """Say it, unless its content is what was said under that name the last time."""
+        digest = hashlib.sha256(repr(content).encode() if content else encode(message)).digest()
+        if self._digests.get(name) != digest:
+            self._say(message)
+            self._digests[name] = digest
+
+    def _logged(self, run: Run) -> list[str]:
+        """The metrics that the backends have: those that rank 0 logged, and those that are said here."""
+        frame = run.sql("select distinct key from scalars where rank = 0 order by key")
+        return [*frame["key"], *sorted(self._names)]
+
+    def _newest(self, run: Run) -> int:
+        steps = over_ranks.ended(run, final=True)
+        return steps[-1] if steps else 0
+
+    def _try(self, what: str, make: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        try:
+            make(*args, **kwargs)
+        except BrokenPipeError:  # nobody listens any more
+            raise
+        except Exception as error:  # isolation boundary: one part that can't be made must not take the others with it
+            if (what, repr(error)) not in self._troubles:
+                self._troubles.add((what, repr(error)))
+                self._say(Trouble(what, repr(error), traceback.format_exc()))

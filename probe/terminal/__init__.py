@@ -1,0 +1,1 @@
+"""A run in a terminal: the panel's numbers as text, as lines and as JSON. Nothing happens on import."""

@@ -1,0 +1,70 @@
+"""The overview's numbers are those of the analyses that they stand for."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.analysis import memory, overview, padding_tax, steps, token_balance
+from probe.records import Memory
+from tests.sample_run import MS, clock, open_run, sample_rows
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_step_times_are_those_of_the_steps(tmp_path, measured):
+    rows = sample_rows(3, 5)
+    if not measured:  # then calls tell of scopes
+        rows = {rank: [row for row in own if not isinstance(row, Memory)] for rank, own in rows.items()}
+    with open_run(tmp_path, rows) as run:
+        frame, times = overview.by_step(run), steps.times(run)
+        assert len(frame) == 5
+        assert frame["step_s"].tolist() == times["largest_s"].tolist()
+
+
+def test_a_step_without_its_duration_is_timed_by_its_ends(tmp_path):
+    rows = sample_rows(2, 3)
+    last = [row for row in rows[1] if isinstance(row, Memory) and row.kind == "step" and row.edge == "leave"][-1]
+    last.host_duration_ns = None
+    with open_run(tmp_path, rows) as run:
+        assert overview.by_step(run)["step_s"].tolist() == steps.times(run)["largest_s"].tolist()
+
+
+def test_each_column_is_that_of_its_analysis(tmp_path):
+    with open_run(tmp_path, sample_rows(3, 4)) as run:
+        frame = overview.by_step(run)
+        assert frame["peak_bytes"].tolist() == memory.by_step(run)["peak_allocated_bytes"].tolist()
+        uneven = token_balance.imbalance(run)
+        for name in ("over_ranks_ratio", "lockstep_ratio"):
+            assert frame[name].tolist() == uneven[name].tolist()
+        assert frame["padding_ratio"].tolist() == padding_tax.ratios(run)["ratio"].tolist()
+        rounds = token_balance.rounds(run).groupby(["step", "phase"])["tokens"].sum()
+        assert frame["tokens"].tolist() == rounds.groupby("step").max().tolist()
+
+
+scopes = st.builds(
+    dict,
+    parent_id=st.none() | st.integers(0, 5),
+    role=st.sampled_from((None, "a", "b")),
+    peak_allocated_bytes=st.none() | st.sampled_from((1, 2, 3)),
+    peak_kind=st.sampled_from((None, "exact", "at_most", "at_least")),
+    host_duration_ns=st.none() | st.integers(0, 4).map(lambda one: one * MS),
+    device_total_bytes=st.none() | st.integers(4, 5),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), scopes), max_size=8))
+def test_the_largest_peak_is_the_first_of_all(tmp_path_factory, found):
+    rows = {0: [], 1: []}
+    for index, (rank, fields) in enumerate(found):
+        time_ns = clock(rank) + index * MS
+        row = Memory(rank=rank, time_ns=time_ns, edge="leave", name="x", source="fake", scope_id=index + 1, **fields)
+        rows[rank].append(row)
+    with open_run(tmp_path_factory.mktemp("run"), rows) as run:
+        largest = memory.largest(run, memory.height(run))
+        first = memory.peaks(run).head(1)
+        names = sorted(first.columns)
+        assert sorted(largest.columns) == names
+        pd.testing.assert_frame_equal(largest[names], first[names], check_dtype=False)

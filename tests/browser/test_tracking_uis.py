@@ -1,0 +1,142 @@
+"""TensorBoard and MLflow, opened on the demo's run: the dashboards are there to be looked at."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.jupyter import browser, free_port, served
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+STEPS = 8
+SIZE = (1400, 1100)
+
+#: The path of a line through several points is longer than that, in characters.
+LINE = 40
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a short demo, as ``make demo`` makes one."""
+    directory = tmp_path_factory.mktemp("demo") / "run"
+    command = [sys.executable, "-m", "probe", "demo", "--steps", str(STEPS), "--run-dir", str(directory)]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TENSORBOARD_"))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=plain)
+    assert done.returncode == 0, done.stderr
+    assert "In TensorBoard, Custom Scalars has the dashboards" in done.stdout
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tensorboard(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(demo)]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    with served(command, f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("tensorboard")) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def mlflow(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of the run's page."""
+    from mlflow.tracking import MlflowClient
+
+    port, store = free_port(), f"sqlite:///{demo / 'mlflow.db'}"
+    command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", store, "--workers", "1"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    place = tmp_path_factory.mktemp("mlflow")
+    with served(command, f"http://127.0.0.1:{port}/health", place, **quiet):
+        client = MlflowClient(f"http://127.0.0.1:{port}")
+        experiment = client.get_experiment_by_name("demo")
+        (run,) = client.search_runs([experiment.experiment_id])
+        yield f"http://127.0.0.1:{port}/#/experiments/{experiment.experiment_id}/runs/{run.info.run_id}"
+
+
+def drawn(card: Any, kind: str) -> list[int]:
+    """Lengths of the paths of that kind in a chart."""
+    lengths: list[int] = card.locator(f"svg path.{kind}").evaluate_all(
+        "all => all.map(one => one.getAttribute('d').length)"
+    )
+    return lengths
+
+
+def card(page: Any, kind: str, title: str) -> Any:
+    """A chart of TensorBoard's, scrolled to: it draws those that are in sight."""
+    found = page.locator(f"tf-custom-scalar-{kind}-chart-card", has_text=title).first
+    found.scroll_into_view_if_needed()
+    deadline = time.monotonic() + 60
+    while not any(length > LINE for length in drawn(found, "line")):
+        assert time.monotonic() < deadline, f"{title} is never drawn"
+        page.wait_for_timeout(200)
+    return found
+
+
+def test_tensorboard_s_custom_scalars_are_the_dashboards(chromium, tensorboard, tmp_path: Path, shots: Path) -> None:
+    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+        page.goto(f"{tensorboard}/#custom_scalars")
+        lines = card(page, "multi-line", "Time of each phase, mean over ranks")
+        assert len([one for one in drawn(lines, "line") if one > LINE]) >= 5  # a line for each phase
+        margin = card(page, "margin", "Time of a step over ranks")
+        assert any(one > LINE for one in drawn(margin, "line"))
+        assert any(one > LINE for one in drawn(margin, "area"))  # between the smallest and the largest
+        page.evaluate("scrollTo(0, 0)")
+        page.screenshot(path=shots / "tensorboard_custom_scalars.png")
+        for title in ("Overview", "Memory", "Token balance", "Padding tax", "Reductions"):
+            assert page.get_by_text(title, exact=True).count(), title
+        assert page.troubles == []
+
+
+def test_tensorboard_has_lengths_words_and_hyper_parameters(chromium, tensorboard, tmp_path: Path, shots: Path) -> None:
+    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+        page.goto(f"{tensorboard}/#histograms")
+        page.locator("vz-histogram-timeseries svg path").first.wait_for(state="attached")
+        page.screenshot(path=shots / "tensorboard_histograms.png")
+        page.goto(f"{tensorboard}/#text")
+        page.reload()
+        page.get_by_text("config/text_summary").first.wait_for()
+        page.locator("tf-tag-filterer input").first.fill("probe/summary")
+        page.get_by_text("The whole run, up to step").first.wait_for()
+        page.screenshot(path=shots / "tensorboard_text.png")
+        page.goto(f"{tensorboard}/#hparams")
+        page.reload()
+        page.get_by_text("prompts_per_rank").first.wait_for(state="attached")
+        page.screenshot(path=shots / "tensorboard_hparams.png")
+        assert page.troubles == []
+
+
+def test_mlflow_s_run_says_what_was_found(chromium, mlflow, tmp_path: Path, shots: Path) -> None:
+    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+        page.goto(mlflow)
+        page.get_by_text("probe found").first.wait_for()
+        page.screenshot(path=shots / "mlflow_overview.png")
+        page.goto(f"{mlflow}/system-metrics")
+        page.get_by_text("system_memory_usage_megabytes").first.wait_for()
+        page.locator(".js-plotly-plot path").first.wait_for(state="attached")
+        page.screenshot(path=shots / "mlflow_system_metrics.png")
+        assert page.troubles == []
+
+
+def test_mlflow_s_artifacts_are_interactive_figures(chromium, mlflow, tmp_path: Path, shots: Path) -> None:
+    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+        page.goto(f"{mlflow}/artifacts/figures/probe/memory/memory_timeline.html")
+        frame = page.frame_locator("iframe")
+        frame.locator(".main-svg").first.wait_for()
+        frame.locator("text=Memory over time").first.wait_for()
+        page.screenshot(path=shots / "mlflow_figure.png")
+        entry = frame.locator(".legend g.traces").first
+        assert "opacity: 1" in entry.get_attribute("style")
+        frame.locator(".legendtoggle").first.click()  # switches what it stands for off
+        deadline = time.monotonic() + 30
+        while "opacity: 0.5" not in entry.get_attribute("style"):
+            assert time.monotonic() < deadline, "a click on the legend does nothing"
+            page.wait_for_timeout(200)
+        assert page.outside == []  # the page needs no network

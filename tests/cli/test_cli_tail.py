@@ -1,0 +1,522 @@
+"""``probe tail``: the panel's numbers as lines, as JSON and as a picture, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.analysis import overview, steps
+from probe.cli import main
+from probe.records import Incident
+from probe.runs.reader import Run
+from probe.terminal import lines, numbers
+from probe.terminal.following import Following
+from probe.terminal.view import bar, spark, view
+from probe.widgets import series
+from tests.sample_run import process, sample_rows, write_run
+from tests.widgets.live_run import append, opened, roll
+
+NASTY = "\x1b[2J\x1b]0;owned\x07[red]actor[/]"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run that has ended."""
+    made = write_run(tmp_path / "arithmetic" / "grpo-small", sample_rows(4, 12))
+    roll(made)
+    old = time.time() - 60
+    os.utime(made / "parts", (old, old))
+    return made
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
+    assert main(["tail", *arguments]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out.splitlines()
+
+
+def objects(found: list[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in found]
+
+
+def kept(rows: dict[int, list], until: int) -> dict[int, list]:
+    """The rows of the first steps."""
+    return {rank: [row for row in own if row.step is None or row.step < until] for rank, own in rows.items()}
+
+
+def of_step(step: int, ranks: int) -> list:
+    return [row for own in sample_rows(ranks, step + 1).values() for row in own if row.step == step]
+
+
+# ---------------------------------------------------------------------------------------- the same numbers
+
+
+def test_each_step_has_the_numbers_of_the_panel(run: Path, capsys) -> None:
+    found = [one for one in objects(told(capsys, str(run), "--json")) if one["type"] == "step"]
+    assert [one["step"] for one in found] == list(range(12))
+    feed = opened(run)
+    for tile in numbers.overview_tiles():
+        if tile.get("total"):
+            continue
+        of_panel = dict(zip(*series.by_step(feed.tables, feed.words, tile), strict=True))
+        name = tile["id"] + {"s": "_s", "bytes": "_bytes", "ratio": "_ratio", "percent": "_ratio"}.get(tile["unit"], "")
+        assert {one["step"]: one[name] for one in found} == pytest.approx(of_panel, rel=1e-15)
+    assert [one["alerts"] for one in found] == [0] * 4 + [3] * 3 + [20] * 5
+
+
+def test_each_step_has_the_numbers_of_the_report(run: Path, capsys) -> None:
+    found = {one["step"]: one for one in objects(told(capsys, str(run), "--json")) if one["type"] == "step"}
+    with Run(run) as read:
+        frame, phases = overview.by_step(read).set_index("step"), steps.durations(read)
+    columns = {
+        "step_time_s": "step_s",
+        "tokens_per_second": "tokens_per_second",
+        "peak_memory_bytes": "peak_bytes",
+        "padding_tax_ratio": "padding_ratio",
+    }
+    for name, column in columns.items():
+        assert [one[name] for one in found.values()] == pytest.approx(frame[column].tolist(), rel=1e-9)
+    slowest = {(row.step, row.phase): row.largest_s for row in phases.itertuples()}
+    mine = {(step, one["phase"]): one["time_s"] for step, told in found.items() for one in told["phases"]}
+    assert mine == pytest.approx(slowest, rel=1e-6)  # the panel's times are 64-bit seconds since the run's start
+
+
+def test_over_the_run_it_says_what_the_panel_says_without_a_kernel(run: Path) -> None:
+    from probe.widgets.panel import Panel
+
+    following = Following(str(run))
+    following.look()
+    with Panel(run) as panel:
+        said = repr(panel)
+    for one in following.numbers.tiles:
+        assert re.search(rf"{re.escape(one.title)} +{re.escape(one.reading.text)} +{re.escape(one.reading.note)}", said)
+
+
+def test_phases_are_the_longest_first(run: Path) -> None:
+    following = Following(str(run))
+    following.look()
+    phases = following.numbers.phases(11)
+    assert phases[0].name in ("rollout", "update_actor")
+    assert [one.time_s for one in phases] == sorted((one.time_s for one in phases), reverse=True)
+    tokens = {one.name: one.tokens for one in phases}
+    assert math.isnan(tokens["rollout"])
+    with Run(run) as read:
+        sums = read.micro_batches.query("step == 11").groupby("phase")["tokens"].sum().to_dict()
+    assert {name: value for name, value in tokens.items() if not math.isnan(value)} == sums
+    assert following.numbers.phases(None) == following.numbers.phases(99) == []
+
+
+# --------------------------------------------------------------------------------------------------- lines
+
+
+def test_the_lines_of_a_run_that_has_ended(run: Path, capsys) -> None:
+    found = told(capsys, str(run))
+    assert found[0] == f"arithmetic / grpo-small  {run}"
+    assert [one for one in found if one.startswith("! ")] == [
+        "! step 4  rank 0  backend  mlflow: log failed: connection refused (×3)",
+        "! step 7  rank 0  dropped_rows  memory: dropped 17 rows (×17)",
+    ]
+    assert [int(one.split()[1]) for one in found if one.startswith("step ")] == list(range(12))
+    assert re.match(
+        r"step 11  step time .+ s  tokens per second .+  peak memory .+ GiB .*alerts 20 \(act\)$", found[-2]
+    )
+    assert found[-1].startswith("finished, ")
+    assert found[-1].endswith("last step 11, 17 rows dropped")
+
+
+def test_json_says_first_and_last_which_run_it_is(run: Path, capsys) -> None:
+    found = objects(told(capsys, str(run.parent.parent / "arithmetic" / "grpo-small"), "--json"))
+    first, last = found[0], found[-1]
+    assert first["type"] == last["type"] == "run"
+    assert (last["path"], last["project"], last["experiment"]) == (str(run), "arithmetic", "grpo-small")
+    assert (last["state"], last["world_size"], last["ranks"], last["last_step"]) == ("finished", 4, 4, 11)
+    assert (last["dropped_rows"], last["bad_lines"]) == (17, 0)
+    assert last["duration_s"] > 1
+    incident = next(one for one in found if one["type"] == "incident")
+    assert {**incident, "t_s": None} == {
+        "type": "incident", "t_s": None, "step": 4, "rank": 0, "kind": "backend", "where": "mlflow",
+        "message": "log failed: connection refused", "count": 3, "switched_off": False,
+    }  # fmt: skip
+
+
+def test_once_is_the_state_now(run: Path, capsys) -> None:
+    found = objects(told(capsys, str(run), "--json", "--once"))
+    assert [one["type"] for one in found] == ["run", "incident", "incident", "step"]
+    assert found[-1]["step"] == 11
+    said = told(capsys, str(run), "--once")
+    assert said[-2].startswith("step 11 ")
+    live = write_run(run.parent / "live", sample_rows(2, 3))
+    found = objects(told(capsys, str(live), "--json", "--once", "--new"))
+    assert [one["type"] for one in found] == ["run", "step"]
+    assert found[0]["state"] == "quiet"  # its rows are old, and its host is another one
+
+
+def test_a_run_in_another_store_is_the_same(run: Path, capsys) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    store.put(str(run / "run.json"), "/tail/run.json")
+    store.put(str(run / "parts"), "/tail/parts", recursive=True)
+    try:
+        found = objects(told(capsys, "memory://tail", "--json"))
+    finally:
+        store.rm("/tail", recursive=True)
+    here = objects(told(capsys, str(run), "--json"))
+    assert [one for one in found if one["type"] != "run"] == [one for one in here if one["type"] != "run"]
+    assert (found[0]["state"], found[0]["path"]) == ("finished", "memory:///tail")
+
+
+def test_new_leaves_out_what_is_there(run: Path, capsys) -> None:
+    assert [one["type"] for one in objects(told(capsys, str(run), "--json", "--new"))] == ["run", "run"]
+
+
+def test_rows_of_tables_are_those_of_the_files(run: Path, capsys) -> None:
+    found = objects(told(capsys, str(run), "--tables", "incidents,scalars", "--json"))
+    with Run(run) as read:
+        assert len(found) == len(read.incidents) + len(read.scalars)
+    assert {one["table"] for one in found} == {"incidents", "scalars"}
+    first = next(one for one in found if one["table"] == "incidents")
+    assert (first["where"], first["message"], first["count"]) == ("mlflow", "log failed: connection refused", 3)
+    words = told(capsys, str(run), "--tables", "incidents")
+    assert words[0].startswith("incidents      step 4 · rank 0  kind=backend  where=mlflow  message=log failed")
+    assert told(capsys, str(run), "--tables", "incidents", "--new") == []
+
+
+# ------------------------------------------------------------------------------------- a run that is written
+
+
+def test_a_step_is_told_once_it_is_over_on_every_rank(tmp_path: Path) -> None:
+    rows = sample_rows(2, 9)
+    path = write_run(tmp_path / "run", {0: [], 1: []}, processes={0: process(0), 1: process(1)})
+    following = Following(str(path))
+    assert following.look().steps == []
+    first = {rank: [row for row in own if row.step == 0] for rank, own in rows.items()}
+    append(path, first[0])
+    append(path, first[1][:-9])  # its step goes on
+    assert following.look().steps == []
+    assert following.look().steps == []
+    append(path, first[1][-9:])
+    assert following.look().steps == []  # something came just now: more may come
+    assert following.look().steps == [0]
+    assert following.look().steps == []
+    append(path, [row for own in rows.values() for row in own if row.step in (1, 2)])
+    following.look()
+    assert following.look().steps == [1, 2]
+    assert not following.over
+    roll(path)
+    os.utime(path / "parts", (1, 1))
+    assert following.look().steps == []
+    assert following.over
+
+
+def test_a_step_that_a_killed_rank_never_ended_is_told_with_a_later_one(tmp_path: Path) -> None:
+    rows = sample_rows(2, 3)
+    path = write_run(tmp_path / "run", kept({0: rows[0], 1: []}, 1))
+    following = Following(str(path))
+    following.look()
+    assert following.look().steps == []
+    append(path, [row for row in rows[0] if row.step == 1])
+    assert [*following.look().steps, *following.look().steps] == [0]  # the second one may still come
+
+
+def test_numbers_of_many_rows_in_one_look_are_exact(tmp_path: Path) -> None:
+    """The panel thins what is more than it can send; sums over a step wouldn't hold."""
+    path = write_run(tmp_path / "run", {0: [], 1: []}, processes={0: process(0), 1: process(1)})
+    following = Following(str(path), rows=200_000)
+    following.look()
+    rows = sample_rows(2, 60)
+    append(path, [row for own in rows.values() for row in own])
+    following.look()
+    assert following.feed.coalesced == following.left_out == 0
+    tokens = dict.fromkeys(range(60), 0)
+    for row in (row for own in rows.values() for row in own):
+        if type(row).__name__ == "MicroBatch" and row.phase == "update_actor":
+            tokens[row.step] += row.tokens
+    for step, expected in tokens.items():
+        of_phase = next(one for one in following.numbers.phases(step) if one.name == "update_actor")
+        assert of_phase.tokens == expected
+
+
+def test_rates_and_ranks(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", sample_rows(2, 9), processes={0: process(0, 4), 1: process(1, 4)})
+    following = Following(str(path))
+    following.look()
+    assert math.isnan(following.rows_per_second)
+    assert (following.ranks, following.feed.world_size) == (2, 4)
+    begun = sorted(series.by_step(following.feed.tables, following.feed.words, BEGIN)[1])
+    assert following.numbers.steps_per_second == pytest.approx(8 / (begun[-1] - begun[0]))
+    more = of_step(9, 2)
+    append(path, more)
+    time.sleep(0.6)
+    before = time.monotonic()
+    following.look()
+    assert following.feed.rows_read == len(more) + sum(len(own) + 1 for own in sample_rows(2, 9).values())
+    assert 0 < following.rows_per_second < len(more) / 0.5
+    assert time.monotonic() - before < 60
+
+
+BEGIN = {"table": "spans", "where": {"kind": "step"}, "y": "begin", "reduce": "min"}
+
+
+@contextlib.contextmanager
+def tail(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "probe", "tail", *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_pipe_gets_each_step_as_it_ends(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", sample_rows(2, 9))
+    with tail(str(path), "--json", "--new") as process:
+        assert json.loads(process.stdout.readline())["type"] == "run"
+        append(path, of_step(9, 2))
+        found = json.loads(process.stdout.readline())
+        assert (found["type"], found["step"]) == ("step", 9)
+        append(path, [Incident(kind="listener", where="x", message="late", rank=1, time_ns=1, step=9)])
+        assert json.loads(process.stdout.readline())["message"] == "late"
+        roll(path)
+        out, err = process.communicate(timeout=30)
+    assert [json.loads(line)["state"] for line in out.splitlines()] == ["finished"]
+    assert (process.returncode, err) == (0, "")
+
+
+@pytest.mark.slow
+def test_follow_stays_for_a_run_that_is_resumed_until_ctrl_c(run: Path) -> None:
+    with tail(str(run), "--json", "--follow", "--new") as process:
+        assert json.loads(process.stdout.readline())["state"] == "finished"
+        append(run, [process_again(0), *of_step(12, 1)], segment=1)
+        append(run, [process_again(1), process_again(2), process_again(3)], segment=1)
+        append(run, [process_again(0), *of_step(13, 1)], segment=1)
+        assert json.loads(process.stdout.readline())["step"] == 12
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == "probe tail: interrupted\n"
+
+
+def process_again(rank: int) -> Any:
+    made = process(rank, 4)
+    made.pid, made.time_ns = 999, made.time_ns + 10**11
+    return made
+
+
+def test_a_reader_that_has_had_enough_is_no_error(run: Path) -> None:
+    with tail(str(run), "--tables", "memory") as process:
+        assert process.stdout.readline().startswith("memory")
+        process.stdout.close()
+        assert process.wait(30) == 141
+        assert "Traceback" not in process.stderr.read()
+
+
+# ------------------------------------------------------------------------------------------------ the picture
+
+
+def drawn(following: Following, width: int = 110) -> str:
+    from rich.console import Console
+
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: SIM115  (closed below)
+    console.print(view(following))
+    console.file.close()
+    return console.export_text()
+
+
+def test_the_picture_says_it_all(run: Path) -> None:
+    following = Following(str(run))
+    following.look()
+    said = drawn(following)
+    for one in ("arithmetic / grpo-small", "finished", "4 ranks", "step 11", "17 rows dropped", "phases of step 11"):
+        assert one in said
+    for one in following.numbers.tiles:
+        assert re.search(rf"{one.title} +\S", said)
+    assert re.search(r"Peak memory .* [█▉▊▋▌▍▎▏·]{20} \d+ % of 80.0 GiB", said)
+    assert said.index("dropped_rows") < said.index("connection refused")  # the newest first
+    assert all(len(line) <= 110 for line in said.splitlines())
+    assert all(len(line) <= 60 for line in drawn(following, 60).splitlines())
+
+
+def test_names_can_not_steer_the_terminal(tmp_path: Path, capsys) -> None:
+    rows = sample_rows(1, 2, actor=NASTY)
+    rows[0].append(Incident(kind=NASTY, where=NASTY, message=NASTY, rank=0, step=1, time_ns=rows[0][-1].time_ns))
+    for row in rows[0]:
+        row.phase = row.phase and f"{row.phase}{NASTY}"
+    path = write_run(tmp_path / "run", rows, project=NASTY, experiment=NASTY)
+    following = Following(str(path))
+    following.look()
+    said = drawn(following)
+    assert "[red]actor[/]" in said
+    roll(path)
+    os.utime(path / "parts", (1, 1))
+    for more in ([], ["--tables", "incidents,memory"]):
+        said += "\n".join(told(capsys, str(path), *more))
+    assert not {one for one in said if not one.isprintable()} - {"\n"}
+
+
+def test_without_anything_it_says_so(tmp_path: Path, capsys) -> None:
+    path = write_run(tmp_path / "run", {})
+    following = Following(str(path))
+    following.look()
+    said = drawn(following)
+    assert "waiting for rows" in said
+    assert "no step yet" in said
+    assert drawn(following).count("nan") == 0
+    found = objects(told(capsys, str(path), "--json", "--once"))
+    assert (found[0]["ranks"], found[0]["last_step"], found[0]["duration_s"]) == (0, None, None)
+
+
+def test_lines_of_the_past_keep_their_peaks() -> None:
+    values = [1.0] * 500 + [9.0] + [1.0] * 500
+    assert spark(values, 20).count("█") == 1
+    assert len(spark(values, 20)) == 20
+    assert spark([], 20) == ""
+    assert spark([math.nan, math.inf, 1.0, 2.0]) == "  ▁█"
+    assert bar(1 / 16, 2) == "▏·"
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_a_picture_that_follows(tmp_path: Path) -> None:
+    """In a real terminal: what is seen while it runs, when the run ends, and after Ctrl-C."""
+    path = write_run(tmp_path / "run", sample_rows(2, 9))
+    with in_terminal(str(path)) as screen:
+        screen.await_text("no rows since")
+        screen.await_text("Peak memory")
+        append(path, of_step(9, 2))
+        screen.await_text("phases of step 9")
+        screen.process.send_signal(signal.SIGINT)
+        assert screen.wait() == 130
+        last = screen.seen
+        assert "\x1b[?1049l" in last  # the screen of before
+        after = last.split("\x1b[?1049l")[1]
+        assert "phases of step 9" in after  # and what was seen last
+        assert "\x1b[?25h" in last  # with its cursor
+        assert after.rstrip().endswith("probe tail: interrupted")
+    with in_terminal(str(path)) as screen:
+        screen.await_text("recording|no rows since")
+        roll(path)
+        assert screen.wait() == 0
+        assert "finished" in screen.seen
+    with in_terminal(str(path), "--once") as screen:
+        assert screen.wait() == 0
+        assert "phases of step 9" in screen.seen
+
+
+class Screen:
+    """The other end of a terminal."""
+
+    def __init__(self, process: subprocess.Popen[bytes], descriptor: int) -> None:
+        self.process = process
+        self.descriptor = descriptor
+        self.seen = ""
+
+    def read(self, timeout_s: float) -> bool:
+        if not select.select([self.descriptor], [], [], timeout_s)[0]:
+            return False
+        try:
+            got = os.read(self.descriptor, 2**16)
+        except OSError:  # the other end has gone
+            return False
+        self.seen += got.decode(errors="replace")
+        return bool(got)
+
+    def await_text(self, pattern: str) -> None:
+        end = time.monotonic() + 30
+        while not re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen)):
+            assert time.monotonic() < end, self.seen[-3000:]
+            self.read(0.2)
+
+    def wait(self) -> int:
+        """Its exit code. A process whose output nobody reads doesn't end."""
+        end = time.monotonic() + 30
+        while self.process.poll() is None:
+            assert time.monotonic() < end, self.seen[-3000:]
+            self.read(0.1)
+        while self.read(0.2):
+            pass
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def in_terminal(*arguments: str) -> Iterator[Screen]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
+    with tail(*arguments, stdin=theirs, stdout=theirs, stderr=theirs, text=False, env=environment) as process:
+        os.close(theirs)
+        try:
+            yield Screen(process, ours)
+        finally:
+            os.close(ours)
+
+
+# ------------------------------------------------------------------------------------------------- misuse
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--tables", "nonsense"], ["--tables", ","], ["--new", "--from-start"], ["--once", "--follow"], ["--nonsense"]],
+)
+def test_misuse_of_tail_ends_with_2(arguments: list[str], tmp_path: Path, capsys) -> None:
+    with pytest.raises(SystemExit) as wrong:
+        main(["tail", str(tmp_path), *arguments])
+    assert wrong.value.code == 2
+    assert "usage: probe" in capsys.readouterr().err
+
+
+def test_what_is_no_run_ends_with_2_and_a_broken_one_with_1(run: Path, tmp_path: Path, capsys) -> None:
+    assert main(["tail", str(tmp_path / "nowhere")]) == 2
+    newer = tmp_path / "newer"
+    shutil.copytree(run, newer)
+    (newer / "run.json").write_text('{"schema_version": 99}')
+    assert main(["tail", str(newer)]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "install a newer probe-rl" in said.err
+
+
+def test_help_of_both_commands_brings_nothing_heavy() -> None:
+    for command in ("open", "tail"):
+        code = (
+            "import sys, contextlib, io, probe.cli\n"
+            "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+            f"    probe.cli.main(['{command}', '--help'])\n"
+            "print(sorted({'torch', 'pandas', 'plotly', 'duckdb', 'pyarrow', 'rich'} & set(sys.modules)))"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stdout.strip() == "[]"
+
+
+def test_numbers_of_the_middle_are_the_report_s(run: Path) -> None:
+    """What "the run" says is the median over its steps, as the report's tiles say."""
+    following = Following(str(run))
+    following.look()
+    with Run(run) as read:
+        report = overview.numbers(read).set_index("name")["text"]
+    mine = {one.id: one.reading.text for one in following.numbers.tiles}
+    assert {name: mine[name] for name in ("step_time", "tokens_per_second")} == {
+        name: report[name] for name in ("step_time", "tokens_per_second")
+    }
+    ratios = list(following.numbers.tiles[4].by_step.values())
+    assert lines.plain(mine["padding_tax"]) == f"{100 * statistics.median(ratios):.0f} %"

@@ -1,0 +1,237 @@
+"""What stands in the backends after a run of two ranks, read with the backends' own readers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+import pytest
+import torch
+
+from probe.dashboards import dashboards
+from probe.publishing import over_ranks, pictures
+from probe.runs.reader import Run
+from tests.publishing import publishing_ranks
+from tests.tracking.conftest import PREFIXES, MLflowServer
+from tests.tracking.tracking_readers import mlflow_client, wandb_records, wandb_rows
+
+SCRIPT = Path(publishing_ranks.__file__)
+STEPS = 4
+
+
+def ranks(directory: Path, backends: str, count: int = 2, **variables: str) -> dict:
+    """Train on so many processes; what rank 0 said."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
+    environment = {**plain, "PYTHONPATH": str(SCRIPT.parents[2]), **variables}
+    processes = []
+    for rank in range(count):
+        command = [sys.executable, str(SCRIPT), str(rank), str(count), str(directory), backends, str(STEPS)]
+        processes.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, cwd=directory.parent)
+        )
+    said = [process.communicate(timeout=200)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * count
+    return json.loads(said[0].splitlines()[-1])
+
+
+def assert_nothing_went_wrong(directory: Path) -> None:
+    with Run(directory) as run:
+        assert run.incidents.empty, run.incidents[["kind", "where", "message", "traceback"]].to_string()
+
+
+def expected(directory: Path) -> dict[int, dict[str, float]]:
+    """The numbers over ranks, worked out again from the finished run."""
+    with Run(directory) as run:
+        assert over_ranks.ended(run) == list(range(STEPS))
+        return over_ranks.numbers(run, range(STEPS), pictures.margins())
+
+
+def shown(directory: Path) -> set[str]:
+    """The names of the figures and tables that the finished run has."""
+    with Run(directory) as run:
+        found = {one for name, panel in pictures.panels() for one in pictures.draw(name, panel, run)}
+    assert len(found) > 20
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------- TensorBoard
+
+
+@pytest.fixture(scope="module")
+def board(tmp_path_factory):
+    """Run directory, what rank 0 said, and TensorBoard's reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    directory = tmp_path_factory.mktemp("board") / "run"
+    said = ranks(directory, "tensorboard,file")
+    sizes = {"scalars": 0, "histograms": 0, "tensors": 0}
+    return directory, said, EventAccumulator(said["locations"]["tensorboard"], size_guidance=sizes).Reload()
+
+
+def test_a_worker_with_a_publisher_loads_no_view(board) -> None:
+    directory, said, _ = board
+    assert said["loaded"] == []
+    assert_nothing_went_wrong(directory)
+
+
+def test_tensorboard_has_each_number_over_ranks_once(board) -> None:
+    directory, said, reader = board
+    found: dict[int, dict[str, float]] = {step: {} for step in range(STEPS)}
+    for name in reader.Tags()["scalars"]:
+        if name.startswith("probe/over_ranks/"):
+            for event in reader.Scalars(name):
+                assert name not in found[event.step]
+                found[event.step][name] = event.value
+    for step, values in expected(directory).items():
+        assert found[step] == pytest.approx(values, rel=1e-6, nan_ok=True)
+    assert (
+        found[0]["probe/over_ranks/token_balance/tokens_largest"]
+        > (found[0]["probe/over_ranks/token_balance/tokens_smallest"])
+    )
+    assert found[0]["probe/over_ranks/imbalance_ratio"] > 1
+    lines = [json.loads(line) for line in Path(said["locations"]["file"]).read_text().splitlines()]
+    again = [(line["step"], key) for line in lines for key in line["data"]]
+    assert len(again) == len(set(again))
+    assert not any("media" in line and line["media"] for line in lines)  # pictures are no lines of metrics
+
+
+def test_tensorboard_has_the_histograms_of_all_ranks(board) -> None:
+    _, _, reader = board
+    for step in range(STEPS):
+        lengths = torch.cat([publishing_ranks.batch(rank, step).batch["attention_mask"].sum(1) for rank in (0, 1)])
+        (event,) = [one for one in reader.Histograms("probe/token_balance/sequence_tokens/update") if one.step == step]
+        value = event.histogram_value
+        assert value.num == len(lengths)
+        assert value.min == lengths.min() - 0.5
+        assert value.sum == lengths.sum()
+
+
+def test_tensorboard_has_the_layout_of_the_dashboards(board) -> None:
+    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+
+    _, _, reader = board
+    newest = reader.Tensors(metadata.CONFIG_SUMMARY_TAG)[-1]
+    layout = layout_pb2.Layout.FromString(newest.tensor_proto.string_val[0])
+    assert [one.title for one in layout.category] == [one.title for one in dashboards()]
+    charts = {chart.title: chart for category in layout.category for chart in category.chart}
+    (margin,) = charts["Time of a step over ranks (s)"].margin.series
+    assert [margin.lower, margin.value, margin.upper] == [
+        f"probe/over_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
+    ]
+    scalars = set(reader.Tags()["scalars"])
+    for chart in charts.values():
+        for series in chart.margin.series:
+            assert {series.lower, series.value, series.upper} <= scalars
+        for tag in chart.multiline.tag:
+            assert tag.strip("^$").replace("\\", "") in scalars
+
+
+def test_tensorboard_has_words_tables_and_hyper_parameters(board) -> None:
+    directory, said, reader = board
+    tensors = set(reader.Tags()["tensors"])
+    summary = reader.Tensors("probe/summary/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert summary.startswith("**probe found ")
+    assert f"The whole run, up to step {STEPS - 1}; 2 ranks." in summary
+    tags = reader.Tensors("probe/tags/text_summary")[-1].tensor_proto.string_val[0].decode()
+    assert "| world_size | 2 |" in tags
+    tables = {f"{name}/text_summary" for name in shown(directory) if name.endswith("_table")}
+    assert tables <= tensors
+    hparams = reader.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"model/width" in hparams
+    assert not [one for one in Path(said["locations"]["tensorboard"]).iterdir() if "tfevents" not in one.name]
+
+
+# ----------------------------------------------------------------------------------------------------------- MLflow
+
+
+@pytest.mark.slow
+def test_a_real_mlflow_server_has_everything(tmp_path: Path) -> None:
+    server = MLflowServer(tmp_path)
+    try:
+        server.start()
+        said = ranks(tmp_path / "run", "mlflow", MLFLOW_TRACKING_URI=server.url)
+        assert_nothing_went_wrong(tmp_path / "run")
+        client = mlflow_client(server.url)
+        run = client.get_run(said["run_id"])
+        assert run.info.status == "FINISHED"
+        _check_words(run, tmp_path / "run")
+        _check_numbers(client, run, expected(tmp_path / "run"))
+        _check_artifacts(client, run, tmp_path)
+    finally:
+        server.stop()
+
+
+def _check_words(run, directory: Path) -> None:
+    tags = run.data.tags
+    assert tags["mlflow.note.content"].startswith("**probe found ")
+    assert "The whole run" in tags["mlflow.note.content"]
+    assert (tags["project"], tags["experiment"], tags["world_size"]) == ("published", "ranks", "2")
+    assert tags["torch_version"] == torch.__version__
+    assert tags["run_directory"] == str(directory)
+    assert run.data.params["model/width"] == "8"
+
+
+def _check_numbers(client, run, numbers: dict[int, dict[str, float]]) -> None:
+    for name in ("system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"):
+        assert run.data.metrics[name] > 0
+    for key in numbers[0]:
+        history = client.get_metric_history(run.info.run_id, key)
+        assert sorted(one.step for one in history) == list(range(STEPS)), key
+        for one in history:
+            assert one.value == pytest.approx(numbers[one.step][key], nan_ok=True), key
+
+
+def _check_artifacts(client, run, place: Path) -> None:
+    listed = {
+        one.path
+        for folder in ("memory", "overview", "token_balance", "padding_tax", "reductions")
+        for one in client.list_artifacts(run.info.run_id, f"figures/probe/{folder}")
+    }
+    for name in shown(place / "run"):
+        assert name.endswith("_table") or {f"figures/{name}.html", f"figures/{name}.json"} <= listed
+    page = Path(client.download_artifacts(run.info.run_id, "figures/probe/token_balance/balance_heat.html", str(place)))
+    text = page.read_text()
+    assert "Plotly.newPlot" in text
+    assert "Tokens by rank and micro-batch" in text
+    table = client.download_artifacts(
+        run.info.run_id, "tables/probe/token_balance/balance_stragglers_table.json", str(place)
+    )
+    assert len(json.loads(Path(table).read_text())["data"]) == 2  # one row a rank
+
+
+# -------------------------------------------------------------------------------------------------------------- W&B
+
+
+@pytest.mark.slow
+def test_weights_and_biases_has_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    said = ranks(tmp_path / "run", "wandb", WANDB_MODE="offline", WANDB_SILENT="true")
+    where = urllib.parse.unquote(said["locations"]["wandb"])
+    found: dict[str, list] = {}
+    for _, row in wandb_rows(where):
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    figures = {name: values[-1]["_type"] for name, values in found.items() if isinstance(values[-1], dict)}
+    for name in shown(tmp_path / "run"):
+        assert figures[name] == ("table-file" if name.endswith("_table") else "plotly-file")
+    assert figures["probe/token_balance/sequence_tokens/update"] == "histogram"
+    notes = [record.run.notes for record in wandb_records(where) if record.WhichOneof("record_type") == "run"]
+    assert any(note.startswith("**probe found ") for note in notes)
+
+
+# --------------------------------------------------------------------------------------------------- looking is free
+
+
+@pytest.mark.multiprocess
+def test_a_publisher_changes_no_bit_of_the_training(tmp_path: Path) -> None:
+    (tmp_path / "on").mkdir()
+    observed = ranks(tmp_path / "on" / "run", "tensorboard", 1, PUBLISH="0.5", WEIGHTS=str(tmp_path / "on.pt"))
+    plain = publishing_ranks.train(0, STEPS, None)
+    assert observed["losses"] == plain[0]
+    for one, other in zip(torch.load(tmp_path / "on.pt"), plain[1], strict=True):
+        assert torch.equal(one, other)
+    assert (tmp_path / "on" / "run" / "tracking" / "publishing.json").exists()  # it was really publishing
