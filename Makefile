@@ -79,7 +79,7 @@ $(VENV)-trackers/.made: pyproject.toml constraints.txt
 	@touch $@
 
 test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
-	$(VENV)-trackers/bin/python -m pytest tests/tracking -k "swanlab or trackio"
+	$(VENV)-trackers/bin/python -m pytest tests/tracking tests/publishing -k "swanlab or trackio"
 
 clean:  ## remove the environments
 	rm -rf $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers

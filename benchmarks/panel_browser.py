@@ -81,8 +81,8 @@ class Rows:
             row = {"t": self.at * 0.1, "allocated": level, "reserved": level * 1.1, "not_torch": host.GIB}
             memory.append(place | row | {"used": level * 1.1 + host.GIB, "total": 16 * host.GIB})
             if self.at % 20 == 0:
-                span = place | {"kind": "phase", "name": "update_actor", "scope": self.at, "peak": level}
-                spans.append(span | {"begin": self.at * 0.1 - 2, "end": self.at * 0.1})
+                span = place | {"kind": "phase", "level": "phase", "name": "update_actor", "scope": self.at}
+                spans.append(span | {"peak": level, "maker": 1, "begin": self.at * 0.1 - 2, "end": self.at * 0.1})
                 micro += [
                     place | {"rank": rank, "batch": step, "micro_batch": 0, "tokens": 1000 + rank} for rank in (0, 1)
                 ]

@@ -17,7 +17,7 @@ from probe.publishing import over_ranks, pictures
 from probe.runs.reader import Run
 from tests.publishing import publishing_ranks
 from tests.tracking.conftest import PREFIXES, MLflowServer
-from tests.tracking.tracking_readers import mlflow_client, wandb_records, wandb_rows
+from tests.tracking.tracking_readers import mlflow_client, swanlab_records, wandb_records, wandb_rows
 
 SCRIPT = Path(publishing_ranks.__file__)
 STEPS = 4
@@ -221,6 +221,22 @@ def test_weights_and_biases_has_the_same(tmp_path: Path) -> None:
     assert figures["probe/token_balance/sequence_tokens/update"] == "histogram"
     notes = [record.run.notes for record in wandb_records(where) if record.WhichOneof("record_type") == "run"]
     assert any(note.startswith("**probe found ") for note in notes)
+
+
+# ---------------------------------------------------------------------------------------------------------- SwanLab
+
+
+@pytest.mark.slow
+def test_swanlab_has_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("swanlab", reason="swanlab lives in an environment of its own")
+    said = ranks(tmp_path / "run", "swanlab", SWANLAB_MODE="offline")
+    records = swanlab_records(said["locations"]["swanlab"])
+    media = {record.media.key for record in records if record.WhichOneof("record_type") == "media"}
+    assert shown(tmp_path / "run") <= media
+    numbers = [(one.scalar.step, one.scalar.key) for one in records if one.WhichOneof("record_type") == "scalar"]
+    assert len(numbers) == len(set(numbers))
+    for step, values in expected(tmp_path / "run").items():
+        assert {(step, name) for name in values} <= set(numbers)
 
 
 # --------------------------------------------------------------------------------------------------- looking is free
