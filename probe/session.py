@@ -202,8 +202,8 @@ class Session:
             self._writer.flush(CLOSE_S)  # the last step's metrics are logged from the writer's thread
             try:
                 if self.publisher is not None:
-                    self.publisher.finish()
-            finally:
+                    self._isolated("publisher", self.publisher.finish)
+            finally:  # also when somebody loses patience with it
                 self.tracking.finish(exit_code)
         _closing = None
         self._writer.close()
@@ -295,7 +295,7 @@ class Session:
         try:
             return action()
         except Exception as error:  # a recorder never reaches training, nor the writer thread
-            _log.exception("a recorder failed in %s; the run goes on", what)
+            _log.exception("probe failed in %s; the run goes on", what)
             self._incident("listener", what, repr(error), error)
             return None
 

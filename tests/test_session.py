@@ -376,3 +376,19 @@ def test_a_killed_process_has_said_where_it_was(directory):
         begun = run.sql("select kind, step, role, phase from memory where edge = 'enter' order by scope_id")
         assert begun.values.tolist()[-1] == ["phase", 4, "actor", "update"]
         assert run.sql("select count(*) as n from memory where edge = 'leave'")["n"][0] == 0
+
+
+def test_a_publisher_that_fails_at_the_end_leaves_the_end_whole(tmp_path, monkeypatch, caplog):
+    def fail(self, timeout_s=0):
+        raise OSError("no more processes")
+
+    session = start("p", "e", run_dir=tmp_path / "run", track="file", publish=5)
+    publisher = session.publisher
+    with monkeypatch.context() as patched:
+        patched.setattr(type(publisher), "finish", fail)
+        session.close()
+    publisher.finish(0.0)
+    assert session.tracking._finished
+    assert "no more processes" in caplog.text
+    with session.run as run:
+        assert "OSError('no more processes')" in run.incidents["message"].tolist()
