@@ -12,7 +12,7 @@ import torch
 from benchmarks.measure import row, seconds
 from benchmarks.partition import lengths_of
 from probe.core.batched_data_dict import BatchedDataDict
-from probe.core.bins import first_fit_decreasing, modified_first_fit_decreasing
+from probe.core.packing.bins import first_fit_decreasing, modified_first_fit_decreasing
 
 CAPACITY = 16_384
 

@@ -19,16 +19,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import duration
+from probe.live.feed import Feed
+from probe.live.protocol import size_of
+from probe.live.pump import Pump
 from probe.records import GIB, Memory, MicroBatch, Process, Row, Scalar
 from probe.runs.layout import create_run, segment_of
 from probe.runs.lines import encode
 from probe.runs.parts import roll_over
 from probe.runs.reader import Run
-from probe.widgets.feed import Feed
-from probe.widgets.panel import Panel
-from probe.widgets.protocol import size_of
-from probe.widgets.pump import Pump
-from probe.widgets.widget import packed
+from probe.views.panel.panel import Panel
+from probe.views.panel.widget import packed
 
 UPDATES = 60
 NEW = 10

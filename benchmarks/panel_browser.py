@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.widgets import stub_host as host
+from tests.views import stub_host as host
 
 #: Messages a second, and new points of each of the four series in one.
 RATE = 4

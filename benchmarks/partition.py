@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from probe.core.partition import karmarkar_karp
+from probe.core.balancing.partition import karmarkar_karp
 
 # ---------------------------------------------------------------------------------------------------- the textbook
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from probe.core.batched_data_dict import BatchedDataDict
     from probe.core.checkpoint import FSDPCheckpointManager, find_latest_ckpt_path
     from probe.core.codec import materialize, pack_jagged_fields, response_from_nested, to_nested_by_length
-    from probe.core.comparison import compare
     from probe.core.fs import copy_to_local
     from probe.core.fsdp import get_fsdp_wrap_policy
     from probe.core.memory_logger import GPUMemoryLogger, log_gpu_memory_usage
@@ -33,14 +32,15 @@ if TYPE_CHECKING:
     )
     from probe.core.ulysses import gather_outpus_and_unpad, gather_outputs_and_unpad, ulysses_pad_and_slice_inputs
     from probe.hooks import Listener, emit, observed, phase, point, points, scope, subscribe, watch
-    from probe.magic import load_ipython_extension, unload_ipython_extension
-    from probe.report import write_report
+    from probe.inspection.comparison import compare
+    from probe.inspection.inspector import inspect
+    from probe.notebook.magic import load_ipython_extension, unload_ipython_extension
+    from probe.notebook.training import run
     from probe.runs.reader import Run
     from probe.runs.reader import Run as open  # noqa: A004  (`probe.open(path)` is how a person says it)
     from probe.session import Session, current_session, start
     from probe.tracking.tracking import Tracking
-    from probe.training import run
-    from probe.widgets.inspector import inspect
+    from probe.views.report.report import write_report
 
 #: Public name → "module:attribute".
 EXPORTS = {
@@ -56,7 +56,7 @@ EXPORTS = {
     "Session": "probe.session:Session",
     "Tracking": "probe.tracking.tracking:Tracking",
     "append_to_dict": "probe.core.metric:append_to_dict",
-    "compare": "probe.core.comparison:compare",
+    "compare": "probe.inspection.comparison:compare",
     "copy_to_local": "probe.core.fs:copy_to_local",
     "current_session": "probe.session:current_session",
     "emit": "probe.hooks:emit",
@@ -66,8 +66,8 @@ EXPORTS = {
     "gather_outputs_and_unpad": "probe.core.ulysses:gather_outputs_and_unpad",
     "get_constant_schedule_with_warmup": "probe.core.torch_functional:get_constant_schedule_with_warmup",
     "get_fsdp_wrap_policy": "probe.core.fsdp:get_fsdp_wrap_policy",
-    "inspect": "probe.widgets.inspector:inspect",
-    "load_ipython_extension": "probe.magic:load_ipython_extension",
+    "inspect": "probe.inspection.inspector:inspect",
+    "load_ipython_extension": "probe.notebook.magic:load_ipython_extension",
     "log_gpu_memory_usage": "probe.core.memory_logger:log_gpu_memory_usage",
     "logprobs_from_logits": "probe.core.torch_functional:logprobs_from_logits",
     "marked_timer": "probe.core.timing:marked_timer",
@@ -84,16 +84,16 @@ EXPORTS = {
     "rearrange_micro_batches": "probe.core.seqlen_balancing:rearrange_micro_batches",
     "reduce_metrics": "probe.core.metric:reduce_metrics",
     "response_from_nested": "probe.core.codec:response_from_nested",
-    "run": "probe.training:run",
+    "run": "probe.notebook.training:run",
     "scope": "probe.hooks:scope",
     "simple_timer": "probe.core.timing:simple_timer",
     "start": "probe.session:start",
     "subscribe": "probe.hooks:subscribe",
     "to_nested_by_length": "probe.core.codec:to_nested_by_length",
     "ulysses_pad_and_slice_inputs": "probe.core.ulysses:ulysses_pad_and_slice_inputs",
-    "unload_ipython_extension": "probe.magic:unload_ipython_extension",
+    "unload_ipython_extension": "probe.notebook.magic:unload_ipython_extension",
     "watch": "probe.hooks:watch",
-    "write_report": "probe.report:write_report",
+    "write_report": "probe.views.report.report:write_report",
 }
 
 __all__ = [*sorted(EXPORTS), "__version__"]

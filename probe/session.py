@@ -44,7 +44,7 @@ from probe.tracking.tracking import Tracking
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
-    from probe.widgets.panel import Panel
+    from probe.views.panel.panel import Panel
 
 _log = logging.getLogger("probe.session")
 
@@ -168,8 +168,8 @@ class Session:
         return Run(self.directory)
 
     def panel(self, **options: Any) -> Panel:
-        """The live panel of this run, for a notebook. See :class:`probe.widgets.panel.Panel` for the options."""
-        from probe.widgets.panel import panel  # a view: a worker that shows none never loads it
+        """The live panel of this run, for a notebook. See :class:`probe.views.panel.panel.Panel` for the options."""
+        from probe.views.panel.panel import panel  # a view: a worker that shows none never loads it
 
         return panel(self, **options)
 

@@ -23,7 +23,7 @@ _MEDIA: Final = "Histogram,Table,Text,Figure,Image"
 
 #: Modules of the front door's names must all be here; a test compares.
 GROUPS: Final = (
-    Group("session", "Recording", ("probe.session", "probe.training")),
+    Group("session", "Recording", ("probe.session", "probe.notebook.training")),
     Group("hooks", "Hooks and scopes", ("probe.hooks",)),
     Group(
         "run",
@@ -32,12 +32,14 @@ GROUPS: Final = (
             "probe.runs.reader",
             "probe.runs.compaction:compact,Compaction",
             "probe.analysis.findings:findings,Finding",
-            "probe.report",
+            "probe.views.report.report",
             "probe.dashboards:dashboards,dashboard,panel,Dashboard,Panel,Chart,About",
         ),
     ),
     Group(
-        "notebook", "In a notebook", ("probe.widgets.panel:Panel", "probe.widgets.inspector", f"probe.magic:{_MAGIC}")
+        "notebook",
+        "In a notebook",
+        ("probe.views.panel.panel:Panel", "probe.inspection.inspector", f"probe.notebook.magic:{_MAGIC}"),
     ),
     Group("tracking", "Tracking", ("probe.tracking.tracking", f"probe.tracking.media:{_MEDIA}")),
     Group("protocol", "DataProto", ("probe.core.protocol",)),
@@ -50,7 +52,7 @@ GROUPS: Final = (
     Group("checkpoint", "Checkpoints", ("probe.core.checkpoint",)),
     Group("data", "Data and files", ("probe.core.rl_dataset", "probe.core.fs")),
     Group("logging", "Timers and memory logs", ("probe.core.timing", "probe.core.memory_logger")),
-    Group("comparison", "Comparing batches", ("probe.core.comparison",)),
+    Group("comparison", "Comparing batches", ("probe.inspection.comparison",)),
     Group("records", "Row types", ("probe.records",)),
     Group("recorders", "Recorders", ("probe.recorders.recorder", "probe.devices")),
     Group("errors", "Errors", ("probe.errors",)),

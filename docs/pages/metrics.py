@@ -11,7 +11,8 @@ from typing import Any, Final
 from pages.comments import comments
 from pages.markdown import plain
 from probe import dashboards, session
-from probe.publishing import over_ranks, system
+from probe.publishing import across_ranks as over_ranks
+from probe.publishing import system
 from probe.recorders import RECORDERS, load
 
 _UNITS: Final = {

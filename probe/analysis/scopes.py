@@ -1,6 +1,6 @@
 """What scopes are to the figures: which of them are a step's phases, which made a peak, which batch each one ran.
 
-The rules stand here once, as SQL; ``probe.widgets.nesting`` follows them row by row, and tests compare the two.
+The rules stand here once, as SQL; ``probe.live.nesting`` follows them row by row, and tests compare the two.
 
 * **Told once.** Both recorders tell of scopes. Where a rank's memory is recorded its memory rows count, else its calls,
   whose parent is the innermost scope around them with the path that theirs begins with.

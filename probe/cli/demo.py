@@ -165,8 +165,8 @@ def _bar(
 
 def _look(directory: Path) -> tuple[Path, pd.DataFrame]:
     from probe.analysis.findings import findings
-    from probe.report import write_report
     from probe.runs.reader import Run
+    from probe.views.report.report import write_report
 
     with Run(directory) as run:
         return write_report(run, directory / "report.html"), findings(run)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until somebody ends it."""
-    from probe.serving.server import PageServer
+    from probe.views.server.server import PageServer
 
     location = find_run(arguments.run_path)
     with _asked_to_end() as ended, PageServer(location, port=arguments.port) as server:

@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write it, and say where it is."""
     place = find_run(arguments.run_path)
     target = _target(arguments.output, place)
-    from probe.report import write_report
+    from probe.views.report.report import write_report
 
     path = write_report(place, target)
     if arguments.json:

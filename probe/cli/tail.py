@@ -26,7 +26,7 @@ from probe.cli.output import remark
 from probe.cli.runs import add_run, find_run
 
 if TYPE_CHECKING:
-    from probe.terminal.following import Following, News
+    from probe.views.terminal.following import Following, News
 
 ABOUT: Final = "follow a run in the terminal"
 
@@ -85,8 +85,8 @@ def _picture(location: str, arguments: argparse.Namespace) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    from probe.terminal.following import Following
-    from probe.terminal.view import view
+    from probe.views.terminal.following import Following
+    from probe.views.terminal.view import view
 
     console, run = Console(), Following(location)
     _look_once(run)
@@ -105,7 +105,7 @@ def _picture(location: str, arguments: argparse.Namespace) -> None:
 
 
 def _lines(location: str, arguments: argparse.Namespace) -> None:
-    from probe.terminal.following import Following
+    from probe.views.terminal.following import Following
 
     run = Following(location, rows=KEPT_ROWS, from_start=not arguments.new)
     show = _Lines(json=arguments.json)
@@ -148,13 +148,13 @@ class _Lines:
 
     def end(self, run: Following) -> None:
         """What is said last."""
-        from probe.terminal import lines
+        from probe.views.terminal import lines
 
         if run.feed.opened:
             _say(lines.json_line(lines.run_object(run)) if self._json else lines.end_line(run))
 
     def _begin(self, run: Following) -> None:
-        from probe.terminal import lines
+        from probe.views.terminal import lines
 
         if self._begun:
             return
@@ -165,12 +165,12 @@ class _Lines:
         _say(lines.json_line(lines.run_object(run)) if self._json else lines.start_line(run))
 
     def _step(self, run: Following, step: int) -> None:
-        from probe.terminal import lines
+        from probe.views.terminal import lines
 
         _say(lines.json_line(lines.step_object(run, step)) if self._json else lines.step_line(run, step))
 
     def _incident(self, incident: dict[str, Any]) -> None:
-        from probe.terminal import lines
+        from probe.views.terminal import lines
 
         _say(lines.json_line(lines.incident_object(incident)) if self._json else lines.incident_line(incident))
 
@@ -191,7 +191,7 @@ def _look_once(run: Following) -> News:
 def _follow(run: Following, arguments: argparse.Namespace, show: Show) -> None:
     """Look again and again until the run has ended. A store that doesn't answer is asked again."""
     from probe.errors import RunError, SchemaVersionError
-    from probe.terminal.following import News
+    from probe.views.terminal.following import News
 
     pause = LOOK_S if run.feed.local else REMOTE_S
     while True:
@@ -215,7 +215,7 @@ def _follow(run: Following, arguments: argparse.Namespace, show: Show) -> None:
 def _rows(location: str, arguments: argparse.Namespace) -> None:
     from probe.runs.lines import encode
     from probe.runs.reader import Run
-    from probe.terminal import lines
+    from probe.views.terminal import lines
 
     with Run(location) as run:
         for row in _asked(run, location, arguments):
@@ -224,8 +224,8 @@ def _rows(location: str, arguments: argparse.Namespace) -> None:
 
 def _asked(run: Any, location: str, arguments: argparse.Namespace) -> Iterator[Any]:
     """Rows of the tables that are asked for, flushed at each look."""
-    from probe.terminal.following import Ending
-    from probe.widgets.feed import Feed
+    from probe.live.feed import Feed
+    from probe.views.terminal.following import Ending
 
     ending = Ending(Feed(location))
 

@@ -14,10 +14,11 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
 
-from probe.core import batch_columns as columns
-from probe.core import rows, sharding
-from probe.core.batch_exchange import gathered
-from probe.core.sharding import Shard
+from probe.core.batched import sharding
+from probe.core.batched.exchange import gathered
+from probe.core.batched.sharding import Shard
+from probe.core.columns import batch_columns as columns
+from probe.core.columns import rows
 from probe.errors import InputError, MissingKeyError, RowIndexError
 from probe.hooks import observed, scope
 
@@ -139,7 +140,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """Copies of some rows, in the order of ``indices`` (list, array or tensor of numbers or booleans).
 
         Raises:
-            RowIndexError, ShapeError, InputTypeError: see :func:`probe.core.rows.row_numbers`.
+            RowIndexError, ShapeError, InputTypeError: see :func:`probe.core.columns.rows.row_numbers`.
         """
         index = rows.row_numbers(list(indices) if isinstance(indices, tuple) else indices, self.size)
         return type(self)(columns.take(self.data, index))
@@ -250,8 +251,8 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
             batch_size: rows of a global batch over all shards; None: all rows.
             allow_uneven_shards: shards may differ by one row, the first ones being longer; not with ``batch_size`` or
                 dynamic batching.
-            dynamic_batching_args: keys of :class:`probe.core.sharding.DynamicBatchingArgs`.
-            sequence_packing_args: keys of :class:`probe.core.sharding.SequencePackingArgs`.
+            dynamic_batching_args: keys of :class:`probe.core.batched.sharding.DynamicBatchingArgs`.
+            sequence_packing_args: keys of :class:`probe.core.batched.sharding.SequencePackingArgs`.
 
         Returns:
             the shards, copies; with either of the arguments also for each of their rows, shard after shard, the row

@@ -9,9 +9,9 @@ What is shared: results share tensors with their source wherever torch can make 
 ``meta_info`` or ``non_tensor_batch``, so that adding a key to one batch doesn't add it to another.
 
 Jagged columns (nested tensors) work everywhere that rows are taken, cut or joined; see
-:mod:`probe.core.rows`. The neighbours are :mod:`probe.core.serialization` (payloads),
-:mod:`probe.core.data_file` (files), :mod:`probe.core.data_info` (how a batch looks) and
-:mod:`probe.core.data_merging` (``union`` and ``concat``).
+:mod:`probe.core.columns.rows`. The neighbours are :mod:`probe.core.columns.serialization` (payloads),
+:mod:`probe.core.data_proto.file` (files), :mod:`probe.core.data_proto.info` (how a batch looks) and
+:mod:`probe.core.data_proto.merging` (``union`` and ``concat``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,20 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import DataLoader, Dataset
 
-from probe.core import data_file, data_info, rows
-from probe.core.data_checks import (
+from probe.core.columns import rows
+from probe.core.columns.equality import same
+from probe.core.columns.serialization import (
+    batch_of,
+    deserialize_single_tensor,
+    deserialize_tensordict,
+    own_bytes,
+    payload_of,
+    serialize_single_tensor,
+    serialize_tensordict,
+)
+from probe.core.data_proto import file as data_file
+from probe.core.data_proto import info as data_info
+from probe.core.data_proto.checks import (
     Array,
     Keys,
     check_count,
@@ -45,11 +57,11 @@ from probe.core.data_checks import (
     unfolded,
     without,
 )
-from probe.core.data_config import DataProtoConfig
-from probe.core.data_exchange import from_mixed_tensordict, gather_columns, to_mixed_tensordict
-from probe.core.data_future import DataProtoFuture
-from probe.core.data_item import DataProtoItem, same_members
-from probe.core.data_merging import (
+from probe.core.data_proto.config import DataProtoConfig
+from probe.core.data_proto.exchange import from_mixed_tensordict, gather_columns, to_mixed_tensordict
+from probe.core.data_proto.future import DataProtoFuture
+from probe.core.data_proto.item import DataProtoItem, same_members
+from probe.core.data_proto.merging import (
     PAD_ROWS,
     join_arrays,
     join_batches,
@@ -59,16 +71,6 @@ from probe.core.data_merging import (
     plan_tensor_union,
     stack_objects,
     stack_rows,
-)
-from probe.core.equality import same
-from probe.core.serialization import (
-    batch_of,
-    deserialize_single_tensor,
-    deserialize_tensordict,
-    own_bytes,
-    payload_of,
-    serialize_single_tensor,
-    serialize_tensordict,
 )
 from probe.errors import InputError, InputTypeError, MissingKeyError, RowIndexError, SerializationError, ShapeError
 from probe.hooks import emit, observed, point
@@ -427,7 +429,7 @@ class DataProto:
 
     @observed("data_proto.save_to_disk", "a batch is written to a file")
     def save_to_disk(self, filepath: str | os.PathLike[str]) -> None:
-        """Write the batch to one file, without pickle; see :mod:`probe.core.data_file`.
+        """Write the batch to one file, without pickle; see :mod:`probe.core.data_proto.file`.
 
         The file appears when it is complete: a failure leaves what was there before.
 

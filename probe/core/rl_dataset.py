@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from torch.utils.data import Dataset
 
-from probe.core.collate import collate_fn
-from probe.core.dataset_config import DatasetConfig
-from probe.core.dataset_files import Files, file_list, measured, read_files
-from probe.core.prompts import Prompt, PromptEncoder, check_length, cut_and_padded, position_ids
-from probe.core.rows import row_number
+from probe.core.columns.rows import row_number
+from probe.core.dataset.collate import collate_fn
+from probe.core.dataset.config import DatasetConfig
+from probe.core.dataset.files import Files, file_list, measured, read_files
+from probe.core.dataset.prompts import Prompt, PromptEncoder, check_length, cut_and_padded, position_ids
 from probe.errors import InputError, InputTypeError, ProbeError
 from probe.hooks import emit, point
 
@@ -48,7 +48,7 @@ class RLHFDataset(Dataset[dict[str, Any]]):
 
     * ``input_ids``, ``attention_mask``, ``position_ids``: (max_prompt_length,), long, padded on the left. With a
       processor that has ``get_rope_index``, ``position_ids`` are (3, max_prompt_length), see
-      :func:`probe.core.prompts.position_ids`; other processors' models make their own.
+      :func:`probe.core.dataset.prompts.position_ids`; other processors' models make their own.
     * ``raw_prompt_ids``: list of the tokens without padding, media placeholders as in the text.
     * ``index``, ``tools_kwargs``, ``interaction_kwargs``: of the column ``extra_info`` where it has them, else the
       column of that name, else the number of the row in the files, and empty dicts.

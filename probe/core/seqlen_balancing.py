@@ -1,6 +1,6 @@
 """A batch into micro-batches of balanced size that never exceed a token cap, the same number of them on every rank.
 
-The arithmetic is in ``probe.core.partition``; here it meets batches, ranks and hooks.
+The arithmetic is in ``probe.core.balancing.partition``; here it meets batches, ranks and hooks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 import torch.distributed
 from tensordict import TensorDict, TensorDictBase
 
-from probe.core.partition import (
+from probe.core.balancing.partition import (
     Array,
     Ints,
     Lengths,
@@ -28,9 +28,9 @@ from probe.core.partition import (
     pack_into,
     roundup_divisible,
 )
+from probe.core.columns.row_selection import RowSelector, host_lengths, select_jagged, sequence_lengths
+from probe.core.columns.rows import is_jagged
 from probe.core.protocol import DataProto
-from probe.core.row_selection import RowSelector, host_lengths, select_jagged, sequence_lengths
-from probe.core.rows import is_jagged
 from probe.errors import CapacityError, InputError, InputTypeError, PeerError, ShapeError, UnknownNameError
 from probe.hooks import emit, observed, point, scope
 

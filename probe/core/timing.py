@@ -197,7 +197,7 @@ def _all_times(timing_raw: Mapping[str, float], group: Any) -> tuple[list[str], 
 
 
 def _told_by_all(mine: Any, group: Any) -> list[Any]:
-    from probe.core.process_group import told_by_all  # a timer alone needs no torch
+    from probe.core.distributed.process_group import told_by_all  # a timer alone needs no torch
 
     return told_by_all(mine, group)
 

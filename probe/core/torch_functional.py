@@ -12,28 +12,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from probe.core.dict_exchange import allgather_dict_into_dict, allgather_dict_tensors, broadcast_dict_tensor
-from probe.core.distributed_math import (
+from probe.core.distributed.dict_exchange import allgather_dict_into_dict, allgather_dict_tensors, broadcast_dict_tensor
+from probe.core.distributed.statistics import (
     compute_grad_norm,
     compute_squared_grad_norm,
     distributed_masked_mean,
     distributed_mean_max_min_std,
 )
-from probe.core.entropy import (
+from probe.core.functional.entropy import (
     calculate_sum_pi_squared_from_logits,
     entropy_from_logits,
     entropy_from_logits_with_chunking,
 )
-from probe.core.log_probs import logprobs_from_logits
-from probe.core.masked import masked_mean, masked_sum, masked_var, masked_whiten
-from probe.core.padding import (
+from probe.core.functional.log_probs import logprobs_from_logits
+from probe.core.functional.masked import masked_mean, masked_sum, masked_var, masked_whiten
+from probe.core.functional.padding import (
     expand_as_nested,
     get_response_mask,
     get_unpad_data,
     pad_2d_list_to_length,
     pad_sequence_to_length,
 )
-from probe.core.schedules import (
+from probe.core.functional.schedules import (
     get_constant_schedule_with_warmup,
     get_cosine_schedule_with_warmup,
     get_wsd_schedule_with_warmup,

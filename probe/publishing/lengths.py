@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from probe.publishing.over_ranks import segment
+from probe.publishing.across_ranks import segment
 from probe.tracking.media import Histogram
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis import overview
 from probe.analysis.findings import findings
-from probe.publishing.over_ranks import world_size
+from probe.publishing.across_ranks import world_size
 from probe.tracking.media import markdown_cell
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from probe.publishing.over_ranks import segment
+from probe.publishing.across_ranks import segment
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from probe.widgets.panel import Panel
+    from probe.views.panel.panel import Panel
 
 #: Names by which people call the tables; the row type's tag is accepted, too.
 NAMES: Final = {VIEWS.get(table, table): table for table in TABLES}
@@ -255,8 +255,8 @@ class Run:
     # ----------------------------------------------------------------------------------------------- the rest
 
     def panel(self, **options: Any) -> Panel:
-        """The live panel of this run, for a notebook. See :class:`probe.widgets.panel.Panel` for the options."""
-        from probe.widgets.panel import panel  # a view: who only reads frames never loads it
+        """The live panel of this run, for a notebook. See :class:`probe.views.panel.panel.Panel` for the options."""
+        from probe.views.panel.panel import panel  # a view: who only reads frames never loads it
 
         return panel(self, **options)
 

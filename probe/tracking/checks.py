@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from probe.errors import BackendError, UnknownNameError
 from probe.records import Incident
 from probe.tracking.backends import load_backend
-from probe.tracking.file import METRICS
+from probe.tracking.backends.file import METRICS
 from probe.tracking.journal import records_in, unsent
 from probe.tracking.names import NameMap
 from probe.tracking.reach import unwritable

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from probe.serving.server import PageServer
+from probe.views.server.server import PageServer
 from tests.browser.jupyter import browser
+from tests.live.live_run import append
 from tests.sample_run import sample_rows, write_run
-from tests.widgets.live_run import append
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

@@ -277,7 +277,7 @@ def test_what_was_never_sent_is_told_and_sent(tmp_path: Path, quick: None, capsy
 _KILLED = """
 import os, signal, sys, threading
 from pathlib import Path
-from probe.tracking import file
+from probe.tracking.backends import file
 from probe.tracking.tracking import Tracking
 file.File.log = lambda *_: threading.Event().wait()
 tracking = Tracking("p", "e", ["file"], directory=Path(sys.argv[1]))

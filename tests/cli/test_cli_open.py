@@ -22,12 +22,12 @@ import pytest
 
 from probe.cli import main
 from probe.errors import InputError, RunError, RunNotFoundError
-from probe.serving import handler
-from probe.serving.frames import BEAT, END, frame
-from probe.serving.hub import Channel, Hub
-from probe.serving.server import PageServer
+from probe.views.server import handler
+from probe.views.server.frames import BEAT, END, frame
+from probe.views.server.hub import Channel, Hub
+from probe.views.server.server import PageServer
+from tests.live.live_run import append, roll
 from tests.sample_run import sample_rows, write_run
-from tests.widgets.live_run import append, roll
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_page_gets_its_files_and_a_strict_policy(server: PageServer) -> None:
 
 
 def test_the_panel_is_that_of_the_notebook(server: PageServer) -> None:
-    from probe.widgets import assets
+    from probe.views.panel import assets
 
     assert ask(server, path(server, "panel.js")).read().decode() == assets.script()
     assert ask(server, path(server, "panel.css")).read().decode() == assets.styles()
@@ -242,7 +242,7 @@ def test_several_pages_get_the_same(server: PageServer, run: Path) -> None:
 
 
 def test_a_notebook_in_the_same_process_has_a_panel_of_its_own(server: PageServer, run: Path) -> None:
-    from probe.widgets.panel import panel
+    from probe.views.panel.panel import panel
 
     with panel(str(run)) as other:
         assert other is not server.panel

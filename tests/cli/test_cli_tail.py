@@ -26,14 +26,14 @@ import pytest
 
 from probe.analysis import overview, steps
 from probe.cli import main
+from probe.live import series
 from probe.records import Incident
 from probe.runs.reader import Run
-from probe.terminal import lines, numbers
-from probe.terminal.following import Following
-from probe.terminal.view import bar, spark, view
-from probe.widgets import series
+from probe.views.terminal import lines, numbers
+from probe.views.terminal.following import Following
+from probe.views.terminal.view import bar, spark, view
+from tests.live.live_run import append, opened, roll
 from tests.sample_run import process, sample_rows, write_run
-from tests.widgets.live_run import append, opened, roll
 
 NASTY = "\x1b[2J\x1b]0;owned\x07[red]actor[/]"
 
@@ -102,7 +102,7 @@ def test_each_step_has_the_numbers_of_the_report(run: Path, capsys) -> None:
 
 
 def test_over_the_run_it_says_what_the_panel_says_without_a_kernel(run: Path) -> None:
-    from probe.widgets.panel import Panel
+    from probe.views.panel.panel import Panel
 
     following = Following(str(run))
     following.look()

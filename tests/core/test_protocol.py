@@ -11,7 +11,7 @@ import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from probe import hooks
-from probe.core import data_exchange
+from probe.core.data_proto import exchange as data_exchange
 from probe.core.protocol import (
     DataProto,
     DataProtoConfig,

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe import hooks
-from probe.core import logit_chunks, torch_functional
-from probe.core.entropy import entropy_from_logits_with_chunking
+from probe.core import torch_functional
+from probe.core.functional import logit_chunks
+from probe.core.functional.entropy import entropy_from_logits_with_chunking
 from probe.core.torch_functional import (
     calculate_sum_pi_squared_from_logits,
     clip_by_value,

@@ -16,9 +16,9 @@ from probe.exporting.perfetto import export_perfetto
 from probe.records import Call, Incident, Memory, MicroBatch, Process, Row, Scalar
 from probe.runs.reader import Run
 from tests.exporting.trace_reader import Read, Slice, read
+from tests.live.live_run import append
+from tests.live.nested_run import Teller, random_rows
 from tests.sample_run import MS, WALL_NS, clock, process, sample_rows, write_run
-from tests.widgets.live_run import append
-from tests.widgets.nested_run import Teller, random_rows
 
 SLICES = "steps, phases and calls"
 

@@ -8,7 +8,7 @@ from tensordict import TensorDict
 
 from probe import hooks
 from probe.core import codec
-from probe.core.jagged import RowLengths, pack_rows, pad_rows
+from probe.core.codec.jagged import RowLengths, pack_rows, pad_rows
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from probe.dashboards import dashboards
-from probe.publishing import over_ranks, pictures
+from probe.publishing import across_ranks as over_ranks
+from probe.publishing import pictures
 from probe.runs.reader import Run
 from tests.publishing import publishing_ranks
 from tests.tracking.conftest import PREFIXES, MLflowServer

@@ -325,7 +325,8 @@ def test_a_read_only_directory_is_told_and_the_backends_go_on(collector, monkeyp
 def _log_as_nobody(run):
     script = """
         import os, sys
-        from probe.tracking import otlp, console
+        from probe.tracking.backends import otlp
+        from probe.tracking.backends import console
         from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
         from probe.tracking.tracking import Tracking

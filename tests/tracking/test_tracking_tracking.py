@@ -274,4 +274,4 @@ def test_nothing_stays_behind(tmp_path):
     del tracking
     gc.collect()
     assert gone() is None  # no atexit hook and no thread holds it
-    assert backends.BACKENDS["console"] == "probe.tracking.console:Console"
+    assert backends.BACKENDS["console"] == "probe.tracking.backends.console:Console"

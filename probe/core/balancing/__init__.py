@@ -1,0 +1,1 @@
+"""Numbers into parts of nearly equal sum: the arithmetic under sequence balancing."""

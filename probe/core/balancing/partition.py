@@ -1,0 +1,450 @@
+"""Numbers into parts of nearly equal sum: the arithmetic under sequence balancing. NumPy only, no torch.
+
+What is public stands first; :func:`karmarkar_karp` says how it is done. The differencing method itself is in
+``probe.core.balancing.differencing``, the shortcut for many numbers in ``probe.core.balancing.dealing``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from probe.core.balancing.dealing import near_optimal
+from probe.core.balancing.differencing import difference
+from probe.errors import InputError, InputTypeError, ShapeError
+
+if TYPE_CHECKING:
+    import torch
+
+Array = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+Lengths = Sequence[int] | Sequence[float] | Array
+T = TypeVar("T", "list[int]", "Array", "torch.Tensor")
+
+#: Linear share of the work of one token, relative to its attention to one other token: the documented constant of a
+#: 7B model (6 · hidden size 4096).
+LINEAR_WORKLOAD: Final = 24576
+
+#: Up to so many numbers the greedy partition is tried as well: where one token counts, luck with ties does too.
+_FEW: Final = 512
+_VERY_FEW: Final = 128
+_OTHER_STARTS: Final = 6
+
+#: Elements that one refinement may look at: keeps it below a few milliseconds however large the problem is.
+_REFINEMENT_BUDGET: Final = 400_000
+
+
+def ceildiv(a: int, b: int) -> int:
+    """``a / b`` rounded up, exactly.
+
+    >>> ceildiv(7, 2), ceildiv(8, 2)
+    (4, 4)
+    """
+    if b == 0:
+        raise InputError("ceildiv: b is 0, expected another number")
+    return -(-a // b)
+
+
+def roundup_divisible(a: int, b: int) -> int:
+    """The smallest multiple of ``b`` that isn't below ``a``.
+
+    >>> roundup_divisible(7, 4), roundup_divisible(8, 4)
+    (8, 8)
+    """
+    return ceildiv(a, b) * b
+
+
+def calculate_workload(seqlens: T) -> T:
+    """The cost of a sequence of L tokens in arbitrary units, attention included: ``24576·L + L²``.
+
+    Args:
+        seqlens: lengths in tokens, as a list, an array or a tensor; comes back as what it was. Integers are computed
+            in 64 bits (32 would overflow from 46,341 tokens on).
+
+    >>> calculate_workload([0, 1, 1000])
+    [0, 24577, 25576000]
+    """
+    if isinstance(seqlens, list | tuple):
+        return cast("T", [LINEAR_WORKLOAD * length + length * length for length in seqlens])
+    wide: Any = seqlens
+    if isinstance(wide, np.ndarray):
+        wide = wide.astype(np.int64) if wide.dtype.kind in "iub" else wide
+    elif not wide.is_floating_point():
+        wide = wide.long()
+    return cast("T", LINEAR_WORKLOAD * wide + wide * wide)
+
+
+# ----------------------------------------------------------------------------------------------------- partitioning
+
+
+def karmarkar_karp(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> list[list[int]]:
+    """Balance by the largest differencing method, then improve the largest part by single moves and swaps.
+
+    The method (Karmarkar and Karp, 1982; k-way as by Korf, 2009) starts with one state per number and keeps merging
+    the two states with the largest spread between their parts, largest part with smallest. Two remarks make it fast
+    without changing what it does. Merging states of single numbers only lists them, until there are k of them: so the
+    sorted numbers are taken k at a time, as one array. And while one state is so uneven that it is always on top, each
+    merge puts the next number into its smallest part: a heap of sums does that. For ``n`` numbers there remain about
+    ``n / k`` merges of two sorted arrays of k sums.
+
+    With :data:`~probe.core.balancing.dealing.MANY` or more numbers for each part a greedy partition comes first,
+    evened by swaps. It is taken where its largest part is within :data:`~probe.core.balancing.dealing.NEAR` of a bound
+    that no partition gets below. With few numbers, where ties are a matter of luck, a handful of other starts is improved in the same
+    way and the best of all is returned. The same input gives the same partition on every machine.
+
+    Args:
+        seqlen_list: n lengths or other weights, finite and not negative.
+        k_partitions: number of parts, 1 to n.
+        equal_size: every part gets ``n / k_partitions`` indices.
+
+    Returns:
+        ``k_partitions`` lists of indices, sorted inside, largest sum first; none is empty, every index is in one.
+
+    Raises:
+        InputError: more parts than numbers; ``equal_size`` and n isn't divisible; a weight isn't usable.
+
+    >>> karmarkar_karp([8, 7, 6, 5, 4], 2, equal_size=False)
+    [[0, 1], [2, 3, 4]]
+    """
+    weights = _checked(seqlen_list, k_partitions, equal_size)
+    near = near_optimal(weights, k_partitions, equal_size)
+    if near is not None:
+        return near
+    return _lists(weights, _balanced(weights, k_partitions, equal_size), k_partitions)
+
+
+def greedy_partition(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> list[list[int]]:
+    """Put each number, largest first, into the part with the smallest sum that may still take one.
+
+    Arguments, result and errors are those of :func:`karmarkar_karp`.
+
+    >>> greedy_partition([8, 7, 6, 5, 4], 2, equal_size=False)
+    [[0, 3, 4], [1, 2]]
+    """
+    weights = _checked(seqlen_list, k_partitions, equal_size)
+    room = len(weights) // k_partitions if equal_size else len(weights)
+    parts = _fill_empty(weights, _greedy(weights, k_partitions, room), k_partitions)
+    return _lists(weights, parts, k_partitions)
+
+
+def get_group_balanced_partitions(
+    seqlen_list: Lengths, uid_list: Sequence[Hashable] | Array, k_partitions: int
+) -> list[list[int]]:
+    """Balance like :func:`karmarkar_karp`, with rows of the same uid in the same part.
+
+    Keeps the responses to one prompt together, where a group baseline needs them on one rank.
+
+    Args:
+        seqlen_list: length of each row. uid_list: the group of each row; rows of one group needn't be neighbours.
+        k_partitions: number of parts, at most the number of different uids.
+
+    Raises:
+        InputError: more parts than groups. ShapeError: as many uids as lengths are expected.
+
+    >>> get_group_balanced_partitions([5, 1, 5, 1, 3], ["a", "b", "a", "b", "c"], 2)
+    [[0, 2], [1, 3, 4]]
+    """
+    weights = as_weights(seqlen_list, "seqlen_list")
+    if len(uid_list) != len(weights):
+        raise ShapeError(f"uid_list: got {len(uid_list)} uids for {len(weights)} lengths")
+    groups: dict[Hashable, list[int]] = {}
+    for row, uid in enumerate(uid_list.tolist() if isinstance(uid_list, np.ndarray) else uid_list):
+        groups.setdefault(uid, []).append(row)
+    if not 1 <= k_partitions <= len(groups):
+        raise InputError(f"k_partitions: got {k_partitions}, expected 1 to {len(groups)}, the number of different uids")
+    members = list(groups.values())
+    sums = [sum(weights[row].item() for row in rows) for rows in members]
+    parts = karmarkar_karp(sums, k_partitions, equal_size=False)
+    return [sorted(row for group in part for row in members[group]) for part in parts]
+
+
+# ---------------------------------------------------------------------------------------------------- under a cap
+
+
+def pack(tokens: Ints, weights: Array, cap: int, at_least: int) -> list[list[int]]:
+    """Parts whose ``tokens`` stay within ``cap`` and whose ``weights`` are balanced: as few as can be found.
+
+    The number of parts goes up from a lower bound (Martello and Toth's L2) until a balanced partition fits. Where that
+    takes long, best-fit decreasing limits the search from above if tokens are what is balanced.
+
+    Args:
+        tokens: of each unit; each must fit alone. weights: what is balanced, often ``tokens`` itself.
+        at_least: number of parts to start from; at most one part for each unit is made.
+    """
+    n = len(tokens)
+    lowest = min(n, max(at_least, fewest_parts(tokens, cap)))
+    for count in range(lowest, min(lowest + 8, n + 1)):
+        parts = _fitting(tokens, weights, cap, count)
+        if parts is not None:
+            return parts
+    lowest = min(lowest + 8, n)
+    packed = _best_fit(tokens, cap) if weights is tokens else [[row] for row in range(n)]
+    if len(packed) < lowest:
+        return _split_up(weights, packed, lowest)
+    return _search(tokens, weights, cap, lowest, packed)
+
+
+def _search(tokens: Ints, weights: Array, cap: int, low: int, found: list[list[int]]) -> list[list[int]]:
+    """Steps that double, then halve: the first balanced partition that fits into fewer parts than ``found``."""
+    high, step = len(found), 1
+    while low < high:
+        count = min(low + step - 1, high - 1)
+        parts = _fitting(tokens, weights, cap, count)
+        if parts is None:
+            low, step = count + 1, step * 2
+        else:
+            found, high, step = parts, count, 1
+    return found
+
+
+def pack_into(tokens: Ints, weights: Array, cap: int, count: int, fitting: list[list[int]]) -> list[list[int]]:
+    """Exactly ``count`` parts within the cap, at least ``len(fitting)``, given a partition that fits."""
+    if count == len(fitting):
+        return fitting
+    return _fitting(tokens, weights, cap, count) or _split_up(weights, fitting, count)
+
+
+def fewest_parts(tokens: Ints, cap: int) -> int:
+    """No packing under ``cap`` has fewer parts: Martello and Toth's bound L2 (1990).
+
+    What is above half the cap needs a part of its own, and what is left beside it can take only what is small enough.
+    """
+    if not len(tokens):
+        return 0
+    ranked = np.sort(tokens)
+    running = np.concatenate(([0], np.cumsum(ranked)))
+    half = int(np.searchsorted(ranked, cap / 2, side="right"))
+    begin = np.concatenate(([0], np.flatnonzero(np.diff(ranked[:half])) + 1)) if half else np.zeros(1, np.int64)
+    least = ranked[begin] if half else np.zeros(1, np.int64)
+    alone = np.searchsorted(ranked, cap - least, side="right")  # from here on nothing of `least` fits beside
+    beside = (alone - half) * cap - (running[alone] - running[half])
+    rest = np.maximum(running[half] - running[begin] - beside, 0)
+    bound = len(ranked) - half + -(-rest // cap)
+    return max(1, int(bound.max()))
+
+
+def _fitting(tokens: Ints, weights: Array, cap: int, count: int) -> list[list[int]] | None:
+    parts = _balanced(weights, count, equal_size=False)
+    return None if _sums(tokens, parts, count).max() > cap else _lists(weights, parts, count)
+
+
+def _best_fit(tokens: Ints, cap: int) -> list[list[int]]:
+    """Best-fit decreasing: each unit, largest first, into the fullest part that can take it."""
+    parts: list[list[int]] = []
+    room: list[tuple[int, int]] = []  # (room left, part), ascending
+    order = np.argsort(-tokens, kind="stable")
+    for row, need in zip(order.tolist(), tokens[order].tolist(), strict=True):
+        place = bisect.bisect_left(room, (need, -1))
+        if place < len(room):
+            left, part = room.pop(place)
+        else:
+            left, part = cap, len(parts)
+            parts.append([])
+        parts[part].append(row)
+        bisect.insort(room, (left - need, part))
+    return [sorted(part) for part in parts]
+
+
+def _split_up(weights: Array, parts: list[list[int]], count: int) -> list[list[int]]:
+    """``count`` parts out of fewer: the heaviest part of several units is cut into two, again and again."""
+    heap = [_cuttable(weights, part) for part in parts]
+    heapq.heapify(heap)
+    while len(heap) < count:
+        _, _, part = heapq.heappop(heap)
+        for half in karmarkar_karp(weights[part], 2, equal_size=False):
+            heapq.heappush(heap, _cuttable(weights, [part[row] for row in half]))
+    return sorted(part for _, _, part in heap)
+
+
+def _cuttable(weights: Array, part: list[int]) -> tuple[bool, float, list[int]]:
+    """Sorts parts of several units first, heaviest first."""
+    return len(part) < 2, -weights[part].sum().item(), part
+
+
+def _checked(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> Array:
+    weights = as_weights(seqlen_list, "seqlen_list")
+    if isinstance(k_partitions, bool) or not isinstance(k_partitions, int | np.integer):
+        raise InputTypeError(f"k_partitions: got {k_partitions!r}, expected an integer")
+    if k_partitions < 1:
+        raise InputError(f"k_partitions: got {k_partitions}, expected at least 1")
+    if len(weights) < k_partitions:
+        raise InputError(
+            f"seqlen_list: got {len(weights)} lengths for {k_partitions} partitions, expected at least one for each"
+        )
+    if equal_size and len(weights) % k_partitions:
+        raise InputError(
+            f"equal_size: {len(weights)} lengths can't be shared equally by {k_partitions} partitions, "
+            f"expected a multiple of {k_partitions}"
+        )
+    return weights
+
+
+def as_weights(values: Lengths, argument: str) -> Array:
+    """``values`` as a 1-D array of int64 or float64, checked to be finite and not negative."""
+    if hasattr(values, "detach"):  # a tensor, possibly on a device
+        values = values.detach().cpu().numpy()
+    try:
+        weights = np.asarray(values)
+    except ValueError as error:
+        raise ShapeError(f"{argument}: expected a flat sequence of numbers; {error}") from error
+    if weights.ndim != 1:
+        raise ShapeError(f"{argument}: got shape {weights.shape}, expected one dimension")
+    if weights.size == 0:
+        return weights.astype(np.int64)
+    if weights.dtype == np.int64 and weights.min() >= 0:
+        return weights
+    if weights.dtype.kind not in "iubf":
+        raise InputTypeError(f"{argument}: got {weights.dtype} values, expected numbers")
+    weights = weights.astype(np.float64 if weights.dtype.kind == "f" else np.int64)
+    usable = np.isfinite(weights) & (weights >= 0)
+    if not usable.all():
+        row = int(np.argmin(usable))
+        raise InputError(
+            f"{argument}: got {weights[row].item()} at {row}, expected a finite number that isn't negative"
+        )
+    return weights
+
+
+def _lists(weights: Array, parts: Ints, k: int) -> list[list[int]]:
+    """Lists of indices by part number, largest sum first."""
+    sums = _sums(weights, parts, k)
+    order = np.argsort(parts, kind="stable")
+    ends = np.cumsum(np.bincount(parts, minlength=k)).tolist()
+    rows = order.tolist()
+    lists = [rows[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+    return [lists[part] for part in sorted(range(k), key=lambda part: (-sums[part], lists[part]))]
+
+
+def _sums(weights: Array, parts: Ints, k: int) -> Array:
+    if weights.dtype.kind == "f":
+        return np.bincount(parts, weights, k)
+    sums = np.zeros(k, np.int64)  # bincount would add in float64, which is inexact from 2^53 on
+    np.add.at(sums, parts, weights)
+    return sums
+
+
+def _balanced(weights: Array, k: int, equal_size: bool) -> Ints:
+    """The part of each number: the best that this module knows."""
+    if k == 1:
+        return np.zeros(len(weights), np.int64)
+    if k == len(weights):
+        return np.arange(k)
+    enough = _lower_bound(weights, k)
+    best, least = None, None
+    for start in _starts(weights, k, equal_size):
+        parts = _refined(weights, start, k, equal_size)
+        largest = _sums(weights, parts, k).max()
+        if least is None or largest < least:
+            best, least = parts, largest
+        if least <= enough:
+            break
+    return cast("Ints", best)
+
+
+def _starts(weights: Array, k: int, equal_size: bool) -> Iterator[Ints]:
+    """The differencing method's partition; for few numbers, where luck with ties counts, some others as well."""
+    n = len(weights)
+    yield difference(weights, k, equal_size)
+    if n <= _FEW:
+        yield _greedy(weights, k, n // k if equal_size else n)
+    if n <= _VERY_FEW:
+        for shift in range(1, _OTHER_STARTS + 1):  # the same method on numbers that are a little off
+            wrong = 1 + 0.06 * ((np.arange(n) * 0.6180339887498949 * shift) % 1)
+            yield difference(weights * wrong, k, equal_size)
+
+
+def _greedy(weights: Array, k: int, room: int) -> Ints:
+    parts = np.empty(len(weights), np.int64)
+    heap: list[tuple[Any, int]] = [(0, part) for part in range(k)]
+    free = [room] * k
+    chosen: list[int] = []
+    order = np.argsort(-weights, kind="stable")
+    for weight in weights[order].tolist():
+        total, part = heap[0]
+        chosen.append(part)
+        free[part] -= 1
+        if free[part]:
+            heapq.heapreplace(heap, (total + weight, part))
+        else:
+            heapq.heappop(heap)
+    parts[order] = chosen
+    return parts
+
+
+def _fill_empty(weights: Array, parts: Ints, k: int) -> Ints:
+    """Give each empty part one number of a part that has several; no largest sum grows by that."""
+    counts = np.bincount(parts, minlength=k)
+    for empty in np.flatnonzero(counts == 0):
+        sums = np.where(counts > 1, _sums(weights, parts, k), -1)
+        rows = np.flatnonzero(parts == np.argmax(sums))
+        row = rows[np.argmin(weights[rows])]
+        counts[parts[row]] -= 1
+        parts[row] = empty
+        counts[empty] = 1
+    return parts
+
+
+# -------------------------------------------------------------------------------------------------- improving on it
+
+
+def _refined(weights: Array, parts: Ints, k: int, equal_size: bool) -> Ints:
+    """Without empty parts, and the largest lowered by the best move or swap until none helps or the budget ends.
+
+    Changes ``parts`` in place and returns it. Other parts never grow beyond what the largest was.
+    """
+    parts = _fill_empty(weights, parts, k)
+    sums = _sums(weights, parts, k)
+    counts = np.bincount(parts, minlength=k)
+    enough = _lower_bound(weights, k)
+    budget = _REFINEMENT_BUDGET
+    while budget > 0:
+        heavy = int(np.argmax(sums))
+        if sums[heavy] <= enough:
+            break
+        rows = np.flatnonzero(parts == heavy)
+        budget -= (len(rows) + 8) * len(weights)
+        change = _best_change(weights, parts, sums, rows, heavy, movable=not equal_size and counts[heavy] > 1)
+        if change is None:
+            break
+        give, take, target = change
+        moved = weights[give] - (0 if take is None else weights[take])
+        parts[give] = target
+        counts[[heavy, target]] += (-1, 1) if take is None else (0, 0)
+        if take is not None:
+            parts[take] = heavy
+        sums[heavy] -= moved
+        sums[target] += moved
+    return parts
+
+
+def _lower_bound(weights: Array, k: int) -> Any:
+    """No partition has a smaller largest part."""
+    total = weights.sum()
+    mean = ceildiv(int(total), k) if weights.dtype.kind == "i" else total / k
+    return max(mean, weights.max())
+
+
+def _best_change(
+    weights: Array, parts: Ints, sums: Array, rows: Ints, heavy: int, *, movable: bool
+) -> tuple[int, int | None, int] | None:
+    """(row to give, row to take in exchange or None, part to give it to), or None if nothing helps."""
+    given = weights[rows][:, None] - weights  # what leaves the heavy part, by row and partner
+    after = np.maximum(sums[heavy] - given, sums[parts] + given)
+    after[:, rows] = sums[heavy]
+    best = int(np.argmin(after))
+    give, take = divmod(best, len(weights))
+    lowest = after[give, take]
+    if movable:
+        light = int(np.argmin(sums))
+        moved = np.maximum(sums[heavy] - weights[rows], sums[light] + weights[rows])
+        single = int(np.argmin(moved))
+        if moved[single] < min(lowest, sums[heavy]):
+            return int(rows[single]), None, light
+    if lowest < sums[heavy]:
+        return int(rows[give]), take, int(parts[take])
+    return None

@@ -1,0 +1,374 @@
+"""Checkpoints of a training whose model is sharded by FSDP1 or FSDP2, or isn't sharded at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.metadata import Metadata
+
+from probe.core.checkpoint import files
+from probe.core.checkpoint.files import EXTRA, HUGGINGFACE, SHARDS, Manifest
+from probe.core.checkpoint.hf import parts_of, write_full_model, write_parts
+from probe.core.checkpoint.manager import BaseCheckpointManager
+from probe.core.checkpoint.peers import Peers, quiet
+from probe.core.checkpoint.plain_state import read_plain, write_plain
+from probe.core.checkpoint.remote import download, upload
+from probe.core.checkpoint.retention import Place, update_checkpoint_tracker
+from probe.core.checkpoint.rng_state import get_rng_state, load_rng_state
+from probe.core.checkpoint.shards import load_shards, read_chunks, save_shards, shard_files
+from probe.core.checkpoint.state import OptimizerLoad, State, check_same, load_model, model_state, optimizer_state
+from probe.errors import ConflictError, InputError, InputTypeError, MissingKeyError, SerializationError
+from probe.hooks import emit, observed, point
+
+_STRUCTURE: Final = "structure.json"
+_KINDS: Final = ("model", "optimizer")
+_SCHEDULER: Final = "lr_scheduler.safetensors"
+_OPTIONS: Final = ("checkpoint_config", "process_group", "tokenizer", "verify_checksums")
+
+#: Told on every rank once a checkpoint is complete.
+SAVED = point(
+    "checkpoint.saved",
+    "a checkpoint is complete and in place; carries path, global_step, total_bytes, world_size, contents, failed "
+    "(optional parts that couldn't be written, with their errors), remote (hdfs_path or None)",
+)
+#: Told on every rank once a checkpoint has been loaded.
+LOADED = point(
+    "checkpoint.loaded",
+    "a checkpoint has been loaded; carries path, global_step, total_bytes, world_size (that saved it), contents "
+    "(loaded), failed (as in checkpoint.saved)",
+)
+
+_NO_MANIFEST: Final = Manifest(0, 0, [], {}, saved_at_ns=0)
+_log = logging.getLogger("probe.checkpoint")
+
+
+class FSDPCheckpointManager(BaseCheckpointManager):
+    """Saves and loads model, optimizer, scheduler and random state of all ranks.
+
+    Works for FSDP1, FSDP2, DDP and a plain module, with a process group or without. Any number of ranks can load
+    what any other number has saved: the tensors lie in shards of ``torch.distributed.checkpoint``. Loading never
+    runs code from a file.
+
+    Args:
+        model, optimizer, lr_scheduler, processing_class, checkpoint_contents: see :class:`BaseCheckpointManager`.
+        tokenizer: another name of ``processing_class``. checkpoint_config: another name of ``checkpoint_contents``.
+        process_group: the ranks that hold the model; None: all.
+        verify_checksums: whether loading reads every file once more to compare its SHA-256, each rank a share of
+            them (default). False compares sizes only.
+
+    Raises:
+        InputTypeError: an unknown argument, or one of a wrong type. ConflictError: an argument under both of its
+            names. Others as :class:`BaseCheckpointManager`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | None = None,
+        lr_scheduler: Any = None,
+        processing_class: Any = None,
+        checkpoint_contents: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for name in kwargs:
+            if name not in _OPTIONS:
+                raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(_OPTIONS)}")
+        processing_class = _one_of("processing_class", processing_class, "tokenizer", kwargs)
+        checkpoint_contents = _one_of("checkpoint_contents", checkpoint_contents, "checkpoint_config", kwargs)
+        super().__init__(model, optimizer, lr_scheduler, processing_class, checkpoint_contents)
+        self._group = kwargs.get("process_group")
+        self._verify = bool(kwargs.get("verify_checksums", True))
+
+    # ------------------------------------------------------------------------------------------------------------- save
+
+    @observed("checkpoint.save_checkpoint", "a checkpoint is saved; arguments local_path, hdfs_path, global_step")
+    def save_checkpoint(
+        self,
+        local_path: str | os.PathLike[str],
+        hdfs_path: str | None = None,
+        global_step: int = 0,
+        max_ckpt_to_keep: int | None = None,
+    ) -> None:
+        """Save a checkpoint; to be called on every rank.
+
+        It is written to ``{local_path}.incomplete`` and renamed when every rank's files are on the disk and listed
+        with their checksums. Whatever happens before, the checkpoints that were there stay as they were, one at
+        ``local_path`` itself included. Then the tracker beside it is set, where ``local_path`` itself names the step
+        (for ``global_step_7/actor`` the trainer knows when the step is complete, and calls
+        :func:`probe.core.checkpoint.update_checkpoint_tracker`). Only then old checkpoints are removed.
+
+        The config, the tokenizer and the full model under ``huggingface/`` are optional: where one can't be written,
+        the checkpoint is complete without it, an error is logged, and the manifest names it.
+
+        Args:
+            local_path: directory to make, on a file system that all ranks share.
+            hdfs_path: any fsspec URL that the complete checkpoint is then copied to.
+            global_step: the trainer's step. max_ckpt_to_keep: None or 0: all.
+
+        Raises:
+            InputError, InputTypeError: arguments that can't be used. SerializationError: state that can't be written
+                without pickle. OSError: the disk is full, read-only … PeerError: another rank failed. Every rank
+                raises.
+        """
+        peers = Peers(self._group)
+        peers.together(lambda: _check_save(local_path, hdfs_path, global_step, max_ckpt_to_keep))
+        target = Path(os.path.abspath(local_path))  # noqa: PTH100  (resolve() would follow a link that the caller made on purpose)
+        stepped = any(peers.together(lambda: self.optimizer is not None and bool(self.optimizer.state)))
+        peers.on_first(lambda: files.begin(target).joinpath(SHARDS).mkdir())
+        staging = files.staging_of(target)
+        with _cleared_on_failure(staging, peers), quiet():
+            self._write_state(staging, peers, stepped)
+            failed = self._write_optional(staging, peers)
+            manifest = self._list_files(staging, peers, global_step, failed)
+            peers.on_first(lambda: _commit(staging, target, manifest, global_step))
+        peers.on_first(lambda: self.retain(str(target), global_step, max_ckpt_to_keep))
+        self.previous_saved_paths = peers.together(lambda: self.previous_saved_paths)[0]
+        if hdfs_path is not None:
+            peers.on_first(lambda: upload(target, hdfs_path))
+        if SAVED.listeners:
+            emit(SAVED, path=str(target), remote=hdfs_path, **_told(manifest, manifest.contents))
+
+    def _write_state(self, staging: Path, peers: Peers, stepped: bool) -> None:
+        peers.together(lambda: _check_shared(staging))
+        collected: list[State] = []
+        peers.together(lambda: collected.extend(self._states(stepped)))
+        tensors = {name: one for state in collected for name, one in state.tensors.items()}
+        peers.together(lambda: save_shards(tensors, staging / SHARDS, peers))
+        trees = files.to_json({kind: state.tree for kind, state in zip(_KINDS, collected, strict=False)})
+        peers.on_first(lambda: files.write_durably(staging / SHARDS / _STRUCTURE, trees))
+        if "extra" in self.checkpoint_save_contents:
+            peers.on_first((staging / EXTRA).mkdir)
+            peers.together(lambda: self._write_extra(staging / EXTRA, peers))
+
+    def _states(self, stepped: bool) -> Iterator[State]:
+        yield model_state(self.model)
+        if self.optimizer is not None and "optimizer" in self.checkpoint_save_contents:
+            yield optimizer_state(self.model, self.optimizer, stepped=stepped)
+
+    def _write_extra(self, directory: Path, peers: Peers) -> None:
+        write_plain(directory / _rng_file(peers.rank), get_rng_state())
+        if peers.first and self.lr_scheduler is not None:
+            write_plain(directory / _SCHEDULER, self.lr_scheduler.state_dict())
+
+    def _write_optional(self, staging: Path, peers: Peers) -> dict[str, str]:
+        def write() -> dict[str, str]:
+            parts = parts_of(self.model, self.processing_class)
+            if "hf_model" in self.checkpoint_save_contents:
+                chunks = read_chunks(staging / SHARDS)
+                parts["hf_model"] = partial(write_full_model, self.model, staging / SHARDS, chunks)
+            return write_parts(staging / HUGGINGFACE, parts)
+
+        return peers.together(write if peers.first else dict)[0]
+
+    def _list_files(self, staging: Path, peers: Peers, global_step: int, failed: dict[str, str]) -> Manifest:
+        """Every file with its checksum, each rank taking a share; all must be seen from the first rank."""
+        expected = shard_files(read_chunks(staging / SHARDS)) if peers.first else set()
+        extra = "extra" in self.checkpoint_save_contents
+        wanted = {f"{SHARDS}/{name}" for name in expected}
+        wanted |= {f"{EXTRA}/{_rng_file(rank)}" for rank in range(peers.size) if extra}
+        names = peers.on_first(lambda: _all_there(staging, wanted))
+        names = peers.together(lambda: names)[0] or []
+        shares = peers.together(lambda: files.entries(staging, names[peers.rank :: peers.size]))
+        contents = [name for name in self.checkpoint_save_contents if name not in failed]
+        return Manifest(
+            global_step, peers.size, contents, {name: entry for one in shares for name, entry in one.items()}, failed
+        )
+
+    # ------------------------------------------------------------------------------------------------------------- load
+
+    @observed("checkpoint.load_checkpoint", "a checkpoint is loaded; arguments local_path, hdfs_path")
+    def load_checkpoint(
+        self,
+        local_path: str | os.PathLike[str] | None,
+        hdfs_path: str | None = None,
+        del_local_after_load: bool = False,
+    ) -> None:
+        """Load a checkpoint; to be called on every rank. ``hf_model`` is never loaded: the shards hold the same.
+
+        Everything is checked before anything is changed: the files against the manifest, the names and shapes
+        against model and optimizer. Each rank gets its own random state back. On another number of ranks than saved
+        it, ranks that the checkpoint knows get theirs, and further ones keep the state that they have (another
+        rank's would make the two draw the same numbers); a warning says so.
+
+        Args:
+            local_path: the checkpoint; None (:func:`find_latest_ckpt_path` found none): nothing is done.
+            hdfs_path: where to fetch it from, any fsspec URL, when it isn't at ``local_path``.
+            del_local_after_load: remove ``local_path`` when every rank has loaded.
+
+        Raises:
+            InputError: files are missing or damaged (what is expected and what was found), or nothing is there.
+            ShapeError, MissingKeyError: it doesn't fit. SerializationError: a file isn't what probe writes.
+            PeerError: another rank failed. Every rank raises.
+        """
+        if local_path is None:
+            return
+        peers = Peers(self._group)
+        target = Path(os.path.abspath(local_path))  # noqa: PTH100  (as in save_checkpoint)
+        peers.on_first(lambda: _fetch(target, hdfs_path))
+        manifest = self._checked(target, peers)
+        with quiet():
+            self._load_state(target, peers)
+        if "extra" in self.checkpoint_load_contents:
+            peers.together(lambda: self._load_extra(target, manifest, peers))
+        if del_local_after_load:
+            peers.on_first(lambda: shutil.rmtree(target))
+        if LOADED.listeners:
+            emit(LOADED, path=str(target), **_told(manifest, self.checkpoint_load_contents))
+
+    def _checked(self, target: Path, peers: Peers) -> Manifest:
+        def check() -> list[str]:
+            share = dict(list(manifest.files.items())[peers.rank :: peers.size])
+            return files.problems(target, share, checksums=self._verify)
+
+        manifest = peers.together(lambda: Manifest.read(target) if peers.first else _NO_MANIFEST)[0]
+        found = [line for lines in peers.together(check) for line in lines]
+        files.check_listed(target, manifest, found)
+        lacking = {name for name in self.checkpoint_load_contents if name != "hf_model"} - set(manifest.contents)
+        if lacking:
+            raise MissingKeyError(
+                f"checkpoint {target}: it has no {', '.join(sorted(lacking))}; it holds {', '.join(manifest.contents)}"
+            )
+        return manifest
+
+    def _load_state(self, target: Path, peers: Peers) -> None:
+        ready: list[Any] = []
+        peers.together(lambda: ready.extend(self._prepared(target)))
+        saved, trees, model, optimizer = ready
+        tensors = {**model.tensors, **(optimizer.tensors if optimizer else {})}
+        peers.together(lambda: load_shards(tensors, target / SHARDS, saved, peers))
+        peers.together(lambda: load_model(self.model, model, trees["model"]))
+        if optimizer:
+            peers.together(optimizer.apply)
+
+    def _prepared(self, target: Path) -> tuple[Metadata, dict[str, Any], State, OptimizerLoad | None]:
+        """What is to be filled, after it has been compared with what is there."""
+        where = f"checkpoint {target}"
+        saved = read_chunks(target / SHARDS)
+        trees = _read_trees(target / SHARDS / _STRUCTURE)
+        model = model_state(self.model)
+        check_same(model, saved, "model", where)
+        optimizer = None
+        if self.optimizer is not None and "optimizer" in self.checkpoint_load_contents:
+            optimizer = OptimizerLoad(self.model, self.optimizer, trees["optimizer"], saved, where)
+        return saved, trees, model, optimizer
+
+    def _load_extra(self, target: Path, manifest: Manifest, peers: Peers) -> None:
+        directory = target / EXTRA
+        has_scheduler = f"{EXTRA}/{_SCHEDULER}" in manifest.files
+        if self.lr_scheduler is not None:
+            if not has_scheduler:
+                raise MissingKeyError(f"checkpoint {target}: it has no lr_scheduler state")
+            self.lr_scheduler.load_state_dict(read_plain(directory / _SCHEDULER))
+        elif has_scheduler and peers.first:
+            _log.warning("%s: its lr_scheduler state isn't loaded, because there is no lr_scheduler here", target)
+        if manifest.world_size != peers.size and peers.first:
+            _log.warning(
+                "%s: saved by %d ranks, loaded by %d: ranks 0 to %d get their random state, further ones keep theirs",
+                target, manifest.world_size, peers.size, min(manifest.world_size, peers.size) - 1,
+            )  # fmt: skip
+        if peers.rank < manifest.world_size:
+            load_rng_state(read_plain(directory / _rng_file(peers.rank)))
+
+
+def _one_of(name: str, given: Any, alias: str, kwargs: Mapping[str, Any]) -> Any:
+    other = kwargs.get(alias)
+    if given is not None and other is not None and given is not other:
+        raise ConflictError(f"{name} and {alias}: both were given, expected one of them")
+    return other if given is None else given
+
+
+def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_keep: Any) -> None:
+    if not isinstance(local_path, str | os.PathLike) or not os.fspath(local_path):
+        raise InputTypeError(f"local_path: got {local_path!r}, expected a path")
+    if Path(local_path).name.endswith((files.INCOMPLETE, files.REPLACED)):
+        raise InputError(
+            f"local_path: got {local_path}; names with that ending are of checkpoints that aren't complete"
+        )
+    if hdfs_path is not None and (not isinstance(hdfs_path, str) or not hdfs_path):
+        raise InputTypeError(f"hdfs_path: got {hdfs_path!r}, expected a URL or None")
+    for name, value in (("global_step", global_step), ("max_ckpt_to_keep", max_ckpt_to_keep or 0)):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputTypeError(f"{name}: got {value!r}, expected a whole number")
+        if value < 0:
+            raise InputError(f"{name}: got {value}, expected at least 0")
+
+
+def _check_shared(staging: Path) -> None:
+    if not staging.is_dir():
+        raise InputError(
+            f"local_path: {staging}, made by the first rank, isn't seen here; expected a shared file system"
+        )
+
+
+def _all_there(staging: Path, wanted: set[str]) -> list[str]:
+    found = files.files_of(staging)
+    if missing := sorted(wanted - set(found)):
+        raise InputError(
+            f"local_path: the first rank doesn't see {', '.join(missing)} of other ranks in {staging}; expected a file "
+            "system that all ranks share"
+        )
+    return found
+
+
+def _commit(staging: Path, target: Path, manifest: Manifest, global_step: int) -> None:
+    manifest.write(staging)
+    files.put_in_place(staging, target)
+    place = Place.of(target, global_step)
+    if place is not None and place.flat:
+        update_checkpoint_tracker(target.parent, global_step)
+
+
+@contextmanager
+def _cleared_on_failure(staging: Path, peers: Peers) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        # Only when all ranks have met: where one is gone, the others may still be writing, and the next save clears
+        # it.
+        if peers.first and peers.agreed_to_fail:
+            shutil.rmtree(staging, ignore_errors=True)
+        raise
+
+
+def _fetch(target: Path, hdfs_path: str | None) -> None:
+    with suppress(OSError):  # a read-only disk can't be settled, but can be read
+        files.settle(target)
+    if (target / files.MANIFEST).exists():
+        return
+    if hdfs_path is None or files.holds_others(target):
+        raise InputError(files.describe_missing(target))
+    download(hdfs_path, target)
+
+
+def _told(manifest: Manifest, contents: list[str]) -> dict[str, Any]:
+    return {
+        "global_step": manifest.global_step,
+        "total_bytes": manifest.total_bytes,
+        "world_size": manifest.world_size,
+        "contents": contents,
+        "failed": manifest.failed,
+    }
+
+
+def _read_trees(path: Path) -> dict[str, Any]:
+    try:
+        trees = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise SerializationError(f"{path}: not JSON: {error}") from error
+    if not isinstance(trees, dict) or not set(trees) <= set(_KINDS) or "model" not in trees:
+        raise SerializationError(f"{path}: not the structure of a checkpoint of probe")
+    return trees
+
+
+def _rng_file(rank: int) -> str:
+    return f"rng_rank_{rank:05}.safetensors"

@@ -1,0 +1,1 @@
+"""Columns of batches, dense, jagged and of objects: their rows, whether they are equal, and their plain form."""

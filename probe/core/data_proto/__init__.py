@@ -1,0 +1,1 @@
+"""The parts that :class:`probe.core.protocol.DataProto` is made of."""

@@ -1,0 +1,1 @@
+"""The parts of :mod:`probe.core.torch_functional`: log-probabilities, masked moments, padding, schedules."""

@@ -1,0 +1,261 @@
+"""Sequences into bins of limited capacity, as few bins as a fast algorithm finds.
+
+Bin packing is NP-hard; the algorithms here come with proofs of how far from the fewest bins (OPT) they can end:
+
+* first fit decreasing: at most 11/9 · OPT + 6/9 (Dósa 2007);
+* modified first fit decreasing (Johnson and Garey 1985): at most 71/60 · OPT + 1 (Yue and Zhang 1995). It is not
+  better on every input: only its worst case is;
+* first fit in any order (``first_fit_shuffle``): at most 1.7 · OPT (Dósa and Sgall 2013);
+* concatenative, which never goes back to an earlier bin: below 2 · OPT.
+
+The algorithms themselves are in :mod:`probe.core.packing.bins`.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from probe.core.packing.bins import (
+    Bins,
+    concatenative,
+    first_fit,
+    first_fit_decreasing,
+    modified_first_fit_decreasing,
+    split_to,
+)
+from probe.errors import CapacityError, InputError, InputTypeError, UnknownNameError
+from probe.hooks import emit, point
+
+#: Told for every packing, whoever asked for it.
+PACKED = point(
+    "packing.packed",
+    "sequences were packed into bins; carries lengths, padded_lengths (after rounding), bins (indices of each), "
+    "capacity_tokens, algorithm, metrics (PackingMetrics), source; from a batch also batch, width_tokens (of its "
+    "rows, None for jagged ones) and first_row",
+)
+
+
+class PackingAlgorithm(enum.StrEnum):
+    """The algorithms that :func:`get_packer` knows."""
+
+    CONCATENATIVE = "concatenative"
+    FIRST_FIT_DECREASING = "first_fit_decreasing"
+    FIRST_FIT_SHUFFLE = "first_fit_shuffle"
+    MODIFIED_FIRST_FIT_DECREASING = "modified_first_fit_decreasing"
+
+
+_ALGORITHMS: Final[dict[PackingAlgorithm, Callable[[Sequence[int], int], Bins]]] = {
+    PackingAlgorithm.CONCATENATIVE: concatenative,
+    PackingAlgorithm.FIRST_FIT_DECREASING: first_fit_decreasing,
+    PackingAlgorithm.MODIFIED_FIRST_FIT_DECREASING: modified_first_fit_decreasing,
+}
+
+
+@dataclass(frozen=True)
+class PackingMetrics:
+    """How well sequences fill their bins. Tokens are real ones: what rounding adds counts as waste.
+
+    Attributes:
+        total_sequence_length: tokens of all sequences. total_bin_capacity: num_bins × capacity.
+        total_waste: the difference. waste_ratio: over total_bin_capacity.
+        average_utilization: mean over bins of tokens / capacity.
+        bin_balance: 1 − standard deviation / mean of the bins' utilisation; 1 is even.
+        theoretical_min_bins: fewest bins that could hold the rounded lengths by their sum; none may exist.
+        bin_efficiency: theoretical_min_bins / num_bins.
+
+    Ratios of nothing are NaN.
+    """
+
+    num_sequences: int
+    num_bins: int
+    total_sequence_length: int
+    total_bin_capacity: int
+    total_waste: int
+    average_utilization: float
+    waste_ratio: float
+    bin_balance: float
+    theoretical_min_bins: int
+    bin_efficiency: float
+
+    @classmethod
+    def of(
+        cls, lengths: Sequence[int], padded: Sequence[int], bins: Sequence[Sequence[int]], capacity: int
+    ) -> PackingMetrics:
+        """Metrics of ``bins``, which hold indices of ``lengths`` (real) and ``padded`` (rounded).
+
+        >>> PackingMetrics.of([6, 3, 7], [6, 3, 7], [[0, 1], [2]], 10).average_utilization
+        0.8
+        """
+        total, room = sum(lengths), len(bins) * capacity
+        filled = [sum(lengths[row] for row in one) / capacity for one in bins]
+        mean = math.fsum(filled) / len(filled) if filled else math.nan
+        needed = -(-sum(padded) // capacity)
+        return cls(
+            num_sequences=len(lengths),
+            num_bins=len(bins),
+            total_sequence_length=total,
+            total_bin_capacity=room,
+            total_waste=room - total,
+            average_utilization=mean,
+            waste_ratio=(room - total) / room if room else math.nan,
+            bin_balance=1 - statistics.pstdev(filled) / mean if filled and mean else math.nan,
+            theoretical_min_bins=needed,
+            bin_efficiency=needed / len(bins) if bins else math.nan,
+        )
+
+
+class Packer:
+    """Packs lists of lengths with one algorithm; see :func:`get_packer`.
+
+    Attributes:
+        metrics: of the last packing, None before the first.
+    """
+
+    def __init__(
+        self,
+        algorithm: PackingAlgorithm,
+        bin_capacity: int,
+        min_bin_count: int | None = None,
+        bin_count_multiple: int | None = None,
+        sequence_length_pad_multiple: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self.algorithm = algorithm
+        self.bin_capacity = _count("bin_capacity", bin_capacity)
+        self.min_bin_count = _count("min_bin_count", 1 if min_bin_count is None else min_bin_count, least=0)
+        self.bin_count_multiple = _count("bin_count_multiple", 1 if bin_count_multiple is None else bin_count_multiple)
+        self.pad_multiple = _count("sequence_length_pad_multiple", sequence_length_pad_multiple)
+        self.metrics: PackingMetrics | None = None
+        self._random = random.Random(seed)  # noqa: S311  (an order of sequences, not a secret)
+
+    def pack(self, sequence_lengths: Sequence[int], **about: Any) -> Bins:
+        """Indices of ``sequence_lengths`` in bins: every one once, none empty, ascending inside a bin.
+
+        As many bins as the algorithm needs; where there have to be more of them, the fullest bins are halved.
+
+        Args:
+            sequence_lengths: tokens of each, list or 1-d array.
+            about: further values for listeners of :data:`PACKED`.
+
+        Raises:
+            CapacityError: a sequence is longer than a bin; names it. InputError: a negative length, or fewer
+            sequences than bins are asked for. InputTypeError: lengths that aren't whole numbers.
+        """
+        lengths = _lengths(sequence_lengths)
+        padded = [rounded_up(length, self.pad_multiple) for length in lengths]
+        self._check(lengths, padded)
+        bins = self._bins(padded)
+        self._enough(bins, padded)
+        for one in bins:
+            one.sort()
+        self.metrics = PackingMetrics.of(lengths, padded, bins, self.bin_capacity)
+        if PACKED.listeners:
+            told: dict[str, Any] = {"source": PACKED.name} | about
+            emit(
+                PACKED,
+                lengths=lengths,
+                padded_lengths=padded,
+                bins=[list(one) for one in bins],
+                capacity_tokens=self.bin_capacity,
+                algorithm=str(self.algorithm),
+                metrics=self.metrics,
+                **told,
+            )
+        return bins
+
+    def padded_tokens(self, lengths: Sequence[int], rows: Iterable[int]) -> int:
+        """What the sequences ``rows`` take in a bin: each length rounded up."""
+        return sum(rounded_up(lengths[row], self.pad_multiple) for row in rows)
+
+    def _check(self, lengths: Sequence[int], padded: Sequence[int]) -> None:
+        for row, (length, taken) in enumerate(zip(lengths, padded, strict=True)):
+            if length < 0:
+                raise InputError(f"sequence_lengths: sequence {row} has length {length}, expected at least 0")
+            if taken > self.bin_capacity:
+                more = "" if taken == length else f", {taken} when rounded to a multiple of {self.pad_multiple}"
+                raise CapacityError(
+                    f"sequence_lengths: sequence {row} has {length} tokens{more}; a bin holds {self.bin_capacity}"
+                )
+
+    def _bins(self, padded: Sequence[int]) -> Bins:
+        if self.algorithm is PackingAlgorithm.FIRST_FIT_SHUFFLE:
+            order = list(range(len(padded)))
+            self._random.shuffle(order)
+            return first_fit(padded, order, self.bin_capacity)
+        return _ALGORITHMS[self.algorithm](padded, self.bin_capacity)
+
+    def _enough(self, bins: Bins, padded: Sequence[int]) -> None:
+        wanted = rounded_up(max(len(bins), self.min_bin_count), self.bin_count_multiple)
+        if wanted > len(padded):
+            raise InputError(
+                f"min_bin_count, bin_count_multiple: {wanted} bins are needed for {len(padded)} sequences, "
+                "and none may be empty"
+            )
+        split_to(bins, padded, wanted)
+
+
+def get_packer(
+    algorithm: str,
+    bin_capacity: int,
+    min_bin_count: int | None = None,
+    bin_count_multiple: int | None = None,
+    *,
+    sequence_length_pad_multiple: int = 1,
+    seed: int = 0,
+) -> Packer:
+    """A packer for bins of ``bin_capacity`` tokens. Its metrics are always worked out and told to listeners.
+
+    Args:
+        algorithm: ``"concatenative"``, ``"first_fit_decreasing"``, ``"first_fit_shuffle"`` or
+            ``"modified_first_fit_decreasing"``; upper case does too.
+        min_bin_count: at least so many bins. bin_count_multiple: a multiple of so many.
+        sequence_length_pad_multiple: every sequence takes a multiple of it.
+        seed: of the order of ``first_fit_shuffle``.
+
+    Raises:
+        UnknownNameError: another algorithm. InputError, InputTypeError: a number that is none or too small.
+
+    >>> get_packer("first_fit_decreasing", 10).pack([6, 3, 7, 4])
+    [[1, 2], [0, 3]]
+    """
+    choices = [str(one) for one in PackingAlgorithm]
+    name = str(algorithm).lower()
+    if name not in choices:
+        raise UnknownNameError.of("algorithm", algorithm, choices)
+    return Packer(
+        PackingAlgorithm(name), bin_capacity, min_bin_count, bin_count_multiple, sequence_length_pad_multiple, seed
+    )
+
+
+def rounded_up(length: int, multiple: int) -> int:
+    """The smallest multiple of ``multiple`` that is at least ``length``.
+
+    >>> rounded_up(9, 8), rounded_up(8, 8), rounded_up(0, 8)
+    (16, 8, 0)
+    """
+    return -(-length // multiple) * multiple
+
+
+def _count(name: str, given: Any, least: int = 1) -> int:
+    if isinstance(given, bool) or not isinstance(given, int | np.integer):
+        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
+    if given < least:
+        raise InputError(f"{name}: got {given}, expected at least {least}")
+    return int(given)
+
+
+def _lengths(given: Any) -> list[int]:
+    found = np.asarray(given)
+    if found.ndim != 1:
+        raise InputError(f"sequence_lengths: got shape {found.shape}, expected one dimension")
+    if found.size and found.dtype.kind not in "iu":
+        raise InputTypeError(f"sequence_lengths: got {found.dtype}, expected whole numbers")
+    return [int(length) for length in found.tolist()]

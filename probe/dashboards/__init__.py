@@ -1,0 +1,418 @@
+"""The dashboards: which panels there are, read from ``dashboards/*.yaml``, and each panel drawn from a run.
+
+A panel is data: words, the analysis that gives its frame, the figure that draws it, the tables it needs and
+the metric keys that show the same in a tracking backend. The notebook, the report, TensorBoard and MLflow
+all read these. A panel's ``live:`` block says how the live panel draws it from its own tables (see
+:mod:`probe.dashboards.spec`); ``views.yaml`` says which panels the live panel shows together, and has those that
+only it shows.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module, resources
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
+
+from probe.dashboards import spec as live_blocks
+from probe.errors import InputError, MissingKeyError, UnknownNameError
+from probe.records import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from probe.figures.theme import Theme
+    from probe.runs.reader import Run
+
+#: In the order in which they are shown; each is a file ``<name>.yaml``.
+NAMES: Final = ("overview", "memory", "token_balance", "padding_tax", "reductions")
+
+
+@dataclass(frozen=True)
+class About:
+    """What a panel shows, how to read it, and what to do about it."""
+
+    shows: str
+    read: str
+    do: str
+
+
+#: What a chart of three lines over the ranks is made of, from the least to the most.
+MARGIN: Final = ("smallest", "mean", "largest")
+
+_PLACE: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Metrics that a tracking backend draws together.
+
+    Attributes:
+        title: unique in its dashboard. kind: ``"line"``: one line for each key; ``"margin"``: a line between two
+            others. keys: of a line chart the metrics, in which ``{role}``, ``{phase}`` and ``{cause}`` stand for any
+            name; of a margin chart the three of :data:`MARGIN`.
+    """
+
+    title: str
+    kind: str
+    keys: tuple[str, ...]
+
+    def filled(self, logged: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """The chart for the metrics that are ``logged``: title → keys; one for each name of a margin.
+
+        >>> Chart("Tokens", "line", ("probe/{role}/tokens",)).filled(["probe/a/tokens", "probe/b/c/tokens", "loss"])
+        {'Tokens': ('probe/a/tokens',)}
+        >>> three = tuple(f"probe/{{role}}/tokens_{one}" for one in MARGIN)
+        >>> there = [key.replace("{role}", "actor") for key in three]
+        >>> list(Chart("Tokens", "margin", three).filled(there))
+        ['Tokens: actor']
+        """
+        if self.kind == "line":
+            found = tuple(dict.fromkeys(key for one in self.keys for key in logged if pattern(one).fullmatch(key)))
+            return {self.title: found} if found else {}
+        whole = {}
+        for key in logged:
+            match = pattern(self.keys[0]).fullmatch(key)
+            if match is not None:
+                names = match.groupdict()
+                keys = tuple(_named(one, names) for one in self.keys)
+                if set(keys) <= set(logged):
+                    whole[": ".join([self.title, *names.values()])] = keys
+        return whole
+
+
+def _named(key: str, names: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda place: names[place[1]], key)
+
+
+def pattern(key: str) -> re.Pattern[str]:
+    """What matches the names of a metric in whose key a place like ``{role}`` stands for one segment.
+
+    >>> pattern("probe/{role}/tokens").fullmatch("probe/actor/tokens")["role"]
+    'actor'
+    """
+    parts = _PLACE.split(key)  # text, name, text, name … text
+    return re.compile(
+        "".join(f"(?P<{part}>[^/]+)" if index % 2 else re.escape(part) for index, part in enumerate(parts))
+    )
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of a run.
+
+    Attributes:
+        id: unique over all dashboards. title, about: words.
+        analysis: dotted path of ``(run, **choice) → frame``. figure: of ``(frame, *, theme) → Figure``.
+        choices: dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments
+            of the analysis; the first row is what is shown without a choice. choose: what is chosen, for a
+            person.
+        table: dotted path of the frame to show as a table, when it isn't the figure's own.
+        columns: of that table. unfolded: whether a page shows the table at once. tables: of the run that
+        are read. keys: metric keys that show the same. charts: those that show it in a tracking backend.
+        live: how the live panel draws it; None: it doesn't.
+    """
+
+    id: str
+    title: str
+    about: About
+    analysis: str
+    figure: str
+    tables: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    choices: str | None = None
+    choose: str = ""
+    table: str | None = None
+    unfolded: bool = False
+    live: Mapping[str, Any] | None = None
+
+    def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
+        """The numbers behind the picture."""
+        frame: pd.DataFrame = _load(self.analysis)(run, **choice)
+        return frame
+
+    def draw(self, run: Run, *, theme: Theme = "light", titled: bool = False, **choice: Any) -> go.Figure:
+        """The picture; a figure that says why in words where the run has nothing to show.
+
+        Args:
+            titled: put the panel's title into the figure, for places that show nothing around it.
+            choice: one row of :meth:`options` without its label.
+        """
+        figure: go.Figure = _load(self.figure)(self.frame(run, **choice), theme=theme)
+        if titled:
+            figure.update_layout(title={"text": self.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}})
+            figure.update_layout(title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38)
+        return figure
+
+    def options(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
+        """What can be chosen: a label and the arguments of :meth:`draw`; the default first, empty without
+        choices."""
+        if self.choices is None:
+            return []
+        frame = _load(self.choices)(run)
+        return [(str(row.pop("label")), _arguments(row)) for row in frame.to_dict("records")]
+
+    def listing(self, run: Run) -> pd.DataFrame:
+        """The table that belongs to the picture, reduced to :attr:`columns`."""
+        frame: pd.DataFrame = _load(self.table or self.analysis)(run)
+        return frame[[name for name in self.columns if name in frame.columns]]
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """Panels of one subject."""
+
+    name: str
+    title: str
+    about: str
+    panels: tuple[Panel, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class LivePanel:
+    """One picture of the live panel: that of a :class:`Panel`, or one that only the live panel has.
+
+    Attributes:
+        id: unique over all dashboards. title, about: words. live: a block as in :mod:`probe.dashboards.spec`.
+    """
+
+    id: str
+    title: str
+    about: About
+    live: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class View:
+    """What the live panel shows together, as one of its tabs."""
+
+    id: str
+    title: str
+    about: str
+    panels: tuple[LivePanel, ...]
+
+
+@lru_cache(maxsize=1)
+def dashboards() -> tuple[Dashboard, ...]:
+    """All dashboards, in the order of :data:`NAMES`.
+
+    Raises:
+        InputError: a file says something that can't be used; the message names file, panel and field.
+    """
+    return tuple(parse(name, _source(name).read_text(encoding="utf-8")) for name in NAMES)
+
+
+def dashboard(name: str) -> Dashboard:
+    """The dashboard called ``name``.
+
+    Raises:
+        UnknownNameError: there is none; the message lists what there is.
+    """
+    for one in dashboards():
+        if one.name == name:
+            return one
+    raise UnknownNameError.of("dashboard", name, NAMES)
+
+
+def panel(id: str) -> Panel:
+    """The panel called ``id``, of whichever dashboard.
+
+    Raises:
+        UnknownNameError: there is none; the message lists what there is.
+    """
+    found = {one.id: one for board in dashboards() for one in board.panels}
+    if id not in found:
+        raise UnknownNameError.of("panel", id, found)
+    return found[id]
+
+
+@lru_cache(maxsize=1)
+def views() -> tuple[View, ...]:
+    """The views of the live panel, in the order in which they are shown.
+
+    Raises:
+        InputError: a file says something that can't be used; the message names file, panel and field.
+    """
+    shared = [panel for board in dashboards() for panel in board.panels]
+    return parse_views(_source("views").read_text(encoding="utf-8"), shared)
+
+
+def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
+    """The views of the live panel from the text of their file; everything that it names is checked.
+
+    Args:
+        text: YAML. shared: the dashboards' panels, which a view names by their id.
+
+    Raises:
+        InputError: the text doesn't describe views. UnknownNameError: it names a panel that isn't there, or that
+            isn't live.
+    """
+    data = _loaded(text, "views")
+    _expect(data, {"views": list, "panels": list}, set(), "views")
+    own = [_live_panel(one, f"views, panel {index}") for index, one in enumerate(data["panels"])]
+    live = [LivePanel(one.id, one.title, one.about, one.live) for one in shared if one.live is not None]
+    known = {one.id: one for one in (*live, *own)}
+    taken = {one.id for one in shared} & {one.id for one in own}
+    if taken or len(known) < len(live) + len(own):
+        raise InputError(
+            f"views: panels: got an id twice among {', '.join(sorted(taken or known))}, expected each once"
+        )
+    return tuple(_view(one, f"views, view {index}", known) for index, one in enumerate(data["views"]))
+
+
+def _view(data: Any, where: str, known: Mapping[str, LivePanel]) -> View:
+    _expect(data, {"id": str, "title": str, "about": str, "panels": list}, set(), where)
+    for id in data["panels"]:
+        if id not in known:
+            raise UnknownNameError.of(f"{where} ({data['id']}): panels", id, known)
+    return View(data["id"], data["title"], data["about"], tuple(known[id] for id in data["panels"]))
+
+
+def _live_panel(data: Any, where: str) -> LivePanel:
+    _expect(data, {"id": str, "title": str, "about": dict, "live": dict}, set(), where)
+    where = f"{where} ({data['id']})"
+    _expect(data["about"], _ABOUT, set(), f"{where}: about")
+    return LivePanel(
+        data["id"], data["title"], About(**data["about"]), live_blocks.check(data["live"], f"{where}: live")
+    )
+
+
+def parse(name: str, text: str) -> Dashboard:
+    """A dashboard from the text of its file; everything that it names is checked.
+
+    Args:
+        name: of the dashboard, for messages too. text: YAML.
+
+    Raises:
+        InputError: the text isn't such a dashboard.
+    """
+    data = _loaded(text, f"dashboard {name!r}")
+    _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")
+    panels = tuple(_panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"]))
+    titles = [chart.title for one in panels for chart in one.charts]
+    twice = sorted({title for title in titles if titles.count(title) > 1})
+    if twice:
+        raise InputError(f"dashboard {name!r}: charts: got the title {twice[0]!r} twice, expected each once")
+    return Dashboard(name, data["title"], data["about"], panels)
+
+
+def _loaded(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{where}: not YAML: {error}") from error
+
+
+_ABOUT: Final[Mapping[str, type]] = {"shows": str, "read": str, "do": str}
+_REQUIRED: Final[Mapping[str, type]] = {
+    "id": str,
+    "title": str,
+    "about": dict,
+    "analysis": str,
+    "figure": str,
+    "tables": list,
+}
+_OPTIONAL: Final = {
+    "columns": list,
+    "keys": list,
+    "charts": list,
+    "choices": str,
+    "choose": str,
+    "table": str,
+    "unfolded": bool,
+    "live": dict,
+}
+
+
+def _panel(data: Any, where: str) -> Panel:
+    _expect(data, _REQUIRED, set(_OPTIONAL), where)
+    where = f"{where} ({data['id']})"
+    for name, kind in _OPTIONAL.items():
+        if name in data and not isinstance(data[name], kind):
+            raise InputError(f"{where}: {name}: got {data[name]!r}, expected a {kind.__name__}")
+    _expect(data["about"], _ABOUT, set(), f"{where}: about")
+    if "live" in data:
+        live_blocks.check(data["live"], f"{where}: live")
+    for table in data["tables"]:
+        if table not in TABLES:
+            raise UnknownNameError.of(f"{where}: tables", table, TABLES)
+    for name, room in (
+        ("analysis", "analysis"),
+        ("figure", "figures"),
+        ("choices", "analysis"),
+        ("table", "analysis"),
+    ):
+        if name in data and not data[name].startswith(f"probe.{room}."):
+            raise InputError(f"{where}: {name}: got {data[name]!r}, expected a path in probe.{room}")
+    lists = {name: tuple(data.get(name, ())) for name in ("tables", "columns", "keys")}
+    charts = tuple(_chart(one, f"{where}: charts {index}") for index, one in enumerate(data.get("charts", ())))
+    return Panel(**{**data, **lists, "about": About(**data["about"]), "charts": charts})
+
+
+def _chart(data: Any, where: str) -> Chart:
+    _expect(data, {"title": str}, {"lines", "margin"}, where)
+    lines, margin = data.get("lines"), data.get("margin")
+    if (lines is None) == (margin is None):
+        raise InputError(f"{where}: got {data!r}, expected either lines or margin")
+    if margin is not None:
+        if not isinstance(margin, str):
+            raise InputError(f"{where}: margin: got {margin!r}, expected a key without its last word")
+        return Chart(data["title"], "margin", tuple(f"{margin}_{one}" for one in MARGIN))
+    if not isinstance(lines, list) or not lines or not all(isinstance(key, str) for key in lines):
+        raise InputError(f"{where}: lines: got {lines!r}, expected a list of keys")
+    return Chart(data["title"], "line", tuple(lines))
+
+
+def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: str) -> None:
+    if not isinstance(data, dict):
+        raise InputError(f"{where}: got {data!r}, expected a mapping")
+    unknown = sorted(map(str, set(data) - set(required) - optional))
+    if unknown:
+        raise InputError(f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted({*required, *optional}))}")
+    for name, kind in required.items():
+        if not isinstance(data.get(name), kind):
+            raise InputError(f"{where}: {name}: got {data.get(name)!r}, expected a {kind.__name__}")
+
+
+def _source(name: str) -> Traversable | Path:
+    """The file of a dashboard: packed into an installed wheel, else in the source tree beside the package."""
+    packed = resources.files("probe") / "_dashboards" / f"{name}.yaml"
+    if packed.is_file():
+        return packed
+    beside = Path(__file__).resolve().parents[2] / "dashboards" / f"{name}.yaml"
+    if beside.is_file():
+        return beside
+    raise MissingKeyError(f"dashboard {name!r}: neither {packed} nor {beside} is there; install probe-rl again")
+
+
+def _load(path: str) -> Callable[..., Any]:
+    module, _, name = path.rpartition(".")
+    try:
+        found: Callable[..., Any] = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"dashboard path: got {path!r}, expected a function of probe: {error}") from error
+    return found
+
+
+def _arguments(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Cells as plain Python values: a whole number that became a float or a numpy scalar, a missing one as
+    None."""
+    return {str(name): _plain(value) for name, value in row.items()}
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None if math.isnan(value) else value
+    return None if type(value).__name__ == "NAType" else value

@@ -1,0 +1,192 @@
+"""A run directory as live tables: what is there when it is opened, and then what is new at each look.
+
+It reads files only, so the run may be live or finished, written by this process or by others, here or behind a URL.
+A look costs what is new, however long the run has been going.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from probe.dashboards.spec import TABLES
+from probe.live import opening, thinning
+from probe.live.intake import Intake, block_of
+from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
+from probe.live.thinning import Block
+from probe.records import Process
+from probe.runs.files import RunFiles
+from probe.runs.follower import Follower
+
+#: Rows of one table in one update; more are thinned to their extremes, and counted.
+UPDATE_ROWS: Final = 2000
+
+#: Seconds without a row after which a run that isn't finished is quiet. With memory recorded a row comes each half
+#: second.
+QUIET_S: Final = 15.0
+
+
+class Feed:
+    """Follows one run.
+
+    Args:
+        path: a run directory or the URL of one. rows: that each live table keeps. update_rows: of each table in one
+            update.
+
+    Attributes:
+        info: what run.json says. words: the texts of the tables. tables: by name, bounded.
+        sketches: the same, much smaller. coalesced: rows of updates that went beyond the budget; their extremes stayed.
+        left_out: rows of a large run that were not read when it was opened.
+
+    Raises:
+        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote it.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, rows: int = ROWS, update_rows: int = UPDATE_ROWS) -> None:
+        self._files = RunFiles(path)
+        self.path = self._files.location
+        self.local = self._files.local
+        self.info = self._files.info()
+        self.words = Words()
+        self.tables = {name: LiveTable(name, rows) for name in TABLES}
+        self.sketches = {name: LiveTable(name, min(SKETCH_ROWS, rows)) for name in TABLES}
+        self.coalesced = 0
+        self.left_out = 0
+        self._rows = rows
+        self._update_rows = update_rows
+        self._intake = Intake(self.words, self.tables["padding"], self.info.wall_ns)
+        self._follower: Follower | None = None
+        self._asked_at = -math.inf
+        self._alive = ""
+
+    @property
+    def opened(self) -> bool:
+        """Whether what was there has been read."""
+        return self._follower is not None
+
+    @property
+    def step(self) -> int | None:
+        """The newest step, None before the first."""
+        return None if self._intake.step < 0 else self._intake.step
+
+    @property
+    def lost(self) -> int:
+        """Rows that the run's writers had to drop, as they told."""
+        return self._intake.lost
+
+    @property
+    def rows_read(self) -> int:
+        """Rows of the run's files that were read one by one. The tables have more of some and fewer of others."""
+        return self._intake.rows
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the run has, as they told; 0 when nobody has."""
+        return self._intake.world_size
+
+    @property
+    def bad_lines(self) -> int:
+        """Lines that are no rows, of those that were read one by one."""
+        return 0 if self._follower is None else self._follower.bad_lines
+
+    @property
+    def started_s(self) -> float | None:
+        """Wall-clock time of second 0, seconds since the epoch; None when it isn't known yet."""
+        start = self._intake.clocks.start_ns
+        return start / 1e9 if start else None
+
+    def open(self) -> None:
+        """Read what is there. A large run is not read row by row: see :mod:`probe.live.opening`.
+
+        Raises:
+            RunError: the files can't be read.
+        """
+        if self._follower is not None:
+            return
+        if not opening.is_large(self._files):
+            self._follower = Follower(self._files)
+            self._poll(None)
+            return
+        blocks, self._follower, self.left_out = opening.load(self._files, self._intake, self.words, self._rows)
+        self._store(blocks)
+
+    def update(self) -> dict[str, Block]:
+        """The rows that came since the last look, by table; tables without any are left out. They are in
+        :attr:`tables` too.
+
+        Raises:
+            RunError: the files can't be read. Nothing is lost: the next look finds the rows.
+        """
+        if self._follower is None:
+            self.open()
+            return {}
+        return self._poll(self._update_rows)
+
+    def activity(self) -> dict[str, Any]:
+        """Whether somebody still writes, as far as it can be told without inventing anything.
+
+        Returns:
+            newest_at: wall-clock time of the newest row, seconds since the epoch, by the clock of the host that wrote
+            it; None while that is recent, and before the first. writers: "" then, else whether the newest process of
+            every rank is "running" or at least one of them is "gone"; "unknown" where they ran on other hosts.
+        """
+        start, newest = self.started_s, self._intake.newest
+        if start is None or math.isnan(newest) or time.time() - start - newest < QUIET_S:
+            return {"newest_at": None, "writers": ""}
+        return {"newest_at": round(start + newest, 1), "writers": self._writers()}
+
+    def _writers(self) -> str:
+        now = time.monotonic()
+        if now - self._asked_at >= QUIET_S / 3:
+            self._asked_at = now
+            self._alive = writers(self._intake.writers.values())
+        return self._alive
+
+    def finished(self) -> bool:
+        """Whether every process that wrote has ended properly: what they wrote has been rolled over."""
+        segments, parts = self._files.look()
+        return bool(parts) and not segments
+
+    def _poll(self, budget: int | None) -> dict[str, Block]:
+        if self._follower is None:
+            return {}
+        found = self._intake.take(self._follower.poll())
+        blocks = {}
+        for name, rows in found.items():
+            block, gone = block_of(name, rows), 0
+            if budget is not None and len(rows) > budget:
+                block, gone = thinning.reduced(name, block, budget)
+            self.coalesced += gone
+            blocks[name] = block
+        self._store(blocks)
+        return blocks
+
+    def _store(self, blocks: dict[str, Block]) -> None:
+        for name, block in blocks.items():
+            self.tables[name].append(block)
+            self.sketches[name].append(block)
+
+
+def writers(processes: Iterable[Process]) -> str:
+    """Whether ``processes`` live: "running", "gone" (at least one), or "unknown" where none of them can be asked."""
+    here = [one for one in processes if one.host == platform.node() and one.pid]
+    if not here:
+        return "unknown"
+    return "running" if all(map(_lives, here)) else "gone"
+
+
+def _lives(process: Process) -> bool:
+    import psutil
+
+    try:
+        found = psutil.Process(process.pid)
+        # A process that began after its first row is another one, which got the same number.
+        return bool(found.create_time() <= process.wall_ns / 1e9 + 1 and found.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # somebody else's, and there
+        return True

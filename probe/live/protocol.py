@@ -1,0 +1,166 @@
+"""Live tables as messages to the browser: numbered deltas of what is new, and keyframes that heal what was lost.
+
+A message is a JSON head and one binary buffer for each table: the table's columns one after the other, each of them
+``n`` values of its dtype in the machine's (little-endian) order, each column's start padded to 8 bytes. Texts are
+codes into a list of words that grows. What a delta costs depends on its new rows alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from probe.dashboards.spec import TABLES
+from probe.live.tables import LiveTable, Words, dtype
+from probe.live.thinning import Block
+
+VERSION: Final = 1
+
+#: A keyframe has the first number, and each later one that this divides.
+FIRST_KEYFRAME: Final = 8
+KEYFRAME_EVERY: Final = 64
+
+#: Parts of the state that are sent along with others and are no reason to send anything.
+_TICKING: Final = ("cost", "updated_at")
+
+Message = tuple[dict[str, Any], list[bytes]]
+
+#: Names and dtypes of the columns, as short as may be: they stand in every message.
+_HEADERS: Final = {
+    name: " ".join(f"{column}:{dtype(kind)}" for column, kind in columns.items()) for name, columns in TABLES.items()
+}
+#: The wire is little-endian, whatever the machine.
+_WIRE: Final = {code: np.dtype(code).newbyteorder("<") for code in ("f8", "f4", "i4", "u1")}
+_COLUMNS: Final = {
+    name: [(column, _WIRE[dtype(kind)]) for column, kind in columns.items()] for name, columns in TABLES.items()
+}
+_PADDING: Final = tuple(map(bytes, range(8)))
+_head_text: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Sender:
+    """Numbers the messages of one panel. Not for several threads at once.
+
+    Attributes:
+        seq: number of the last message. sent_bytes: of all messages so far, heads and buffers.
+    """
+
+    def __init__(self, words: Words) -> None:
+        self.seq = 0
+        self.sent_bytes = 0
+        self._words = words
+        self._known = 0  # words that the browser has
+        self._state: dict[str, Any] = {}
+
+    @property
+    def keyframe_is_due(self) -> bool:
+        """Whether the next message should be a keyframe."""
+        upcoming = self.seq + 1
+        return upcoming == FIRST_KEYFRAME or upcoming % KEYFRAME_EVERY == 0
+
+    def is_news(self, state: Mapping[str, Any]) -> bool:
+        """Whether ``state`` says more than that time has gone on."""
+        return any(self._state.get(key) != value for key, value in state.items() if key not in _TICKING)
+
+    def delta(self, blocks: Mapping[str, Block], tables: Mapping[str, LiveTable], state: Mapping[str, Any]) -> Message:
+        """New rows: ``blocks``, which ``tables`` have taken just now; and what has changed of ``state``."""
+        entries: list[dict[str, Any]] = []
+        buffers: list[bytes] = []
+        for name, block in blocks.items():
+            count = len(next(iter(block.values())))
+            entry = {"name": name, "from": tables[name].next - count, "n": count, "buffer": len(buffers)}
+            entries.append({**entry, "cols": _HEADERS[name]})
+            buffers.append(packed(name, block))
+        words, first = self._words.texts[self._known :], self._known
+        head = {"t": "d" if entries else "s", "words": words, "words_from": first, "tables": entries}
+        changed = {key: value for key, value in state.items() if self._state.get(key, head) != value}
+        return self._numbered({**head, "state": changed}, buffers, state)
+
+    def keyframe(self, tables: Mapping[str, LiveTable], state: Mapping[str, Any]) -> Message:
+        """All that ``tables`` hold, and all words."""
+        entries, buffers = whole(tables)
+        head = {"t": "k", "words": list(self._words.texts), "words_from": 0, "tables": entries, "state": dict(state)}
+        return self._numbered(head, buffers, state)
+
+    def snapshot(self, tables: Mapping[str, LiveTable], state: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """What a page that opens now must know: a keyframe without a number of its own, its buffers in one. It tells of
+        all that was sent so far; ({}, b"") while there is nothing.
+        """
+        entries, buffers = whole(tables)
+        if not entries:
+            return {}, b""
+        head = {"v": VERSION, "t": "k", "seq": self.seq, "words": list(self._words.texts), "words_from": 0}
+        if not self.seq:  # nobody else is listening yet, so that this is all that anybody knows
+            self._known, self._state = len(self._words.texts), dict(state)
+        return {**head, "tables": entries, "state": dict(state)}, b"".join(buffers)
+
+    def _numbered(self, head: dict[str, Any], buffers: list[bytes], state: Mapping[str, Any]) -> Message:
+        self.seq += 1
+        self._known = len(self._words.texts)
+        self._state = dict(state)
+        return {"v": VERSION, "seq": self.seq, **head}, buffers
+
+
+def size_of(message: Message) -> int:
+    """Bytes of a message on the wire, without what the transport adds."""
+    head, buffers = message
+    return len(_head_text(head)) + sum(map(len, buffers))
+
+
+def whole(tables: Mapping[str, LiveTable]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Every table that holds anything, as entries of a keyframe and their buffers.
+
+    ``next`` is the number of the row after the last one; as rows may have been thinned, from + n isn't it.
+    """
+    entries: list[dict[str, Any]] = []
+    buffers: list[bytes] = []
+    for name, table in tables.items():
+        if not table.count:
+            continue
+        entry = {"name": name, "from": table.next - table.count, "n": table.count, "next": table.next}
+        entries.append({**entry, "cols": _HEADERS[name], "buffer": len(buffers)})
+        buffers.append(packed(name, table.columns()))
+    return entries, buffers
+
+
+def columns_of(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and dtypes of the columns of one table of a message.
+
+    >>> columns_of({"cols": "t:f8 rank:i4"})
+    [('t', 'f8'), ('rank', 'i4')]
+    """
+    pairs = (one.partition(":") for one in entry["cols"].split(" "))
+    return [(name, code) for name, _, code in pairs]
+
+
+def packed(name: str, block: Block) -> bytes:
+    """The columns of table ``name`` one after the other, each padded to 8 bytes.
+
+    >>> import numpy as np
+    >>> from probe.dashboards.spec import TABLES
+    >>> from probe.live.tables import dtype
+    >>> block = {column: np.zeros(3, dtype(kind)) for column, kind in TABLES["events"].items()}
+    >>> len(packed("events", block))  # one column of 24 bytes, six of 12 and one of 3
+    128
+    """
+    parts: list[memoryview | bytes] = []
+    for column, kind in _COLUMNS[name]:
+        data = np.ascontiguousarray(block[column], dtype=kind)
+        parts.append(data.data)
+        if data.nbytes % 8:
+            parts.append(_PADDING[-data.nbytes % 8])
+    return b"".join(parts)
+
+
+def unpacked(entry: Mapping[str, Any], buffer: bytes) -> dict[str, npt.NDArray[Any]]:
+    """The columns of one table of a message, as a browser reads them."""
+    found, at = {}, 0
+    for column, code in columns_of(entry):
+        kind = _WIRE[code]
+        found[column] = np.frombuffer(buffer, kind, entry["n"], at)
+        at += -(-entry["n"] * kind.itemsize // 8) * 8
+    return found

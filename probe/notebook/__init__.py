@@ -1,0 +1,1 @@
+"""Jupyter's side: magics, what a cell did, and training beside the notebook. Nothing happens on import."""

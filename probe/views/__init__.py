@@ -1,0 +1,1 @@
+"""What people look at: the panel, the page that a server gives, the terminal, the report. Nothing happens on import."""

@@ -1,0 +1,436 @@
+"""The live panel of a run: one widget that shows it while it is written, and a static bundle that stays when it's over.
+
+It reads the run directory and nothing else, so the training may be in this process or in others, live or over. Beside
+the widget stands a copy that needs no kernel, and says how to open the run again. It is brought up to date while the
+run goes on, at the end of each cell, and when the run has finished; so a notebook that is saved shows it, also after
+its kernel was killed. ``close()`` and the end of the kernel take the widget out and leave figures in its place.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from probe import dashboards
+from probe.errors import InputError, InputTypeError, MissingDependencyError, UnknownNameError
+from probe.live.feed import Feed
+from probe.live.pump import Deliver, Pump
+from probe.live.tables import ROWS
+from probe.runs.layout import typed_here
+from probe.views.panel import widget as widgets
+from probe.views.panel.outputs import WIDGET_VIEW, Outputs, shell_of_kernel
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from probe.figures.theme import Theme
+    from probe.views.panel.static_bundle import Overview
+
+#: Seconds between two looks, at least: not more than four messages a second.
+FASTEST_S: Final = 0.25
+
+#: Points of one line in the browser.
+POINTS: Final = 4000
+
+#: A closed panel of a run with more rows keeps the overview alone: drawing the dashboards would take too long.
+DRAWN_ROWS: Final = 300_000
+
+#: Seconds between two copies for the saved notebook, while a cell runs or none does.
+COPY_S: Final = 20.0
+
+#: Between two at the ends of cells. Of cells that end sooner the thread makes the copy; not where the run has finished.
+CELL_COPY_S: Final = 0.5
+
+#: Seconds that the end of a panel waits for a session's rows.
+FLUSH_S: Final = 1.0
+
+_PLOTLY: Final = "application/vnd.plotly.v1+json"
+
+_open: dict[tuple[Any, ...], Panel] = {}
+_lock = threading.Lock()
+
+
+class Panel:
+    """A live panel.
+
+    Args:
+        source: a run directory or its URL, a :class:`~probe.runs.reader.Run`, or an open session, whose directory is
+            followed.
+        title: above the panel; None: project and experiment. views: ids of those to show, in order; None: all.
+        interval_s: between two looks at the run, at least 0.25.
+
+    Attributes:
+        path: of the run. closed: whether it has ended.
+
+    Raises:
+        RunNotFoundError: there is no run. InputError, UnknownNameError: an argument that can't be used.
+    """
+
+    #: Whether who asks for the same panel again gets this one.
+    shared = True
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        title: str | None = None,
+        views: Sequence[str] | None = None,
+        interval_s: float = FASTEST_S,
+    ) -> None:
+        if not isinstance(interval_s, int | float) or not interval_s >= FASTEST_S:
+            raise InputError(f"interval_s: got {interval_s!r}, expected at least {FASTEST_S} seconds")
+        self._views = _views(views)
+        feed = Feed(path_of(source))
+        self.path = feed.path
+        self.title = title or _title(feed)
+        self.closed = False
+        self._flush = getattr(source, "flush", None)
+        self._pump = Pump(feed, None, float(interval_s), self._looked)
+        self._key = uuid.uuid4().hex
+        self._outputs = Outputs()
+        self._copied: tuple[Any, ...] = ()  # what the copy tells of
+        self._copied_at = self._cell_at = 0.0
+        self._pid = os.getpid()
+        self._widget: Any = None
+        self._started = False
+
+    # --------------------------------------------------------------------------------------------- what it shows
+
+    @property
+    def errors(self) -> list[dict[str, Any]]:
+        """What went wrong in the panel's own thread, oldest first: dicts with "where", "message" and "at"."""
+        return list(self._pump.failures)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the panel tells beside its tables: step, finished, live, dropped, errors, cost …"""
+        return self._pump.state()
+
+    @property
+    def widget(self) -> Any:
+        """The anywidget itself, for hosts that want one, such as ``marimo.ui.anywidget(panel.widget)``; begins to
+        follow the run. None once the panel is closed, if nobody asked for it before.
+
+        Raises:
+            MissingDependencyError: anywidget isn't installed.
+        """
+        self._start()
+        if self._widget is None and not self.closed:
+            self._widget = widgets.make(self.config(), self._pump.snapshot, self._marked)
+            self.send_to(self._widget.send)
+        return self._widget
+
+    def figure(self, panel_id: str, *, theme: Theme = "light", **choice: Any) -> go.Figure:
+        """One panel of the dashboards as a plotly figure, of the run as it is now.
+
+        Args:
+            panel_id: as in ``dashboards/*.yaml``. choice: one of the panel's options, such as ``step=3``.
+
+        Raises:
+            UnknownNameError: no such panel.
+        """
+        from probe.runs.reader import Run
+
+        with Run(self.path) as run:
+            return dashboards.panel(panel_id).draw(run, theme=theme, titled=True, **choice)
+
+    def close(self) -> None:
+        """End the panel: what is shown becomes static, and stays in the notebook. Safe to call twice."""
+        if not self._end():
+            return
+        if self._outputs.shown:
+            bundle = self._static()
+            self._outputs.replace(bundle)
+            drawn = self._pump.isolated("figures", self._drawn)
+            if drawn is not None:
+                self._outputs.replace({**bundle, _PLOTLY: drawn})
+        if self._widget is not None:
+            self._widget.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        from probe.views.panel import static_bundle
+
+        return static_bundle.text(self._overview())
+
+    def _ipython_display_(self) -> None:
+        view = self._view()
+        if view is None:
+            self._outputs.show_static(self._static())
+            return
+        self._outputs.show_live(*view, self._copy())
+        self._outputs.watch_cells(self._cell_ended)
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ARG002  (IPython's)
+        """All forms in one, for hosts that give a value one output."""
+        view, metadata = self._view() or ({}, {})
+        return {**view, **self._static()}, metadata
+
+    # -------------------------------------------------------------------------------------------------- for its hosts
+
+    @property
+    def pump(self) -> Pump:
+        """What follows the run: a snapshot for who comes now, and all that is kept for who missed something."""
+        return self._pump
+
+    def send_to(self, deliver: Deliver) -> None:
+        """Read what is there, and give what is new to ``deliver`` from now on."""
+        self._start()
+        self._pump.deliver = deliver
+        self._pump.start()
+
+    def config(self) -> dict[str, Any]:
+        """What the browser is told once: what the run is, the views, and how they are drawn."""
+        from probe.figures import theme as look
+
+        feed = self._pump.feed
+        panels = {panel.id: panel for view in self._views for panel in view.panels}
+        return {
+            "version": 1,
+            "key": self._key,
+            "title": self.title,
+            "run": {
+                "project": feed.info.project,
+                "experiment": feed.info.experiment or Path(self.path).name,
+                "path": typed_here(self.path),
+                "world_size": feed.world_size,
+                "started_at": feed.started_s,
+            },
+            "views": [
+                {"id": view.id, "title": view.title, "about": view.about, "panels": [panel.id for panel in view.panels]}
+                for view in self._views
+            ],
+            "panels": {
+                id: {
+                    "title": panel.title,
+                    "about": {"shows": panel.about.shows, "read": panel.about.read, "do": panel.about.do},
+                    "live": dict(panel.live),
+                }
+                for id, panel in panels.items()
+            },
+            "colours": {
+                "light": list(look.PALETTE),
+                "dark": list(look.PALETTE),
+                "alarm": look.ALARM,
+                "quiet": look.QUIET,
+            },
+            "thresholds": {},
+            "hint": self._hint(),
+            "limits": {"rows": ROWS, "points": POINTS},
+        }
+
+    # ---------------------------------------------------------------------------------------------------- inside
+
+    def _start(self) -> None:
+        if not self._started and not self.closed:
+            self._started = True
+            self._pump.open()
+            _watch_the_end()
+            with _lock:
+                _open[self._name()] = self
+
+    def _name(self) -> tuple[Any, ...]:
+        own = () if self.shared else (id(self),)
+        return self.path, self.title, tuple(view.id for view in self._views), self._pid, *own
+
+    def _end(self) -> bool:
+        """Stop following; False where that was done already."""
+        with _lock:
+            if self.closed:
+                return False
+            self.closed = True
+            if _open.get(self._name()) is self:
+                del _open[self._name()]
+        self._outputs.unwatch()
+        if self._started:
+            flush = self._flush
+            if flush is not None:  # a session's: what it has recorded so far is to be seen
+                self._pump.isolated("flush", lambda: flush(FLUSH_S))
+            self._pump.stop()
+        return True
+
+    def _view(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The widget's MIME bundle, with the metadata that some hosts need; None where none can be shown."""
+        if self.closed or shell_of_kernel() is None:
+            return None
+        try:
+            data, metadata = self.widget._repr_mimebundle_()
+        except MissingDependencyError as error:
+            self._pump.fail("widget", error)
+            return None
+        name = "".join(one if one.isprintable() else " " for one in self.title)
+        said = f"{name}: live panel, and below it the copy that is saved\n{self._hint()}"
+        return {WIDGET_VIEW: data[WIDGET_VIEW], "text/plain": said}, metadata
+
+    def _static(self) -> dict[str, Any]:
+        from probe.views.panel import static_bundle
+
+        return static_bundle.bundle(self._overview())
+
+    def _copy(self) -> dict[str, Any]:
+        from probe.views.panel import static_bundle
+
+        return static_bundle.copy(self._overview(), self._key)
+
+    def _overview(self) -> Overview:
+        from probe.views.panel import static_bundle
+
+        self._start()
+        tiles = self._tiles()
+
+        def read(feed: Feed) -> Overview:
+            state = self._pump.state()
+            return static_bundle.Overview(
+                title=self.title,
+                facts=_facts(feed, state),
+                hint=self._hint(),
+                readings=static_bundle.readings(feed.tables, feed.words, tiles) if feed.opened else [],
+                errors=[f"{one['where']}: {one['message']}" for one in state["errors"]],
+            )
+
+        found: Overview = self._pump.read(read)
+        return found
+
+    def _drawn(self) -> dict[str, Any] | None:
+        """The dashboards' figures, where that doesn't take long."""
+        from probe.runs.reader import Run
+        from probe.views.panel import board
+
+        rows = self._pump.read(lambda feed: feed.left_out + sum(table.next for table in feed.tables.values()))
+        if rows > DRAWN_ROWS:
+            return None
+        with Run(self.path) as run:
+            return board.figure(run, f"{self.title} · {self._hint()}")
+
+    def _tiles(self) -> list[dict[str, Any]]:
+        live = [panel.live for view in dashboards.views() for panel in view.panels]
+        return next((list(one["tiles"]) for one in live if one["mark"] == "tiles"), [])
+
+    def _hint(self) -> str:
+        return f"probe.open({json.dumps(typed_here(self.path), ensure_ascii=False)}).panel()"
+
+    def _marked(self, content: Any) -> None:
+        """The browser asks something; the answer says that the kernel isn't busy."""
+        if not isinstance(content, dict) or content.get("v") != 1 or content.get("t") != "mark":
+            return
+        if content.get("ask") == "keyframe":
+            self._pump.ask_for_all()
+        if self._widget is not None:
+            self._widget.send({"v": 1, "t": "a", "id": content.get("id")})
+
+    # ------------------------------------------------------------------------------- what a saved notebook keeps
+
+    def _looked(self) -> None:
+        """In the pump's thread: now and then, and as soon as the run has finished."""
+        if self._outputs.live and (self._pump.finished or time.monotonic() - self._copied_at >= COPY_S):
+            self._keep()
+
+    def _cell_ended(self) -> None:
+        """In the thread of the cells, when one has run: what it did, such as closing the session, can be seen."""
+        feed, now = self._pump.feed, time.monotonic()
+        if not feed.local or (now - self._cell_at < CELL_COPY_S and not feed.finished()):
+            self._copied_at = min(self._copied_at, now - COPY_S + CELL_COPY_S)
+            return
+        self._cell_at = now
+        if self._pump.catch_up():
+            self._pump.isolated("copy", self._keep)
+
+    def _keep(self) -> None:
+        """Bring the copy up to date, where there is anything new."""
+        told = self._pump.read(lambda feed: (feed.step, *(table.next for table in feed.tables.values())))
+        told = (*told, self._pump.finished, self._pump.feed.activity()["newest_at"], len(self._pump.failures))
+        if told == self._copied or self.closed:
+            return
+        self._copied, self._copied_at = told, time.monotonic()
+        self._outputs.keep(self._copy())
+        self._pump.succeeded("copy")
+
+    def _at_exit(self) -> None:
+        """The kernel ends: swap quickly, and draw nothing."""
+        if self._pid == os.getpid() and self._end():
+            self._outputs.replace(self._static())
+
+
+def panel(
+    source: Any, *, title: str | None = None, views: Sequence[str] | None = None, interval_s: float = FASTEST_S
+) -> Panel:
+    """The panel of a run: the one that is open already, where it shows the same, else a new one. See :class:`Panel`.
+
+    Running a cell again shows the panel again; it doesn't begin a second one.
+    """
+    made = Panel(source, title=title, views=views, interval_s=interval_s)
+    with _lock:
+        return _open.get(made._name(), made)
+
+
+def path_of(source: Any) -> str:
+    """The run directory, or URL, that ``source`` stands for.
+
+    Raises:
+        InputTypeError: it is nothing that has one.
+
+    >>> path_of("runs/arithmetic/first")
+    'runs/arithmetic/first'
+    """
+    if isinstance(source, str | os.PathLike):
+        return os.fspath(source)
+    for name in ("path", "directory"):  # a Run, a Session: a view reads a run and knows no session
+        found = getattr(source, name, None)
+        if isinstance(found, str | os.PathLike):
+            return os.fspath(found)
+    raise InputTypeError(f"source: got {source!r}, expected a run directory, its URL, a Run or a Session")
+
+
+def _views(asked: Sequence[str] | None) -> tuple[dashboards.View, ...]:
+    known = {view.id: view for view in dashboards.views()}
+    if asked is None:
+        return tuple(known.values())
+    if isinstance(asked, str) or not asked:
+        raise InputError(f"views: got {asked!r}, expected a list of ids out of {', '.join(known)}")
+    for id in asked:
+        if id not in known:
+            raise UnknownNameError.of("views", id, known)
+    return tuple(known[id] for id in asked)
+
+
+def _title(feed: Feed) -> str:
+    return f"{feed.info.project} / {feed.info.experiment or Path(feed.path).name}"
+
+
+def _facts(feed: Feed, state: dict[str, Any]) -> str:
+    ranks = f"{feed.world_size} rank{'' if feed.world_size == 1 else 's'}" if feed.world_size else "no rank yet"
+    step = "no step yet" if feed.step is None else f"up to step {feed.step}"
+    how = "finished" if state["finished"] else "recording" if state["live"] else "panel closed"
+    if state["newest_at"] is not None and not state["finished"]:
+        newest = datetime.fromtimestamp(state["newest_at"]).astimezone()
+        how = f"no rows since {newest:%Y-%m-%d %H:%M}" + {"gone": ", its process is gone"}.get(state["writers"], "")
+    started = feed.info.started_at.replace("T", " ")[:16]
+    dropped = f"{state['dropped']} rows dropped" if state["dropped"] else ""
+    return " · ".join(one for one in (ranks, step, how, f"started {started}" if started else "", dropped) if one)
+
+
+@functools.cache  # once in a process
+def _watch_the_end() -> None:
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    for one in list(_open.values()):
+        one._at_exit()

@@ -1,0 +1,354 @@
+"""What is left of a panel without a kernel: the overview as text, as SVG and as plotly JSON.
+
+All three are made from the live tables by the very tiles that the live overview shows, in a few milliseconds and
+without a browser. Names from users are escaped in each of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from probe.analysis import words as say
+from probe.figures import theme as look
+from probe.live import series
+from probe.live.tables import LiveTable, Words
+
+#: Points of a line; more are thinned to their extremes.
+POINTS: Final = 160
+
+#: Digits of a number in plotly JSON.
+_DIGITS: Final = 5
+
+_WIDTH: Final = 760
+_TILE: Final = (244, 96)  # width and height
+#: Of pictures and copies.
+FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One tile: its value, and how it went.
+
+    Attributes:
+        text: the value as a person says it. note: smallest and largest, or why there is nothing.
+        means: what it means, in a sentence. status: "good", "warn", "alarm" or "none".
+        steps, values: its course, thinned.
+    """
+
+    title: str
+    unit: str
+    text: str
+    note: str
+    means: str
+    status: str
+    steps: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All that the static forms say.
+
+    Attributes:
+        title: project and experiment. facts: a line about the run. hint: how to open it again.
+        errors: what is wrong with the panel or the run.
+    """
+
+    title: str
+    facts: str
+    hint: str
+    readings: list[Reading]
+    errors: list[str] = field(default_factory=list)
+
+
+def spell(value: float, unit: str) -> str:
+    """A value with its unit.
+
+    >>> spell(3 * 1024**3, "bytes"), spell(1.25, "ratio"), spell(0.06, "percent"), spell(float("nan"), "s")
+    ('3.00 GiB', '1.25×', '6.0 %', '—')
+    """
+    if math.isnan(value):
+        return say.UNKNOWN
+    spelled: Callable[[float], str] = {
+        "bytes": say.size,
+        "tokens": say.count,
+        "tokens/s": say.count,
+        "count": say.count,
+        "ratio": say.ratio,
+        "percent": say.percent,
+        "s": say.seconds,
+    }.get(unit, say.number)
+    return spelled(value)
+
+
+def readings(tables: Mapping[str, LiveTable], words: Words, tiles: Sequence[Mapping[str, Any]]) -> list[Reading]:
+    """The tiles of a ``live:`` block, read now."""
+    return [_reading(tables, words, tile) for tile in tiles]
+
+
+def _reading(tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any]) -> Reading:
+    steps, values = series.by_step(tables, words, tile)
+    unit, known = str(tile.get("unit", "number")), [one for one in values if not math.isnan(one)]
+    value, note = math.nan, "not measured"
+    if tile.get("total") and any(table.count for table in tables.values()):
+        value, note = series.total(tables, words, tile), "over the run"
+    elif known:
+        value = max(known) if unit == "bytes" else statistics.median(known)
+        note = f"{spell(min(known), unit)} … {spell(max(known), unit)} over {say.count(len(known))} steps"
+    status = _status(tile, value)
+    if "capacity" in tile and known:
+        capacity = series.total(tables, words, {"reduce": "max", **tile["capacity"]})
+        status = "none"
+        if capacity > 0:  # warn and alarm are shares of it then
+            note, status = (
+                f"{say.percent(1 - value / capacity)} of {spell(capacity, unit)} free",
+                _status(tile, value / capacity),
+            )
+    kept = look.thin(values, POINTS).tolist() if values and not tile.get("total") else []
+    return Reading(
+        title=str(tile["title"]),
+        unit=unit,
+        text=spell(value, unit),
+        note=note,
+        means=str(tile.get("means", {}).get("good" if status == "none" else status, "")),
+        status=status,
+        steps=[steps[index] for index in kept],
+        values=[values[index] for index in kept],
+    )
+
+
+def _status(tile: Mapping[str, Any], value: float) -> str:
+    if math.isnan(value) or ("warn" not in tile and "alarm" not in tile):
+        return "none"
+    sign = -1 if tile.get("better") == "higher" else 1
+    for name in ("alarm", "warn"):
+        if name in tile and sign * value >= sign * tile[name]:
+            return name
+    return "good"
+
+
+# ----------------------------------------------------------------------------------------------------------- text
+
+
+def text(overview: Overview) -> str:
+    """The overview in words, one line a tile; control characters of names are gone."""
+    lines = [plain(overview.title), plain(overview.facts)]
+    width = max((len(one.title) for one in overview.readings), default=0)
+    value = max((len(one.text) for one in overview.readings), default=0)
+    for one in overview.readings:
+        mark = {"warn": "  (look at it)", "alarm": "  (problem)"}.get(one.status, "")
+        lines.append(f"  {one.title:<{width}}  {one.text:>{value}}   {one.note}{mark}")
+    lines += [f"  ! {plain(one)}" for one in overview.errors]
+    lines.append(plain(overview.hint))
+    return "\n".join(line for line in lines if line)
+
+
+def plain(value: str) -> str:
+    """A text without control characters."""
+    return "".join(one if one.isprintable() else " " for one in value)
+
+
+# ------------------------------------------------------------------------------------------------------------ SVG
+
+
+def svg(overview: Overview) -> str:
+    """The overview as a picture that needs no script, no font and no network; legible on light and on dark."""
+    across = 3
+    rows = -(-len(overview.readings) // across)
+    top = 62 + 18 * len(overview.errors)
+    height = top + rows * (_TILE[1] + 8) + 30
+    size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
+    label = f'role="img" aria-label="{escaped(overview.title)}" font-family="{FONT}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {label}>',
+        f"<title>{escaped(overview.title)}</title><desc>{escaped(text(overview))}</desc>",
+        f'<rect width="{_WIDTH}" height="{height}" rx="8" fill="#ffffff" stroke="#d0d7de"/>',
+        _words(16, 28, overview.title, 16, "#1f2328", bold=True, room=700),
+        _words(16, 48, overview.facts, 12, "#59636e", room=700),
+    ]
+    for index, error in enumerate(overview.errors):
+        parts.append(_words(16, 66 + 18 * index, f"! {error}", 12, "#b42318", room=700))
+    for index, one in enumerate(overview.readings):
+        x = 8 + (index % across) * (_TILE[0] + 6)
+        parts.append(_tile(one, x, top + (index // across) * (_TILE[1] + 8)))
+    parts.append(_words(16, height - 12, overview.hint, 12, "#59636e", room=700))
+    return "".join([*parts, "</svg>"])
+
+
+def _tile(one: Reading, x: int, y: int) -> str:
+    width, height = _TILE
+    colour = {"warn": "#9a6700", "alarm": "#b42318"}.get(one.status, "#1f2328")
+    return "".join(
+        [
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="#f6f8fa"/>',
+            _words(x + 10, y + 20, one.title, 12, "#59636e", room=width - 20),
+            _words(x + 10, y + 45, one.text, 20, colour, bold=True, room=width - 20),
+            _words(x + 10, y + 62, one.note, 11, "#59636e", room=width - 20),
+            _spark(one, x + 10, y + 68, width - 20, height - 76),
+        ]
+    )
+
+
+def _spark(one: Reading, x: int, y: int, width: int, height: int) -> str:
+    known = [(step, value) for step, value in zip(one.steps, one.values, strict=True) if math.isfinite(value)]
+    if len(known) < 2:
+        return ""
+    first, last = known[0][0], known[-1][0]
+    low, high = min(value for _, value in known), max(value for _, value in known)
+    wide, tall = width / ((last - first) or 1), height / ((high - low) or 1)
+    points = " ".join(f"{x + (step - first) * wide:.1f},{y + (high - value) * tall:.1f}" for step, value in known)
+    return f'<polyline points="{points}" fill="none" stroke="{look.PALETTE[0]}" stroke-width="1.5"/>'
+
+
+def _words(x: int, y: int, value: str, size: int, colour: str, *, room: int, bold: bool = False) -> str:
+    most = max(int(room / (0.54 * size)), 4)
+    value = value if len(value) <= most else value[: most - 1] + "…"
+    weight = ' font-weight="600"' if bold else ""
+    return f'<text x="{x}" y="{y}" font-size="{size}" fill="{colour}"{weight}>{escaped(value)}</text>'
+
+
+def escaped(value: str) -> str:
+    """Text for XML: no markup, and none of the characters that XML can't hold."""
+    kept = "".join(one if one.isprintable() or one == "\n" else " " for one in value)
+    return html.escape(kept.encode("utf-8", "replace").decode(), quote=True)
+
+
+# --------------------------------------------------------------------------------------------------------- plotly
+
+
+@cache
+def house() -> dict[str, Any]:
+    """The layout that all of probe's figures share, as plain JSON. On white, since nobody can change the theme."""
+    paper = look.BACKGROUND["light"]
+    template = json.loads(json.dumps(look.template("light").to_plotly_json()))
+    return {"template": template, "paper_bgcolor": paper, "plot_bgcolor": paper}
+
+
+def label(value: str) -> str:
+    """A text for plotly, which reads some markup.
+
+    >>> label("<b>actor</b> & 1")
+    '&lt;b&gt;actor&lt;/b&gt; &amp; 1'
+    """
+    return html.escape(plain(value), quote=False)
+
+
+def plotly_figure(overview: Overview) -> dict[str, Any]:
+    """The tiles' courses as small charts, as a plain plotly figure; words where there is nothing to draw."""
+    drawn = [one for one in overview.readings if sum(map(math.isfinite, one.values)) >= 2]
+    if not drawn:
+        return _nothing(overview)
+    rows = -(-len(drawn) // 2)
+    figure = _blank(overview, height=70 + 170 * rows)
+    for index, one in enumerate(drawn):
+        _small_chart(figure, one, index, rows)
+    return figure
+
+
+def _blank(overview: Overview, height: int) -> dict[str, Any]:
+    title = f"<b>{label(overview.title)}</b><br><sup>{label(overview.hint)}</sup>"
+    layout: dict[str, Any] = {
+        **house(),
+        "height": height,
+        "margin": {"l": 56, "r": 16, "t": 84, "b": 32},
+        "title": {"text": title, "x": 0, "xref": "container", "pad": {"l": 12}, "font": {"size": 15}},
+        "showlegend": False,
+        "annotations": [],
+    }
+    return {"data": [], "layout": layout}
+
+
+def _nothing(overview: Overview) -> dict[str, Any]:
+    figure = _blank(overview, height=180)
+    words = [overview.facts or "Nothing was recorded yet.", *overview.errors]
+    hidden = {"visible": False}
+    figure["layout"] |= {"xaxis": hidden, "yaxis": hidden}
+    figure["layout"]["annotations"].append(
+        {
+            "text": "<br>".join(map(label, words)),
+            "x": 0.5,
+            "y": 0.5,
+            "xref": "paper",
+            "yref": "paper",
+            "showarrow": False,
+        }
+    )
+    return figure
+
+
+def _small_chart(figure: dict[str, Any], one: Reading, index: int, rows: int) -> None:
+    suffix = "" if index == 0 else str(index + 1)
+    column, row = index % 2, index // 2
+    left, height = 0.54 * column, 1 / rows
+    bottom = 1 - (row + 1) * height + 0.28 * height / 2
+    scale, unit = _scale(one)
+    figure["data"].append(
+        {
+            "type": "scatter",
+            "mode": "lines" if len(one.values) > 30 else "lines+markers",
+            "x": one.steps,
+            "y": [None if not math.isfinite(value) else _short(value / scale) for value in one.values],
+            "name": one.title,
+            "xaxis": f"x{suffix}",
+            "yaxis": f"y{suffix}",
+            "line": {"color": look.PALETTE[index % len(look.PALETTE)], "width": 1.5},
+            "hovertemplate": f"step %{{x}}: %{{y}} {unit}<extra></extra>",
+        }
+    )
+    top = bottom + 0.68 * height
+    figure["layout"][f"xaxis{suffix}"] = {"domain": [left, left + 0.46], "anchor": f"y{suffix}", "automargin": True}
+    figure["layout"][f"yaxis{suffix}"] = {"domain": [bottom, top], "anchor": f"x{suffix}", "automargin": True}
+    title = f"<b>{label(one.title)}</b>  {label(one.text)}"
+    place = {"x": left, "y": top, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
+    figure["layout"]["annotations"].append({"text": title, "showarrow": False, "font": {"size": 12}, **place})
+
+
+def _scale(one: Reading) -> tuple[float, str]:
+    """What to divide by, and the unit to show."""
+    if one.unit == "bytes":
+        return look.byte_axis(max((value for value in one.values if math.isfinite(value)), default=0.0))
+    return (0.01, "%") if one.unit == "percent" else (1.0, one.unit)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+def bundle(overview: Overview) -> dict[str, Any]:
+    """The static MIME bundle: plotly JSON, SVG and text."""
+    return {
+        "application/vnd.plotly.v1+json": plotly_figure(overview),
+        "image/svg+xml": svg(overview),
+        "text/plain": text(overview),
+    }
+
+
+def copy(overview: Overview, key: str) -> dict[str, Any]:
+    """The MIME bundle of the copy that stands beside a live panel: a page, SVG and text.
+
+    The page is a picture, hidden while the live panel stands in it whose root element has ``key`` as its ``data-key``.
+    The picture is an ``<img>``, which stays where a front end takes scripts, styles and SVG out of what it shows.
+    """
+    picture = svg(overview)
+    encoded = base64.b64encode(picture.encode()).decode()
+    page = (
+        f'<style>:root:has([data-key="{key}"]) .probe-copy-{key}{{display:none}}</style>'
+        f'<div class="probe-copy probe-copy-{key}" style="max-width:760px;font:13px/1.5 {FONT}">'
+        f'<img alt="{escaped(text(overview))}" src="data:image/svg+xml;base64,{encoded}" '
+        f'style="max-width:100%;display:block"><p style="margin:6px 0">Saved copy. '
+        f"The live panel needs a kernel: run <code>{escaped(overview.hint)}</code></p></div>"
+    )
+    return {"text/html": page, "image/svg+xml": picture, "text/plain": text(overview)}
+
+
+def size_of(found: Mapping[str, Any]) -> int:
+    """Bytes of a bundle in a notebook."""
+    return len(json.dumps(found))

@@ -1,0 +1,211 @@
+"""Follows a run for a terminal: which steps are over, what went wrong, how fast rows come, and whether it has ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from probe.dashboards.spec import TABLES
+from probe.live.feed import Feed
+from probe.live.tables import ROWS
+from probe.runs.layout import PARTS_NAME
+from probe.views.terminal import numbers
+
+#: Seconds without rows after which a run whose files say that it's over is over.
+GRACE_S: Final = 2.0
+
+#: Seconds over which the rate of rows is measured.
+RATE_S: Final = 5.0
+
+#: No rows of one look are thinned: sums over a step stay exact.
+_EVERY_ROW: Final = 2**40
+
+_STEPPED: Final = [name for name, columns in TABLES.items() if "step" in columns]
+
+
+class Ending:
+    """Tells when every writer of a run has closed. Between two files of one writer it looks the same for a moment.
+
+    Args:
+        feed: of the run; it needn't be opened.
+    """
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._since: float | None = None
+
+    def reached(self) -> bool:
+        """Whether the run is over, by its files as they are now."""
+        if not self._feed.finished():
+            self._since = None
+            return False
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        return now - self._since > GRACE_S or self._is_old()
+
+    def _is_old(self) -> bool:
+        if not self._feed.local:
+            return self._feed.activity()["newest_at"] is not None
+        try:
+            return time.time() - (Path(self._feed.path) / PARTS_NAME).stat().st_mtime > GRACE_S
+        except OSError:  # the files are being moved: ask again
+            return False
+
+
+@dataclass(frozen=True)
+class News:
+    """What one look found.
+
+    Attributes:
+        steps: that are over now, each told once and in order. incidents: rows of the live table ``events``.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    incidents: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Following:
+    """A run, looked at again and again.
+
+    Args:
+        path: a run directory or its URL. rows: that each live table keeps.
+        from_start: tell the steps and incidents that are there already.
+
+    Attributes:
+        feed: the run. numbers: as of the last look. step: the newest step that is over.
+        over: whether the run has ended.
+
+    Raises:
+        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote it.
+    """
+
+    def __init__(self, path: str, *, rows: int = ROWS, from_start: bool = True) -> None:
+        self.feed = Feed(path, rows=rows, update_rows=_EVERY_ROW)
+        self.numbers = numbers.Numbers([])
+        self.over = False
+        self.step: int | None = None
+        self._skips = not from_start
+        self._events = 0
+        self._seen: dict[int, int] = {}  # rows of each step that isn't told yet, at the last look
+        self._ending = Ending(self.feed)
+        self._counted: deque[tuple[float, int]] = deque()
+
+    def look(self) -> News:
+        """Read what is new.
+
+        Raises:
+            RunError: the files can't be read. Nothing is lost: the next look finds the rows.
+        """
+        if self.feed.opened:
+            self.feed.update()
+        else:
+            self.feed.open()
+        now = time.monotonic()
+        self._counted.append((now, self.feed.rows_read))
+        while now - self._counted[0][0] > RATE_S and len(self._counted) > 2:
+            self._counted.popleft()
+        self.over = self._ending.reached()
+        self.numbers = numbers.read(self.feed)
+        news = News(self._steps(), self._incidents())
+        if self._skips:  # at the first look only
+            self._skips = False
+            return News()
+        return news
+
+    # ------------------------------------------------------------------------------------------------ about it
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks have written."""
+        found = [table.columns()["rank"] for table in self.feed.tables.values()]
+        return len(np.unique(np.concatenate(found)))
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows that were written lately; NaN while that isn't known."""
+        (begin, before), (end, after) = self._counted[0], self._counted[-1]
+        return (after - before) / (end - begin) if end - begin > 0.5 else math.nan
+
+    @property
+    def seconds(self) -> float:
+        """From the run's start to its newest row; NaN before the first."""
+        times = [self.feed.tables[name].columns()[column] for name, column in _TIMES]
+        known = np.concatenate(times)
+        known = known[~np.isnan(known)]
+        return float(known.max()) if len(known) else math.nan
+
+    @property
+    def left_out(self) -> int:
+        """Rows of a large run that aren't held here, and with them some of its older steps."""
+        return self.feed.left_out + sum(table.thinned for table in self.feed.tables.values())
+
+    # ------------------------------------------------------------------------------------------------- the news
+
+    def _steps(self) -> list[int]:
+        """Steps that have ended on every rank, or before a later one that has ended, and of which nothing new came."""
+        ended, counts = self._ended(), self._rows_by_step()
+        latest = max(ended, default=-1)
+        world = max(self.feed.world_size, 1)
+        found: list[int] = []
+        for step, count in sorted(counts.items()):
+            is_over = self.over or ended.get(step, 0) >= world or step < latest
+            settled = self.over or self._skips or self._seen.get(step) == count
+            if not (is_over and settled):
+                break
+            found.append(step)
+        self._seen = {step: count for step, count in counts.items() if step not in found}
+        if found:
+            self.step = found[-1]
+        return found
+
+    def _ended(self) -> Mapping[int, int]:
+        """By step: on how many ranks its scope has ended."""
+        spans = self.feed.tables["spans"].columns()
+        kinds = [code for code, text in enumerate(self.feed.words.texts) if text == "step"]
+        here = np.isin(spans["kind"], kinds) & ~np.isnan(spans["end"]) & (spans["step"] >= 0)
+        pairs = np.unique(np.stack([spans["step"][here], spans["rank"][here]]), axis=1)
+        steps, counts = np.unique(pairs[0], return_counts=True)
+        return dict(zip(steps.tolist(), counts.tolist(), strict=True))
+
+    def _rows_by_step(self) -> dict[int, int]:
+        """How many rows there are of each step that hasn't been told."""
+        after = -1 if self.step is None else self.step
+        columns = [self.feed.tables[name].columns()["step"] for name in _STEPPED]
+        found = np.concatenate([one[one > after] for one in columns])
+        steps, counts = np.unique(found, return_counts=True)
+        return dict(zip(steps.tolist(), counts.tolist(), strict=True))
+
+    def _incidents(self) -> list[dict[str, Any]]:
+        table = self.feed.tables["events"]
+        fresh = min(table.next - self._events, table.count)
+        self._events = table.next
+        return incidents(self.feed, fresh)
+
+
+_TIMES: Final = [
+    (name, column) for name, columns in TABLES.items() for column in ("t", "begin", "end") if column in columns
+]
+
+
+def incidents(feed: Feed, newest: int) -> list[dict[str, Any]]:
+    """The newest incidents, oldest first: dicts with the columns of the live table ``events``, texts as texts."""
+    columns = feed.tables["events"].columns()
+    begin = len(columns["rank"]) - newest
+    rows = zip(*(columns[name][begin:].tolist() for name in columns), strict=True)
+    return [{name: _told(feed, name, value) for name, value in zip(columns, row, strict=True)} for row in rows]
+
+
+def _told(feed: Feed, name: str, value: Any) -> Any:
+    if TABLES["events"][name] == "word":
+        return feed.words.texts[value] if value >= 0 else ""
+    if name == "step" and value < 0:
+        return None
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,161 @@
+"""A run line by line: for a pipe as words, for a machine as JSON. One line a step, an incident, or a row."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from probe.analysis import words
+from probe.records import Row
+from probe.runs.lines import table_of
+from probe.views.panel.static_bundle import spell
+from probe.views.terminal.following import Following
+from probe.views.terminal.numbers import Number
+
+
+def plain(text: Any) -> str:
+    """A text of a run on one line, without the characters that a terminal takes for commands.
+
+    >>> plain("two\\nlines, \\x1b[31mred")
+    'two lines,  [31mred'
+    """
+    return "".join(one if one.isprintable() else " " for one in str(text)).strip()
+
+
+# ---------------------------------------------------------------------------------------------------- words
+
+
+def step_line(run: Following, step: int) -> str:
+    """One step in words."""
+    told = [f"{_short(one)} {spell(one.at(step), one.unit)}{_mark(one.status(step))}" for one in run.numbers.tiles]
+    return "  ".join([f"step {step}", *told])
+
+
+def _short(one: Number) -> str:
+    return one.title.lower()
+
+
+def _mark(status: str) -> str:
+    return {"warn": " (watch)", "alarm": " (act)"}.get(status, "")
+
+
+def incident_line(incident: Mapping[str, Any]) -> str:
+    """One incident in words."""
+    where = "" if incident["step"] is None else f"step {incident['step']}  "
+    often = f" (×{incident['count']})" if incident["count"] > 1 else ""
+    off = " (switched off)" if incident["off"] else ""
+    kind, place, message = (plain(incident[name]) for name in ("kind", "where", "message"))
+    return f"! {where}rank {incident['rank']}  {kind}  {place}: {message}{often}{off}"
+
+
+def row_line(row: Row) -> str:
+    """One row in words: its table, where it belongs, and what it says; what it doesn't say is left out."""
+    stamp = ("time_ns", "rank", "step", "role", "phase", "micro_batch", "scope_id", "scope")
+    place = words.place({name: getattr(row, name) for name in stamp})
+    fields = [(name, getattr(row, name)) for name in row.__struct_fields__ if name not in stamp]
+    told = [f"{name}={plain(value)}" for name, value in fields if value not in (None, "", [])]
+    return plain("  ".join([f"{table_of(row):<13}", place, *told]))
+
+
+def start_line(run: Following) -> str:
+    """Which run it is."""
+    info = run.feed.info
+    return plain(f"{info.project} / {info.experiment or '–'}  {run.feed.path}")
+
+
+def end_line(run: Following) -> str:
+    """What is said when nothing more comes."""
+    told = ["finished" if run.over else silence(run) or "recording", words.seconds(run.seconds)]
+    if run.step is not None:
+        told.append(f"last step {run.step}")
+    if run.feed.lost:
+        told.append(f"{words.count(run.feed.lost)} rows dropped")
+    return ", ".join(told)
+
+
+def state(run: Following) -> str:
+    """How the run stands: "finished", "recording", "quiet" (no rows lately), or "gone": that, and a process that wrote
+    them is gone, as can be told on its own machine only.
+    """
+    if run.over:
+        return "finished"
+    told = run.feed.activity()
+    return "recording" if told["newest_at"] is None else "gone" if told["writers"] == "gone" else "quiet"
+
+
+def silence(run: Following) -> str:
+    """Since when no rows have come; empty while they do."""
+    told = run.feed.activity()
+    if told["newest_at"] is None:
+        return ""
+    clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(told["newest_at"]))
+    gone = ", its process is gone" if told["writers"] == "gone" else ""
+    return f"no rows since {clock}{gone}"
+
+
+# ----------------------------------------------------------------------------------------------------- JSON
+
+
+def step_object(run: Following, step: int) -> dict[str, Any]:
+    """One step: each tile of the panel under its id and unit, and the phases, the longest first."""
+    found: dict[str, Any] = {"type": "step", "step": step}
+    for one in run.numbers.tiles:
+        found[one.field] = _number(one.at(step))
+        if "capacity" in one.field or not math.isnan(one.capacity):
+            found[f"{one.id}_capacity{one.field.removeprefix(one.id)}"] = _number(one.capacity)
+    found["phases"] = [
+        {
+            "phase": phase.name,
+            "time_s": _number(phase.time_s),
+            "peak_memory_bytes": _number(phase.peak_bytes),
+            "tokens": _number(phase.tokens),
+        }
+        for phase in run.numbers.phases(step)
+    ]
+    return found
+
+
+def incident_object(incident: Mapping[str, Any]) -> dict[str, Any]:
+    """One incident; ``t_s`` counts from the run's start."""
+    names = ("step", "rank", "kind", "where", "message", "count")
+    told = {name: incident[name] for name in names}
+    return {"type": "incident", "t_s": incident["t"], **told, "switched_off": bool(incident["off"])}
+
+
+def run_object(run: Following) -> dict[str, Any]:
+    """Which run it is, and where it stands."""
+    info, feed = run.feed.info, run.feed
+    return {
+        "type": "run",
+        "path": feed.path,
+        "project": info.project,
+        "experiment": info.experiment,
+        "started_at": info.started_at,
+        "state": state(run),
+        "world_size": feed.world_size,
+        "ranks": run.ranks,
+        "last_step": run.step,
+        "duration_s": _number(run.seconds),
+        "steps_per_second": _number(run.numbers.steps_per_second),
+        "dropped_rows": feed.lost,
+        "bad_lines": feed.bad_lines,
+    }
+
+
+def _number(value: float) -> float | int | None:
+    """A number for JSON, which has none that isn't finite; a whole one as such.
+
+    >>> _number(3.0), _number(0.5), _number(float("nan"))
+    (3, 0.5, None)
+    """
+    if not math.isfinite(value):
+        return None
+    return int(value) if float(value).is_integer() else value
+
+
+def json_line(found: Mapping[str, Any]) -> str:
+    """An object as one line."""
+    return json.dumps(found, allow_nan=False)

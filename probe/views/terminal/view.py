@@ -1,0 +1,208 @@
+"""A run as a picture of text: what stands where, how it went, and what went wrong."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from probe.analysis import words
+from probe.views.panel.static_bundle import spell
+from probe.views.terminal import lines
+from probe.views.terminal.following import Following, incidents
+from probe.views.terminal.numbers import Number, Phase
+
+#: Characters of a line of the past, and of a bar.
+SPARK: Final = 24
+BAR: Final = 20
+
+#: Incidents and phases that are shown.
+INCIDENTS: Final = 5
+PHASES: Final = 10
+
+_LEVELS: Final = "▁▂▃▄▅▆▇█"
+_EIGHTHS: Final = "▏▎▍▌▋▊▉█"
+_STATUS: Final = {"good": ("good", "green"), "warn": ("watch", "yellow"), "alarm": ("act", "red"), "none": ("", "")}
+
+
+def view(run: Following, problem: str = "") -> RenderableType:
+    """The whole picture.
+
+    Args:
+        problem: why the run can't be read at the moment.
+    """
+    parts: list[RenderableType] = [_header(run), Text(), _numbers(run)]
+    phases = run.numbers.phases(run.step)
+    if phases:
+        parts += [Text(), _phases(phases, run.step)]
+    found = incidents(run.feed, min(INCIDENTS, run.feed.tables["events"].count))
+    if found:
+        parts += [Text(), _incidents(found)]
+    if problem:
+        parts += [Text(), Text(f"! {lines.plain(problem)}", style="red")]
+    return Group(*parts)
+
+
+def spark(values: Sequence[float], width: int = SPARK) -> str:
+    """A line of the past, at most ``width`` characters; a gap where nothing is known. Of values that share a character
+    the largest is shown.
+
+    >>> spark([0, 1, 2, 3])
+    '▁▃▆█'
+    >>> spark([5, float("nan"), 5]), spark([0, 0])
+    ('▄ ▄', '▁▁')
+    """
+    count = min(len(values), width)
+    edges = [round(index * len(values) / count) for index in range(count + 1)] if count else []
+    parts = [[one for one in values[a:b] if math.isfinite(one)] for a, b in itertools.pairwise(edges)]
+    tops = [max(part) if part else math.nan for part in parts]
+    known = [one for one in tops if not math.isnan(one)]
+    low, span = min(known, default=0.0), max(known, default=0.0) - min(known, default=0.0)
+    level = [(one - low) / span if span else 0.45 * bool(one) for one in tops]
+    return "".join(" " if math.isnan(top) else _LEVELS[round(x * 7)] for top, x in zip(tops, level, strict=True))
+
+
+def bar(share: float, width: int = BAR) -> str:
+    """A bar of ``width`` characters that is full at 1.
+
+    >>> bar(0.5, 4), bar(2, 4), bar(float("nan"), 4)
+    ('██··', '████', '····')
+    """
+    eighths = 0 if math.isnan(share) else round(min(max(share, 0.0), 1.0) * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest - 1] if rest else "")).ljust(width, "·")
+
+
+# ---------------------------------------------------------------------------------------------------- parts
+
+
+def _header(run: Following) -> Table:
+    info, feed = run.feed.info, run.feed
+    experiment = info.experiment or Path(feed.path).name
+    name = Text.assemble((lines.plain(info.project), "bold"), (" / ", "dim"), (lines.plain(experiment), "bold"))
+    table = Table.grid(padding=(0, 3), expand=True)
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_row(name, _state(run))
+    told = [_ranks(run), _step(run), f"{_rate(run.numbers.steps_per_second)} steps/s"]
+    if lines.state(run) == "recording":
+        told.append(f"{_rate(run.rows_per_second)} rows/s")
+    table.add_row(Text(lines.plain(feed.path), "dim"), Text(" · ".join(told)))
+    table.add_row(Text(_times(run), "dim"), _lost(feed.lost))
+    return table
+
+
+def _times(run: Following) -> str:
+    told = f"started {run.feed.info.started_at.replace('T', ' ')[:19]} · {words.seconds(run.seconds)}"
+    left = run.left_out
+    return f"{told} · {words.count(left)} older rows are left out here" if left else told
+
+
+def _lost(rows: int) -> Text:
+    if not rows:
+        return Text("no rows dropped", "dim")
+    return Text(f"{words.count(rows)} rows dropped: sums are too low", "yellow")
+
+
+def _state(run: Following) -> Text:
+    if run.over:
+        return Text("finished", "bold")
+    silence = lines.silence(run)
+    if silence:
+        return Text(silence, "red" if lines.state(run) == "gone" else "yellow")
+    return Text("recording" if run.ranks else "waiting for rows", "green")
+
+
+def _ranks(run: Following) -> str:
+    told = max(run.feed.world_size, run.ranks)
+    return f"{run.ranks} of {told} ranks" if run.ranks < told else f"{told} rank{'' if told == 1 else 's'}"
+
+
+def _step(run: Following) -> str:
+    newest = run.feed.step
+    if newest is None:
+        return "no step yet"
+    return f"step {newest}" + ("" if run.over or newest == run.step else " is under way")
+
+
+def _rate(value: float) -> str:
+    if math.isnan(value):
+        return words.UNKNOWN
+    return f"{value:.2f}" if value < 10 else words.count(value)
+
+
+def _numbers(run: Following) -> Table:
+    now = "newest step" if run.step is None else f"step {run.step}"
+    table = _table("", (now, "right"), "", "how it went", ("the run", "right"), "")
+    table.columns[-1].ratio = 1
+    table.columns[3].overflow = "crop"
+    steps = sorted({step for one in run.numbers.tiles for step in one.by_step})
+    for one in run.numbers.tiles:
+        word, colour = _STATUS[_standing(one, run)]
+        value = one.reading.text if one.counts else spell(one.at(run.step), one.unit)
+        past = [one.by_step.get(step, 0.0 if one.counts else math.nan) for step in steps]
+        table.add_row(
+            Text(one.title),
+            Text(value, f"bold {colour}".strip()),
+            Text(word, colour),
+            Text(spark(past), "cyan"),
+            Text("" if one.counts else one.reading.text),
+            _note(one, run),
+        )
+    return table
+
+
+def _standing(one: Number, run: Following) -> str:
+    """Of the step; of the run where a number is counted over it."""
+    return one.reading.status if one.counts else one.status(run.step)
+
+
+def _note(one: Number, run: Following) -> Text:
+    if math.isnan(one.capacity):
+        return Text(one.reading.note, "dim")
+    share = one.at(run.step) / one.capacity
+    return Text.assemble(bar(share), f" {words.percent(share)} ", (f"of {spell(one.capacity, one.unit)}", "dim"))
+
+
+def _phases(phases: Sequence[Phase], step: int | None) -> Table:
+    table = _table(f"phases of step {step}", ("time", "right"), "", ("peak", "right"), ("tokens", "right"))
+    table.expand = False
+    longest = max((one.time_s for one in phases if not math.isnan(one.time_s)), default=math.nan)
+    for one in phases[:PHASES]:
+        tokens = words.UNKNOWN if math.isnan(one.tokens) else words.count(one.tokens)
+        table.add_row(
+            Text(lines.plain(one.name)),
+            Text(spell(one.time_s, "s")),
+            Text(bar(one.time_s / longest if longest else math.nan), "cyan"),
+            Text(spell(one.peak_bytes, "bytes")),
+            Text(tokens),
+        )
+    if len(phases) > PHASES:
+        table.add_row(Text(f"and {len(phases) - PHASES} more", "dim"))
+    return table
+
+
+def _incidents(found: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(("step", "right"), ("rank", "right"), "incident", "where", "what", ("times", "right"))
+    table.columns[4].ratio = 1
+    for one in reversed(found):
+        step = "–" if one["step"] is None else str(one["step"])
+        off = " (switched off)" if one["off"] else ""
+        texts = [lines.plain(one[name]) for name in ("kind", "where", "message")]
+        texts[2] += off
+        table.add_row(step, str(one["rank"]), *(Text(text) for text in texts), str(one["count"]))
+    return table
+
+
+def _table(*columns: str | tuple[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), expand=True, header_style="dim", pad_edge=False)
+    for one in columns:
+        title, justify = one if isinstance(one, tuple) else (one, "left")
+        table.add_column(title, justify="right" if justify == "right" else "left", no_wrap=True, overflow="ellipsis")
+    return table

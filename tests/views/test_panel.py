@@ -1,0 +1,457 @@
+"""The panel itself: its thread, its widget, and what it leaves behind, in real kernels where that matters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, UnknownNameError
+from probe.runs.reader import Run
+from probe.session import start
+from probe.views.panel import assets
+from probe.views.panel import panel as panels
+from probe.views.panel.panel import Panel, panel
+from tests.live.live_run import append, in_order, roll
+from tests.sample_run import sample_rows, write_run
+
+PLOTLY, SVG, TEXT, HTML = "application/vnd.plotly.v1+json", "image/svg+xml", "text/plain", "text/html"
+VIEW = "application/vnd.jupyter.widget-view+json"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _no_panel_is_left_open():
+    yield
+    assert not panels._open
+    assert not [one for one in threading.enumerate() if one.name == "probe-panel"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", sample_rows(2, 4))
+
+
+def until(condition: Any, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.01)
+
+
+class Wire:
+    """In the place of a widget's way to the browser."""
+
+    def __init__(self, shown: Panel) -> None:
+        self.heads: list[dict[str, Any]] = []
+        self.broken = False
+        shown.widget.send = self
+        shown._pump.deliver = self
+
+    def __call__(self, head: dict[str, Any], buffers: Any = None) -> None:
+        if self.broken:
+            raise OSError("the comm is gone")
+        self.heads.append(json.loads(json.dumps(head)))
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return {
+            entry["name"]: entry["from"] + entry["n"]
+            for head in self.heads
+            if head["t"] == "d"
+            for entry in head["tables"]
+        }
+
+
+# ------------------------------------------------------------------------------------------ without a notebook
+
+
+def test_without_a_notebook_it_is_text(directory):
+    with Panel(directory) as shown:
+        assert "Peak memory" in repr(shown)
+        assert "up to step 7" in repr(shown)
+        assert VIEW not in shown._repr_mimebundle_()[0]
+        assert not [one for one in threading.enumerate() if one.name == "probe-panel"]
+
+
+def test_it_takes_whatever_has_a_run(directory, tmp_path):
+    with Run(directory) as run, start("p", "e", root=tmp_path / "runs") as session:
+        for source, path in ((directory, directory), (str(directory), directory), (run, directory)):
+            assert Panel(source).path == str(path)
+        assert Panel(session).path == str(session.directory)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"source": 3}, InputTypeError, "source: got 3"),
+        ({"interval_s": 0.1}, InputError, "interval_s: got 0.1, expected at least 0.25"),
+        ({"interval_s": float("nan")}, InputError, "interval_s: got nan"),
+        ({"views": ["memory", "nope"]}, UnknownNameError, "views: got 'nope', expected one of balance"),
+        ({"views": "memory"}, InputError, "views: got 'memory', expected a list"),
+        ({"views": []}, InputError, "views"),
+        ({"source": "no/such/run"}, RunNotFoundError, "no/such/run"),
+    ],
+)
+def test_wrong_arguments_are_named(directory, arguments, error, message):
+    with pytest.raises(error, match=message):
+        Panel(**{"source": directory, **arguments})
+
+
+def test_figures_of_the_run_as_it_is_now(directory):
+    with Panel(directory) as shown:
+        figure = shown.figure("balance_heat", theme="dark")
+        assert figure.data
+        assert figure.layout.title.text == "Tokens by rank and micro-batch"
+        with pytest.raises(UnknownNameError, match="nope"):
+            shown.figure("nope")
+
+
+def test_the_same_panel_is_shown_again(directory):
+    first = panel(directory)
+    repr(first)
+    assert panel(Run(directory)) is first
+    assert panel(directory, title="another") is not first
+    first.close()
+    first.close()
+    assert panel(directory) is not first
+
+
+def test_a_training_process_imports_nothing_of_it(tmp_path):
+    code = (
+        "import sys, json, pathlib, probe\n"
+        f"with probe.start('p', 'e', root={str(tmp_path)!r}) as session:\n"
+        "    with session.step(1), probe.phase('update'): pass\n"
+        "import probe.views.panel.panel\n"
+        "print(json.dumps([m for m in sys.modules if '.' not in m]))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not {"pandas", "plotly", "ipywidgets", "anywidget", "IPython", "duckdb"} & set(json.loads(found))
+
+
+def test_the_assets_are_there():
+    assert assets.script().rstrip().endswith("};")
+    assert assets.script().count("export default") == 1
+    assert assets.styles()
+    assert assets.plotly_packed()[:2] == b"\x1f\x8b"
+    assert assets.plotly_packed() is assets.plotly_packed()
+
+
+# ----------------------------------------------------------------------------------------------- the thread
+
+
+def test_it_follows_a_run_that_another_process_writes(tmp_path):
+    writer = subprocess.Popen(
+        [sys.executable, "-m", "tests.views.panel_writer", str(tmp_path), "40"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    try:
+        path = tmp_path / "written" / "elsewhere"
+        until(lambda: (path / "run.json").exists(), 60)
+        shown = Panel(path)
+        wire = Wire(shown)
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "written\n"
+        until(lambda: shown._pump.feed.step == 39)
+        assert not shown.state["finished"]
+        writer.communicate("end\n")
+        until(lambda: shown.state["finished"])
+        shown.close()
+        assert wire.heads[-1]["state"]["live"] is False
+        tables = {name: table.next for name, table in shown._pump.feed.tables.items()}
+        assert tables["spans"] >= 80
+        assert all(count == tables[name] for name, count in wire.rows.items())
+        assert max(len(head["tables"]) for head in wire.heads if head["t"] == "d") >= 1
+    finally:
+        writer.kill()
+        writer.communicate()
+
+
+def test_a_failure_is_kept_and_shown_and_the_thread_goes_on(directory, caplog):
+    shown = Panel(directory)
+    wire = Wire(shown)
+    rows = in_order(sample_rows(1, 2, seed=5))
+    wire.broken = True
+    append(directory, rows[:50])
+    until(lambda: shown.errors)
+    assert shown.errors[0]["where"] == "send"
+    assert "OSError: the comm is gone" in shown.errors[0]["message"]
+    assert "send: OSError" in repr(shown)
+    wire.broken = False
+    append(directory, rows[50:])
+    until(lambda: not shown.state["errors"])
+    assert "the comm is gone" not in repr(shown)
+    assert len(shown.errors) == 1
+    assert shown._pump.running
+    shown.close()
+    assert caplog.text.count("the live panel of") == 1
+
+
+def test_a_broken_part_is_shown_and_a_mended_one_is_read(directory):
+    roll(directory)
+    part = next((directory / "parts").glob("memory-*"))
+    whole = part.read_bytes()
+    part.write_bytes(whole[: len(whole) // 2])
+    shown = Panel(directory)
+    assert "! open: " in repr(shown)
+    assert shown.errors
+    wire = Wire(shown)
+    part.write_bytes(whole)
+    until(lambda: any(head["t"] == "k" for head in wire.heads))
+    keyframe = next(head for head in wire.heads if head["t"] == "k")
+    assert {entry["name"] for entry in keyframe["tables"]} >= {"spans", "memory", "micro"}
+    until(lambda: not shown.state["errors"])
+    shown.close()
+
+
+def test_a_directory_that_goes_away_ends_nothing(directory):
+    shown = Panel(directory)
+    Wire(shown)
+    for path in directory.glob("*.jsonl"):
+        path.unlink()
+    shown._pump.round()
+    assert shown._pump.running
+    shown.close()
+
+
+# ----------------------------------------------------------------------------------------------- the widget
+
+
+def test_the_whole_state_is_made_only_when_it_is_asked_for(directory, monkeypatch):
+    asked = []
+    with Panel(directory) as shown:
+        snapshot = shown._pump.snapshot
+        monkeypatch.setattr(shown._pump, "snapshot", lambda: asked.append(1) or snapshot())
+        widget = shown.widget
+        assert len(asked) == 1  # the comm was opened
+        widget.send_state("config")
+        widget.get_state(key="snapshot")
+        assert len(asked) == 1
+        state = widget.get_state()
+        assert len(asked) == 2
+        assert state["snapshot_head"]["t"] == "k"
+        assert {entry["name"] for entry in state["snapshot_head"]["tables"]} >= {"spans", "memory", "padding"}
+        assert len(state["snapshot"]) > 1000
+        assert state["plotly_gz"] is assets.plotly_packed()
+        assert widget.snapshot == b""
+
+
+def test_the_configuration_is_complete_and_plain(directory):
+    with Panel(directory, views=["memory", "overview"], title="mine") as shown:
+        config = shown.widget.config
+    assert json.loads(json.dumps(config)) == config
+    assert [view["id"] for view in config["views"]] == ["memory", "overview"]
+    assert {id for view in config["views"] for id in view["panels"]} == set(config["panels"])
+    assert all(one["live"]["mark"] and one["about"]["do"] for one in config["panels"].values())
+    run = {"project": "arithmetic", "experiment": "grpo-small", "path": str(directory), "world_size": 2}
+    assert config["run"] == {**run, "started_at": 1_790_000_000.0}
+    assert (config["title"], config["limits"]) == ("mine", {"rows": 20_000, "points": 4000})
+
+
+def test_the_browser_s_questions_are_answered(directory):
+    shown = Panel(directory)
+    wire = Wire(shown)
+    shown._pump._stop.set()  # the thread may not answer in its own time here
+    for content in ({"v": 1, "t": "mark", "id": 7, "ask": "ping"}, {"v": 2, "t": "mark"}, "nonsense", {"t": "x"}):
+        shown.widget._handle_custom_msg(content, [])
+    assert [head for head in wire.heads if head["t"] == "a"] == [{"v": 1, "t": "a", "id": 7}]
+    shown.widget._handle_custom_msg({"v": 1, "t": "mark", "id": 8, "ask": "keyframe"}, [])
+    shown._pump.round()
+    assert wire.heads[-1]["t"] == "k"
+    assert sum(entry["n"] for entry in wire.heads[-1]["tables"]) == sum(
+        t.count for t in shown._pump.feed.tables.values()
+    )
+    shown._pump._thread.join()
+    shown.close()
+
+
+def test_without_anywidget_it_is_static_and_says_what_to_install(directory, monkeypatch):
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    monkeypatch.setattr(panels, "shell_of_kernel", lambda: True)
+    panels.widgets.widget_class.cache_clear()
+    with Panel(directory) as shown:
+        bundle, _ = shown._repr_mimebundle_()
+    assert VIEW not in bundle
+    assert "pip install 'probe-rl[notebook]'" in bundle[TEXT]
+
+
+def test_a_path_is_shown_as_a_person_would_type_it(directory, monkeypatch):
+    monkeypatch.chdir(directory.parent)
+    with Panel(directory) as shown:
+        assert shown._hint() == 'probe.open("run").panel()'
+    odd = directory.rename(directory.with_name('a "run"'))
+    with Panel(odd) as shown:
+        assert eval(shown._hint().removeprefix("probe.open").removesuffix(".panel()")) == 'a "run"'
+
+
+def test_a_run_that_cannot_be_read_again_still_closes(directory, monkeypatch):
+    import probe.views.panel.board as board
+
+    updates: list[dict[str, Any]] = []
+    monkeypatch.setattr(board, "figure", lambda *_: (_ for _ in ()).throw(RunError("no")))
+    shown = Panel(directory)
+    repr(shown)
+    monkeypatch.setattr(shown._outputs, "replace", updates.append)
+    shown._outputs.shown = True
+    shown.close()
+    assert len(updates) == 1
+    assert shown.errors[-1]["message"] == "RunError: no"
+
+
+# ----------------------------------------------------------------------------------------------- real kernels
+
+OPEN = """
+import time, probe
+from probe.views.panel.panel import panel
+session = probe.start("arithmetic", "first", root={root!r})
+shown = panel(session)
+shown
+"""
+TRAIN = """
+for step in range(5):
+    with session.step(step), probe.phase("update"):
+        time.sleep(0.05)
+    session.log({"reward/mean": step / 5}, step)
+time.sleep(0.6)
+print(shown.state["step"], shown._pump._sender.seq, shown.errors)
+"""
+
+
+@pytest.mark.slow
+def test_a_closed_panel_leaves_figures_and_no_widget(tmp_path):
+    from nbclient import NotebookClient
+
+    cells = [OPEN.format(root=str(tmp_path)), TRAIN, "shown.close()\nsession.close()"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    seen: list[set[str]] = []
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client.on_cell_executed = lambda cell, cell_index, execute_reply: seen.append(
+        set(notebook.cells[0].outputs[0].data)
+    )
+    client.execute(env={**_environment(tmp_path)})
+    assert seen == [{VIEW, TEXT}, {VIEW, TEXT}, {PLOTLY, SVG, TEXT}]
+    step, seq, errors = notebook.cells[1].outputs[0].text.split(" ", 2)
+    assert (step, errors.strip()) == ("4", "[]")
+    assert int(seq) >= 2
+    path = tmp_path / "saved.ipynb"
+    nbformat.write(notebook, path)
+    output, copy = nbformat.read(path, 4).cells[0].outputs
+    assert dict(copy.data) == {HTML: "", TEXT: ""}  # the figures stand in the place of the live panel
+    assert "up to step 4" in output.data[TEXT]
+    assert [trace["type"] for trace in output.data[PLOTLY]["data"]] == ["bar", "bar"]  # the dashboards' figures
+    assert "<svg" in output.data[SVG]
+
+
+@pytest.mark.slow
+def test_what_is_saved_while_the_panel_is_live_is_up_to_date(tmp_path):
+    """At the end of each cell, and final once the session is closed, though nobody closes the panel."""
+    from nbclient import NotebookClient
+
+    close = "session.close()"
+    still = "print(shown.closed, shown.state['finished'], shown._pump.running)"
+    cells = [OPEN.format(root=str(tmp_path)), TRAIN, close, still]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    seen: list[str] = []
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client.on_cell_executed = lambda cell, cell_index, execute_reply: seen.append(_facts(notebook))
+    client.execute(env=_environment(tmp_path))
+    recording, finished = "1 rank · up to step 4 · recording", "1 rank · up to step 4 · finished"
+    assert [one.split(" · started")[0] for one in seen[1:]] == [recording, finished, finished]
+    assert notebook.cells[3].outputs[0].text == "False True True\n"
+    live, copy = (output.data for output in notebook.cells[0].outputs)
+    assert set(live) == {VIEW, TEXT}
+    assert set(copy) == {HTML, SVG, TEXT}
+    assert copy[HTML].count("<img") == 1
+    page, _ = _html(notebook)
+    assert "up to step 4 · finished" in page
+    assert 'src="data:image/svg+xml;base64,' in page
+
+
+def _html(notebook: Any) -> Any:
+    from nbconvert import HTMLExporter
+
+    return HTMLExporter().from_notebook_node(notebook)
+
+
+def _facts(notebook: Any) -> str:
+    """What the copy in the first cell says of the run."""
+    return str(notebook.cells[0].outputs[1].data[TEXT].splitlines()[1])
+
+
+@pytest.mark.slow
+def test_a_killed_kernel_leaves_figures_and_says_how_to_go_on(tmp_path):
+    from nbclient import NotebookClient
+    from nbclient.exceptions import DeadKernelError
+
+    kill = "session.flush()\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    cells = [OPEN.format(root=str(tmp_path)), TRAIN, kill]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
+    with pytest.raises(DeadKernelError):
+        NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=_environment(tmp_path))
+    live, copy = (output.data for output in notebook.cells[0].outputs)
+    assert set(live) == {VIEW, TEXT}
+    assert set(copy) == {HTML, SVG, TEXT}
+    assert "up to step 4 · recording" in copy[TEXT]
+    hint = f'probe.open("{tmp_path}/arithmetic/first").panel()'
+    for form in (live[TEXT], *copy.values()):
+        assert hint in form.replace("&quot;", '"')
+    with Panel(tmp_path / "arithmetic" / "first") as again:  # a new kernel goes on where the run is
+        assert "up to step 4" in repr(again)
+
+
+@pytest.mark.slow
+def test_the_end_of_a_kernel_swaps_the_live_view_for_the_static_one(tmp_path):
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3", env=_environment(tmp_path))
+    try:
+        shown = _executed(client, OPEN.format(root=str(tmp_path)))
+        display, copy = [one["content"] for one in shown if one["msg_type"] == "display_data"]
+        _executed(client, TRAIN)
+        client.shutdown()
+        swaps = [one["content"] for one in _rest(client) if one["msg_type"] == "update_display_data"]
+        last = {one["transient"]["display_id"]: one["data"] for one in swaps}
+        static = last[display["transient"]["display_id"]]
+        assert set(static) == {PLOTLY, SVG, TEXT}
+        assert "up to step 4" in static[TEXT]
+        assert last[copy["transient"]["display_id"]] == {HTML: "", TEXT: ""}
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+        manager.context.destroy()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    import os
+
+    here = {
+        "IPYTHONDIR": str(folder / "ipython"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "PYTHONPATH": str(ROOT),
+    }
+    return {**os.environ, **here}
+
+
+def _executed(client: Any, code: str) -> list[Any]:
+    found: list[Any] = []
+    reply = client.execute_interactive(code, timeout=60, output_hook=found.append)
+    assert reply["content"]["status"] == "ok", reply
+    return found
+
+
+def _rest(client: Any) -> list[Any]:
+    from queue import Empty
+
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(client.get_iopub_msg(timeout=3))
+        except Empty:
+            return found
