@@ -23,7 +23,7 @@ SERIES = 4
 _CHARTS = ("memory_timeline", "memory_parts", "memory_over_steps", "balance_over_steps")
 
 _PLOTLY = """(number) => {
-  const names = ["allocated", "reserved", "not_torch", "used"];
+  const names = ["allocated", "reserved", "non_torch", "used"];
   globalThis.__charts = Array.from({ length: 4 }, () => document.body.appendChild(document.createElement("div")));
   globalThis.__traces = names.map((name) => ({ type: "scatter", mode: "lines", name, x: [], y: [] }));
   globalThis.__grow = (more) => {
@@ -78,7 +78,7 @@ class Rows:
             step = self.at // 20
             level = (5 + math.sin(self.at / 9)) * host.GIB
             place = {"rank": 0, "role": ("actor", "critic")[self.at % 2], "phase": "update_actor", "step": step}
-            row = {"t": self.at * 0.1, "allocated": level, "reserved": level * 1.1, "not_torch": host.GIB}
+            row = {"t": self.at * 0.1, "allocated": level, "reserved": level * 1.1, "non_torch": host.GIB}
             memory.append(place | row | {"used": level * 1.1 + host.GIB, "total": 16 * host.GIB})
             if self.at % 20 == 0:
                 span = place | {"kind": "phase", "level": "phase", "name": "update_actor", "scope": self.at}

@@ -73,7 +73,7 @@ class Memory(Row, kw_only=True, tag="memory"):
     peak_kind: str | None = None
     device_used_bytes: int | None = None  #: all processes on the device
     device_total_bytes: int | None = None
-    not_torch_bytes: int | None = None  #: device_used − reserved: context, libraries, other processes
+    non_torch_bytes: int | None = None  #: device_used − reserved: context, libraries, other processes
     process_rss_bytes: int | None = None
     host_duration_ns: int | None = None  #: only at "leave"
     device_duration_ns: int | None = None  #: from device events; None where there are none
@@ -104,7 +104,7 @@ class Padding(Row, kw_only=True, tag="padding"):
     batch_id: int
     source: str  #: the hook point that formed the batch
     field: str
-    cause: str  #: "longest_row", "imposed_width", "rounding", "padding_rows", "sequence_parallel", "none" …
+    cause: str  #: "longest_row", "fixed_width", "rounding", "filler_rows", "sequence_parallel", "none" …
     tokens: int
     bytes: int
     rectangle_tokens: int

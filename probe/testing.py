@@ -68,7 +68,7 @@ class FakeDevice(Device):
 
     Args:
         total_bytes: capacity. segment_bytes: reserved memory grows in multiples of it.
-        not_torch_bytes: what others hold on the device: context, libraries, other processes.
+        non_torch_bytes: what others hold on the device: context, libraries, other processes.
         resettable: whether its peaks may be reset; False is a device whose readers aren't all known.
 
     >>> device = FakeDevice(total_bytes=100, segment_bytes=10)
@@ -85,12 +85,12 @@ class FakeDevice(Device):
         total_bytes: int = 80 * 1024 * _MIB,
         *,
         segment_bytes: int = 2 * _MIB,
-        not_torch_bytes: int = 0,
+        non_torch_bytes: int = 0,
         name: str = "fake:0",
         resettable: bool = True,
     ) -> None:
         self.total_bytes = total_bytes
-        self.not_torch_bytes = not_torch_bytes
+        self.non_torch_bytes = non_torch_bytes
         self.in_use = True  #: False: the trainer hasn't used the device yet, and nothing is known of it
         self.namespace = SimpleNamespace(memory_stats=self._statistics, reset_peaks=self._reset)
         self._segment_bytes = segment_bytes
@@ -169,7 +169,7 @@ class FakeDevice(Device):
         counters = counters_of(self.namespace.memory_stats(0) if self.in_use else {})
         if not whole or not self.in_use:
             return counters
-        used = self.not_torch_bytes + (counters.reserved_bytes or 0)
+        used = self.non_torch_bytes + (counters.reserved_bytes or 0)
         return counters._replace(used_bytes=used, total_bytes=self.total_bytes)
 
     def statistics(self) -> tuple[Statistics, ...]:
@@ -194,7 +194,7 @@ class FakeDevice(Device):
         with self._lock:
             allocated = self._allocated + size_bytes
             reserved = max(self._reserved, self._rounded(allocated))
-            if reserved + self.not_torch_bytes > self.total_bytes:
+            if reserved + self.non_torch_bytes > self.total_bytes:
                 raise MemoryError(
                     f"fake device out of memory: {size_bytes} bytes asked for, {self._allocated} of "
                     f"{self.total_bytes} allocated"

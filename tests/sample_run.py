@@ -182,7 +182,7 @@ class _Rank:
             reserved_bytes=int(now * 1.12) if gpu else None,
             device_total_bytes=80 * GIB if gpu else 8 * GIB,
             device_used_bytes=int(now * 1.12 + 2 * GIB) if gpu else 5 * GIB,
-            not_torch_bytes=2 * GIB if gpu else None,
+            non_torch_bytes=2 * GIB if gpu else None,
             process_rss_bytes=3 * GIB if gpu else int(now),
         )
         self.add(row)
@@ -245,7 +245,7 @@ class _Rank:
     def padding(self, source: str, lengths: list[int], batch_id: int, stamp: dict) -> None:
         rows, valid, imposed = len(lengths), sum(lengths), 2048
         longest = max(lengths, default=0)
-        causes = {"longest_row": rows * longest - valid, "imposed_width": rows * (imposed - longest)}
+        causes = {"longest_row": rows * longest - valid, "fixed_width": rows * (imposed - longest)}
         causes = causes if rows else {"none": 0}
         for field, width in {"input_ids": 8, "position_ids": 8, "response_mask": 1}.items():
             for cause, tokens in causes.items():

@@ -318,7 +318,7 @@ def test_counters_of_nothing_are_unknown():
 
 
 def test_the_fake_reserves_like_a_caching_allocator():
-    device = FakeDevice(total_bytes=100, segment_bytes=10, not_torch_bytes=20)
+    device = FakeDevice(total_bytes=100, segment_bytes=10, non_torch_bytes=20)
     first, second = device.allocate(15), device.allocate(10)
     assert device.read(whole=True) == (25, 30, 25, 30, 50, 100)
     device.free(first)

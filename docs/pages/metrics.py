@@ -11,7 +11,7 @@ from typing import Any, Final
 from pages.comments import comments
 from pages.markdown import plain
 from probe import dashboards, session
-from probe.publishing import across_ranks as over_ranks
+from probe.publishing import across_ranks
 from probe.publishing import system
 from probe.recorders import RECORDERS, load
 
@@ -40,7 +40,7 @@ Each rank keeps its own as [`scalars`](schema.md#scalars) with `source = 'probe'
 This page is made from the recorders' `keys`.
 """
 
-OVER_RANKS: Final = """From the rows of all ranks, made by a process beside rank 0 (`publish=` of `probe.start`) and
+ACROSS_RANKS: Final = """From the rows of all ranks, made by a process beside rank 0 (`publish=` of `probe.start`) and
 logged for each step that all ranks have ended. Of those with `smallest`, `mean` and `largest` the ones are logged that
 a chart of a dashboard draws.
 """
@@ -62,15 +62,15 @@ def page() -> str:
                 *_table(kind.keys, shown),
             ]
     made += ["## Cost of probe { #cost }\n", plain(_comment(session, "KEYS")) + "\n", *_table(session.KEYS, shown)]
-    made += ["## Over ranks { #over_ranks }\n", OVER_RANKS, *_table(_over_ranks(), shown)]
+    made += ["## Across ranks { #across_ranks }\n", ACROSS_RANKS, *_table(_across_ranks(), shown)]
     made += ["## The machine { #system }\n", SYSTEM, *_table(system.KEYS, shown)]
     return "\n".join([*made, ""])
 
 
-def _over_ranks() -> list[str]:
+def _across_ranks() -> list[str]:
     """What the publisher may log, in order; the three of a margin together."""
     recorded = [key for name in RECORDERS for key in load(name).keys]
-    found = over_ranks.keys_of([*recorded, *session.KEYS])
+    found = across_ranks.keys_of([*recorded, *session.KEYS])
     words = {word: place for place, word in enumerate(dashboards.MARGIN)}
     return sorted(found, key=lambda key: (key.rpartition("_")[0], words.get(key.rpartition("_")[2], 0)))
 

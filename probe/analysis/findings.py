@@ -13,9 +13,9 @@ import pandas as pd
 
 from probe.analysis import cost as own_cost
 from probe.analysis import incidents, memory, padding_tax, reduction, token_balance
-from probe.analysis.words import at, count, name, number, percent, place, ratio, rows, seconds, size
-from probe.analysis.words import memory as memory_of
-from probe.analysis.words import missing as unknown
+from probe.text import at, count, name, number, percent, place, ratio, rows, seconds, size
+from probe.text import memory as memory_of
+from probe.text import missing as unknown
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -34,9 +34,9 @@ COST_TARGET: Final = 0.005
 _ADVICE: Final = {
     "longest_row": "bring rows of similar length together, or compute on packed tokens; where the model packs already, "
     "this costs bytes and no compute",
-    "imposed_width": "cut columns that hold no token before computing, or lower the configured length",
+    "fixed_width": "cut columns that hold no token before computing, or lower the configured length",
     "rounding": "round up to a smaller multiple",
-    "padding_rows": "choose a batch size that the ranks divide",
+    "filler_rows": "choose a batch size that the ranks divide",
     "sequence_parallel": "make the length a multiple of the sequence-parallel size upstream",
 }
 
@@ -161,10 +161,10 @@ def uneven(run: Run) -> list[Finding]:
 def _uneven_ranks(frame: pd.DataFrame, ranks: pd.DataFrame) -> list[Finding]:
     if frame.empty or ranks.empty:
         return []
-    middle = float(frame["over_ranks_ratio"].median())
-    worst = rows(frame.nlargest(1, "over_ranks_ratio"))[0]
+    middle = float(frame["rank_imbalance_ratio"].median())
+    worst = rows(frame.nlargest(1, "rank_imbalance_ratio"))[0]
     text = f"The fullest rank has {ratio(middle)} the mean tokens in a usual step"
-    text += f", {ratio(worst['over_ranks_ratio'])} at worst ({place({**worst, 'rank': None})})."
+    text += f", {ratio(worst['rank_imbalance_ratio'])} at worst ({place({**worst, 'rank': None})})."
     severity = _grade(middle, UNEVEN)
     advice = "balance lengths over ranks before the batch is split" if severity != "fine" else "nothing to do"
     return [Finding(severity, "token_balance", text + _straggler(ranks), advice, 60 * (middle - 1))]
@@ -182,9 +182,9 @@ def _straggler(ranks: pd.DataFrame) -> str:
 def _uneven_micro_batches(frame: pd.DataFrame) -> list[Finding]:
     if frame.empty:
         return []
-    middle = float(frame["over_micro_batches_ratio"].median())
+    middle = float(frame["micro_batch_imbalance_ratio"].median())
     # What waiting after each micro-batch costs on top of waiting once at the end.
-    wait = float((frame["lockstep_ratio"] / frame["over_ranks_ratio"]).median())
+    wait = float((frame["sync_wait_ratio"] / frame["rank_imbalance_ratio"]).median())
     text = f"Within a rank the largest micro-batch has {ratio(middle)} the mean tokens in a usual step"
     if wait >= 1.02:
         text += f"; where ranks wait for each other after each one, that costs {percent(wait - 1)} more time"

@@ -41,7 +41,7 @@ TIMELINE: Final = (
 # "at_most" is the height of an older one, and counts only where nothing better is known. What the device
 # holds is only sampled.
 _DEVICES: Final = """
-  select rank, max(device_total_bytes) as device_total_bytes, max(not_torch_bytes) as not_torch_bytes
+  select rank, max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes
   from memory group by rank"""
 _ENDS: Final = """
   select rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, source,
@@ -106,8 +106,8 @@ def largest(run: Run, of: Height | None) -> pd.DataFrame:
         with ends as materialized ({_ENDS} and peak_allocated_bytes = {of.bytes}{counts}),
         owners as ({_MADE}),
         best as materialized (select * from owners order by role, duration_ns, wall_ns, rank limit 1)
-        select best.*, device_total_bytes, not_torch_bytes
-        from best, (select max(device_total_bytes) as device_total_bytes, max(not_torch_bytes) as not_torch_bytes
+        select best.*, device_total_bytes, non_torch_bytes
+        from best, (select max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes
                     from memory where rank = (select rank from best))
         """  # noqa: S608  (numbers, and our own names)
     )
@@ -116,7 +116,7 @@ def largest(run: Run, of: Height | None) -> pd.DataFrame:
 
 def _with_headroom(frame: pd.DataFrame) -> pd.DataFrame:
     held = frame["peak_reserved_bytes"].fillna(frame["peak_allocated_bytes"])
-    others = frame["not_torch_bytes"].fillna(0)
+    others = frame["non_torch_bytes"].fillna(0)
     frame["headroom_ratio"] = 1 - (held + others) / frame["device_total_bytes"]
     return frame
 
@@ -126,7 +126,7 @@ def peaks(run: Run) -> pd.DataFrame:
 
     Returns:
         One row a role: role (None outside any), phase, micro_batch, step, rank, kind, name,
-        peak_allocated_bytes, peak_reserved_bytes, peak_kind, device_total_bytes, not_torch_bytes (the most
+        peak_allocated_bytes, peak_reserved_bytes, peak_kind, device_total_bytes, non_torch_bytes (the most
         that was seen on that rank), headroom_ratio (share of the device that was left: what is reserved, or
         else allocated, and what isn't torch's are taken off), source, wall_ns.
     """
@@ -138,7 +138,7 @@ def peaks(run: Run) -> pd.DataFrame:
           select owners.* from owners semi join heights
             on owners.role is not distinct from heights.role and peak_allocated_bytes = height
           qualify row_number() over (partition by owners.role order by duration_ns, wall_ns, rank) = 1)
-        select best.*, device_total_bytes, not_torch_bytes from best join devices using (rank)
+        select best.*, device_total_bytes, non_torch_bytes from best join devices using (rank)
         order by peak_allocated_bytes desc, role
         """
     )

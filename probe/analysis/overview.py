@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pandas as pd
 
-from probe.analysis import cost, memory, padding_tax, scopes, token_balance, words
+from probe import text as words
+from probe.analysis import cost, memory, padding_tax, scopes, token_balance
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -22,8 +23,8 @@ BY_STEP: Final = (
     "tokens",
     "tokens_per_second",
     "peak_bytes",
-    "over_ranks_ratio",
-    "lockstep_ratio",
+    "rank_imbalance_ratio",
+    "sync_wait_ratio",
     "padding_ratio",
     "overhead_ratio",
 )
@@ -34,7 +35,7 @@ def by_step(run: Run) -> pd.DataFrame:
 
     Returns:
         step, step_s (slowest rank), tokens (valid ones, all ranks), tokens_per_second, peak_bytes,
-        over_ranks_ratio, lockstep_ratio, padding_ratio, overhead_ratio; NaN where a step has no such row.
+        rank_imbalance_ratio, sync_wait_ratio, padding_ratio, overhead_ratio; NaN where a step has no such row.
     """
     return _Look(run).by_step()
 
@@ -77,7 +78,7 @@ class _Look:
     def by_step(self) -> pd.DataFrame:
         parts = [
             *(_known(self.scopes.by_step, name) for name in ("step_s", "peak_bytes")),
-            *(_known(self._balance, name) for name in ("tokens", "over_ranks_ratio", "lockstep_ratio")),
+            *(_known(self._balance, name) for name in ("tokens", "rank_imbalance_ratio", "sync_wait_ratio")),
             padding_tax.ratios(self._run, self.ledger)[["step", "ratio"]].rename(columns={"ratio": "padding_ratio"}),
             self._cost[["step", "overhead_ratio"]],
         ]
@@ -175,7 +176,7 @@ def _peak(best: pd.DataFrame, frame: pd.DataFrame) -> tuple[Any, ...]:
 
 
 def _balance(frame: pd.DataFrame) -> tuple[Any, ...]:
-    column = frame["over_ranks_ratio"]
+    column = frame["rank_imbalance_ratio"]
     note = f"worst {words.ratio(column.max())}" if column.notna().any() else "no micro-batches"
     about = "Tokens of the fullest rank ÷ mean of the ranks; 1 is even. The middle of all steps."
     return _tile("imbalance", "Rank imbalance", column.median(), words.ratio(column.median()), note, about, column)

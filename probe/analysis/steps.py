@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
-from probe.analysis import scopes, words
+from probe import text as words
+from probe.analysis import scopes
 from probe.analysis.query import empty, literal
 
 if TYPE_CHECKING:

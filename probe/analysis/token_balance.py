@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
-from probe.analysis import words
+from probe import text as words
 from probe.analysis.query import empty, literal, same
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ with cut as (
   select step, phase, round, micro_batch, max(tokens) as largest, avg(tokens) as mean
   from cut group by all
 ), waits as (
-  select step, phase, round, sum(largest) / nullif(sum(mean::decimal(38, 12))::double, 0) as lockstep_ratio
+  select step, phase, round, sum(largest) / nullif(sum(mean::decimal(38, 12))::double, 0) as sync_wait_ratio
   from per_slot group by all
 ), rounds as (
   select step, phase, round, count(*) as ranks, sum(tokens)::bigint as tokens,
-         max(tokens) / nullif(avg(tokens), 0) as over_ranks_ratio,
-         max(largest / nullif(mean, 0)) as over_micro_batches_ratio,
+         max(tokens) / nullif(avg(tokens), 0) as rank_imbalance_ratio,
+         max(largest / nullif(mean, 0)) as micro_batch_imbalance_ratio,
          arg_max(rank, (tokens, -rank)) as straggler, max(tokens) as straggler_tokens, avg(tokens) as mean_tokens,
          max(micro_batches) as micro_batches, sum(over_cap)::bigint as over_cap
   from per_batch group by all having sum(tokens) > 0
@@ -60,15 +60,15 @@ def rounds(run: Run) -> pd.DataFrame:
     """One row for each batch that all ranks cut: how even it was.
 
     Returns:
-        step, phase, round (from 1), ranks, tokens, over_ranks_ratio, over_micro_batches_ratio (the worst
-        rank's), lockstep_ratio (what ranks lose that wait for each other after every micro-batch: sum over
+        step, phase, round (from 1), ranks, tokens, rank_imbalance_ratio, micro_batch_imbalance_ratio (the worst
+        rank's), sync_wait_ratio (what ranks lose that wait for each other after every micro-batch: sum over
         the slots of the largest ÷ sum of the means), straggler (rank with most tokens), straggler_tokens,
         mean_tokens, micro_batches, over_cap (number of micro-batches); in order of step.
     """
     return run.sql(
         _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
         + """
-        select rounds.*, lockstep_ratio from rounds join waits
+        select rounds.*, sync_wait_ratio from rounds join waits
           on rounds.step is not distinct from waits.step and rounds.phase is not distinct from waits.phase
          and rounds.round = waits.round
         order by rounds.step, rounds.phase, rounds.round
@@ -80,17 +80,17 @@ def imbalance(run: Run) -> pd.DataFrame:
     """:func:`rounds` by step, its worst round standing for it.
 
     Returns:
-        step, over_ranks_ratio, over_micro_batches_ratio, lockstep_ratio, straggler (of the round with the
-        worst over_ranks_ratio), phase (of that round), over_cap.
+        step, rank_imbalance_ratio, micro_batch_imbalance_ratio, sync_wait_ratio, straggler (of the round with the
+        worst rank_imbalance_ratio), phase (of that round), over_cap.
     """
     return run.sql(
         _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
         + """
-        select rounds.step as step, max(over_ranks_ratio) as over_ranks_ratio,
-               max(over_micro_batches_ratio) as over_micro_batches_ratio,
-               max(lockstep_ratio) as lockstep_ratio,
-               arg_min(straggler, (-over_ranks_ratio, rounds.phase, rounds.round)) as straggler,
-               arg_min(rounds.phase, (-over_ranks_ratio, rounds.phase, rounds.round)) as phase,
+        select rounds.step as step, max(rank_imbalance_ratio) as rank_imbalance_ratio,
+               max(micro_batch_imbalance_ratio) as micro_batch_imbalance_ratio,
+               max(sync_wait_ratio) as sync_wait_ratio,
+               arg_min(straggler, (-rank_imbalance_ratio, rounds.phase, rounds.round)) as straggler,
+               arg_min(rounds.phase, (-rank_imbalance_ratio, rounds.phase, rounds.round)) as phase,
                sum(over_cap)::bigint as over_cap
         from rounds join waits
           on rounds.step is not distinct from waits.step and rounds.phase is not distinct from waits.phase
@@ -105,7 +105,7 @@ def by_step(run: Run) -> pd.DataFrame:
 
     Returns:
         step, tokens (of the phase that cut the most, over all ranks: a step cuts the same sequences several times, for
-        log-probs, then for updates), over_ranks_ratio and lockstep_ratio, NaN where no micro-batch holds a token.
+        log-probs, then for updates), rank_imbalance_ratio and sync_wait_ratio, NaN where no micro-batch holds a token.
     """
     return run.sql(
         _ROUNDS  # noqa: S608  (our own names)
@@ -113,13 +113,14 @@ def by_step(run: Run) -> pd.DataFrame:
         , cuts as (
           select step, phase, sum(tokens)::double as tokens from per_batch where step is not null group by all),
         uneven as (
-          select rounds.step as step, max(over_ranks_ratio) as over_ranks_ratio, max(lockstep_ratio) as lockstep_ratio
+          select rounds.step as step, max(rank_imbalance_ratio) as rank_imbalance_ratio,
+                 max(sync_wait_ratio) as sync_wait_ratio
           from rounds join waits
             on rounds.step = waits.step and rounds.phase is not distinct from waits.phase and rounds.round = waits.round
           group by rounds.step
         )
-        select step, max(tokens) as tokens, any_value(over_ranks_ratio) as over_ranks_ratio,
-               any_value(lockstep_ratio) as lockstep_ratio
+        select step, max(tokens) as tokens, any_value(rank_imbalance_ratio) as rank_imbalance_ratio,
+               any_value(sync_wait_ratio) as sync_wait_ratio
         from cuts left join uneven using (step) group by step
         """
     )
@@ -134,7 +135,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
     frame = rounds(run)
     if frame.empty:
         return empty(("label", "step", "phase", "round"))
-    frame["worst"] = frame[["lockstep_ratio", "over_ranks_ratio"]].max(axis=1)
+    frame["worst"] = frame[["sync_wait_ratio", "rank_imbalance_ratio"]].max(axis=1)
     frame = frame.sort_values(["worst", "step", "round"], ascending=[False, True, True], kind="stable")
     first, others = frame.head(1), frame.iloc[1:].sort_values("over_cap", ascending=False, kind="stable")
     frame = pd.concat([first, others]).head(limit)
@@ -192,7 +193,7 @@ def stragglers(run: Run) -> pd.DataFrame:
         _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
         + """
         select per_batch.rank, count(*) as rounds,
-               count(*) filter (rounds.straggler = per_batch.rank and rounds.over_ranks_ratio > 1)
+               count(*) filter (rounds.straggler = per_batch.rank and rounds.rank_imbalance_ratio > 1)
                  as largest_in,
                sum(per_batch.tokens) / nullif(sum(rounds.mean_tokens::decimal(38, 12))::double, 0) as share_ratio,
                sum(per_batch.tokens)::bigint as tokens

@@ -77,7 +77,7 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "step": "i4",
         "allocated": "f8",
         "reserved": "f8",
-        "not_torch": "f8",
+        "non_torch": "f8",
         "used": "f8",
         "total": "f8",
     },

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from probe.analysis import words
+from probe import text as words
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 

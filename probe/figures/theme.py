@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
-from probe.analysis import words
+from probe import text as words
 from probe.errors import UnknownNameError
 
 Theme = Literal["light", "dark"]

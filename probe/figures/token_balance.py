@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from probe.analysis import words
+from probe import text as words
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
@@ -117,13 +117,13 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=300)
     lines = (
-        ("over_ranks_ratio", "over ranks", "solid"),
-        ("over_micro_batches_ratio", "over micro-batches of a rank", "dash"),
-        ("lockstep_ratio", "wait after each micro-batch", "dot"),
+        ("rank_imbalance_ratio", "over ranks", "solid"),
+        ("micro_batch_imbalance_ratio", "over micro-batches of a rank", "dash"),
+        ("sync_wait_ratio", "wait after each micro-batch", "dot"),
     )
     for index, (column, name, dash) in enumerate(lines):
         part = frame.iloc[look.thin(frame[column])]
-        more = part["straggler"] if column == "over_ranks_ratio" else [None] * len(part)
+        more = part["straggler"] if column == "rank_imbalance_ratio" else [None] * len(part)
         figure.add_trace(
             go.Scatter(
                 x=part["step"].astype(float),

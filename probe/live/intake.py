@@ -210,7 +210,7 @@ class Intake:
                 whole(row.step),
                 row.allocated_bytes,
                 row.reserved_bytes,
-                row.not_torch_bytes,
+                row.non_torch_bytes,
                 row.device_used_bytes,
                 row.device_total_bytes,
             ),

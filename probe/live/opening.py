@@ -275,7 +275,7 @@ class _Loader:
 
     def _memory(self) -> pd.DataFrame:
         columns = f"""{self._t}, rank, role, phase, step, allocated_bytes::double as allocated,
-            reserved_bytes::double as reserved, not_torch_bytes::double as not_torch,
+            reserved_bytes::double as reserved, non_torch_bytes::double as non_torch,
             device_used_bytes::double as used, device_total_bytes::double as total"""
         return self._ask(self._extremes("memory", columns, ("allocated", "reserved", "used"), ("rank",), "true"))
 

@@ -77,7 +77,7 @@ def _listeners() -> list[tuple[str, str]]:
 
 
 def _device() -> list[tuple[str, str]]:
-    from probe.analysis import words
+    from probe import text as words
 
     try:
         device = devices.detect()

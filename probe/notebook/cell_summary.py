@@ -68,7 +68,7 @@ class CellSummary:
 
     def facts(self) -> list[tuple[str, str]]:
         """The lines of the summary: a name and what there is to say."""
-        from probe.analysis import words
+        from probe import text as words
 
         lines = [("host time", words.seconds(self.host_ns / 1e9))]
         on_device = self.memory_source not in ("", "process_rss")

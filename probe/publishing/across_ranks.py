@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
     from probe.runs.reader import Run
 
-PREFIX: Final = "probe/over_ranks/"
+PREFIX: Final = "probe/across_ranks/"
 
 #: Key → column of ``analysis.overview.by_step``.
 WHOLE: Final[Mapping[str, str]] = {
     f"{PREFIX}tokens": "tokens",
     f"{PREFIX}tokens_per_second": "tokens_per_second",
-    f"{PREFIX}imbalance_ratio": "over_ranks_ratio",
-    f"{PREFIX}lockstep_ratio": "lockstep_ratio",
+    f"{PREFIX}imbalance_ratio": "rank_imbalance_ratio",
+    f"{PREFIX}sync_wait_ratio": "sync_wait_ratio",
     f"{PREFIX}padding_ratio": "padding_ratio",
 }
 
@@ -41,7 +41,7 @@ def base(key: str) -> str:
     """What the numbers over ranks of a recorder's metric are called, without their last word.
 
     >>> base("probe/memory/{role}/peak_allocated_gib_max"), base("probe/token_balance/tokens")
-    ('probe/over_ranks/memory/{role}/peak_allocated_gib', 'probe/over_ranks/token_balance/tokens')
+    ('probe/across_ranks/memory/{role}/peak_allocated_gib', 'probe/across_ranks/token_balance/tokens')
     """
     return PREFIX + re.sub(r"_(max|min|mean)$", "", key.removeprefix("probe/"))
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.publishing import across_ranks as over_ranks
+from probe.publishing import across_ranks
 from probe.publishing import lengths, pictures, summary
 from probe.publishing.messages import Arranged, Described, Done, Message, Numbers, Shown, Steps, Tagged, Trouble, encode
 from probe.publishing.system import System
@@ -54,7 +54,7 @@ class Editions:
     def settled(self) -> bool:
         """Whether all ranks have ended every step that one of them has ended."""
         run = self._run.refresh()
-        return over_ranks.ended(run) == over_ranks.ended(run, final=True)
+        return across_ranks.ended(run) == across_ranks.ended(run, final=True)
 
     def numbers(self, *, final: bool = False) -> None:
         """Say the numbers of the steps that all ranks have ended since; the last time, of all that there are."""
@@ -62,7 +62,7 @@ class Editions:
 
     def _numbers(self, final: bool) -> None:
         run = self._run.refresh()
-        steps = [step for step in over_ranks.ended(run, final=final) if step not in self._steps]
+        steps = [step for step in across_ranks.ended(run, final=final) if step not in self._steps]
         for begin in range(0, len(steps), STEPS_AT_ONCE):
             chunk = steps[begin : begin + STEPS_AT_ONCE]
             self._try("numbers over ranks", self._say_numbers, chunk, newest=chunk[-1] == steps[-1])
@@ -87,7 +87,7 @@ class Editions:
             self._try(name, self._say_panel, name, panel, step)
 
     def _say_numbers(self, steps: list[int], newest: bool) -> None:
-        found = over_ranks.numbers(self._run, steps, self._margins)
+        found = across_ranks.numbers(self._run, steps, self._margins)
         if newest and steps:
             found[steps[-1]].update(self._system.numbers(self._run))
         for step, values in found.items():
@@ -116,7 +116,7 @@ class Editions:
         return [*frame["key"], *sorted(self._names)]
 
     def _newest(self, run: Run) -> int:
-        steps = over_ranks.ended(run, final=True)
+        steps = across_ranks.ended(run, final=True)
         return steps[-1] if steps else 0
 
     def _try(self, what: str, make: Callable[..., None], *args: Any, **kwargs: Any) -> None:

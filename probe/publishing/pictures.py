@@ -66,4 +66,4 @@ def charts(logged: Sequence[str], boards: Sequence[Dashboard] | None = None) -> 
 def margins() -> list[str]:
     """The keys of all margin charts, with their places: what has to be compared over the ranks."""
     lined = [key for _, panel in panels() for chart in panel.charts for key in chart.keys]
-    return [key for key in dict.fromkeys(lined) if key.startswith("probe/over_ranks/")]
+    return [key for key in dict.fromkeys(lined) if key.startswith("probe/across_ranks/")]

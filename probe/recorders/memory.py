@@ -26,7 +26,7 @@ _TAKEN: Final = frozenset(
         "peak_reserved_gib_max",
         "peak_rss_gib_max",
         "device_used_gib_max",
-        "not_torch_gib_max",
+        "non_torch_gib_max",
         "headroom_gib",
     }
 )
@@ -78,7 +78,7 @@ class MemoryRecorder(Recorder):
         "probe/memory/peak_reserved_gib_max",
         "probe/memory/peak_rss_gib_max",
         "probe/memory/device_used_gib_max",
-        "probe/memory/not_torch_gib_max",
+        "probe/memory/non_torch_gib_max",
         "probe/memory/headroom_gib",
         "probe/memory/{role}/peak_allocated_gib_max",
         "probe/memory/{role}/peak_reserved_gib_max",
@@ -122,7 +122,7 @@ class MemoryRecorder(Recorder):
         row.time_ns = time.monotonic_ns()
         row.device_used_bytes, row.device_total_bytes = now.used_bytes, now.total_bytes
         if now.used_bytes is not None and now.reserved_bytes is not None:
-            row.not_torch_bytes = now.used_bytes - now.reserved_bytes
+            row.non_torch_bytes = now.used_bytes - now.reserved_bytes
         row.process_rss_bytes = process_rss_bytes()
         return row
 
@@ -236,8 +236,8 @@ def _sampled(row: Memory) -> Iterator[tuple[str, int, str]]:
         yield "probe/memory/device_used_gib_max", row.device_used_bytes, "max"
         if row.device_total_bytes is not None:
             yield "probe/memory/headroom_gib", row.device_total_bytes - row.device_used_bytes, "min"
-    if row.not_torch_bytes is not None:
-        yield "probe/memory/not_torch_gib_max", row.not_torch_bytes, "max"
+    if row.non_torch_bytes is not None:
+        yield "probe/memory/non_torch_gib_max", row.non_torch_bytes, "max"
 
 
 def _segment(text: str, taken: frozenset[str] = frozenset()) -> str:

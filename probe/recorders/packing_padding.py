@@ -4,7 +4,7 @@ For n rows of lengths l, and the row that is the longest of a micro-batch over a
 
 * packing: ``rounding`` is what rounding each length up adds. A bin's rectangle is what its sequences take, and not
   its capacity: room that nobody uses is no padding (:mod:`probe.recorders.token_balance` tells of it);
-* dynamic batching: ``longest_row`` is n·max(l) − Σl, ``imposed_width`` n·(longest over all ranks − max(l)),
+* dynamic batching: ``longest_row`` is n·max(l) − Σl, ``fixed_width`` n·(longest over all ranks − max(l)),
   ``rounding`` n·(width − longest over all ranks). Jagged rows aren't padded: cause "none".
 
 The causes sum exactly to rectangle − valid tokens. A packing that nobody told the batch of is recorded as one field
@@ -78,7 +78,7 @@ def _rectangles(parts: Sequence[Sequence[int]], taken: Mapping[str, Sequence[int
         count, most = len(inside), max(inside, default=0)
         causes = {
             "longest_row": count * most - sum(inside),
-            "imposed_width": count * (longest - most),
+            "fixed_width": count * (longest - most),
             "rounding": count * (width - longest),
         }
         yield _Part(count, sum(inside), width, causes)

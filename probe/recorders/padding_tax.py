@@ -15,9 +15,9 @@ Kinds of batches are told apart by ``source``:
 They describe the same tokens at different moments, so that sums over different sources count them again. The
 metrics therefore look at the micro-batches alone where the step has any, else at all batches formed.
 
-Causes, for n rows of lengths l in a rectangle S wide: ``longest_row`` is n·max(l) − Σl, ``imposed_width``
-n·(S − max(l)), ``padding_rows`` S for each row that was added. Where max(l) was rounded up to a multiple R, which the
-codec tells, ``rounding`` is n·(R − max(l)) and ``imposed_width`` n·(S − R). ``sequence_parallel`` is what was added
+Causes, for n rows of lengths l in a rectangle S wide: ``longest_row`` is n·max(l) − Σl, ``fixed_width``
+n·(S − max(l)), ``filler_rows`` S for each row that was added. Where max(l) was rounded up to a multiple R, which the
+codec tells, ``rounding`` is n·(R − max(l)) and ``fixed_width`` n·(S − R). ``sequence_parallel`` is what was added
 for the ranks. The tokens of the causes sum exactly to rectangle − valid.
 """
 
@@ -205,8 +205,8 @@ def padding_rows(
     count, valid, longest = len(lengths), sum(lengths), max(lengths, default=0)
     causes = {
         "longest_row": count * longest - valid,
-        "imposed_width": count * (width - longest),
-        "padding_rows": padded_rows * width,
+        "fixed_width": count * (width - longest),
+        "filler_rows": padded_rows * width,
     }
     made: list[Padding] = []
     for field in fields:
@@ -290,7 +290,7 @@ def _materialized_rows(batch_id: int, values: dict[str, Any]) -> list[Padding]:
     """The rows of each field's rectangle, by what made it so wide."""
     found: list[Padding] = []
     for field in values["fields"]:
-        imposed = values["width_from"] if field.reason == "imposed_width" else ""
+        imposed = values["width_from"] if field.reason == "fixed_width" else ""
         stamp = {
             "batch_id": batch_id,
             "source": MATERIALIZED,
@@ -313,7 +313,7 @@ def _rectangle_rows(told: Any, field: Field, stamp: dict[str, Any]) -> list[Padd
     causes = {
         "longest_row": told.rows * told.longest_tokens - told.valid_tokens,
         "rounding": told.rows * (told.rounded_tokens - told.longest_tokens),
-        "imposed_width": told.rows * (told.width_tokens - told.rounded_tokens),
+        "fixed_width": told.rows * (told.width_tokens - told.rounded_tokens),
     }
     rectangle = (told.rows, told.valid_tokens, told.width_tokens)
     return _rows_of_causes(field, causes, *rectangle, **stamp)

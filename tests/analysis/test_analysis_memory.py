@@ -86,7 +86,7 @@ def test_an_older_peak_is_nobody_s(tmp_path: Path) -> None:
         assert memory.peaks(run)["role"].tolist() == ["a", "b"]  # nothing better is known
 
 
-def test_capacity_and_what_is_not_torchs_come_from_the_samples(tmp_path: Path) -> None:
+def test_capacity_and_what_is_non_torchs_come_from_the_samples(tmp_path: Path) -> None:
     rows = ends(1, None, 0, 10, 8, role="a")
     rows[1].device_total_bytes = None  # type: ignore[attr-defined]
     rows[1].peak_reserved_bytes = 10 * GIB  # type: ignore[attr-defined]
@@ -96,7 +96,7 @@ def test_capacity_and_what_is_not_torchs_come_from_the_samples(tmp_path: Path) -
         source="fake",
         device_total_bytes=20 * GIB,
         device_used_bytes=3 * GIB,
-        not_torch_bytes=2 * GIB,
+        non_torch_bytes=2 * GIB,
     )
     with open_run(tmp_path, {0: [*rows, seen]}) as run:
         assert memory.peaks(run)["headroom_ratio"].tolist() == [pytest.approx(1 - 12 / 20)]

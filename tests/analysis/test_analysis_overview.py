@@ -36,7 +36,7 @@ def test_each_column_is_that_of_its_analysis(tmp_path):
         frame = overview.by_step(run)
         assert frame["peak_bytes"].tolist() == memory.by_step(run)["peak_allocated_bytes"].tolist()
         uneven = token_balance.imbalance(run)
-        for name in ("over_ranks_ratio", "lockstep_ratio"):
+        for name in ("rank_imbalance_ratio", "sync_wait_ratio"):
             assert frame[name].tolist() == uneven[name].tolist()
         assert frame["padding_ratio"].tolist() == padding_tax.ratios(run)["ratio"].tolist()
         rounds = token_balance.rounds(run).groupby(["step", "phase"])["tokens"].sum()

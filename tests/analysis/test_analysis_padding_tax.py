@@ -27,7 +27,7 @@ def ledger(
 ) -> list[Row]:
     """Rows of one batch as the recorder writes them; ``fields`` gives bytes per token."""
     rows, valid, longest = len(lengths), sum(lengths), max(lengths, default=0)
-    causes = {"longest_row": rows * longest - valid, "imposed_width": rows * (width - longest)}
+    causes = {"longest_row": rows * longest - valid, "fixed_width": rows * (width - longest)}
     present = {cause: tokens for cause, tokens in causes.items() if tokens} or {"none": 0}
     return [
         Padding(
@@ -53,19 +53,19 @@ def ledger(
 def test_tokens_are_counted_once_and_bytes_for_each_field(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: ledger(1, [3, 5], 8, fields={"input_ids": 8, "mask": 1})}) as run:
         steps = padding_tax.by_step(run).set_index("cause")
-        assert steps["tokens"].to_dict() == {"longest_row": 2, "imposed_width": 6}
+        assert steps["tokens"].to_dict() == {"longest_row": 2, "fixed_width": 6}
         assert steps["rectangle_tokens"].tolist() == [16, 16]
         assert steps["valid_tokens"].tolist() == [8, 8]
         fields = padding_tax.by_field(run)
         assert fields.set_index(["field", "cause"])["bytes"].to_dict() == {
-            ("input_ids", "imposed_width"): 48,
+            ("input_ids", "fixed_width"): 48,
             ("input_ids", "longest_row"): 16,
-            ("mask", "imposed_width"): 6,
+            ("mask", "fixed_width"): 6,
             ("mask", "longest_row"): 2,
         }
         assert padding_tax.ratios(run)["ratio"].tolist() == [0.5]
         causes = padding_tax.by_cause(run)
-        assert causes["cause"].tolist() == ["imposed_width", "longest_row"]
+        assert causes["cause"].tolist() == ["fixed_width", "longest_row"]
         assert causes["ratio"].tolist() == [6 / 16, 2 / 16]
 
 

@@ -54,13 +54,13 @@ def run(tmp_path: Path):
 def test_rounds_join_the_batches_of_the_ranks(run) -> None:
     first, second = token_balance.rounds(run).to_dict("records")
     assert first["tokens"] == 240
-    assert first["over_ranks_ratio"] == pytest.approx(180 / 120)
-    assert first["over_micro_batches_ratio"] == pytest.approx(40 / 30)
-    assert first["lockstep_ratio"] == pytest.approx((90 + 90) / (65 + 55))
+    assert first["rank_imbalance_ratio"] == pytest.approx(180 / 120)
+    assert first["micro_batch_imbalance_ratio"] == pytest.approx(40 / 30)
+    assert first["sync_wait_ratio"] == pytest.approx((90 + 90) / (65 + 55))
     assert first["straggler"] == 1
-    assert second["over_ranks_ratio"] == 1
-    assert second["over_micro_batches_ratio"] == pytest.approx(110 / 60)
-    assert second["lockstep_ratio"] == pytest.approx((110 + 60) / (85 + 35))
+    assert second["rank_imbalance_ratio"] == 1
+    assert second["micro_batch_imbalance_ratio"] == pytest.approx(110 / 60)
+    assert second["sync_wait_ratio"] == pytest.approx((110 + 60) / (85 + 35))
     assert second["over_cap"] == 1
 
 
@@ -69,7 +69,7 @@ def test_several_batches_of_a_phase_are_several_rounds(tmp_path: Path) -> None:
     with open_run(tmp_path, rows) as run:
         frame = token_balance.rounds(run)
         assert frame["round"].tolist() == [1, 2]
-        assert frame["over_ranks_ratio"].tolist() == [1.0, 1.5]
+        assert frame["rank_imbalance_ratio"].tolist() == [1.0, 1.5]
         assert "batch 2" in token_balance.choices(run)["label"][0]
         assert token_balance.heat(run)["tokens"].tolist() == [30, 10]
 
@@ -77,7 +77,7 @@ def test_several_batches_of_a_phase_are_several_rounds(tmp_path: Path) -> None:
 def test_a_step_is_as_uneven_as_its_worst_round(run) -> None:
     frame = token_balance.imbalance(run)
     assert frame["step"].tolist() == [0, 1]
-    assert frame["over_ranks_ratio"].tolist() == [1.5, 1.0]
+    assert frame["rank_imbalance_ratio"].tolist() == [1.5, 1.0]
     assert frame["straggler"][0] == 1
     assert frame["over_cap"].tolist() == [0, 1]
 
@@ -150,7 +150,7 @@ def test_violations_and_totals(run) -> None:
 
 def test_empty_micro_batches_count_in_the_mean_but_not_in_utilisation(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: batch(0, 1, [60, 0])}) as run:
-        assert token_balance.rounds(run)["over_micro_batches_ratio"][0] == 2
+        assert token_balance.rounds(run)["micro_batch_imbalance_ratio"][0] == 2
         total = token_balance.totals(run).iloc[0]
         assert (total["empty_micro_batches"], total["utilisation_ratio"]) == (1, 0.6)
 

@@ -23,7 +23,7 @@ GIB = 1024**3
 
 @pytest.fixture
 def device(monkeypatch):
-    fake = FakeDevice(total_bytes=80 * GIB, segment_bytes=GIB, not_torch_bytes=GIB)
+    fake = FakeDevice(total_bytes=80 * GIB, segment_bytes=GIB, non_torch_bytes=GIB)
     monkeypatch.setattr(memory_logger, "_device", lambda: fake)
     monkeypatch.delenv("RANK", raising=False)
     return fake

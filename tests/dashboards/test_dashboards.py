@@ -99,7 +99,7 @@ def test_every_declared_key_is_in_a_chart() -> None:
 
 
 def test_a_chart_is_filled_with_what_is_logged() -> None:
-    three = tuple(f"probe/over_ranks/{{role}}/peak_{word}" for word in dashboards.MARGIN)
+    three = tuple(f"probe/across_ranks/{{role}}/peak_{word}" for word in dashboards.MARGIN)
     margin, lines = Chart("Peak", "margin", three), Chart("Lines", "line", ("a/{phase}/b.c", "loss", "nowhere"))
     logged = [*(key.replace("{role}", "actor") for key in three), three[0].replace("{role}", "critic"), "loss"]
     assert margin.filled(logged) == {"Peak: actor": tuple(logged[:3])}  # critic hasn't all three

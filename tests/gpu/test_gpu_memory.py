@@ -204,7 +204,7 @@ def test_samples_tell_the_whole_device():
         row = heard.recorder.sample()
     assert row.device_total_bytes == torch.cuda.mem_get_info()[1]
     assert row.device_used_bytes >= row.reserved_bytes >= row.allocated_bytes >= held.numel()
-    assert row.not_torch_bytes == row.device_used_bytes - row.reserved_bytes
+    assert row.non_torch_bytes == row.device_used_bytes - row.reserved_bytes
     assert row.process_rss_bytes > 0
 
 

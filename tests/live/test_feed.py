@@ -199,7 +199,7 @@ def test_tiles_say_what_the_report_says(tmp_path):
         "step_time": "step_s",
         "tokens_per_second": "tokens_per_second",
         "peak_memory": "peak_bytes",
-        "imbalance": "over_ranks_ratio",
+        "imbalance": "rank_imbalance_ratio",
         "padding_tax": "padding_ratio",
     }.items():
         steps, values = series.by_step(feed.tables, feed.words, tiles[name])
@@ -255,7 +255,7 @@ def test_micro_batches_take_over_the_count_of_a_step(tmp_path):
     block = feed.update()["padding"]
     assert sorted(zip(block["counted"].tolist(), block["tokens"].tolist(), strict=True)) == [(0, 30), (2, 0), (2, 5)]
     # A late row of the first batch, and of one that comes later: neither counts any more.
-    append(directory, [padding("data_proto.from_dict", "input_ids", "imposed_width", 9, clock(0), batch=1, **at)])
+    append(directory, [padding("data_proto.from_dict", "input_ids", "fixed_width", 9, clock(0), batch=1, **at)])
     append(directory, [padding("data_proto.concat", "input_ids", "longest_row", 7, clock(0), batch=3, **at)])
     feed.update()
     counted = {(row["source"], row["cause"]): row["tokens"] for row in as_dicts(feed, "padding") if row["counted"] == 2}

@@ -163,7 +163,7 @@ def test_with_a_session_the_numbers_are_those_of_its_run(shell, session):
     assert micro["tokens"].sum() == 18
     spare = padding[padding["field"] == "input_ids"]["tokens"].sum()
     assert spare == 4 * 8 - 18
-    assert "44 % of 32 tokens (imposed_width 9, longest_row 5)" in told
+    assert "44 % of 32 tokens (fixed_width 9, longest_row 5)" in told
     assert "peak process memory (RSS)" in told
 
 

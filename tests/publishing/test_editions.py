@@ -67,7 +67,7 @@ def test_every_panel_is_a_figure_and_a_table(heard) -> None:
 def test_every_step_has_its_numbers_and_lengths_once(heard) -> None:
     assert [one.step for one in heard.of(Numbers)] == [0, 1, 2, 3]
     for one in heard.of(Numbers):
-        assert {"probe/over_ranks/step_time_s_largest", "probe/over_ranks/imbalance_ratio"} <= set(one.values)
+        assert {"probe/across_ranks/step_time_s_largest", "probe/across_ranks/rank_imbalance_ratio"} <= set(one.values)
     lengths = [(one.name, one.step) for one in heard.of(Shown) if one.name.startswith("probe/token_balance/seq")]
     assert len(lengths) == len(set(lengths)) == 2 * 4  # phases, steps
     assert heard.of(Done)[-1] == Done(final=False, steps=[(0, 3)])
@@ -84,7 +84,7 @@ def test_charts_are_of_what_is_logged(heard) -> None:
             assert set(chart["keys"]) <= logged, (category, title)
             assert chart["kind"] == "line" or len(chart["keys"]) == 3
     assert arranged.charts["Overview"]["Time of a step over ranks (s)"]["keys"] == [
-        f"probe/over_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
+        f"probe/across_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
     ]
     assert "Time of a phase over ranks (s): update_actor" in arranged.charts["Overview"]
 
@@ -129,7 +129,7 @@ def test_new_rows_make_new_numbers(tmp_path: Path) -> None:
         assert [one.step for one in heard.of(Numbers)] == [0]
         made.numbers(final=True)
         assert [one.step for one in heard.of(Numbers)] == [0, 1]
-        assert heard.of(Numbers)[-1].values["probe/over_ranks/step_time_s_largest"] == 2.0
+        assert heard.of(Numbers)[-1].values["probe/across_ranks/step_time_s_largest"] == 2.0
 
 
 def test_a_long_run_is_caught_up_with_in_pieces(tmp_path: Path, monkeypatch) -> None:

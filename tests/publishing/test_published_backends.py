@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from probe.dashboards import dashboards
-from probe.publishing import across_ranks as over_ranks
+from probe.publishing import across_ranks
 from probe.publishing import pictures
 from probe.runs.reader import Run
 from tests.publishing import publishing_ranks
@@ -47,8 +47,8 @@ def assert_nothing_went_wrong(directory: Path) -> None:
 def expected(directory: Path) -> dict[int, dict[str, float]]:
     """The numbers over ranks, worked out again from the finished run."""
     with Run(directory) as run:
-        assert over_ranks.ended(run) == list(range(STEPS))
-        return over_ranks.numbers(run, range(STEPS), pictures.margins())
+        assert across_ranks.ended(run) == list(range(STEPS))
+        return across_ranks.numbers(run, range(STEPS), pictures.margins())
 
 
 def shown(directory: Path) -> set[str]:
@@ -83,17 +83,17 @@ def test_tensorboard_has_each_number_over_ranks_once(board) -> None:
     directory, said, reader = board
     found: dict[int, dict[str, float]] = {step: {} for step in range(STEPS)}
     for name in reader.Tags()["scalars"]:
-        if name.startswith("probe/over_ranks/"):
+        if name.startswith("probe/across_ranks/"):
             for event in reader.Scalars(name):
                 assert name not in found[event.step]
                 found[event.step][name] = event.value
     for step, values in expected(directory).items():
         assert found[step] == pytest.approx(values, rel=1e-6, nan_ok=True)
     assert (
-        found[0]["probe/over_ranks/token_balance/tokens_largest"]
-        > (found[0]["probe/over_ranks/token_balance/tokens_smallest"])
+        found[0]["probe/across_ranks/token_balance/tokens_largest"]
+        > (found[0]["probe/across_ranks/token_balance/tokens_smallest"])
     )
-    assert found[0]["probe/over_ranks/imbalance_ratio"] > 1
+    assert found[0]["probe/across_ranks/rank_imbalance_ratio"] > 1
     lines = [json.loads(line) for line in Path(said["locations"]["file"]).read_text().splitlines()]
     again = [(line["step"], key) for line in lines for key in line["data"]]
     assert len(again) == len(set(again))
@@ -121,7 +121,7 @@ def test_tensorboard_has_the_layout_of_the_dashboards(board) -> None:
     charts = {chart.title: chart for category in layout.category for chart in category.chart}
     (margin,) = charts["Time of a step over ranks (s)"].margin.series
     assert [margin.lower, margin.value, margin.upper] == [
-        f"probe/over_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
+        f"probe/across_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
     ]
     scalars = set(reader.Tags()["scalars"])
     for chart in charts.values():

@@ -55,7 +55,7 @@ class Recording(Listener):
 
 @pytest.fixture
 def device():
-    return FakeDevice(total_bytes=10_000, segment_bytes=10, not_torch_bytes=500)
+    return FakeDevice(total_bytes=10_000, segment_bytes=10, non_torch_bytes=500)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_rows_of_one_scope(device, recording):
     assert leave.parent_id == opened.scope.parent.id
     assert (leave.device, leave.source) == ("fake:0", "fake")
     assert enter.time_ns < leave.time_ns
-    assert (enter.device_used_bytes, enter.not_torch_bytes, enter.process_rss_bytes) == (None, None, None)
+    assert (enter.device_used_bytes, enter.non_torch_bytes, enter.process_rss_bytes) == (None, None, None)
     before.free()
 
 
@@ -176,7 +176,7 @@ def test_samples_tell_the_whole_device(device, recording):
     device.allocate(95)
     (row,) = recording.recorder.sample()
     assert (row.edge, row.allocated_bytes, row.reserved_bytes) == ("sample", 95, 100)
-    assert (row.device_used_bytes, row.device_total_bytes, row.not_torch_bytes) == (600, 10_000, 500)
+    assert (row.device_used_bytes, row.device_total_bytes, row.non_torch_bytes) == (600, 10_000, 500)
     assert row.process_rss_bytes > 1_000_000
     assert (row.peak_allocated_bytes, row.peak_kind) == (None, None)
     assert row.time_ns > 0
@@ -209,7 +209,7 @@ def test_sample_resets_nothing(device, recording):
 def test_sample_of_an_unused_device(device, recording):
     device.in_use = False
     (row,) = recording.recorder.sample()
-    assert (row.allocated_bytes, row.device_used_bytes, row.not_torch_bytes) == (None, None, None)
+    assert (row.allocated_bytes, row.device_used_bytes, row.non_torch_bytes) == (None, None, None)
     assert row.process_rss_bytes > 0
 
 
@@ -699,8 +699,8 @@ def test_metrics_by_role_and_phase():
         leave(peak_allocated_bytes=6 * GIB, peak_kind="at_most", role="critic"),
         leave(peak_allocated_bytes=None, peak_kind=None, role="critic"),
         Memory(edge="enter", role="critic", allocated_bytes=9 * GIB),
-        Memory(edge="sample", device_used_bytes=10 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB),
-        Memory(edge="sample", device_used_bytes=12 * GIB, device_total_bytes=16 * GIB, not_torch_bytes=GIB // 2),
+        Memory(edge="sample", device_used_bytes=10 * GIB, device_total_bytes=16 * GIB, non_torch_bytes=GIB),
+        Memory(edge="sample", device_used_bytes=12 * GIB, device_total_bytes=16 * GIB, non_torch_bytes=GIB // 2),
         Padding(
             batch_id=0,
             source="",
@@ -723,7 +723,7 @@ def test_metrics_by_role_and_phase():
         "probe/memory/phase/old_log_prob/peak_allocated_gib_max": 5.0,
         "probe/memory/device_used_gib_max": 12.0,
         "probe/memory/headroom_gib": 4.0,
-        "probe/memory/not_torch_gib_max": 1.0,
+        "probe/memory/non_torch_gib_max": 1.0,
     }
 
 
@@ -737,7 +737,7 @@ def test_keys_are_declared_and_no_key_is_a_path_prefix_of_another(names):
         for role, phase in names
         for source in ("cuda", "process_rss")
     ]
-    rows.append(Memory(edge="sample", device_used_bytes=1, device_total_bytes=2, not_torch_bytes=1))
+    rows.append(Memory(edge="sample", device_used_bytes=1, device_total_bytes=2, non_torch_bytes=1))
     keys = MemoryRecorder(FakeDevice()).metrics(rows).keys()
     shapes = {tuple(key.split("/")) for key in MemoryRecorder.keys}
     for key in keys:

@@ -78,7 +78,7 @@ def test_dynamic_batching(lengths, multiple):
     batch = batch_of(lengths)
     rows = told(lambda: batch.shard_by_batch_size(2, dynamic_batching_args=args(sequence_length_round=multiple)))
     check(rows, lengths, {"ids": 8, "logprobs": 2})
-    assert {row.cause for row in rows} <= {"none", "longest_row", "imposed_width", "rounding"}
+    assert {row.cause for row in rows} <= {"none", "longest_row", "fixed_width", "rounding"}
     assert multiple > 1 or not any(row.cause == "rounding" for row in rows)
     assert all(row.rectangle_tokens == row.rows * row.width_tokens <= CAP for row in rows)
 
@@ -99,9 +99,9 @@ def test_each_cause_in_numbers():
     rows = told(lambda: batch.shard_by_batch_size(2, dynamic_batching_args=way))
     found = [{row.cause: row.tokens for row in rows if row.field == "ids" and row.micro_batch == n} for n in range(4)]
     assert found == [
-        {"longest_row": 6, "imposed_width": 2, "rounding": 14},  # 2 and 8 tokens; 9 on the other rank; 16 wide
+        {"longest_row": 6, "fixed_width": 2, "rounding": 14},  # 2 and 8 tokens; 9 on the other rank; 16 wide
         {"longest_row": 6, "rounding": 14},  # 3 and 9
-        {"longest_row": 21, "imposed_width": 2},  # 10 and 31; 32 on the other rank
+        {"longest_row": 21, "fixed_width": 2},  # 10 and 31; 32 on the other rank
         {"longest_row": 2},  # 30 and 32
     ]
 

@@ -99,7 +99,7 @@ def test_micro_batches_by_cause_and_field(collect):
     rows = collect.rows()
     assert_identity(rows)
     assert {row.field for row in rows} == {"input_ids", "attention_mask", "hidden"}
-    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2 * 2 + 3, "none": 0}
+    assert by_cause(rows) == {"longest_row": 2, "fixed_width": 2 * 2 + 3, "none": 0}
     assert len({row.batch_id for row in rows}) == 3
     sizes = {(row.field, row.bytes // row.tokens) for row in rows if row.tokens}
     assert sizes == {("input_ids", 8), ("attention_mask", 8), ("hidden", 6)}
@@ -135,7 +135,7 @@ def test_a_formed_batch(collect, width):
     from_dict(batch_of([4, 2], width))
     rows = collect.rows()
     assert_identity(rows)
-    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2 * (width - 4)}
+    assert by_cause(rows) == {"longest_row": 2, "fixed_width": 2 * (width - 4)}
     assert {row.source for row in rows} == {"data_proto.from_dict"}
     assert {row.field for row in rows} == {"input_ids", "attention_mask", "hidden"}
 
@@ -151,7 +151,7 @@ def test_rows_that_fill_up_count_as_a_whole(collect):
     pad_to_divisor(proto(batch_of([4, 2, 1], 5)), 4)
     rows = collect.rows()
     assert_identity(rows)
-    assert by_cause(rows) == {"longest_row": 12 - 7, "imposed_width": 3, "padding_rows": 5}
+    assert by_cause(rows) == {"longest_row": 12 - 7, "fixed_width": 3, "filler_rows": 5}
     assert {(row.rows, row.rectangle_tokens, row.valid_tokens) for row in rows} == {(4, 20, 7)}
 
 
@@ -159,7 +159,7 @@ def test_a_batch_that_is_made_in_two_layers_counts_once(collect):
     hooks.observed("data_proto.from_single_dict")(lambda batch: from_dict(batch))(batch_of([4, 2], 5))
     rows = collect.rows()
     assert {row.source for row in rows} == {"data_proto.from_single_dict"}
-    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2}
+    assert by_cause(rows) == {"longest_row": 2, "fixed_width": 2}
     from_dict(batch_of([4, 2], 5))
     assert collect.rows()
 
@@ -170,7 +170,7 @@ def test_rows_that_are_added_in_place(collect):
         hooks.emit(padded, data=proto(batch_of([4, 2, 2], 5)), rows=2, pad_rows=1, source=source)
     rows = collect.rows()
     assert_identity(rows)
-    assert by_cause(rows) == {"longest_row": 2, "imposed_width": 2, "padding_rows": 5}
+    assert by_cause(rows) == {"longest_row": 2, "fixed_width": 2, "filler_rows": 5}
     assert {row.source for row in rows} == {"data_proto.padding"}
 
 
@@ -184,11 +184,11 @@ def test_the_real_data_proto(collect):
     rows = collect.rows()
     assert_identity(rows)
     assert {row.source for row in rows} == {"data_proto.pad_to_divisor"}
-    assert by_cause(rows) == {"longest_row": 12 - 7, "imposed_width": 3, "padding_rows": 5}
+    assert by_cause(rows) == {"longest_row": 12 - 7, "fixed_width": 3, "filler_rows": 5}
     DataProto.concat([data, data])
     rows = collect.rows()
     assert_identity(rows)
-    assert by_cause(rows) == {"longest_row": 2 * (12 - 7), "imposed_width": 6}
+    assert by_cause(rows) == {"longest_row": 2 * (12 - 7), "fixed_width": 6}
 
 
 def test_nothing_to_fill_up_is_no_batch(collect):
@@ -234,7 +234,7 @@ def test_a_mask_that_was_changed_is_counted_and_not_guessed(collect):
 def test_a_mask_made_in_inference_mode(collect):
     with torch.inference_mode():
         from_dict(batch_of([4, 2], 9000))
-    assert by_cause(collect.rows()) == {"longest_row": 2, "imposed_width": 2 * 8996}
+    assert by_cause(collect.rows()) == {"longest_row": 2, "fixed_width": 2 * 8996}
 
 
 def test_an_empty_batch(collect):
@@ -257,10 +257,10 @@ def test_metrics_look_at_micro_batches_where_there_are_any(collect):
         f"{PREFIX}ratio": pytest.approx(9 / 24),
         f"{PREFIX}padding_gib": pytest.approx(9 * (8 + 8 + 6) / GIB),
         f"{PREFIX}longest_row/padding_tokens": 2.0,
-        f"{PREFIX}imposed_width/padding_tokens": 7.0,
+        f"{PREFIX}fixed_width/padding_tokens": 7.0,
     }
     declared = {
-        key.replace("{cause}", cause) for key in PaddingTaxRecorder.keys for cause in ("longest_row", "imposed_width")
+        key.replace("{cause}", cause) for key in PaddingTaxRecorder.keys for cause in ("longest_row", "fixed_width")
     }
     assert set(metrics) <= declared
     alone = {key: one.aggregate() for key, one in collect.recorder.metrics(formed).items()}
@@ -327,11 +327,11 @@ def test_what_was_materialised_by_cause(collect):
     options = {"pad_to_seqlen": 16, "pad_to_multiple": 8, "width_from": "all_ranks"}
     _, rows = rows_of_codec(collect, [4, 2, 1], 6, **options)
     assert_identity(rows)
-    assert by_cause(rows) == {"longest_row": 12 - 7, "rounding": 3 * 4, "imposed_width": 3 * 8}
+    assert by_cause(rows) == {"longest_row": 12 - 7, "rounding": 3 * 4, "fixed_width": 3 * 8}
     assert {row.source for row in rows} == {"codec.materialized"}
     tokens = [row for row in rows if row.field == "hidden"]
     assert {(row.rectangle_tokens, row.valid_tokens, row.rows, row.width_tokens) for row in tokens} == {(48, 7, 3, 16)}
-    assert {row.reason for row in tokens} == {"imposed_width; all_ranks"}
+    assert {row.reason for row in tokens} == {"fixed_width; all_ranks"}
     assert sum(row.bytes for row in tokens) == 41 * 6
     assert [row.decision for row in rows if row.field in ("reward", "uid")] == ["rectangular", "object"]
     assert len({row.batch_id for row in rows}) == 1

@@ -114,7 +114,7 @@ def golden_rows(rank):
     yield Memory(
         edge="leave", kind="phase", name="update", parent_id=3, device="cuda:0", source="cuda", allocated_bytes=2**40,
         reserved_bytes=2**41, peak_allocated_bytes=2**62, peak_reserved_bytes=2**41, peak_kind="exact",
-        device_used_bytes=1, device_total_bytes=2, not_torch_bytes=0, process_rss_bytes=4, host_duration_ns=5,
+        device_used_bytes=1, device_total_bytes=2, non_torch_bytes=0, process_rss_bytes=4, host_duration_ns=5,
         device_duration_ns=6, rank=rank, time_ns=300, **stamp,
     )  # fmt: skip
     yield Memory(edge="sample", rank=rank)

@@ -193,7 +193,7 @@ class Run:
         self.tables["micro"].append(row | {"workload": tokens / 3000, "over": int(tokens > cap)})
         told = {"phase": phase, "role": role, "micro": micro, "tokens": tokens, "batch": row["batch"]}
         self._span(step, rank, "micro_batch", begin, end, peak=peak * GIB, slots=8 * width, **told)
-        for cause, part in (("longest_row", width * 8 - sum(lengths)), ("padding_rows", 64 if micro == 3 else 0)):
+        for cause, part in (("longest_row", width * 8 - sum(lengths)), ("filler_rows", 64 if micro == 3 else 0)):
             self._padding(step, rank, cause, (part, width * 8 if cause == "longest_row" else 0, sum(lengths)))
         return end, peak
 
@@ -236,7 +236,7 @@ class Run:
                 "phase": self._name(phase),
                 "step": step,
             }
-            row |= {"allocated": allocated, "reserved": peak * 1.12 * GIB, "not_torch": 0.9 * GIB}
+            row |= {"allocated": allocated, "reserved": peak * 1.12 * GIB, "non_torch": 0.9 * GIB}
             self.tables["memory"].append(row | {"used": (peak * 1.12 + 0.9) * GIB, "total": 16 * GIB})
 
     def _call(self, step: int, rank: int, phase: str, role: str, begin: float, end: float) -> None:
@@ -412,9 +412,9 @@ LIVE: dict[str, dict[str, Any]] = {
         "mark": "line",
         "table": "memory",
         "x": "time",
-        "y": ["allocated", "reserved", "not_torch", "used"],
+        "y": ["allocated", "reserved", "non_torch", "used"],
     }
-    | {"reduce": "max", "unit": "bytes", "names": {"not_torch": "not torch's", "used": "used on the device"}},
+    | {"reduce": "max", "unit": "bytes", "names": {"non_torch": "not torch's", "used": "used on the device"}},
     "memory_boxes": {"mark": "timeline", "table": "spans", "where": {"level": ["phase", "micro_batch"]}, "y": "peak"}
     | {"by": "role", "of": "step", "unit": "bytes"},
     "memory_by_phase": {

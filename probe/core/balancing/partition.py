@@ -94,8 +94,8 @@ def karmarkar_karp(seqlen_list: Lengths, k_partitions: int, equal_size: bool) ->
 
     With :data:`~probe.core.balancing.dealing.MANY` or more numbers for each part a greedy partition comes first,
     evened by swaps. It is taken where its largest part is within :data:`~probe.core.balancing.dealing.NEAR` of a bound
-    that no partition gets below. With few numbers, where ties are a matter of luck, a handful of other starts is improved in the same
-    way and the best of all is returned. The same input gives the same partition on every machine.
+    that no partition gets below. With few numbers, where ties are a matter of luck, a handful of other starts is
+    improved in the same way and the best of all is returned. The same input gives the same partition on every machine.
 
     Args:
         seqlen_list: n lengths or other weights, finite and not negative.

@@ -40,7 +40,7 @@ class PaddedField(NamedTuple):
 
     Attributes:
         decision: "padded", "jagged", "rectangular", "widened" (a rectangle that was made wider) or "object".
-        reason: why it is so wide: "longest_row", "rounding", "imposed_width"; else "layout",
+        reason: why it is so wide: "longest_row", "rounding", "fixed_width"; else "layout",
             "not_token_aligned", "objects".
         token_aligned: whether ``pad_to_seqlen`` meant it.
         rows: N. valid_tokens: of all rows; of a rectangle whose lengths aren't known, all of it.
@@ -200,7 +200,7 @@ class Padder:
         rounded = self._rounded(longest)
         width = max(self._rounded(have), self._least)
         return {
-            "reason": "imposed_width" if width > rounded else "rounding" if rounded > longest else "longest_row",
+            "reason": "fixed_width" if width > rounded else "rounding" if rounded > longest else "longest_row",
             "token_aligned": True,
             "valid_tokens": tokens,
             "longest_tokens": longest,

@@ -28,7 +28,7 @@ class Named:
 
 #: What probe measures of memory that is in use: probe/memory/<scope>/<quantity>_gib, or with a reducer behind it.
 _MEMORY = re.compile(
-    r"probe/memory/(?:(?P<scope>.+)/)?(?P<quantity>peak_allocated|peak_reserved|peak_rss|device_used|not_torch)_gib"
+    r"probe/memory/(?:(?P<scope>.+)/)?(?P<quantity>peak_allocated|peak_reserved|peak_rss|device_used|non_torch)_gib"
     r"(?:_(?P<reducer>max|min|mean))?"
 )
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_.-]")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from probe.analysis import words as say
+from probe import text as say
 from probe.figures import theme as look
 from probe.live import series
 from probe.live.tables import LiveTable, Words

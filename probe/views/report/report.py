@@ -24,7 +24,8 @@ import pandas as pd
 import plotly.io
 from plotly.offline import get_plotlyjs
 
-from probe.analysis import overview, words
+from probe import text as words
+from probe.analysis import overview
 from probe.analysis.findings import findings
 from probe.dashboards import Dashboard, Panel, dashboards
 from probe.errors import InputError, RunError
@@ -395,9 +396,9 @@ def _listing(frame: pd.DataFrame, unfolded: bool) -> str:
 
 #: How a column is spelled, by the end of its name; the first that fits.
 _SPELLINGS: Final[dict[str, Callable[[Any], str]]] = {
-    "over_ranks_ratio": words.ratio,
-    "over_micro_batches_ratio": words.ratio,
-    "lockstep_ratio": words.ratio,
+    "rank_imbalance_ratio": words.ratio,
+    "micro_batch_imbalance_ratio": words.ratio,
+    "sync_wait_ratio": words.ratio,
     "share_ratio": words.ratio,
     "_ratio": words.percent,
     "bytes": words.size,

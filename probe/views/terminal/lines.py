@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from probe.analysis import words
+from probe import text as words
 from probe.records import Row
 from probe.runs.lines import table_of
 from probe.views.panel.static_bundle import spell

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from probe.analysis import words
+from probe import text as words
 from probe.views.panel.static_bundle import spell
 from probe.views.terminal import lines
 from probe.views.terminal.following import Following, incidents

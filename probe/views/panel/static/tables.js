@@ -200,7 +200,7 @@ function sparkPlace(xs, ys) {
 
 const COLUMN_UNITS = {
   t: "clock", begin: "clock", end: "clock", duration: "s", bytes_in: "bytes", bytes_out: "bytes", peak: "bytes", reserved_peak: "bytes", at_begin: "bytes",
-  at_end: "bytes", allocated: "bytes", reserved: "bytes", not_torch: "bytes", used: "bytes", total: "bytes", bytes: "bytes", tokens: "tokens",
+  at_end: "bytes", allocated: "bytes", reserved: "bytes", non_torch: "bytes", used: "bytes", total: "bytes", bytes: "bytes", tokens: "tokens",
 };
 const FLAGS = { off: ["switched off", ""], own: ["probe's own", ""], over: ["over the cap", ""] };
 const COLUMN_TITLES = { t: "time", off: "listener", own: "by", rows_in: "rows in", rows_out: "rows out", bytes_in: "bytes in", bytes_out: "bytes out", chosen_by: "chosen by", nan: "NaN" };

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: What memory means for each ``source`` of a memory row.
 SOURCES: Final = {
@@ -17,6 +18,9 @@ SOURCES: Final = {
 }
 UNKNOWN: Final = "—"
 
+#: What pandas has in the place of a missing number or time.
+_NO_VALUE: Final = ("NAType", "NaTType")
+
 
 def missing(value: Any) -> bool:
     """Whether there is no number or name. NaN read back from a frame counts as missing.
@@ -24,7 +28,7 @@ def missing(value: Any) -> bool:
     >>> missing(None), missing(float("nan")), missing(0), missing("")
     (True, True, False, False)
     """
-    return value is None or bool(pd.isna(value))
+    return value is None or type(value).__name__ in _NO_VALUE or bool(value != value)  # noqa: PLR0124  (NaN)
 
 
 def size(value: float | None) -> str:
@@ -98,7 +102,7 @@ def number(value: Any) -> str:
     >>> number(0.123456), number(1500.0), number(float("nan")), number(None)
     ('0.1235', '1500', 'NaN', '—')
     """
-    if value is None or value is pd.NA:
+    if value is None or type(value).__name__ in _NO_VALUE:
         return UNKNOWN
     return "NaN" if math.isnan(value) else f"{float(value):.4g}"
 
