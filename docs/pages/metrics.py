@@ -11,8 +11,7 @@ from typing import Any, Final
 from pages.comments import comments
 from pages.markdown import plain
 from probe import dashboards, session
-from probe.publishing import across_ranks
-from probe.publishing import system
+from probe.publishing import across_ranks, system
 from probe.recorders import RECORDERS, load
 
 _UNITS: Final = {

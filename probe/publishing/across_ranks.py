@@ -24,7 +24,7 @@ PREFIX: Final = "probe/across_ranks/"
 WHOLE: Final[Mapping[str, str]] = {
     f"{PREFIX}tokens": "tokens",
     f"{PREFIX}tokens_per_second": "tokens_per_second",
-    f"{PREFIX}imbalance_ratio": "rank_imbalance_ratio",
+    f"{PREFIX}rank_imbalance_ratio": "rank_imbalance_ratio",
     f"{PREFIX}sync_wait_ratio": "sync_wait_ratio",
     f"{PREFIX}padding_ratio": "padding_ratio",
 }

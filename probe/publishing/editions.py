@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.publishing import across_ranks
-from probe.publishing import lengths, pictures, summary
+from probe.publishing import across_ranks, lengths, pictures, summary
 from probe.publishing.messages import Arranged, Described, Done, Message, Numbers, Shown, Steps, Tagged, Trouble, encode
 from probe.publishing.system import System
 

@@ -56,7 +56,7 @@ def test_nan_and_dropped_rows_are_told(found: pd.DataFrame) -> None:
 
 def test_padding_is_told_by_cause(found: pd.DataFrame) -> None:
     text = the(found, "Padding fills")["finding"]
-    assert "imposed width" in text
+    assert "fixed width" in text
     assert "longest row" in text
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from probe import recorders, session
 from probe.analysis import overview
-from probe.publishing import across_ranks
-from probe.publishing import pictures
+from probe.publishing import across_ranks, pictures
 from probe.tracking.names import NameMap, mlflow_name
 from tests.publishing.publishing_rows import cut, ended, run_of, took
 from tests.sample_run import open_run, sample_rows

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from probe.dashboards import dashboards
-from probe.publishing import across_ranks
-from probe.publishing import pictures
+from probe.publishing import across_ranks, pictures
 from probe.runs.reader import Run
 from tests.publishing import publishing_ranks
 from tests.tracking.conftest import PREFIXES, MLflowServer
