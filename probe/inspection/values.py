@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import torch
 
+from probe._check import is_whole
 from probe.core.columns.rows import is_jagged
 from probe.errors import InputError, InputTypeError
 from probe.inspection.contents import Field, Stacked
@@ -36,7 +37,7 @@ def row_range(rows: Any, count: int, default: int | None = None) -> tuple[int, i
     """
     if rows is None:
         return 0, count if default is None else min(default, count)
-    if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
+    if is_whole(rows):
         if not -count <= rows < count:
             raise InputError(f"rows: got {rows}, expected a row of a batch of {count}")
         first = int(rows) % count

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
+from probe._check import is_whole
 from probe.errors import InputTypeError, RowIndexError, ShapeError
 
 #: What may stand in the brackets of a batch.
@@ -123,7 +124,7 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
     if any(issubclass(kind, bool | np.bool_) for kind in kinds):
         raise InputTypeError("index: got a list that mixes booleans with other things")
     numbers = [one.item() if isinstance(one, torch.Tensor | np.ndarray) and one.ndim == 0 else one for one in index]
-    if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in numbers):
+    if not all(map(is_whole, numbers)):
         names = ", ".join(sorted({type(one).__name__ for one in numbers}))
         raise InputTypeError(f"index: got a list of {names}, expected integers or booleans")
     return torch.tensor([int(one) for one in numbers], dtype=torch.int64)
