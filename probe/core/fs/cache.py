@@ -135,8 +135,8 @@ def _renew(source: Source, place: Place, listed: Inventory, level: int, reserve_
 def locked(place: Place, level: int) -> Iterator[bool]:
     """Hold the place's lock; the value says whether another process had it first.
 
-    The lock is the operating system's (``flock``), so it ends with the process that holds it, however that ends. Where
-    the block raises, a folder with nothing in it but the lock file is deleted.
+    The lock is the operating system's, so it ends with the process that holds it, however that ends. Where the block
+    raises, a folder with nothing in it but the lock file is deleted.
 
     Raises:
         CopyError: the folder or the lock file can't be made.
