@@ -12,6 +12,7 @@ Letters in shapes: B rows, T tokens of all rows together, ``*`` anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -137,6 +138,19 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
 def is_jagged(value: object) -> bool:
     """Whether ``value`` is a nested tensor of the jagged layout."""
     return isinstance(value, torch.Tensor) and value.is_nested and value.layout is torch.jagged
+
+
+def jagged_spans(value: Any, start: int, stop: int) -> list[tuple[int, int]]:
+    """Where rows ``start`` to ``stop`` of a jagged column begin and end in its values.
+
+    >>> jagged_spans(build_jagged(torch.arange(5), torch.tensor([0, 2, 5]), 2, 3), 0, 2)
+    [(0, 2), (2, 5)]
+    """
+    begins = value.offsets()[start : stop + 1].tolist()
+    lengths = value.lengths()
+    if lengths is None:
+        return list(pairwise(begins))
+    return [(begin, begin + size) for begin, size in zip(begins, lengths[start:stop].tolist(), strict=False)]
 
 
 def build_jagged(
