@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -11,6 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: workers share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
@@ -84,4 +88,8 @@ def chromium() -> str:
         if os.environ.get("PROBE_REQUIRE_BROWSER"):
             pytest.fail(reason)
         pytest.skip(reason)
+    with contextlib.suppress(ImportError):
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=60_000)  # five seconds prove nothing on a loaded machine
     return path

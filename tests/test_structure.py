@@ -70,7 +70,7 @@ def test_every_module_imports_on_its_own_and_quietly(module):
     import_module(module.removesuffix(".__init__"))
 
 
-# -------------------------------------------------------------------------------------------- commands and what they run
+# ------------------------------------------------------------------------------------------- commands and what they run
 
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = dict(re.findall(r"^([a-z0-9-]+):(?!=)[^\n]*\n((?:\t[^\n]*\n)+)", MAKEFILE, re.MULTILINE))
@@ -102,6 +102,15 @@ def test_make_check_is_lint_and_the_tests_without_patience():
     markers = {one.split(":")[0] for one in settings["markers"]}
     left_out = set(chosen.removeprefix("not ").split(" and not "))
     assert {"slow", "browser", "multiprocess"} == left_out <= markers
+
+
+@pytest.mark.slow
+def test_tests_pass_where_sigint_is_ignored():
+    """A shell starts a background job so, and whatever that starts inherits it."""
+    one = "tests/publishing/test_publisher.py::test_ctrl_c_while_the_last_edition_is_made_leaves_nothing_behind"
+    command = f"trap '' INT; exec {sys.executable} -m pytest -q -p no:cacheprovider {one}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout
 
 
 def test_ci_runs_every_command_that_can_fail():

@@ -167,7 +167,7 @@ def test_sql_takes_parameters(run: Path, capsys: pytest.CaptureFixture[str], giv
 def test_sql_reads_a_query_from_standard_input(run: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "probe", "sql", str(run), "-", "--json"],
-        input="select 1 as one", capture_output=True, text=True, timeout=100, check=True,
+        input="select 1 as one", capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout) == [{"one": 1}]
 
@@ -224,7 +224,7 @@ def test_a_reader_that_has_enough_is_no_error(run: Path) -> None:
     command = (
         f"{sys.executable} -m probe sql {run} 'select * from calls, range(2000)' | head -1; echo ${{PIPESTATUS[0]}}"
     )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.splitlines()[-1] == "141"
     assert done.stderr == ""
 
