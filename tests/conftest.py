@@ -49,6 +49,20 @@ TORCH_RANDOM = TorchRandom()  # Hypothesis keeps a weak reference
 hypothesis.register_random(TORCH_RANDOM)
 
 
+SLOW_FIXTURES = {"mlflow_server", "own_mlflow_server", "mlflow_database"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a server or a browser is marked for it."""
+    for item in items:
+        asked = set(getattr(item, "fixturenames", ()))
+        if asked & SLOW_FIXTURES:
+            item.add_marker("slow")
+        if "chromium" in asked:
+            item.add_marker("browser")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _can_be_interrupted() -> Iterator[None]:
     """A shell starts a background job with SIGINT ignored, and children inherit that: Ctrl-C has its meaning here."""

@@ -164,6 +164,7 @@ def test_every_backend_has_the_metrics_and_its_command(tmp_path: Path) -> None:
     assert '"reward/mean"' in (directory / "metrics.jsonl").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_failure_ends_with_1_and_one_line(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
@@ -202,6 +203,7 @@ def test_the_demo_goes_on_where_it_was(tmp_path: Path) -> None:
         assert sorted(run.calls.query("name == 'step'")["step"]) == [0, 1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["--resume", "nowhere"], "nowhere"), (["--resume", "nowhere", "--seed", "1"], "--resume")],

@@ -302,6 +302,7 @@ def test_an_exception_in_the_step_passes_and_is_kept(directory):
         assert "KeyError" in calls.loc["scope.step", "error"]
 
 
+@pytest.mark.slow
 def test_a_process_that_never_closes_leaves_a_whole_run(directory):
     code = f"""
         import probe

@@ -119,6 +119,7 @@ def test_ci_runs_every_command_that_can_fail():
     assert {"lint", "demo", "docs", "test", *(name for name in TARGETS if name.startswith("test-"))} <= ran
 
 
+@pytest.mark.slow
 def test_every_hook_point_stands_in_the_docs():
     # In a process of its own: other tests make points, too.
     modules = [module.removesuffix(".__init__") for module in MODULES]

@@ -49,6 +49,7 @@ def finished(place: Path, rows: Any, **told: Any) -> Path:
 # -------------------------------------------------------------------------------------------------- environment
 
 
+@pytest.mark.slow
 def test_a_sound_environment(tmp_path: Path) -> None:
     """The real command with everything; whatever is wrong on this machine is shown by the failure."""
     done = probe("doctor", "--track", "console,file", cwd=tmp_path)
@@ -188,6 +189,7 @@ def test_a_run_of_a_newer_probe(tmp_path: Path, quick: None, capsys: pytest.Capt
     assert "this probe reads up to version" in checks["opens"][0][1]
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_left(tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
     """A real one that was killed, and one that still writes."""
     place = tmp_path / "run"

@@ -53,7 +53,15 @@ def test_every_backend_is_under_the_contract():
 OWN_ENVIRONMENT = {"swanlab", "trackio"}
 
 
-@pytest.fixture(params=[*BACKENDS, "mlflow-server"])
+#: A server or a service process of their own: not in `make check`.
+SLOW = {"mlflow", "mlflow-server", "wandb", "swanlab", "trackio"}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in [*BACKENDS, "mlflow-server"]
+    ]
+)
 def backend(request, monkeypatch, readers):
     name = request.param.removesuffix("-server")
     if name in OWN_ENVIRONMENT and importlib.util.find_spec(name) is None:
@@ -369,6 +377,7 @@ def test_mlflow_says_which_run_it_cannot_resume(mlflow_database, monkeypatch):
         Tracking("p", "e", "mlflow")
 
 
+@pytest.mark.slow
 def test_mlflow_keeps_parameters_times_and_the_users_own_run(tmp_path):
     import mlflow
 
@@ -444,6 +453,7 @@ def test_other_ways_out_of_the_body_give_their_status(error, expected, mlflow_da
     assert status(seen[0].logger["mlflow"]) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "expected"), [("", "FINISHED"), ("1 / 0", "FAILED"), ("raise KeyboardInterrupt", "KILLED")]
 )
@@ -484,6 +494,7 @@ def test_tensorboard_shows_media(tmp_path):
     assert note.tensor_proto.string_val == [b"two\nlines"]
 
 
+@pytest.mark.slow
 def test_mlflow_keeps_media_as_artifacts(tmp_path):
     with Tracking("p", "e", "mlflow", directory=tmp_path) as tracking:
         tracking.log(rich_values(), 4)
@@ -503,6 +514,7 @@ def test_mlflow_keeps_media_as_artifacts(tmp_path):
     assert "cdn" not in html.partition("<script>")[0]
 
 
+@pytest.mark.slow
 def test_artifacts_that_cannot_be_put_hold_up_no_values_in_mlflow(tmp_path, monkeypatch):
     """As with a server whose artifacts lie in a folder of its own that this machine hasn't got."""
     monkeypatch.setattr("probe.tracking.lane.BACK_OFF_S", (0.001, 0.01))
@@ -522,6 +534,7 @@ def test_artifacts_that_cannot_be_put_hold_up_no_values_in_mlflow(tmp_path, monk
     assert {name for one in aside for name in one["media"]} == {"lengths", "samples", "curve", "note", "picture"}
 
 
+@pytest.mark.slow
 def test_mlflow_refreshes_a_figure_in_its_place_and_lists_tables_as_its_own(tmp_path):
     import mlflow
     import plotly.graph_objects as go
@@ -552,6 +565,7 @@ def test_mlflow_refreshes_a_figure_in_its_place_and_lists_tables_as_its_own(tmp_
     assert loaded["step"].tolist() == [5]
 
 
+@pytest.mark.slow
 def test_wandb_keeps_media_parameters_and_its_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     config = {"lr": 1e-6, "trainer": {"wandb_proxy": "http://127.0.0.1:9"}}
@@ -582,6 +596,7 @@ def test_wandb_keeps_media_parameters_and_its_run(tmp_path, monkeypatch):
         assert tracking.logger["wandb"].run_id == first.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exit_code", [0, 7])
 def test_wandb_is_finished_with_the_exit_code_and_leaves_the_users_run_alone(exit_code, tmp_path, monkeypatch):
     import wandb
@@ -602,6 +617,7 @@ def test_wandb_is_finished_with_the_exit_code_and_leaves_the_users_run_alone(exi
     assert [step for step, _ in wandb_rows(tracking.locations["wandb"])] == [5]
 
 
+@pytest.mark.slow
 def test_wandb_loses_nothing_to_a_kill(tmp_path, monkeypatch):
     """What its own process had not written is sent again; W&B keeps one row a step of those that overlap."""
     monkeypatch.setenv("WANDB_MODE", "offline")

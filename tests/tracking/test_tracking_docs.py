@@ -131,6 +131,7 @@ def test_a_configuration_of_any_shape_becomes_parameters(config, expected, tmp_p
     assert {name: str(value) for name, value in found.items()} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # W&B's own client
 def test_wandb_takes_its_entity_directory_and_run_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")

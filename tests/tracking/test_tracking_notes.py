@@ -63,6 +63,7 @@ def test_mlflow_has_a_description_and_tags(tmp_path, mlflow_database, monkeypatc
     assert (run.data.tags["model"], run.data.tags["world_size"]) == ("small", "8")
 
 
+@pytest.mark.slow
 def test_mlflow_keeps_the_whole_of_a_long_description(tmp_path):
     with Tracking("p", "e", "mlflow", directory=tmp_path) as tracking:
         tracking.describe("x" * 9000)
@@ -161,6 +162,7 @@ def test_tensorboard_shows_hyper_parameters_beside_the_metrics_and_the_end(tmp_p
         assert api_pb2.Status.Name(group.sessions[0].status) == status
 
 
+@pytest.mark.slow
 def test_wandb_has_notes_and_tags(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     with Tracking("p", "e", "wandb", directory=tmp_path) as tracking:

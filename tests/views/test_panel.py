@@ -147,6 +147,7 @@ def test_the_assets_are_there():
 # ----------------------------------------------------------------------------------------------- the thread
 
 
+@pytest.mark.slow
 def test_it_follows_a_run_that_another_process_writes(tmp_path):
     writer = subprocess.Popen(
         [sys.executable, "-m", "tests.views.panel_writer", str(tmp_path), "40"],
