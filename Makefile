@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN_DIR ?=
 
-.PHONY: demo test lint bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
+.PHONY: demo test lint js js-check bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -36,6 +36,18 @@ lint: $(VENV)/.dev  ## ruff, format, types, arrows between the rooms
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+node_modules/.made: package.json package-lock.json
+	npm ci --no-audit --no-fund
+	@touch $@
+
+js: node_modules/.made  ## the panel's script and styles from static/src/ (needs node)
+	node build.mjs
+
+js-check: node_modules/.made  ## types, eslint and unit tests of the JavaScript (needs node)
+	node_modules/.bin/tsc --project tsconfig.json
+	node_modules/.bin/eslint .
+	node --test tests/js/*.test.js
 
 bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --full --write
@@ -82,4 +94,4 @@ test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
 	$(VENV)-trackers/bin/python -m pytest tests/tracking tests/publishing -k "swanlab or trackio"
 
 clean:  ## remove the environments
-	rm -rf $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers
+	rm -rf node_modules $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers

@@ -1,5 +1,10 @@
 // What made a peak: from any row that was clicked to the scope, its micro-batch and the batch that it was cut from.
 
+import { COLUMN_TITLES, cellText } from "./cell_text.js";
+import { node, say } from "./dom.js";
+import { isStep } from "./matching.js";
+import { bytes, count, digits, many, seconds, shorten, spell } from "./words.js";
+
 /** The innermost scope of a step and rank that fits a row; the one with the largest peak where nothing narrows it. */
 function scopeOf(store, row, step) {
   const table = store.table("spans");
@@ -76,7 +81,7 @@ function batchOf(store, micro) {
 const SURE = { exact: "exact", at_most: "at most: the counters were not reset", at_least: "at least: only samples are known" };
 
 /** The pane that opens beside the charts. */
-class Details {
+export class Details {
   constructor(panel) {
     this.panel = panel;
     this.store = panel.store;

@@ -1,10 +1,10 @@
-// Numbers and names as a person reads them, and the only ways in which this panel makes DOM nodes: every text
-// that comes from a run goes through textContent, or through `plain` where plotly would read markup.
+// Numbers and names as a person reads them; every text of a run that plotly would read as markup goes through
+// `plain`.
 
-const UNITS_OF_BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+export const UNITS_OF_BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** A number with about three digits, without a trail of zeros. */
-function digits(value, most = 3) {
+export function digits(value, most = 3) {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "–" : value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.floor(Math.log10(Math.abs(value)));
@@ -15,7 +15,7 @@ function digits(value, most = 3) {
 }
 
 /** Bytes in the largest binary unit that leaves at least 1. */
-function bytes(value) {
+export function bytes(value) {
   if (!Number.isFinite(value)) return digits(value);
   let size = Math.abs(value);
   let unit = 0;
@@ -27,12 +27,12 @@ function bytes(value) {
 }
 
 /** What answers this panel, by its host's word, and when it does where it is busy. */
-function answerer({ asks = "kernel" }) {
+export function answerer({ asks = "kernel" }) {
   return { name: asks, when: asks === "kernel" ? "when its cell ends" : "as soon as it can" };
 }
 
 /** Counts: whole below ten thousand, then k, M, G, T. */
-function count(value) {
+export function count(value) {
   if (!Number.isFinite(value)) return digits(value);
   const size = Math.abs(value);
   if (size < 1e4) return digits(value, size >= 1000 ? 4 : 3);
@@ -44,7 +44,7 @@ function count(value) {
 }
 
 /** Seconds, from nanoseconds to days. */
-function seconds(value) {
+export function seconds(value) {
   if (!Number.isFinite(value)) return digits(value);
   const size = Math.abs(value);
   if (size === 0) return "0 s";
@@ -60,13 +60,13 @@ function seconds(value) {
 }
 
 /** A time that has gone by, in its largest unit. */
-function ago(value) {
+export function ago(value) {
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) if (value >= length) return `${Math.floor(value / length)} ${unit}`;
   return `${Math.floor(value)} s`;
 }
 
 /** A wall-clock time as the person's own clock says it; with its day where it was `past` seconds ago, more than a day. */
-function timeOfDay(at, past) {
+export function timeOfDay(at, past) {
   const day = past < 86400 ? {} : { year: "numeric", month: "2-digit", day: "2-digit" };
   return new Date(at * 1000).toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", hour12: false });
 }
@@ -83,70 +83,29 @@ const SPELLINGS = {
 };
 
 /** A value in its unit; a missing one is a dash. */
-function spell(value, unit) {
+export function spell(value, unit) {
   if (value === null || value === undefined) return "–";
   return (SPELLINGS[unit] || SPELLINGS.number)(value);
 }
 
 /** The unit's word behind a number, where `spell` hasn't said it. */
-function unitWord(unit) {
+export function unitWord(unit) {
   return { tokens: "tokens", "tokens/s": "tokens/s", ratio: "×" }[unit] || "";
 }
 
 /** A user's text for plotly, which reads some markup: one line, not too long, no markup. */
-function plain(text, length = 60) {
+export function plain(text, length = 60) {
   const line = shorten(text, length);
   return line.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
 /** One line of at most `length` characters. */
-function shorten(text, length = 60) {
+export function shorten(text, length = 60) {
   const line = String(text ?? "").split(/\s+/).join(" ").trim();
   return line.length <= length ? line : `${line.slice(0, length - 1)}…`;
 }
 
 /** A number of things: "1 row", "3 rows". */
-function many(number, one, more = `${one}s`) {
+export function many(number, one, more = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : more}`;
-}
-
-/**
- * A DOM node. Strings among the children become text nodes, never markup.
- * @param {string} tag
- * @param {Object} attributes `class`, `text`, `on: {event: function}`, any attribute; false and null leave one out
- * @param {...(Node|string|null)} children
- */
-function node(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === false || value === null || value === undefined) continue;
-    if (name === "text") made.textContent = value;
-    else if (name === "on") for (const [event, listener] of Object.entries(value)) made.addEventListener(event, listener);
-    else made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-const SVG = "http://www.w3.org/2000/svg";
-
-/** An SVG node. */
-function drawn(tag, attributes = {}, ...children) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
-
-/** Write a text only where it differs: an unchanged node costs no layout. */
-function say(target, text) {
-  if (target.textContent !== text) target.textContent = text;
-}
-
-let lastId = 0;
-
-/** An id for `aria-labelledby` and its like, unique in the page. */
-function freshId(prefix) {
-  lastId += 1;
-  return `probe-${prefix}-${lastId}-${Math.random().toString(36).slice(2, 7)}`;
 }

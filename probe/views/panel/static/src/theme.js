@@ -1,11 +1,16 @@
 // Light and dark: what the host says, else what the person's system says. Colours of marks are the same in both.
 
-const PALETTE = ["#2f7ec2", "#d2620f", "#0c9b76", "#b95f9f", "#b98600", "#7b6fd0", "#5c8f2f", "#8a8f98"];
-const PATTERNS = ["", "/", ".", "x", "\\", "-", "|", "+"];
-const NO_ROLE = PALETTE.length - 1; //  grey
-const ALARM = "#d93f3f";
+import { listOf } from "./matching.js";
 
-const LOOKS = {
+const PALETTE = ["#2f7ec2", "#d2620f", "#0c9b76", "#b95f9f", "#b98600", "#7b6fd0", "#5c8f2f", "#8a8f98"];
+
+export const PATTERNS = ["", "/", ".", "x", "\\", "-", "|", "+"];
+
+const NO_ROLE = PALETTE.length - 1; //  grey
+
+export const ALARM = "#d93f3f";
+
+export const LOOKS = {
   light: {
     ink: "#30363d", quiet: "#656d76", grid: "rgba(48,54,61,0.10)", axis: "rgba(48,54,61,0.30)", back: "#ffffff",
     band: "rgba(47,126,194,0.13)", scale: [[0, "#f2f6fa"], [0.35, "#b7d3ea"], [0.7, "#5f9fd0"], [1, "#174f86"]],
@@ -32,7 +37,7 @@ function hostTheme() {
 }
 
 /** Watches the theme. `told` is called with "light" or "dark" at each change; returns {now, stop}. */
-function watchTheme(told) {
+export function watchTheme(told) {
   const system = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
   const read = () => hostTheme() || (system?.matches ? "dark" : "light");
   const watch = { now: read() };
@@ -54,7 +59,7 @@ function watchTheme(told) {
 }
 
 /** The palette of a run's configuration, else the house's. */
-function palette(store, theme) {
+export function palette(store, theme) {
   const given = store.config.colours?.[theme];
   return Array.isArray(given) && given.length ? given : PALETTE;
 }
@@ -66,7 +71,7 @@ const SHARED = new Set(["phase", "cause"]);
  * The index of a series' colour. A role, a phase and a cause have one in all charts; anything else keeps its first.
  * @param {Map} given what this chart has given out so far
  */
-function colourIndex(store, spec, given, key, text) {
+export function colourIndex(store, spec, given, key, text) {
   if (listOf(spec.by ?? spec.colour)[0] === "role") {
     const role = text.split(" · ")[0];
     const roles = [...store.roles].map((code) => store.words.text(code)).sort();

@@ -1,11 +1,18 @@
-// The marks made of plain DOM: tiles (a number, its sparkline and what it means) and tables that sort and filter.
+// The mark "tiles": a number, its sparkline and what it means.
+
+import { reduced } from "./cells.js";
+import { drawn, node, say } from "./dom.js";
+import { extremes, thinned } from "./extremes.js";
+import { Grouped } from "./grouped.js";
+import { shownRange } from "./ranges.js";
+import { StepLines } from "./step_lines.js";
+import { summed } from "./sums.js";
+import { spell, unitWord } from "./words.js";
 
 const STATUS = { good: "good", warn: "watch", alarm: "act", none: "" };
 
-// ---- tiles
-
 /** All tiles of a panel. */
-class TilesMark {
+export class TilesMark {
   constructor(card) {
     this.card = card;
     this.store = card.store;
@@ -194,175 +201,4 @@ function sparkPlace(xs, ys) {
   const [left, right] = [xs[0], xs[xs.length - 1]];
   const [low, high] = [Math.min(...ys), Math.max(...ys)];
   return (x, y) => [right > left ? ((x - left) / (right - left)) * 160 : 80, high > low ? 33 - ((y - low) / (high - low)) * 30 : 18];
-}
-
-// ---- tables
-
-const COLUMN_UNITS = {
-  t: "clock", begin: "clock", end: "clock", duration: "s", bytes_in: "bytes", bytes_out: "bytes", peak: "bytes", reserved_peak: "bytes", at_begin: "bytes",
-  at_end: "bytes", allocated: "bytes", reserved: "bytes", non_torch: "bytes", used: "bytes", total: "bytes", bytes: "bytes", tokens: "tokens",
-};
-const FLAGS = { off: ["switched off", ""], own: ["probe's own", ""], over: ["over the cap", ""] };
-const COLUMN_TITLES = { t: "time", off: "listener", own: "by", rows_in: "rows in", rows_out: "rows out", bytes_in: "bytes in", bytes_out: "bytes out", chosen_by: "chosen by", nan: "NaN" };
-
-/** A cell of a live table as text. */
-function cellText(name, value) {
-  if (WORD_COLUMNS.has(name)) return value;
-  if (name in FLAGS) return FLAGS[name][value ? 0 : 1];
-  if (value === null || value === undefined || Number.isNaN(value)) return "";
-  const unit = COLUMN_UNITS[name];
-  if (unit === "clock") return clockText(value, 0.1);
-  if (["step", "rank", "micro_batch", "batch"].includes(name)) return String(value);
-  return spell(value, unit || "number");
-}
-
-/** A live table: newest first, sorted by any column, filtered by text. */
-class TableMark {
-  constructor(card) {
-    this.card = card;
-    this.store = card.store;
-    this.spec = card.spec;
-    this.search = node("input", {
-      type: "search", class: "pp-search", placeholder: "Filter…", "aria-label": `Filter ${card.title}`, on: { input: () => this._set({ search: this.search.value }) },
-    });
-    this.search.value = this.choice.search;
-    this.told = node("span", { class: "pp-quiet", role: "status" });
-    this.heads = new Map();
-    this.body = node("tbody");
-    this.lines = [];
-    const scroller = node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": card.title }, node("table", { class: "pp-table" }, node("thead", {}, this._head()), this.body));
-    card.body.append(node("div", { class: "pp-tools" }, this.spec.search === false ? null : this.search, this.told), scroller);
-  }
-
-  get choice() {
-    return this.store.ui.tables[this.card.id] || { sort: this.spec.sort || null, down: true, search: "" };
-  }
-
-  _set(changes) {
-    this.store.ui.tables[this.card.id] = { ...this.choice, ...changes };
-    this.store.tell("ui");
-  }
-
-  get columns() {
-    return this.spec.columns || [...this.store.table(this.spec.table).columns.keys()];
-  }
-
-  _head() {
-    return node("tr", {}, ...this.columns.map((name) => {
-      const title = this.spec.names?.[name] || COLUMN_TITLES[name] || name.replaceAll("_", " ");
-      const head = node("th", { scope: "col", class: WORD_COLUMNS.has(name) || name in FLAGS ? "" : "pp-right" }, node("button", { type: "button", on: { click: () => this._sort(name) } }, title));
-      this.heads.set(name, head);
-      return head;
-    }));
-  }
-
-  _sort(name) {
-    const { sort, down } = this.choice;
-    if (sort !== name) this._set({ sort: name, down: !WORD_COLUMNS.has(name) });
-    else if (down === !WORD_COLUMNS.has(name)) this._set({ down: !down });
-    else this._set({ sort: this.spec.sort || null, down: true });
-  }
-
-  destroy() {}
-
-  restyle() {}
-
-  hover() {}
-
-  draw() {
-    const { store, spec } = this;
-    const table = store.table(spec.table);
-    if (!table.count) return false;
-    const step = spec.of === "step" || store.ui.step !== null ? store.step : null;
-    const found = this._found(table, rowsOf(store, spec, step));
-    const most = spec.newest || 200;
-    this._order(table, found);
-    const shown = found.slice(0, most);
-    this.rows = shown.map((row) => ({ row, data: table.row(row, store.words) }));
-    this._fill(table);
-    say(this.told, this._count(found.length, shown.length, table, step));
-    return true;
-  }
-
-  _count(found, shown, table, step) {
-    const place = step === null ? "" : ` in step ${step}`;
-    const older = table.thinned ? `; ${many(table.thinned, "older row")} only in the run directory` : "";
-    return `${shown < found ? `${count(shown)} of ${many(found, "row")}` : many(found, "row")}${place}${older}`;
-  }
-
-  _found(table, rows) {
-    const asked = this.choice.search.trim().toLowerCase();
-    if (!asked) return rows;
-    const { words } = this.store;
-    const parts = asked.split(/\s+/);
-    return rows.filter((row) => {
-      const data = table.row(row, words);
-      const text = this.columns.map((name) => cellText(name, data[name])).join("\n").toLowerCase();
-      return parts.every((part) => text.includes(part));
-    });
-  }
-
-  _order(table, rows) {
-    const { sort, down } = this.choice;
-    rows.reverse(); //  newest first, and so among equals
-    for (const [name, head] of this.heads) head.setAttribute("aria-sort", name !== sort ? "none" : down ? "descending" : "ascending");
-    if (!sort) return;
-    const value = WORD_COLUMNS.has(sort) ? (row) => this.store.words.text(table.columns.get(sort)?.[row] ?? -1) : (row) => table.get(sort, row);
-    rows.sort((a, b) => compared(value(a), value(b), down));
-  }
-
-  /** Write into the lines that are there: a table that updates four times a second must not blink. */
-  _fill(table) {
-    this.rows.forEach(({ data }, at) => {
-      const line = this.lines[at] || this._line(at);
-      this.columns.forEach((name, column) => say(line.cells[column], cellText(name, data[name])));
-      if (this.spec.tone) line.dataset.tone = toneOf(data[this.spec.tone]);
-      line.hidden = false;
-    });
-    for (let at = this.rows.length; at < this.lines.length; at += 1) this.lines[at].hidden = true;
-    this.generation = table.generation;
-  }
-
-  _line(at) {
-    const cells = this.columns.map((name) => node("td", { class: WORD_COLUMNS.has(name) || name in FLAGS ? "" : "pp-right" }));
-    const line = node("tr", { tabindex: "-1", on: { click: () => this._pick(at), keydown: (event) => this._key(event, at) } }, ...cells);
-    if (at === 0) line.tabIndex = 0;
-    this.lines.push(line);
-    this.body.append(line);
-    return line;
-  }
-
-  _key(event, at) {
-    const moves = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.rows.length - 1 };
-    if (event.key === "Enter") this._pick(at);
-    else if (event.key in moves) this.lines[Math.min(Math.max(moves[event.key], 0), this.rows.length - 1)]?.focus();
-    else return;
-    event.preventDefault();
-    event.stopPropagation();
-  }
-
-  _pick(at) {
-    const { data } = this.rows[at];
-    this.card.pick({ table: this.spec.table, row: data, step: data.step >= 0 ? data.step : null, label: data.key || data.name || data.message || data.point || "" });
-  }
-
-  summary() {
-    return this.told.textContent;
-  }
-
-  table() {
-    return null;
-  }
-}
-
-function compared(a, b, down) {
-  const [noA, noB] = [Number.isNaN(a), Number.isNaN(b)];
-  if (noA || noB) return noA - noB; //  what is missing comes last, whichever way
-  const order = typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
-  return down ? -order : order;
-}
-
-function toneOf(value) {
-  if (!value || Number.isNaN(value)) return "";
-  return value === 1 || /error|fail|off|dropped|nan/i.test(value) ? "alarm" : "";
 }
