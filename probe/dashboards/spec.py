@@ -40,119 +40,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from probe.dashboards.columns import LIVE
 from probe.errors import InputError, UnknownNameError
 
-#: Columns of each table and their dtypes as in the messages to the browser; "word" is a code (i4) for a text.
-#: Times are seconds since the run's start, memory is in bytes. A missing number is NaN, a missing whole one −1.
-#: A span's level (step, phase, micro_batch, inner), maker and batch follow the rules of ``probe.analysis.scopes``.
+#: Columns of each declared table and their dtypes; "word" is a code (i4) for a text.
 TABLES: Final[Mapping[str, Mapping[str, str]]] = {
-    "spans": {
-        "step": "i4",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "kind": "word",
-        "level": "word",
-        "name": "word",
-        "micro_batch": "i4",
-        "scope": "i4",
-        "parent": "i4",
-        "begin": "f8",
-        "end": "f8",
-        "peak": "f8",
-        "reserved_peak": "f8",
-        "at_begin": "f8",
-        "at_end": "f8",
-        "batch": "i4",
-        "tokens": "i4",
-        "slots": "i4",
-        "peak_kind": "word",
-        "maker": "u1",
-    },
-    "memory": {
-        "t": "f8",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "step": "i4",
-        "allocated": "f8",
-        "reserved": "f8",
-        "non_torch": "f8",
-        "used": "f8",
-        "total": "f8",
-    },
-    "micro": {
-        "step": "i4",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "batch": "i4",
-        "micro_batch": "i4",
-        "tokens": "i4",
-        "sequences": "i4",
-        "longest": "i4",
-        "width": "i4",
-        "cap": "i4",
-        "workload": "f4",
-        "over": "u1",
-    },
-    "padding": {
-        "step": "i4",
-        "rank": "i4",
-        "source": "word",
-        "field": "word",
-        "cause": "word",
-        "counted": "u1",
-        "tokens": "f8",
-        "bytes": "f8",
-        "rectangle": "f8",
-        "valid": "f8",
-    },
-    "scalars": {"t": "f8", "step": "i4", "rank": "i4", "key": "word", "value": "f8", "own": "u1"},
-    "reductions": {
-        "step": "i4",
-        "rank": "i4",
-        "key": "word",
-        "reducer": "word",
-        "chosen_by": "word",
-        "count": "i4",
-        "smallest": "f8",
-        "largest": "f8",
-        "nan": "i4",
-        "value": "f8",
-    },
-    "calls": {
-        "t": "f8",
-        "step": "i4",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "point": "word",
-        "name": "word",
-        "duration": "f8",
-        "rows_in": "i4",
-        "rows_out": "i4",
-        "bytes_in": "f8",
-        "bytes_out": "f8",
-        "added": "word",
-        "removed": "word",
-        "error": "word",
-    },
-    "events": {
-        "t": "f8",
-        "step": "i4",
-        "rank": "i4",
-        "kind": "word",
-        "where": "word",
-        "message": "word",
-        "count": "i4",
-        "off": "u1",
-    },
+    name: {column: "word" if one.unit == "word" else one.dtype for column, one in table.columns.items()}
+    for name, table in LIVE.items()
 }
 
-#: Columns that are worked out from others: a span's seconds, and those of them that a micro-batch spends on padding if
-#: the model computes on all slots of its rectangle; the padding of a micro-batch, and how full it is.
-DERIVED: Final[Mapping[str, tuple[str, ...]]] = {"spans": ("duration", "on_padding"), "micro": ("padding", "use")}
+#: Columns that are worked out from others.
+DERIVED: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(table.derived) for name, table in LIVE.items()}
 
 REDUCERS: Final = ("max", "min", "sum", "mean", "last", "count", "ratio", "imbalance")
 UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s", "number")

@@ -3,6 +3,24 @@
 A message is a JSON head and one binary buffer for each table: the table's columns one after the other, each of them
 ``n`` values of its dtype in the machine's (little-endian) order, each column's start padded to 8 bytes. Texts are
 codes into a list of words that grows. What a delta costs depends on its new rows alone.
+
+What the browser must know of the tables comes as ``schema``, a mapping from live table to ::
+
+    {"columns": {"step": ["i4", "id"], "role": ["i4", "word"], "begin": ["f8", "s"], ...},
+     "derived": {"duration": ["s", ["-", "end", "begin"]], ...},
+     "key": ["process", "scope"],
+     "thin": {"scores": ["peak"], "group": [], "whole": true},
+     "time": ["begin", "end"]}
+
+``columns`` says dtype and unit of each, as in :mod:`probe.dashboards.columns`: a missing float is NaN, a missing i4 −1,
+"word" is the code of a text, "flag" is never missing. A formula of ``derived`` is a column's name, a number, or
+``[operator, left, right]`` with one of ``+ - * /``; where a side is missing, or the divisor is 0, the result is missing.
+Rows with equal values of ``key`` replace each other; one of which the last of them is missing replaces none. ``thin``
+says how a full table forgets: with ``whole`` the rows of a step (and of equal ``group``) go together, else single rows
+go and the extremes of ``scores`` within equal ``group`` stay. ``time`` names begin and end, one moment, or nothing.
+
+The declared tables stand in the panel's configuration. Those of row types that a recorder brought stand in the head of
+every keyframe and snapshot, and of the delta that brings a table for the first time.
 """
 
 from __future__ import annotations
