@@ -3,17 +3,27 @@
 /** When each step began and ended, in seconds since the run's start; and the steps in order. */
 export class Clock {
   constructor() {
-    this.clear();
-  }
-
-  clear() {
+    /** @type {Map<number, [begin: number, end: number]>} */
     this.spans = new Map();
+    /** @type {number[]} */
     this.steps = [];
     this.end = 0;
     this.begin = NaN;
   }
 
-  /** A row of `step` covers begin … end (NaN: not known). */
+  clear() {
+    this.spans.clear();
+    this.steps = [];
+    this.end = 0;
+    this.begin = NaN;
+  }
+
+  /**
+   * A row of `step` covers begin … end (NaN: not known).
+   * @param {number} step
+   * @param {number} begin
+   * @param {number} end
+   */
   note(step, begin, end) {
     const last = Number.isNaN(end) ? begin : end;
     if (last > this.end) this.end = last;
@@ -29,17 +39,22 @@ export class Clock {
     if (!(span[1] >= last) && !Number.isNaN(last)) span[1] = last;
   }
 
+  /** @param {number} step */
   _insert(step) {
     let at = this.steps.length;
     while (at > 0 && this.steps[at - 1] > step) at -= 1;
     this.steps.splice(at, 0, step);
   }
 
+  /** @returns {number | null} */
   get newest() {
     return this.steps.length ? this.steps[this.steps.length - 1] : null;
   }
 
-  /** The index in `steps` of `step`, or of the one before it. */
+  /**
+   * The index in `steps` of `step`, or of the one before it.
+   * @param {number} step
+   */
   indexOf(step) {
     let low = 0;
     let high = this.steps.length - 1;
@@ -51,19 +66,27 @@ export class Clock {
     return Math.max(high, 0);
   }
 
-  /** The step that runs at a time: the last one begun before it. */
+  /**
+   * The step that runs at a time: the last one begun before it.
+   * @param {number} time
+   * @returns {number | null}
+   */
   stepAt(time) {
     let low = 0;
     let high = this.steps.length - 1;
     while (low <= high) {
       const middle = (low + high) >> 1;
-      if (this.spans.get(this.steps[middle])[0] <= time) low = middle + 1;
+      if (this.span(this.steps[middle])[0] <= time) low = middle + 1;
       else high = middle - 1;
     }
     return high < 0 ? this.steps[0] ?? null : this.steps[high];
   }
 
-  /** Begin and end of a step, NaN where not known. */
+  /**
+   * Begin and end of a step, NaN where not known.
+   * @param {number} step
+   * @returns {[begin: number, end: number]}
+   */
   span(step) {
     return this.spans.get(step) || [NaN, NaN];
   }

@@ -1,8 +1,8 @@
 // Small multiples: metrics have no common scale, so each key of a line chart gets a small card of its own.
 
 import { node, say } from "./dom.js";
-import { extremes } from "./extremes.js";
-import { LineMark, lastKnown } from "./line_mark.js";
+import { extremes, lastKnown } from "./extremes.js";
+import { LineMark } from "./line_mark.js";
 import { listOf, matcher } from "./matching.js";
 import { many, shorten, spell } from "./words.js";
 

@@ -2,7 +2,7 @@
 
 import uPlot from "uplot";
 import { node, say } from "./dom.js";
-import { extremes } from "./extremes.js";
+import { extremes, lastKnown } from "./extremes.js";
 import { guideLines } from "./guides.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
 import { StepLines } from "./step_lines.js";
@@ -349,11 +349,6 @@ export class LineMark {
 /** uPlot draws gaps at null, and NaN not at all well. */
 function gaps(values) {
   return values.map((value) => (Number.isFinite(value) ? value : null));
-}
-
-export function lastKnown(values) {
-  for (let at = values.length - 1; at >= 0; at -= 1) if (!Number.isNaN(values[at])) return values[at];
-  return NaN;
 }
 
 /** The row of the step at a time whose value the point shows. */

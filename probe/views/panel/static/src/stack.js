@@ -1,7 +1,7 @@
 // The mark "stack": stacked bars over steps or a category.
 
 import { barsOf } from "./bars.js";
-import { lastKnown } from "./line_mark.js";
+import { lastKnown } from "./extremes.js";
 import { axisUnit, framed, hoverText, largestOf } from "./plot_parts.js";
 import { StepLines } from "./step_lines.js";
 import { summed } from "./sums.js";

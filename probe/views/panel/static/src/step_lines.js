@@ -1,40 +1,60 @@
 // One value of each series at each step.
 
-import { reduced } from "./cells.js";
+import { largest } from "./cells.js";
 import { thinned } from "./extremes.js";
 import { Grouped } from "./grouped.js";
-import { listOf } from "./matching.js";
 
+/** @import { Cell } from "./cells.js" */
+/** @import { LineData, Spec } from "./types.js" */
+/** @import { Store } from "./store.js" */
+
+/** The most series that a chart shows. */
 export const MOST_SERIES = 24;
 
 /** One value of each series at each step, kept in arrays that only grow at their end. */
 export class StepLines {
   static kind = "steps";
 
+  /**
+   * @param {Store} store
+   * @param {Spec} spec
+   */
   constructor(store, spec) {
-    this.groups = listOf(spec.by);
-    this.over = new Grouped(store, spec, this.groups);
+    this.over = new Grouped(store, spec);
+    /** @type {StepLines | null} */
     this.under = spec.divide ? new StepLines(store, { ...spec.divide, x: "step" }) : null;
-    this.reset();
+    this.version = 0;
+    /** @type {number[]} */
+    this.steps = [];
+    /** Index of each step. @type {Map<number, number>} */
+    this.at = new Map();
+    /** @type {Map<string, {key: string, label: string, values: number[]}>} */
+    this.series = new Map();
+    /** Series beyond what a chart can show. @type {Set<string>} */
+    this.more = new Set();
   }
 
   reset() {
     this.steps = [];
     this.at = new Map();
     this.series = new Map();
-    this.version = (this.version || 0) + 1;
-    this.more = new Set(); //  series beyond what a chart can show
+    this.version += 1;
+    this.more = new Set();
   }
 
+  /** @returns {Set<number> | null} the steps that changed; null: all */
   pull() {
     const changed = this.over.pull();
     const below = this.under ? this.under.pull() : new Set();
-    const all = changed === null || below === null;
-    if (all) this._all();
-    else for (const step of new Set([...changed, ...below])) this._step(step);
-    const moved = all || changed.size > 0 || below.size > 0;
-    if (moved) this.version += 1;
-    return all ? null : new Set([...changed, ...below]);
+    if (changed === null || below === null) {
+      this._all();
+      this.version += 1;
+      return null;
+    }
+    const steps = new Set([...changed, ...below]);
+    for (const step of steps) this._step(step);
+    if (steps.size) this.version += 1;
+    return steps;
   }
 
   _all() {
@@ -42,6 +62,7 @@ export class StepLines {
     for (const step of [...this.over.cells.keys()].sort((a, b) => a - b)) this._step(step);
   }
 
+  /** @param {number} step */
   _step(step) {
     if (step < 0) return;
     const cells = this.over.cells.get(step);
@@ -52,8 +73,13 @@ export class StepLines {
     for (const [key, cell] of cells) this._write(key, at, cell, step);
   }
 
+  /**
+   * The index of a step, made where there is none.
+   * @param {number} step
+   */
   _place(step) {
-    if (this.at.has(step)) return this.at.get(step);
+    const known = this.at.get(step);
+    if (known !== undefined) return known;
     let at = this.steps.length;
     while (at > 0 && this.steps[at - 1] > step) at -= 1;
     this.steps.splice(at, 0, step);
@@ -63,6 +89,12 @@ export class StepLines {
     return at;
   }
 
+  /**
+   * @param {string} key
+   * @param {number} at
+   * @param {Cell} cell
+   * @param {number} step
+   */
   _write(key, at, cell, step) {
     let one = this.series.get(key);
     if (!one) {
@@ -73,30 +105,71 @@ export class StepLines {
       one = { key, label: this.over.label(key), values: new Array(this.steps.length).fill(NaN) };
       this.series.set(key, one);
     }
-    const value = reduced(cell, this.over.how);
-    one.values[at] = this.under ? value / this.under.only(step, one.label) : value;
+    one.values[at] = this._value(cell, step);
   }
 
-  /** The value at a step of the series with this label, or of the only one there is. */
-  only(step, name = null) {
-    const at = this.at.get(step);
-    if (at === undefined) return NaN;
-    const all = [...this.series.values()];
-    const found = all.find((one) => one.label === name) || all[0];
-    return found ? found.values[at] : NaN;
+  /**
+   * @param {Cell} cell
+   * @param {number} step
+   * @returns {number}
+   */
+  _value(cell, step) {
+    const value = cell.value(this.over.how);
+    if (!this.under) return value * this.over.scale;
+    const under = this.under.largest(step);
+    return under ? (value / under) * this.over.scale : NaN;
   }
 
-  /** The row that made the largest value of a series at a step, −1 where it is gone. */
+  /**
+   * The largest of all series at a step, also of those beyond what a chart shows; −1 is what has no step.
+   * @param {number} step
+   * @returns {number}
+   */
+  largest(step) {
+    const cells = this.over.cells.get(step);
+    return cells ? largest([...cells.values()].map((cell) => this._value(cell, step))) : NaN;
+  }
+
+  /**
+   * The row that made the value of a series at a step, −1 where it is gone.
+   * @param {string} key
+   * @param {number} step
+   */
   rowOf(key, step) {
-    return this.over.cells.get(step)?.get(key)?.row ?? -1;
+    return this.over.cells.get(step)?.get(key)?.maker(this.over.how) ?? -1;
   }
 
-  /** For a chart: x, and at most `points` steps that keep each series' extremes. */
+  /**
+   * For a chart: x, and at most `points` steps that keep each series' extremes.
+   * @param {number} points
+   * @returns {LineData}
+   */
   data(points) {
     const series = [...this.series.values()].sort((a, b) => (a.label < b.label ? -1 : 1));
     const kept = thinned(this.steps, series.map((one) => one.values), points);
     if (kept === null) return { xs: this.steps, series };
+    /** @param {number[]} values */
     const pick = (values) => kept.map((index) => values[index]);
     return { xs: pick(this.steps), series: series.map((one) => ({ ...one, values: pick(one.values) })) };
   }
+}
+
+/**
+ * The value of each step where a spec has several series: the largest of them.
+ * @param {StepLines} lines
+ * @returns {{steps: number[], values: number[]}}
+ */
+export function largestByStep(lines) {
+  return { steps: lines.steps, values: lines.steps.map((step) => lines.largest(step)) };
+}
+
+/**
+ * The sum over the run, or up to a step; what has no step counts too.
+ * @param {StepLines} lines
+ * @param {number} until
+ */
+export function totalOf(lines, until = Infinity) {
+  let sum = 0;
+  for (const step of lines.over.cells.keys()) if (step <= until) sum += lines.largest(step) || 0;
+  return sum;
 }

@@ -2,9 +2,20 @@
 
 import { matcher } from "./matching.js";
 
+/** @import { Spec } from "./types.js" */
+/** @import { LiveTable } from "./table.js" */
+/** @import { Store } from "./store.js" */
+
 const MOST_CACHES = 96;
 
-/** A sum that is kept as long as its spec and the choices are the same; shared by the views of a model. */
+/**
+ * A sum that is kept as long as its spec and the choices are the same; shared by the views of a model.
+ * @template {{pull(): unknown}} T
+ * @param {Store} store
+ * @param {{new (store: Store, spec: Spec): T, kind: string}} Kind
+ * @param {Spec} spec
+ * @returns {T}
+ */
 export function summed(store, Kind, spec) {
   const { role, rank, phase } = store.ui;
   const key = JSON.stringify([Kind.kind, spec, role, rank, phase]);
@@ -12,12 +23,21 @@ export function summed(store, Kind, spec) {
   if (made) store.caches.delete(key); //  last used comes last
   else made = new Kind(store, spec);
   store.caches.set(key, made);
-  while (store.caches.size > MOST_CACHES) store.caches.delete(store.caches.keys().next().value);
+  for (const oldest of store.caches.keys()) {
+    if (store.caches.size <= MOST_CACHES) break;
+    store.caches.delete(oldest);
+  }
   made.pull();
   return made;
 }
 
-/** Rows that match a spec, of one step or of all. */
+/**
+ * Rows that match a spec, of one step or of all.
+ * @param {Store} store
+ * @param {Spec} spec
+ * @param {number | null} step
+ * @returns {number[]}
+ */
 export function rowsOf(store, spec, step) {
   const table = store.table(spec.table);
   const match = matcher(store, table, spec);
@@ -30,7 +50,13 @@ export function rowsOf(store, spec, step) {
   return rows;
 }
 
-/** At most `most` rows: the first of them, and of each bucket the one with the largest value. */
+/**
+ * At most `most` rows: the first of them, and of each bucket the one with the largest value.
+ * @param {LiveTable} table
+ * @param {number[]} rows
+ * @param {string} score
+ * @param {number} most
+ */
 export function foremost(table, rows, score, most) {
   if (rows.length <= most) return rows;
   const kept = [];

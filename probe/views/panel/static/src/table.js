@@ -1,102 +1,133 @@
-// One table of numbers in columns that grow up to a limit and are then thinned, and the words of the run.
+// One table of numbers in columns that grow up to a limit and are then thinned.
 
-import { DERIVED, KEYS, WORD_COLUMNS } from "./columns.js";
 import { ARRAYS } from "./messages.js";
-import { THINNING } from "./thinning.js";
+import { TableSchema } from "./schema.js";
+import { keptRows, partialSteps } from "./thinning.js";
 
+/** @import { Dtype, Numbers, Row } from "./types.js" */
+/** @import { RunWords } from "./words_of_run.js" */
+
+/** Lines of the log of touched steps. */
 const LOG = 8192;
 
-/** The words of the run by their code. */
-export class Words {
-  constructor() {
-    this.list = [];
-    this.codes = new Map();
-  }
+/**
+ * What stands for a missing value.
+ * @param {Numbers} values
+ */
+const missing = (values) => (values instanceof Int32Array ? -1 : values instanceof Uint8Array ? 0 : NaN);
 
-  /** Take new words; false where some before them are missing. */
-  take(words, from) {
-    const whole = from <= this.list.length;
-    while (this.list.length < from) this.list.push(null);
-    words.forEach((word, index) => {
-      this.list[from + index] = word;
-      if (!this.codes.has(word)) this.codes.set(word, from + index);
-    });
-    return whole;
-  }
-
-  text(code) {
-    return code < 0 ? "" : (this.list[code] ?? "…");
-  }
-}
-
-/** One table of numbers in columns that grow up to `limit` rows and are then thinned. */
-export class Table {
-  constructor(name, limit) {
+export class LiveTable {
+  /**
+   * @param {string} name
+   * @param {number} limit the most rows that are held
+   * @param {TableSchema} schema
+   */
+  constructor(name, limit, schema = new TableSchema()) {
     this.name = name;
     this.limit = limit;
+    this.schema = schema;
+    /** @type {Map<string, Dtype>} */
     this.types = new Map();
-    this.clear();
-  }
-
-  clear() {
-    this.columns = new Map([...this.types].map(([name, type]) => [name, new ARRAYS[type](64)]));
+    this.version = 0;
+    this.generation = 0; //  changes when row numbers do
+    this.epoch = 0; //  changes when all is read anew
+    this.logSeen = 0;
+    /** Steps of which single rows were dropped. @type {Set<number>} */
+    this.partial = new Set();
+    /** @type {Map<number, number[]>} */
+    this.byStep = new Map();
+    /** @type {Map<string, number>} */
+    this.byKey = new Map();
+    /** Steps touched, for those who keep sums by step. @type {number[]} */
+    this.log = [];
+    /** @type {Map<string, Numbers>} */
+    this.columns = new Map();
     this.capacity = 64;
     this.count = 0; //  rows held
     this.next = 0; //  running number of the row that comes next
     this.total = 0; //  rows ever appended here; unlike `next` never jumps
     this.thinned = 0;
     this.replaced = 0;
-    this.version = (this.version || 0) + 1;
-    this.generation = (this.generation || 0) + 1; //  changes when row numbers do
-    this.epoch = (this.epoch || 0) + 1; //  changes when all is taken anew
-    this.partial = new Set(); //  steps of which single rows were dropped
-    this.byStep = new Map();
-    this.byKey = new Map();
-    this.log = []; //  steps touched, for those who keep sums by step
     this.logBase = 0;
+    /** @type {(name: string, row: number) => number} */
+    this.getter = (name, row) => this.get(name, row);
+    this.clear();
   }
 
-  /** Take `n` rows, from row `skip` on. `columns` maps names to typed arrays. */
+  /**
+   * What its columns are, where that comes after the table was asked for: all that was made of it is made anew.
+   * @param {TableSchema} schema
+   */
+  declare(schema) {
+    this.schema = schema;
+    for (const counter of /** @type {const} */ (["version", "generation", "epoch"])) this[counter] += 1;
+  }
+
+  clear() {
+    this.capacity = 64;
+    this.columns = new Map([...this.types].map(([name, type]) => [name, new ARRAYS[type](64)]));
+    for (const count of /** @type {const} */ (["count", "next", "total", "thinned", "replaced", "logBase"])) this[count] = 0;
+    for (const counter of /** @type {const} */ (["version", "generation", "epoch"])) this[counter] += 1;
+    for (const held of [this.partial, this.byStep, this.byKey]) held.clear();
+    this.log = [];
+  }
+
+  /**
+   * Append rows.
+   * @param {Map<string, Numbers>} columns
+   * @param {number} n rows in them
+   * @param {number} skip so many of the first are not appended
+   */
   append(columns, n, skip = 0) {
     for (const [name, values] of columns) this._column(name, values);
     let at = skip;
     while (at < n) {
       if (this.count >= this.limit) this._thin();
-      const room = Math.min(n - at, this.limit - this.count);
-      this._reserve(this.count + room);
-      for (let index = at; index < at + room; index += 1) this._row(columns, index);
-      at += room;
+      const fits = Math.min(n - at, this.limit - this.count);
+      this._reserve(this.count + fits);
+      for (let index = at; index < at + fits; index += 1) this._row(columns, index);
+      at += fits;
     }
     this.version += 1;
   }
 
+  /**
+   * @param {string} name
+   * @param {Numbers} values
+   */
   _column(name, values) {
     if (this.columns.has(name)) return;
-    const type = Object.keys(ARRAYS).find((one) => values instanceof ARRAYS[one]);
+    const type = /** @type {Dtype[]} */ (Object.keys(ARRAYS)).find((one) => values instanceof ARRAYS[one]);
+    if (!type) return;
     this.types.set(name, type);
     const made = new ARRAYS[type](this.capacity);
-    made.fill(type === "i4" ? -1 : type === "u1" ? 0 : NaN);
+    made.fill(missing(made));
     this.columns.set(name, made);
   }
 
+  /** @param {number} rows */
   _reserve(rows) {
     if (rows <= this.capacity) return;
     const capacity = Math.min(Math.max(rows, this.capacity * 2), Math.max(this.limit, rows));
-    for (const [name, old] of this.columns) {
-      const made = new old.constructor(capacity);
-      made.set(old);
+    for (const [name, type] of this.types) {
+      const made = new ARRAYS[type](capacity);
+      made.set(this.columns.get(name) ?? []);
       this.columns.set(name, made);
     }
     this.capacity = capacity;
   }
 
+  /**
+   * @param {Map<string, Numbers>} columns
+   * @param {number} index
+   */
   _row(columns, index) {
-    const key = this._key((name) => columns.get(name)?.[index]);
+    const key = this._key(columns, index);
     const known = key === null ? undefined : this.byKey.get(key);
     const row = known ?? this.count;
     for (const [name, values] of this.columns) {
       const given = columns.get(name);
-      values[row] = given ? given[index] : values instanceof Int32Array ? -1 : values instanceof Uint8Array ? 0 : NaN;
+      values[row] = given ? given[index] : missing(values);
     }
     this.total += 1;
     if (known === undefined) {
@@ -107,13 +138,22 @@ export class Table {
     this._touch(this.step(row));
   }
 
-  _key(value) {
-    const names = KEYS[this.name];
-    if (!names) return null;
-    if (this.name === "spans" && !(value("scope") >= 0)) return null;
-    return names.map((name) => value(name)).join(":");
+  /**
+   * What says that two rows are the same; null where a row is like no other.
+   * @param {Map<string, Numbers>} columns
+   * @param {number} row
+   */
+  _key(columns, row) {
+    const { key } = this.schema;
+    if (!key.length) return null;
+    const last = columns.get(key[key.length - 1])?.[row];
+    if (last === undefined || last === -1) return null;
+    let text = "";
+    for (const name of key) text += `${columns.get(name)?.[row] ?? ""}:`;
+    return text;
   }
 
+  /** @param {number} row */
   _index(row) {
     const step = this.step(row);
     const rows = this.byStep.get(step);
@@ -121,6 +161,7 @@ export class Table {
     else this.byStep.set(step, [row]);
   }
 
+  /** @param {number} step */
   _touch(step) {
     if (this.log.length && this.log[this.log.length - 1] === step) {
       // The same step again needs a line only for those who have read the last one: lines are cheap, steps are few.
@@ -133,7 +174,11 @@ export class Table {
     }
   }
 
-  /** Steps touched since `cursor` (null: all must be read again), and the new cursor. */
+  /**
+   * Steps touched since `cursor` (null: all must be read again), and the new cursor.
+   * @param {number | null} cursor
+   * @returns {{steps: Set<number> | null, cursor: number}}
+   */
   touched(cursor) {
     const end = this.logBase + this.log.length;
     this.logSeen = this.log.length;
@@ -141,136 +186,57 @@ export class Table {
     return { steps: new Set(this.log.slice(cursor - this.logBase)), cursor: end };
   }
 
+  /** @param {number} row */
   step(row) {
     return this.columns.get("step")?.[row] ?? -1;
   }
 
-  /** A number of a row; missing is NaN. */
+  /**
+   * A number of a row, also of a derived column; missing is NaN.
+   * @param {string} name
+   * @param {number} row
+   */
   get(name, row) {
     const values = this.columns.get(name);
     if (values) {
       const value = values[row];
       return value === -1 && values instanceof Int32Array ? NaN : value;
     }
-    const derived = DERIVED[this.name]?.[name];
-    return derived ? derived((other, at) => this.get(other, at), row) : NaN;
+    return this.schema.derived.get(name)?.value(this.getter, row) ?? NaN;
   }
 
-  has(name) {
-    return this.columns.has(name) || Boolean(DERIVED[this.name]?.[name]);
+  /**
+   * The value as it is held: a word's code, −1 where there is none.
+   * @param {string} name
+   * @param {number} row
+   */
+  code(name, row) {
+    return this.columns.get(name)?.[row] ?? -1;
   }
 
-  /** All of a row: words as texts, numbers as numbers. */
+  /**
+   * All of a row.
+   * @param {number} row
+   * @param {RunWords} words
+   * @returns {Row}
+   */
   row(row, words) {
+    /** @type {Row} */
     const made = { table: this.name };
-    for (const [name, values] of this.columns) {
-      made[name] = WORD_COLUMNS.has(name) ? words.text(values[row]) : this.get(name, row);
-    }
-    for (const name of Object.keys(DERIVED[this.name] || {})) made[name] = this.get(name, row);
+    for (const [name, values] of this.columns) made[name] = this.schema.isWord(name) ? words.text(values[row]) : this.get(name, row);
+    for (const name of this.schema.derived.keys()) made[name] = this.get(name, row);
     return made;
   }
 
   // ---- forgetting
 
   _thin() {
-    const rule = THINNING[this.name] || { whole: false, group: [], score: [] };
-    const half = this.count >> 1;
-    let keep = rule.whole ? this._keepWhole(rule, half) : null;
-    if (!keep || this._dropped(keep) < this.count / 10) keep = this._keepRows(rule, half);
-    if (this._dropped(keep) < this.count / 10) keep.fill(0, 0, this.count >> 2);
-    this._notePartial(keep, rule.whole);
-    this.thinned += this._dropped(keep);
+    const keep = keptRows(this);
+    for (const step of partialSteps(this, keep)) this.partial.add(step);
     this._compact(keep);
   }
 
-  _dropped(keep) {
-    let dropped = 0;
-    for (let row = 0; row < this.count; row += 1) dropped += keep[row] ? 0 : 1;
-    return dropped;
-  }
-
-  /** Whole cells (the rows of one step and group) of the older half: two of each four that follow each other stay. */
-  _keepWhole(rule, half) {
-    const keep = new Uint8Array(this.count).fill(1);
-    const groups = new Map();
-    for (let row = 0; row < this.count; row += 1) {
-      const group = this._group(rule, row);
-      if (!groups.has(group)) groups.set(group, new Map());
-      const cells = groups.get(group);
-      const step = this.step(row);
-      if (!cells.has(step)) cells.set(step, []);
-      cells.get(step).push(row);
-    }
-    for (const cells of groups.values()) {
-      const old = [...cells.entries()].filter(([step, rows]) => step >= 0 && rows[rows.length - 1] < half);
-      for (let at = 0; at + 4 <= old.length; at += 4) this._dropCells(keep, old.slice(at, at + 4), rule.score[0]);
-    }
-    return keep;
-  }
-
-  _dropCells(keep, cells, score) {
-    const tops = cells.map(([, rows]) => this._top(rows, score));
-    const largest = tops.indexOf(Math.max(...tops));
-    let smallest = tops.indexOf(Math.min(...tops));
-    if (smallest === largest) smallest = (largest + 1) % cells.length;
-    cells.forEach(([, rows], index) => {
-      if (index !== largest && index !== smallest) for (const row of rows) keep[row] = 0;
-    });
-  }
-
-  _top(rows, score) {
-    let top = -Infinity;
-    for (const row of rows) {
-      const value = this.get(score, row);
-      if (value > top) top = value;
-    }
-    return top;
-  }
-
-  /** Rows of the older half: of each bucket the smallest of the first score and the largest of each stay. */
-  _keepRows(rule, half) {
-    const keep = new Uint8Array(this.count).fill(1);
-    const size = 2 * (rule.score.length + 1);
-    const groups = new Map();
-    for (let row = 0; row < half; row += 1) {
-      const group = this._group(rule, row);
-      const bucket = groups.get(group) || [];
-      bucket.push(row);
-      groups.set(group, bucket);
-      if (bucket.length === size) {
-        this._dropRows(keep, bucket, rule.score);
-        groups.set(group, []);
-      }
-    }
-    return keep;
-  }
-
-  _dropRows(keep, bucket, scores) {
-    const stay = new Set([bucket[0]]);
-    for (const score of scores) {
-      const values = bucket.map((row) => this.get(score, row));
-      const known = values.filter((value) => !Number.isNaN(value));
-      if (known.length) stay.add(bucket[values.indexOf(Math.max(...known))]);
-      if (known.length && score === scores[0]) stay.add(bucket[values.indexOf(Math.min(...known))]);
-    }
-    for (const row of bucket) if (!stay.has(row)) keep[row] = 0;
-  }
-
-  _group(rule, row) {
-    if (!rule.group.length) return "";
-    return rule.group.map((name) => this.columns.get(name)?.[row]).join(":");
-  }
-
-  _notePartial(keep, whole) {
-    const left = new Set();
-    const lost = new Set();
-    for (let row = 0; row < this.count; row += 1) {
-      const cell = whole ? `${this._group(THINNING[this.name], row)}|${this.step(row)}` : this.step(row);
-      (keep[row] ? left : lost).add(cell);
-    }
-    for (const cell of lost) if (left.has(cell)) this.partial.add(whole ? Number(cell.split("|").pop()) : cell);
-  }
-
+  /** @param {Uint8Array} keep 1 for each row that stays */
   _compact(keep) {
     let kept = 0;
     const arrays = [...this.columns.values()];
@@ -279,12 +245,13 @@ export class Table {
       if (kept !== row) for (const values of arrays) values[kept] = values[row];
       kept += 1;
     }
+    this.thinned += this.count - kept;
     this.count = kept;
     this.generation += 1;
     this.byStep.clear();
     this.byKey.clear();
     for (let row = 0; row < kept; row += 1) {
-      const key = this._key((name) => this.columns.get(name)?.[row]);
+      const key = this._key(this.columns, row);
       if (key !== null) this.byKey.set(key, row);
       this._index(row);
     }
