@@ -6,20 +6,34 @@ import { LineMark } from "./line_mark.js";
 import { listOf, matcher } from "./matching.js";
 import { many, shorten, spell } from "./words.js";
 
+/** @import { CardLike, Place, Selection, Spec } from "./types.js" */
+
 const MOST_FACETS = 24;
 
-/** Whether a line chart shows metrics of unlike scales. */
+/**
+ * Whether a line chart shows metrics of unlike scales.
+ * @param {Spec} spec
+ */
 export function isFaceted(spec) {
   return spec.mark === "line" && spec.x === "step" && listOf(spec.by)[0] === "key" && !spec.unit;
 }
 
 /** One small chart for each key, filtered by text. */
 export class FacetMark {
+  /** @param {CardLike} card */
   constructor(card) {
     this.card = card;
     this.store = card.store;
     this.spec = card.spec;
+    this.remark = "";
+    /** @type {Map<string, Facet>} */
     this.facets = new Map();
+    /** Codes of keys that have rows. @type {Set<number>} */
+    this.found = new Set();
+    this.seen = 0; //  rows looked at
+    this.choice = "";
+    /** @type {(row: number) => boolean} */
+    this.match = () => false;
     this.search = node("input", {
       type: "search", class: "pp-search", placeholder: "Filter metrics…", "aria-label": `Filter ${card.title}`, on: { input: () => this._filter() },
     });
@@ -43,10 +57,15 @@ export class FacetMark {
     const { step, rank, role, phase } = this.store.ui;
     const table = this.store.table(this.spec.table);
     const choice = JSON.stringify([step === null, rank, role, phase, table.epoch]);
-    if (choice !== this.choice) [this.choice, this.seen, this.found, this.match] = [choice, 0, new Set(), matcher(this.store, table, this.spec)];
+    if (choice !== this.choice) {
+      this.choice = choice;
+      this.seen = 0;
+      this.found = new Set();
+      this.match = matcher(this.store, table, this.spec);
+    }
     const fresh = Math.min(table.total - this.seen, table.count);
     for (let row = table.count - fresh; row < table.count; row += 1) {
-      const code = table.columns.get("key")[row];
+      const code = table.code("key", row);
       if (!this.found.has(code) && this.match(row)) this.found.add(code);
     }
     this.seen = table.total;
@@ -61,10 +80,11 @@ export class FacetMark {
     const shown = found.slice(0, MOST_FACETS);
     say(this.told, found.length > shown.length ? `${shown.length} of ${many(found.length, "metric")}; filter to see others` : `${many(found.length, "metric")}`);
     this._arrange(shown);
-    for (const key of shown) this.facets.get(key).draw();
+    for (const key of shown) this.facets.get(key)?.draw();
     return true;
   }
 
+  /** @param {string[]} shown */
   _arrange(shown) {
     for (const [key, facet] of this.facets) {
       if (shown.includes(key)) continue;
@@ -72,12 +92,14 @@ export class FacetMark {
       this.facets.delete(key);
     }
     shown.forEach((key, at) => {
-      if (!this.facets.has(key)) this.facets.set(key, new Facet(this.card, key));
-      const { root } = this.facets.get(key);
+      let facet = this.facets.get(key);
+      if (!facet) this.facets.set(key, (facet = new Facet(this.card, key)));
+      const { root } = facet;
       if (this.grid.children[at] !== root) this.grid.insertBefore(root, this.grid.children[at] || null);
     });
   }
 
+  /** @param {Place | null} place */
   hover(place) {
     for (const facet of this.facets.values()) facet.mark.hover(place);
   }
@@ -91,15 +113,15 @@ export class FacetMark {
   }
 
   summary() {
-    return this.told.textContent;
+    return this.told.textContent ?? "";
   }
 
   /** The last and the extreme values of each metric. */
   table() {
     const rows = [...this.facets].map(([key, { mark }]) => {
-      const values = mark.frame?.series[0]?.values || [];
-      const [low, high] = extremes(values, 0, values.length);
-      return [key, spell(lastKnown(values)), spell(values[low]), spell(values[high])];
+      const values = mark.frame.series[0]?.values ?? [];
+      const [low = -1, high = -1] = extremes(values, 0, values.length);
+      return [key, ...[lastKnown(values), values[low], values[high]].map((value) => spell(value, "number"))];
     });
     return { head: ["metric", "now", "smallest", "largest"], rows };
   }
@@ -107,6 +129,10 @@ export class FacetMark {
 
 /** One of them: what a line mark needs of a card. */
 class Facet {
+  /**
+   * @param {CardLike} card
+   * @param {string} key
+   */
   constructor(card, key) {
     this.store = card.store;
     this.outer = card;
@@ -128,14 +154,17 @@ class Facet {
     this.mark.draw();
   }
 
+  /** @param {Selection} selection */
   pick(selection) {
     this.outer.pick(selection);
   }
 
+  /** @param {string} text */
   announce(text) {
     this.outer.announce(text);
   }
 
+  /** @param {string} text */
   point(text) {
     say(this.place, text);
   }

@@ -11,12 +11,18 @@ import { TableMark } from "./table_mark.js";
 import { TilesMark } from "./tiles.js";
 import { timelineOf } from "./timeline.js";
 
-/** The marks that plotly draws: from a mark to its traces. */
+/** @import { Builder, FullCard, Mark } from "./types.js" */
+
+/** The marks that plotly draws: from a mark to its traces. @type {Record<string, Builder>} */
 const BUILDERS = { stack: stackOf, bars: barsOf, heat: heatOf, timeline: timelineOf, scatter: scatterOf, stragglers: stragglersOf };
 
-/** The mark of a card, null where its spec names none that is known. */
+/**
+ * The mark of a card, null where its spec names none that is known.
+ * @param {FullCard} card
+ * @returns {Mark | null}
+ */
 export function markOf(card) {
-  const name = card.spec.mark;
+  const name = card.spec.mark ?? "";
   if (name === "line") return new LineMark(card);
   if (name === "tiles") return new TilesMark(card);
   if (name === "table") return new TableMark(card);

@@ -3,12 +3,16 @@
 import { STORES, feed } from "./feeding.js";
 import { Panel } from "./view.js";
 
+/** @import { Model } from "./types.js" */
+
 export default {
+  /** @param {{model: Model}} host */
   async initialize({ model }) {
     const [, stop, restored] = feed(model);
     await restored;
     return stop;
   },
+  /** @param {{model: Model, el: HTMLElement}} host */
   render({ model, el }) {
     const config = model.get("config") || {};
     const known = STORES.get(config.key ?? config);

@@ -7,14 +7,36 @@ import { placeOn, shownRange } from "./ranges.js";
 import { LOOKS, PATTERNS, colourIndex, palette } from "./theme.js";
 import { answerer, spell } from "./words.js";
 
+/** @import { Builder, FullCard, Item, Layout, NumbersTable, Place, PlotFrame, Selection } from "./types.js" */
+
+/** @typedef {{x: unknown, customdata?: number | number[]}} Point of plotly's */
+/** @typedef {{points: Point[]}} Picked what plotly says of a click */
+
+/** @type {PlotFrame} */
+const NOTHING = { generation: -1, traces: [], layout: {}, items: [], kind: null, head: [], summary: "" };
+
 /** One chart drawn by plotly. */
 export class PlotMark {
+  /**
+   * @param {FullCard} card
+   * @param {Builder} build
+   */
   constructor(card, build) {
     this.card = card;
     this.store = card.store;
     this.spec = card.spec;
     this.build = build;
+    this.remark = ""; //  what the builder says of the picture as a whole
+    /** @type {Map<string, number>} */
     this.given = new Map();
+    this.frame = NOTHING;
+    /** plotly.js, where it is loaded. @type {any} */
+    this.library = null;
+    this.loading = false;
+    this.drawnOnce = false;
+    this.gone = false;
+    this.width = 0;
+    /** plotly adds `on` and `_fullLayout`. @type {HTMLDivElement & {on?: any, _fullLayout?: any}} */
     this.holder = node("div", { class: "pp-plotly", role: "img" });
     this.line = node("div", { class: "pp-crosshair", hidden: true });
     this.note = node("p", { class: "pp-quiet", hidden: true });
@@ -34,8 +56,8 @@ export class PlotMark {
   }
 
   read() {
-    this.frame = this.build(this);
-    return this.frame !== null && this.frame.items.length > 0;
+    this.frame = this.build(this) ?? NOTHING;
+    return this.frame.items.length > 0;
   }
 
   draw() {
@@ -58,18 +80,21 @@ export class PlotMark {
     promise.then((library) => this._loaded(library), (error) => this._failed(error));
   }
 
+  /** @param {any} library */
   _loaded(library) {
     this.library = library;
     this._say("");
     if (!this.gone) this.card.invalidate();
   }
 
+  /** @param {Error} error */
   _failed(error) {
     this.loading = false;
     this._say(`plotly can't be started here (${error.message}); the table has the numbers.`);
     this.card.unfold(true);
   }
 
+  /** @param {string} text */
   _say(text) {
     this.note.hidden = !text;
     say(this.note, text);
@@ -83,6 +108,10 @@ export class PlotMark {
     this.drawnOnce = true;
   }
 
+  /**
+   * @param {Layout} own
+   * @returns {Layout}
+   */
   _layout(own) {
     const look = LOOKS[this.card.theme];
     const font = { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 11.5, color: look.ink };
@@ -91,23 +120,24 @@ export class PlotMark {
     const height = own.height || 260;
     this.holder.style.height = `${height}px`;
     const { axes = {} } = own;
-    const put = (given) => ({ ...axis, ...given, title: { ...title, ...given?.title } });
-    const x = put({ showgrid: false, showline: true, ...this._zoomable(), ...axes.x });
+    /** @param {Layout} given */
+    const axisOf = (given) => ({ ...axis, ...given, title: { ...title, ...given?.title } });
+    const x = axisOf({ showgrid: false, showline: true, ...this._zoomable(), ...axes.x });
     return {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font, height, width: Math.max(this.holder.clientWidth, 200),
       margin: { l: 8, r: 8, t: own.showlegend ? 34 : 10, b: 8 }, hovermode: "closest", bargap: 0.18, uirevision: "kept",
       dragmode: this.frame.kind ? "zoom" : false,
       legend: { orientation: "h", traceorder: "normal", x: 0, xanchor: "left", y: 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)", font: { size: 11.5 } },
       hoverlabel: { align: "left", bgcolor: look.back, bordercolor: look.axis, font: { ...font, size: 12 } },
-      ...own, axes: undefined, xaxis: x, yaxis: put(axes.y),
+      ...own, axes: undefined, xaxis: x, yaxis: axisOf(axes.y),
     };
   }
 
   _zoomable() {
     if (!this.frame.kind) return {};
     const [from, to] = shownRange(this.store, this.frame.kind);
-    const room = this.frame.kind === "step" ? 0.6 : 0;
-    return { fixedrange: false, range: this.frame.range || [from - room, to + room] };
+    const margin = this.frame.kind === "step" ? 0.6 : 0;
+    return { fixedrange: false, range: this.frame.range || [from - margin, to + margin] };
   }
 
   _resize() {
@@ -118,48 +148,57 @@ export class PlotMark {
   // ---- what the person does
 
   _listen() {
-    this.holder.on("plotly_click", ({ points }) => this._choose(points[0]));
-    this.holder.on("plotly_hover", ({ points }) => this._hovered(points[0]));
+    this.holder.on("plotly_click", (/** @type {Picked} */ { points }) => this._choose(points[0]));
+    this.holder.on("plotly_hover", (/** @type {Picked} */ { points }) => this._hovered(points[0]));
     this.holder.on("plotly_unhover", () => this._hovered(null));
     this.holder.on("plotly_doubleclick", () => this.store.choose({ zoom: null }));
-    this.holder.on("plotly_relayout", (change) => this._relaid(change));
+    this.holder.on("plotly_relayout", (/** @type {Record<string, number>} */ change) => this._relaid(change));
   }
 
+  /** @param {Point | undefined} point */
   _choose(point) {
     const at = point?.customdata;
-    const item = this.frame.items[Array.isArray(at) ? at[0] : at];
+    const item = this.frame.items[(Array.isArray(at) ? at[0] : at) ?? -1];
     if (item) this.card.pick(this.picked(item));
   }
 
-  /** What a box, bar or dot stands for. */
+  /**
+   * What a box, bar or dot stands for.
+   * @param {Item} item
+   * @returns {Selection}
+   */
   picked(item) {
     const table = this.store.table(this.spec.table);
-    const held = item.row >= 0 && this.frame.generation === table.generation;
+    const { row = -1 } = item;
+    const held = row >= 0 && this.frame.generation === table.generation;
     return {
-      table: this.spec.table, row: held ? table.row(item.row, this.store.words) : null,
-      step: held ? table.step(item.row) : item.step ?? this.store.step, label: item.label,
+      table: this.spec.table, row: held ? table.row(row, this.store.words) : null,
+      step: held ? table.step(row) : item.step ?? this.store.step, label: item.label,
     };
   }
 
+  /** @param {Point | null} point */
   _hovered(point) {
     if (!this.frame.kind) return;
     this.store.hover = point ? { kind: this.frame.kind, at: Number(point.x), from: this } : null;
     this.store.tell("hover");
   }
 
+  /** @param {Place | null} place */
   hover(place) {
     const axis = this.holder._fullLayout?.xaxis;
-    const at = this.frame?.kind && place?.from !== this ? placeOn(this.store.clock, place, this.frame.kind) : null;
+    const at = this.frame.kind && place?.from !== this ? placeOn(this.store.clock, place, this.frame.kind) : null;
     const left = axis && at !== null && at !== undefined ? axis._offset + axis.l2p(at) : -1;
     const inside = axis && left >= axis._offset && left <= axis._offset + axis._length;
     this.line.hidden = !inside;
     if (inside) this.line.style.transform = `translateX(${left}px)`;
   }
 
+  /** @param {Record<string, number>} change */
   _relaid(change) {
     const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     if (!this.frame.kind || from === undefined) return;
-    const round = this.frame.kind === "step" ? Math.round : (value) => value;
+    const round = this.frame.kind === "step" ? Math.round : Number;
     this.store.choose({ zoom: { kind: this.frame.kind, from: round(from), to: round(to) } });
   }
 
@@ -167,6 +206,7 @@ export class PlotMark {
     return this.frame.summary;
   }
 
+  /** @returns {NumbersTable} */
   table() {
     const rows = this.frame.items.slice(-200).map((item) => Object.assign([...item.cells], { pick: () => this.card.pick(this.picked(item)) }));
     return { head: this.frame.head, rows };
@@ -174,11 +214,17 @@ export class PlotMark {
 
   // ---- shared by the builders
 
+  /**
+   * @param {string} key
+   * @param {string} text
+   * @returns {string}
+   */
   colour(key, text) {
     const colours = palette(this.store, this.card.theme);
     return colours[colourIndex(this.store, this.spec, this.given, key, text) % colours.length];
   }
 
+  /** @param {string} key */
   pattern(key) {
     return { shape: PATTERNS[(this.given.get(key) ?? 0) % PATTERNS.length], size: 6, solidity: 0.2, fillmode: "overlay", fgcolor: "rgba(255,255,255,0.5)" };
   }
@@ -187,10 +233,12 @@ export class PlotMark {
     return this.spec.of === "step" ? this.store.step : null;
   }
 
+  /** @param {number} value */
   spell(value) {
     return spell(value, this.spec.unit);
   }
 
+  /** @param {string} name */
   title(name) {
     return this.spec.names?.[name] || String(name).replaceAll("_", " ").replace("micro batch", "micro-batch");
   }

@@ -5,9 +5,15 @@ import { axisUnit, framed, hoverText, inOrder, largestOf } from "./plot_parts.js
 import { foremost, rowsOf } from "./sums.js";
 import { plain, spell } from "./words.js";
 
+/** @import { Item, PlotFrame, PlotMark, Trace } from "./types.js" */
+
 const MOST_DOTS = 1200;
 
-/** A dot a row, and where asked a least-squares line for each series. */
+/**
+ * A dot a row, and where asked a least-squares line for each series.
+ * @param {PlotMark} mark
+ * @returns {PlotFrame | null}
+ */
 export function scatterOf(mark) {
   const { spec, store } = mark;
   const table = store.table(spec.table);
@@ -16,8 +22,9 @@ export function scatterOf(mark) {
   const rows = foremost(table, known, y, MOST_DOTS);
   if (!rows.length) return null;
   const names = listOf(spec.by);
+  /** @type {Item[]} */
   const items = rows.map((row) => {
-    const label = groupLabel(store, spec, table, names, names.map((name) => table.columns.get(name)?.[row] ?? -1));
+    const label = groupLabel(store, spec, table, names, names.map((name) => table.code(name, row)));
     const values = [table.get(x, row), table.get(y, row)];
     const place = `rank ${table.get("rank", row)}, step ${table.get("step", row)}`;
     return { row, label, values, value: values[1], cells: [label, place, spell(values[0], x === "tokens" ? "tokens" : "number"), mark.spell(values[1])], place };
@@ -31,13 +38,20 @@ export function scatterOf(mark) {
   return framed(mark, { traces, layout, items, kind: null, head: ["series", "where", mark.title(x), mark.title(y)], summary });
 }
 
+/**
+ * @param {PlotMark} mark
+ * @param {Item[]} items
+ * @param {{label: string, by: number, fit: boolean | undefined, x: string}} drawn
+ * @returns {Trace[]}
+ */
 function dots(mark, items, { label, by, fit, x }) {
-  const own = items.map((one, at) => [one, at]).filter(([one]) => one.label === label);
+  const places = items.map((_, at) => at).filter((at) => items[at].label === label);
+  const own = places.map((at) => items[at]);
   const colour = mark.colour(label, label);
-  const [xs, ys] = [own.map(([one]) => one.values[0]), own.map(([one]) => one.values[1])];
+  const [xs, ys] = [own.map((one) => one.values[0]), own.map((one) => one.values[1])];
   const trace = {
-    type: "scatter", mode: "markers", name: plain(label, 32), x: xs, y: ys.map((one) => one / by), customdata: own.map(([, at]) => at), hoverinfo: "text",
-    hovertext: own.map(([one]) => hoverText(one.cells[3], `${one.cells[2]} ${mark.title(x)}`, label, one.place)),
+    type: "scatter", mode: "markers", name: plain(label, 32), x: xs, y: ys.map((one) => one / by), customdata: places, hoverinfo: "text",
+    hovertext: own.map((one) => hoverText(one.cells[3], `${one.cells[2]} ${mark.title(x)}`, label, one.place)),
     marker: { color: colour, size: 7, opacity: 0.75, symbol: ["circle", "diamond", "square", "triangle-up", "pentagon", "star", "hexagon", "cross"][(mark.given.get(label) ?? 0) % 8] },
   };
   const line = fit ? leastSquares(xs, ys) : null;
@@ -50,9 +64,14 @@ function dots(mark, items, { label, by, fit, x }) {
   }];
 }
 
-/** Start and slope; null where x doesn't vary or there are too few. */
+/**
+ * Start and slope; null where x doesn't vary or there are too few.
+ * @param {number[]} xs
+ * @param {number[]} ys
+ */
 function leastSquares(xs, ys) {
   if (xs.length < 3) return null;
+  /** @param {number[]} values */
   const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
   const [mx, my] = [mean(xs), mean(ys)];
   let [above, below] = [0, 0];

@@ -8,20 +8,28 @@ import { summed } from "./sums.js";
 import { LOOKS } from "./theme.js";
 import { plain } from "./words.js";
 
-/** Stacked bars of each `by` over steps or a category. */
+/** @import { Item, PlotFrame, PlotMark } from "./types.js" */
+
+/**
+ * Stacked bars of each `by` over steps or a category.
+ * @param {PlotMark} mark
+ * @returns {PlotFrame}
+ */
 export function stackOf(mark) {
   const { spec, store } = mark;
   if (spec.x !== "step") return barsOf(mark);
   const lines = summed(store, StepLines, spec);
   const below = spec.share ? summed(store, StepLines, { ...spec, y: spec.share, by: [], reduce: "sum", share: undefined }) : null;
   const { xs, series } = lines.data(400);
-  const share = (value, x) => (below ? value / below.only(x) : value);
+  /** @type {(value: number, x: number) => number} */
+  const share = (value, x) => (below ? value / below.largest(x) : value);
+  /** @type {Item[]} */
   const items = [];
   const { by, title } = axisUnit(spec.unit, below ? 1 : largestOf(xs.map((_, at) => series.reduce((sum, one) => sum + (one.values[at] || 0), 0))));
   const traces = series.map((one) => {
     const colour = mark.colour(one.key, one.label);
     const first = items.length;
-    const ys = one.values.map((value, at) => {
+    const ys = Array.from(one.values, (value, at) => {
       const shown = share(value, xs[at]);
       items.push({ row: lines.rowOf(one.key, xs[at]), step: xs[at], label: one.label, cells: [String(xs[at]), one.label, mark.spell(shown)], value: shown });
       return Number.isNaN(shown) ? null : shown / by;
@@ -37,7 +45,11 @@ export function stackOf(mark) {
   return framed(mark, { traces, layout, items, kind: "step", head: ["step", "part", "value"], summary: `${told.join(", ")}.` });
 }
 
-/** The scrubber's step, as a band behind the marks. */
+/**
+ * The scrubber's step, as a band behind the marks.
+ * @param {PlotMark} mark
+ * @returns {object[]}
+ */
 function stepBand(mark) {
   const { step } = mark.store.ui;
   if (step === null) return [];

@@ -3,8 +3,11 @@
 import { node } from "./dom.js";
 import { answerer, many, shorten } from "./words.js";
 
+/** @import { Panel } from "./view.js" */
+
 /** One line for each thing that a person must know before they trust the numbers. */
 export class Strip {
+  /** @param {Panel} panel */
   constructor(panel) {
     this.panel = panel;
     this.store = panel.store;
@@ -12,14 +15,17 @@ export class Strip {
     this.told = "";
   }
 
+  /** @returns {[tone: string, text: string, ask?: string][]} */
   notices() {
     const { state, losses, switchedOff, waiting, ui } = this.store;
     const { name, when } = answerer(this.store.config);
+    /** @type {[tone: string, text: string, ask?: string][]} */
     const made = [];
     for (const error of (state.errors || []).slice(0, 5)) made.push(["alarm", `${error.where || "probe"}: ${error.message}`]);
     for (const [where, message] of [...switchedOff].slice(-5)) made.push(["alarm", `Listener switched off: ${where}${message ? ` (${message})` : ""}`]);
-    if (state.dropped > 0) made.push(["warn", `${many(state.dropped, "row")} dropped: sums that contain them are too low.`]);
-    if (this.store.broken) made.push(["warn", `${losses.messages ? `${many(losses.messages, "message")} lost on the way here` : "Something that came could not be read"}; the next keyframe brings what was in ${losses.messages === 1 || !losses.messages ? "it" : "them"}.`, "keyframe"]);
+    const { dropped = 0 } = state;
+    if (dropped > 0) made.push(["warn", `${many(dropped, "row")} dropped: sums that contain them are too low.`]);
+    if (this.store.broken) made.push(["warn", lossText(losses.messages), "keyframe"]);
     if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. All else here goes on.`]);
     if (ui.paused && waiting.length) made.push(["quiet", `Paused; ${many(waiting.length, "update")} waiting.`]);
     return made;
@@ -36,6 +42,11 @@ export class Strip {
     if (alarms.length) this.panel.announce(alarms[0]);
   }
 
+  /**
+   * @param {string} tone
+   * @param {string} text
+   * @param {string | undefined} ask
+   */
   _notice(tone, text, ask) {
     const line = node("li", { "data-tone": tone }, node("span", { class: "pp-sign", "aria-hidden": "true", text: { alarm: "✕", warn: "!", quiet: "i" }[tone] }), node("span", { text: shorten(text, 400) }));
     if (ask) {
@@ -44,4 +55,10 @@ export class Strip {
     }
     return line;
   }
+}
+
+/** @param {number} messages so many that were lost */
+function lossText(messages) {
+  const what = messages ? `${many(messages, "message")} lost on the way here` : "Something that came could not be read";
+  return `${what}; the next keyframe brings what was in ${messages > 1 ? "them" : "it"}.`;
 }

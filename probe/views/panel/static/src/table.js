@@ -49,8 +49,8 @@ export class LiveTable {
     this.thinned = 0;
     this.replaced = 0;
     this.logBase = 0;
-    /** @type {(name: string, row: number) => number} */
-    this.getter = (name, row) => this.get(name, row);
+    /** @type {(column: string, row: number) => number} */
+    this.getter = (column, row) => this.get(column, row);
     this.clear();
   }
 

@@ -1,13 +1,16 @@
 // The mark "table": newest first, sorted by any column, filtered by text.
 
-import { COLUMN_TITLES, FLAGS, cellText } from "./cell_text.js";
-import { WORD_COLUMNS } from "./columns.js";
+import { cellText, columnTitle, isText } from "./cell_text.js";
 import { node, say } from "./dom.js";
 import { rowsOf } from "./sums.js";
 import { count, many } from "./words.js";
 
+/** @import { FullCard, Row, TableChoice } from "./types.js" */
+/** @import { LiveTable } from "./table.js" */
+
 /** A live table: newest first, sorted by any column, filtered by text. */
 export class TableMark {
+  /** @param {FullCard} card */
   constructor(card) {
     this.card = card;
     this.store = card.store;
@@ -17,39 +20,53 @@ export class TableMark {
     });
     this.search.value = this.choice.search;
     this.told = node("span", { class: "pp-quiet", role: "status" });
+    this.remark = "";
+    /** @type {Map<string, HTMLElement>} */
     this.heads = new Map();
     this.body = node("tbody");
+    /** @type {HTMLTableRowElement[]} */
     this.lines = [];
+    /** What stands in the lines. @type {{row: number, data: Row}[]} */
+    this.rows = [];
+    this.generation = -1;
     const scroller = node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": card.title }, node("table", { class: "pp-table" }, node("thead", {}, this._head()), this.body));
     card.body.append(node("div", { class: "pp-tools" }, this.spec.search === false ? null : this.search, this.told), scroller);
   }
 
+  /** @returns {TableChoice} */
   get choice() {
     return this.store.ui.tables[this.card.id] || { sort: this.spec.sort || null, down: true, search: "" };
   }
 
+  /** @param {Partial<TableChoice>} changes */
   _set(changes) {
     this.store.ui.tables[this.card.id] = { ...this.choice, ...changes };
     this.store.tell("ui");
   }
 
   get columns() {
-    return this.spec.columns || [...this.store.table(this.spec.table).columns.keys()];
+    return this.spec.columns || [...this.schema.columns.keys()];
+  }
+
+  get schema() {
+    return this.store.table(this.spec.table).schema;
   }
 
   _head() {
     return node("tr", {}, ...this.columns.map((name) => {
-      const title = this.spec.names?.[name] || COLUMN_TITLES[name] || name.replaceAll("_", " ");
-      const head = node("th", { scope: "col", class: WORD_COLUMNS.has(name) || name in FLAGS ? "" : "pp-right" }, node("button", { type: "button", on: { click: () => this._sort(name) } }, title));
+      const title = this.spec.names?.[name] || columnTitle(name);
+      const head = node("th", { scope: "col", class: isText(this.schema, name) ? "" : "pp-right" }, node("button", { type: "button", on: { click: () => this._sort(name) } }, title));
       this.heads.set(name, head);
       return head;
     }));
   }
 
+  /** @param {string} name */
   _sort(name) {
     const { sort, down } = this.choice;
-    if (sort !== name) this._set({ sort: name, down: !WORD_COLUMNS.has(name) });
-    else if (down === !WORD_COLUMNS.has(name)) this._set({ down: !down });
+    const first = !this.schema.isWord(name); //  numbers from the largest, texts from a to z
+    if (sort !== name) this._set({ sort: name, down: first });
+    else if (down === first) this._set({ down: !down });
     else this._set({ sort: this.spec.sort || null, down: true });
   }
 
@@ -74,12 +91,22 @@ export class TableMark {
     return true;
   }
 
+  /**
+   * @param {number} found
+   * @param {number} shown
+   * @param {LiveTable} table
+   * @param {number | null} step
+   */
   _count(found, shown, table, step) {
     const place = step === null ? "" : ` in step ${step}`;
     const older = table.thinned ? `; ${many(table.thinned, "older row")} only in the run directory` : "";
     return `${shown < found ? `${count(shown)} of ${many(found, "row")}` : many(found, "row")}${place}${older}`;
   }
 
+  /**
+   * @param {LiveTable} table
+   * @param {number[]} rows
+   */
   _found(table, rows) {
     const asked = this.choice.search.trim().toLowerCase();
     if (!asked) return rows;
@@ -87,25 +114,33 @@ export class TableMark {
     const parts = asked.split(/\s+/);
     return rows.filter((row) => {
       const data = table.row(row, words);
-      const text = this.columns.map((name) => cellText(name, data[name])).join("\n").toLowerCase();
+      const text = this.columns.map((name) => cellText(table.schema, name, data[name])).join("\n").toLowerCase();
       return parts.every((part) => text.includes(part));
     });
   }
 
+  /**
+   * @param {LiveTable} table
+   * @param {number[]} rows
+   */
   _order(table, rows) {
     const { sort, down } = this.choice;
     rows.reverse(); //  newest first, and so among equals
     for (const [name, head] of this.heads) head.setAttribute("aria-sort", name !== sort ? "none" : down ? "descending" : "ascending");
     if (!sort) return;
-    const value = WORD_COLUMNS.has(sort) ? (row) => this.store.words.text(table.columns.get(sort)?.[row] ?? -1) : (row) => table.get(sort, row);
-    rows.sort((a, b) => compared(value(a), value(b), down));
+    /** @type {(row: number) => string | number} */
+    const value = table.schema.isWord(sort) ? (row) => this.store.words.text(table.code(sort, row)) : (row) => table.get(sort, row);
+    rows.sort((a, b) => compared(value(a), value(b), down ?? true));
   }
 
-  /** Write into the lines that are there: a table that updates four times a second must not blink. */
+  /**
+   * Write into the lines that are there: a table that updates four times a second must not blink.
+   * @param {LiveTable} table
+   */
   _fill(table) {
     this.rows.forEach(({ data }, at) => {
       const line = this.lines[at] || this._line(at);
-      this.columns.forEach((name, column) => say(line.cells[column], cellText(name, data[name])));
+      this.columns.forEach((name, column) => say(line.cells[column], cellText(table.schema, name, data[name])));
       if (this.spec.tone) line.dataset.tone = toneOf(data[this.spec.tone]);
       line.hidden = false;
     });
@@ -113,8 +148,12 @@ export class TableMark {
     this.generation = table.generation;
   }
 
+  /**
+   * @param {number} at
+   * @returns {HTMLTableRowElement}
+   */
   _line(at) {
-    const cells = this.columns.map((name) => node("td", { class: WORD_COLUMNS.has(name) || name in FLAGS ? "" : "pp-right" }));
+    const cells = this.columns.map((name) => node("td", { class: isText(this.schema, name) ? "" : "pp-right" }));
     const line = node("tr", { tabindex: "-1", on: { click: () => this._pick(at), keydown: (event) => this._key(event, at) } }, ...cells);
     if (at === 0) line.tabIndex = 0;
     this.lines.push(line);
@@ -122,7 +161,12 @@ export class TableMark {
     return line;
   }
 
+  /**
+   * @param {KeyboardEvent} event
+   * @param {number} at
+   */
   _key(event, at) {
+    /** @type {Record<string, number>} */
     const moves = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: this.rows.length - 1 };
     if (event.key === "Enter") this._pick(at);
     else if (event.key in moves) this.lines[Math.min(Math.max(moves[event.key], 0), this.rows.length - 1)]?.focus();
@@ -131,13 +175,14 @@ export class TableMark {
     event.stopPropagation();
   }
 
+  /** @param {number} at */
   _pick(at) {
     const { data } = this.rows[at];
     this.card.pick({ table: this.spec.table, row: data, step: data.step >= 0 ? data.step : null, label: data.key || data.name || data.message || data.point || "" });
   }
 
   summary() {
-    return this.told.textContent;
+    return this.told.textContent ?? "";
   }
 
   table() {
@@ -145,13 +190,19 @@ export class TableMark {
   }
 }
 
+/**
+ * @param {any} a
+ * @param {any} b
+ * @param {boolean} down
+ */
 function compared(a, b, down) {
-  const [noA, noB] = [Number.isNaN(a), Number.isNaN(b)];
-  if (noA || noB) return noA - noB; //  what is missing comes last, whichever way
+  const missing = Number(Number.isNaN(a)) - Number(Number.isNaN(b));
+  if (Number.isNaN(a) || Number.isNaN(b)) return missing; //  what is missing comes last, whichever way
   const order = typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
   return down ? -order : order;
 }
 
+/** @param {any} value */
 function toneOf(value) {
   if (!value || Number.isNaN(value)) return "";
   return value === 1 || /error|fail|off|dropped|nan/i.test(value) ? "alarm" : "";

@@ -2,17 +2,24 @@
 
 import { freshId, node } from "./dom.js";
 
+/** @import { View } from "./types.js" */
+/** @import { Panel } from "./view.js" */
+
 /** The views as tabs. */
 export class Tabs {
+  /** @param {Panel} panel */
   constructor(panel) {
     this.panel = panel;
     this.store = panel.store;
     this.views = this.store.config.views || [];
+    /** @type {View | null | undefined} */
+    this.shown = null;
     this.pane = node("div", { class: "pp-pane", role: "tabpanel", id: freshId("pane"), tabindex: "-1" });
     this.tabs = this.views.map((view) => this._tab(view));
     this.root = node("div", { class: "pp-tabs", role: "tablist", "aria-label": "Views", on: { keydown: (event) => this._key(event) } }, ...this.tabs);
   }
 
+  /** @param {View} view */
   _tab(view) {
     return node("button", {
       type: "button", role: "tab", id: freshId("tab"), "aria-controls": this.pane.id, "data-view": view.id, text: view.title,
@@ -24,8 +31,10 @@ export class Tabs {
     return this.views.find((view) => view.id === this.store.ui.tab) || this.views[0];
   }
 
+  /** @param {KeyboardEvent} event */
   _key(event) {
     const at = this.views.indexOf(this.chosen);
+    /** @type {Record<string, number>} */
     const moves = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: this.views.length - 1 };
     if (!(event.key in moves)) return;
     const to = (moves[event.key] + this.views.length) % this.views.length;

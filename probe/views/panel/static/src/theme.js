@@ -2,6 +2,9 @@
 
 import { listOf } from "./matching.js";
 
+/** @import { Spec, Theme } from "./types.js" */
+/** @import { Store } from "./store.js" */
+
 const PALETTE = ["#2f7ec2", "#d2620f", "#0c9b76", "#b95f9f", "#b98600", "#7b6fd0", "#5c8f2f", "#8a8f98"];
 
 export const PATTERNS = ["", "/", ".", "x", "\\", "-", "|", "+"];
@@ -10,6 +13,19 @@ const NO_ROLE = PALETTE.length - 1; //  grey
 
 export const ALARM = "#d93f3f";
 
+/**
+ * What is coloured apart from the marks.
+ * @typedef {object} Look
+ * @property {string} ink
+ * @property {string} quiet
+ * @property {string} grid
+ * @property {string} axis
+ * @property {string} back
+ * @property {string} band
+ * @property {[at: number, colour: string][]} scale
+ */
+
+/** @type {Record<Theme, Look>} */
 export const LOOKS = {
   light: {
     ink: "#30363d", quiet: "#656d76", grid: "rgba(48,54,61,0.10)", axis: "rgba(48,54,61,0.30)", back: "#ffffff",
@@ -36,11 +52,15 @@ function hostTheme() {
   return root.classList.contains("light") || body.classList.contains("light") ? "light" : null;
 }
 
-/** Watches the theme. `told` is called with "light" or "dark" at each change; returns {now, stop}. */
+/**
+ * Watches the theme. `told` is called with "light" or "dark" at each change; returns {now, stop}.
+ * @param {(theme: Theme) => void} told
+ */
 export function watchTheme(told) {
   const system = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+  /** @returns {Theme} */
   const read = () => hostTheme() || (system?.matches ? "dark" : "light");
-  const watch = { now: read() };
+  const watch = { now: read(), stop() {} };
   const look = () => {
     const found = read();
     if (found === watch.now) return;
@@ -58,7 +78,11 @@ export function watchTheme(told) {
   return watch;
 }
 
-/** The palette of a run's configuration, else the house's. */
+/**
+ * The palette of a run's configuration, else the house's.
+ * @param {Store} store
+ * @param {Theme} theme
+ */
 export function palette(store, theme) {
   const given = store.config.colours?.[theme];
   return Array.isArray(given) && given.length ? given : PALETTE;
@@ -69,7 +93,11 @@ const SHARED = new Set(["phase", "cause"]);
 
 /**
  * The index of a series' colour. A role, a phase and a cause have one in all charts; anything else keeps its first.
- * @param {Map} given what this chart has given out so far
+ *  * @param {Store} store
+ * @param {Spec} spec
+ * @param {Map<string, number>} given
+ * @param {string} key
+ * @param {string} text
  */
 export function colourIndex(store, spec, given, key, text) {
   if (listOf(spec.by ?? spec.colour)[0] === "role") {
@@ -80,14 +108,19 @@ export function colourIndex(store, spec, given, key, text) {
     if (alone) return at >= 0 ? at : NO_ROLE;
   }
   if (!given.has(key)) given.set(key, sharedIndex(store, spec, text) ?? given.size);
-  return given.get(key);
+  return given.get(key) ?? 0;
 }
 
-/** The index that a phase or a cause has in all charts; undefined for anything else, and when the palette is used up. */
+/**
+ * The index that a phase or a cause has in all charts; undefined for anything else, and when the palette is used up.
+ * @param {Store} store
+ * @param {Spec} spec
+ * @param {string} text
+ */
 function sharedIndex(store, spec, text) {
   const by = listOf(spec.by ?? spec.colour);
   if (by.length !== 1 || !SHARED.has(by[0]) || listOf(spec.y).length > 1) return undefined;
-  const shared = ((store.colours ??= {})[by[0]] ??= new Map());
+  const shared = (store.colours[by[0]] ??= new Map());
   if (!shared.has(text) && shared.size < NO_ROLE) shared.set(text, shared.size);
   return shared.get(text);
 }

@@ -1,21 +1,26 @@
 // The mark "tiles": a number, its sparkline and what it means.
 
-import { reduced } from "./cells.js";
+import { largest } from "./cells.js";
 import { drawn, node, say } from "./dom.js";
 import { extremes, thinned } from "./extremes.js";
 import { Grouped } from "./grouped.js";
 import { shownRange } from "./ranges.js";
-import { StepLines } from "./step_lines.js";
+import { StepLines, largestByStep, totalOf } from "./step_lines.js";
 import { summed } from "./sums.js";
 import { spell, unitWord } from "./words.js";
 
+/** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
+
+/** What a chip says. @type {Record<string, string>} */
 const STATUS = { good: "good", warn: "watch", alarm: "act", none: "" };
 
 /** All tiles of a panel. */
 export class TilesMark {
+  /** @param {FullCard} card */
   constructor(card) {
     this.card = card;
     this.store = card.store;
+    this.remark = "";
     this.tiles = (card.spec.tiles || []).map((tile) => new Tile(card, tile));
     this.list = node("div", { class: "pp-tiles", role: "list" }, ...this.tiles.map((one) => one.root));
     card.body.append(this.list);
@@ -38,16 +43,26 @@ export class TilesMark {
     return this.tiles.map((one) => one.spoken).join(" ");
   }
 
+  /** @returns {NumbersTable} */
   table() {
-    return { head: ["what", "value", "", "means"], rows: this.tiles.map((one) => [one.spec.title, one.text, one.note.textContent, one.means.textContent]) };
+    return { head: ["what", "value", "", "means"], rows: this.tiles.map((one) => [one.spec.title, one.text, one.note.textContent ?? "", one.means.textContent ?? ""]) };
   }
 }
 
 class Tile {
+  /**
+   * @param {FullCard} card
+   * @param {TileSpec} spec
+   */
   constructor(card, spec) {
     this.card = card;
     this.store = card.store;
+    /** @type {TileSpec} */
     this.spec = { ...spec, x: "step" };
+    this.lines = summed(card.store, StepLines, this.spec);
+    this.text = "";
+    /** The step that is shown. @type {number | null} */
+    this.step = null;
     this.value = node("span", { class: "pp-value" });
     this.unit = node("span", { class: "pp-unit" });
     this.chip = node("span", { class: "pp-chip" });
@@ -84,48 +99,43 @@ class Tile {
     this.spoken = spoken;
   }
 
-  /** One value a step: the largest of its series, which is one for most tiles. */
+  /** One value a step: the largest of its series, which is one for most tiles; or the sum so far. */
   _values() {
-    const series = [...this.lines.series.values()];
-    if (this.spec.total) return this._soFar(series);
-    if (series.length <= 1) return series[0]?.values || [];
-    return this.lines.steps.map((_, at) => Math.max(...series.map((one) => one.values[at]).filter((one) => !Number.isNaN(one))));
-  }
-
-  _soFar(series) {
+    const [only, ...more] = this.lines.series.values();
+    const values = only && !more.length && !this.lines.more.size ? only.values : largestByStep(this.lines).values;
     let sum = 0;
-    return this.lines.steps.map((_, at) => {
-      for (const one of series) sum += one.values[at] || 0;
-      return sum;
-    });
+    return this.spec.total ? values.map((value) => (sum += value || 0)) : values;
   }
 
+  /**
+   * @param {number[]} values
+   * @returns {[value: number, step: number | null]}
+   */
   _value(values) {
     const { lines, store, spec } = this;
     if (spec.total) return [this._total(), store.ui.step];
-    if (store.ui.step !== null) return [values[lines.at.get(store.ui.step)] ?? NaN, store.ui.step];
+    if (store.ui.step !== null) return [values[lines.at.get(store.ui.step) ?? -1] ?? NaN, store.ui.step];
     for (let at = values.length - 1; at >= 0; at -= 1) if (Number.isFinite(values[at])) return [values[at], lines.steps[at]];
     return [NaN, null];
   }
 
   /** Over the run, or up to the step of the scrubber; what has no step counts too. */
   _total() {
-    let sum = 0;
-    const until = this.store.ui.step ?? Infinity;
-    for (const [step, cells] of this.lines.over.cells) if (step <= until) for (const cell of cells.values()) sum += cell.sum;
-    return this.store.empty ? NaN : sum;
+    return this.store.empty ? NaN : totalOf(this.lines, this.store.ui.step ?? Infinity);
   }
 
   _capacity() {
-    const over = summed(this.store, Grouped, { reduce: "max", by: [], ...this.spec.capacity });
-    let most = NaN;
-    for (const cell of over.collect(null).values()) most = reduced(cell, over.how);
-    return most;
+    const { capacity } = this.spec;
+    if (!capacity) return NaN;
+    const over = summed(this.store, Grouped, { reduce: "max", by: [], ...capacity });
+    return largest([...over.collect(null).values()].map((cell) => over.value(cell)));
   }
 
+  /** @param {number} value */
   _judge(value) {
     const { spec, store } = this;
     const { warn, alarm } = { ...spec, ...store.config.thresholds?.[spec.id] };
+    /** @param {number | undefined | null} limit */
     const worse = (limit) => limit !== undefined && limit !== null && (spec.better === "higher" ? value <= limit : value >= limit);
     let status = warn === undefined && alarm === undefined ? "none" : worse(alarm) ? "alarm" : worse(warn) ? "warn" : "good";
     if (Number.isNaN(value)) status = "none";
@@ -136,6 +146,12 @@ class Tile {
     say(this.means, (typeof means === "string" ? means : means[status] || means.good) || "");
   }
 
+  /**
+   * @param {number} value
+   * @param {number} capacity
+   * @param {number | null} step
+   * @param {number[]} values
+   */
   _noted(value, capacity, step, values) {
     if (Number.isNaN(value)) return this.store.ui.step === null ? "not measured yet" : `not measured in step ${this.store.ui.step}`;
     const parts = [];
@@ -146,14 +162,20 @@ class Tile {
     return parts.join(" · ");
   }
 
+  /** @param {number[]} values */
   _extent(values) {
-    const [low, high] = extremes(values, 0, values.length);
+    const [low = -1, high = -1] = extremes(values, 0, values.length);
     return `${spell(values[low], this.spec.unit)} … ${spell(values[high], this.spec.unit)}`;
   }
 
+  /**
+   * @param {number[]} values
+   * @param {number | null} step
+   */
   _spark(values, step) {
     const { lines } = this;
     const [from, to] = shownRange(this.store, "step");
+    /** @type {number[]} */
     const inside = [];
     lines.steps.forEach((one, at) => {
       if (one >= from && one <= to && Number.isFinite(values[at])) inside.push(at);
@@ -169,7 +191,7 @@ class Tile {
     const line = points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
     this.path.setAttribute("d", points.length > 1 ? line : "");
     this.area.setAttribute("d", points.length > 1 ? `${line}L${points[points.length - 1][0]} 36L${points[0][0]} 36Z` : "");
-    const at = lines.at.get(step) ?? kept[kept.length - 1];
+    const at = lines.at.get(step ?? -1) ?? kept[kept.length - 1];
     const shown = Number.isFinite(values[at]);
     this.dot.setAttribute("visibility", shown ? "visible" : "hidden");
     if (!shown) return;
@@ -181,15 +203,15 @@ class Tile {
   /** The step's row that made the number. */
   pick() {
     const step = this.step ?? this.store.step;
-    const key = [...this.lines.series.keys()].reduce((best, one) => {
-      const [a, b] = [this.lines.series.get(one).values[this.lines.at.get(step)], this.lines.series.get(best)?.values[this.lines.at.get(step)]];
-      return best === null || a > b ? one : best;
-    }, null);
-    const row = key === null || step === null ? -1 : this.lines.rowOf(key, step);
+    const at = this.lines.at.get(step ?? -1) ?? -1;
+    const [first, ...others] = this.lines.series.values();
+    const most = others.reduce((best, one) => (one.values[at] > best.values[at] || Number.isNaN(best.values[at]) ? one : best), first);
+    const row = most && step !== null ? this.lines.rowOf(most.key, step) : -1;
     const table = this.store.table(this.spec.table);
     this.card.pick({ table: this.spec.table, row: row < 0 ? null : table.row(row, this.store.words), step, label: this.spec.title });
   }
 
+  /** @param {KeyboardEvent} event */
   _key(event) {
     if (event.key !== "Enter") return;
     event.preventDefault();
@@ -197,6 +219,11 @@ class Tile {
   }
 }
 
+/**
+ * @param {number[]} xs
+ * @param {number[]} ys
+ * @returns {(x: number, y: number) => [x: number, y: number]}
+ */
 function sparkPlace(xs, ys) {
   const [left, right] = [xs[0], xs[xs.length - 1]];
   const [low, high] = [Math.min(...ys), Math.max(...ys)];

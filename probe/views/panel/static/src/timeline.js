@@ -8,14 +8,22 @@ import { foremost, rowsOf } from "./sums.js";
 import { LOOKS } from "./theme.js";
 import { bytes, many, plain, seconds } from "./words.js";
 
+/** @import { Item, PlotFrame, PlotMark, Row } from "./types.js" */
+/** @import { LiveTable } from "./table.js" */
+
 const MOST_BOXES = 500;
 
-/** Boxes from begin to end: as high as y, or in lanes. */
+/**
+ * Boxes from begin to end: as high as y, or in lanes.
+ * @param {PlotMark} mark
+ * @returns {PlotFrame | null}
+ */
 export function timelineOf(mark) {
   const { spec, store } = mark;
   const table = store.table(spec.table);
   const score = listOf(spec.y)[0] || "duration";
   const [from, to] = mark.step === null ? shownRange(store, "time") : store.clock.span(mark.step);
+  /** @param {number} row */
   const inside = (row) => table.get("end", row) >= from && table.get("begin", row) <= to && (!spec.y || table.get(score, row) > 0);
   const found = rowsOf(store, spec, mark.step).filter(inside);
   const rows = foremost(table, spec.y ? ofHighest(mark, table, found, score) : found, score, MOST_BOXES);
@@ -23,7 +31,13 @@ export function timelineOf(mark) {
   return spec.y ? highBoxes(mark, table, rows, [from, to]) : laneBoxes(mark, table, rows, [from, to]);
 }
 
-/** Boxes of several ranks would hide each other: without a chosen rank that with the highest is shown. */
+/**
+ * Boxes of several ranks would hide each other: without a chosen rank that with the highest is shown.
+ * @param {PlotMark} mark
+ * @param {LiveTable} table
+ * @param {number[]} rows
+ * @param {string} score
+ */
 function ofHighest(mark, table, rows, score) {
   let best = null;
   for (const row of rows) if (best === null || table.get(score, row) > table.get(score, best)) best = row;
@@ -33,6 +47,12 @@ function ofHighest(mark, table, rows, score) {
   return rows.filter((row) => table.get("rank", row) === rank);
 }
 
+/**
+ * @param {PlotMark} mark
+ * @param {LiveTable} table
+ * @param {number} row
+ * @returns {Item}
+ */
 function boxItem(mark, table, row) {
   const { spec, store } = mark;
   const told = table.row(row, store.words);
@@ -42,25 +62,40 @@ function boxItem(mark, table, row) {
   return { row, told, label, cells, value: spec.y ? table.get(listOf(spec.y)[0], row) : told.duration, hover: hoverText(label, `rank ${told.rank}, step ${told.step}`, `${seconds(told.duration)} from ${clockText(told.begin, 0.01)}`, peak) };
 }
 
-function bySeries(mark, items, names) {
+/**
+ * Places in `items` by series.
+ * @param {Item[]} items
+ * @param {string[]} names
+ * @returns {[name: string, places: number[]][]}
+ */
+function bySeries(items, names) {
+  /** @type {Map<string, number[]>} */
   const made = new Map();
   items.forEach((item, at) => {
     const text = names.map((name) => String(item.told[name] || `no ${name}`)).join(" · ");
-    if (!made.has(text)) made.set(text, []);
-    made.get(text).push(at);
+    const places = made.get(text);
+    if (places) places.push(at);
+    else made.set(text, [at]);
   });
   return [...made].sort(([a], [b]) => a.localeCompare(b));
 }
 
 const BOX_HEAD = ["step", "rank", "scope", "time", "peak"];
 
+/**
+ * @param {PlotMark} mark
+ * @param {LiveTable} table
+ * @param {number[]} rows
+ * @param {[from: number, to: number]} range
+ * @returns {PlotFrame}
+ */
 function highBoxes(mark, table, rows, range) {
   // Large boxes first: what lies inside a scope is drawn over it.
   const items = rows.map((row) => boxItem(mark, table, row)).sort((a, b) => b.told.duration - a.told.duration);
   const { by, title } = axisUnit(mark.spec.unit, largestOf(items.map((one) => one.value)));
   const least = (range[1] - range[0]) / 600;
   // Roles with the longest scopes first, for the same reason; `own` holds places in `items`, longest first.
-  const roles = bySeries(mark, items, listOf(mark.spec.by).slice(0, 1)).sort(([, a], [, b]) => a[0] - b[0]);
+  const roles = bySeries(items, listOf(mark.spec.by).slice(0, 1)).sort(([, a], [, b]) => a[0] - b[0]);
   const traces = roles.map(([name, own]) => ({
     type: "bar", name: plain(name, 32), x: own.map((at) => items[at].told.begin + Math.max(items[at].told.duration, least) / 2), y: own.map((at) => items[at].value / by),
     width: own.map((at) => Math.max(items[at].told.duration, least)), customdata: own, hoverinfo: "text", hovertext: own.map((at) => items[at].hover), opacity: 0.85,
@@ -74,7 +109,10 @@ function highBoxes(mark, table, rows, range) {
   return framed(mark, { traces, layout, items, kind: "time", range, head: BOX_HEAD, summary });
 }
 
-/** Ticks of time where the range is one that plotly would write as bare seconds. */
+/**
+ * Ticks of time where the range is one that plotly would write as bare seconds.
+ * @param {[from: number, to: number]} range
+ */
 function timeAxis(range) {
   const span = Math.max(range[1] - range[0], 1e-6);
   const step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400].find((one) => span / one <= 7) || span / 6;
@@ -83,16 +121,24 @@ function timeAxis(range) {
   return { tickvals: ticks, ticktext: ticks.map((at) => clockText(at, step)) };
 }
 
+/**
+ * @param {PlotMark} mark
+ * @param {LiveTable} table
+ * @param {number[]} rows
+ * @param {[from: number, to: number]} range
+ * @returns {PlotFrame}
+ */
 function laneBoxes(mark, table, rows, range) {
   const { spec } = mark;
   const items = rows.map((row) => boxItem(mark, table, row)).sort((a, b) => b.told.duration - a.told.duration);
   const names = listOf(spec.by);
+  /** @param {Row} told */
   const lane = (told) => names.map((name) => (name === "rank" ? `rank ${told.rank}` : told[name] || `no ${name}`)).join(" · ");
   const lanes = inOrder(items, (one) => lane(one.told));
-  const traces = bySeries(mark, items, listOf(spec.colour || names)).flatMap(([name, own]) => {
+  const traces = bySeries(items, listOf(spec.colour || names)).flatMap(([name, own]) => {
     const thin = own.filter((at) => items[at].told.kind === "micro_batch");
     const wide = own.filter((at) => items[at].told.kind !== "micro_batch");
-    return [[wide, 0.74, 0.55], [thin, 0.4, 1]].filter(([some]) => some.length).map(([some, width, opacity], part) => ({
+    return [{ some: wide, width: 0.74, opacity: 0.55 }, { some: thin, width: 0.4, opacity: 1 }].filter(({ some }) => some.length).map(({ some, width, opacity }, part) => ({
       type: "bar", orientation: "h", name: plain(name, 32), legendgroup: plain(name, 120), showlegend: part === 0, customdata: some, width, opacity,
       base: some.map((at) => items[at].told.begin), x: some.map((at) => items[at].told.duration || 0), y: some.map((at) => lane(items[at].told)),
       hoverinfo: "text", hovertext: some.map((at) => items[at].hover), marker: { color: mark.colour(name, name), line: { width: 0.5, color: LOOKS[mark.card.theme].back } },

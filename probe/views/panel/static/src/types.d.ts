@@ -220,7 +220,7 @@ export interface NumbersTable {
 
 /** What a card shows itself with. */
 export interface Mark {
-  remark?: string;
+  remark: string;
   draw(): boolean;
   destroy(): void;
   restyle(): void;
@@ -235,14 +235,17 @@ export interface CardLike {
   title: string;
   store: Store;
   spec: Spec;
-  model?: Model;
   body: HTMLElement;
   theme: Theme;
   pick(selection: Selection): void;
   announce(text: string): void;
   point(text: string): void;
-  invalidate?(): void;
-  unfold?(open: boolean): void;
+}
+
+export interface FullCard extends CardLike {
+  model: Model;
+  invalidate(): void;
+  unfold(open: boolean): void;
 }
 
 export type Theme = "light" | "dark";
@@ -281,4 +284,4 @@ export interface PlotFrame {
 }
 
 export type Builder = (mark: PlotMark) => PlotFrame | null;
-export type { LineMark, PlotMark, Store };
+export type { LineMark, PlotMark };

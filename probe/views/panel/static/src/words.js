@@ -3,7 +3,11 @@
 
 export const UNITS_OF_BYTES = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
-/** A number with about three digits, without a trail of zeros. */
+/**
+ * A number with about three digits, without a trail of zeros.
+ * @param {number} value
+ * @param {number} [most]
+ */
 export function digits(value, most = 3) {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "–" : value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
@@ -14,7 +18,10 @@ export function digits(value, most = 3) {
   return (trimmed === "-0" ? "0" : trimmed).replace("-", "−");
 }
 
-/** Bytes in the largest binary unit that leaves at least 1. */
+/**
+ * Bytes in the largest binary unit that leaves at least 1.
+ * @param {number} value
+ */
 export function bytes(value) {
   if (!Number.isFinite(value)) return digits(value);
   let size = Math.abs(value);
@@ -26,12 +33,18 @@ export function bytes(value) {
   return `${digits(Math.sign(value) * size)} ${UNITS_OF_BYTES[unit]}`;
 }
 
-/** What answers this panel, by its host's word, and when it does where it is busy. */
+/**
+ * What answers this panel, by its host's word, and when it does where it is busy.
+ * @param {{asks?: string}} config
+ */
 export function answerer({ asks = "kernel" }) {
   return { name: asks, when: asks === "kernel" ? "when its cell ends" : "as soon as it can" };
 }
 
-/** Counts: whole below ten thousand, then k, M, G, T. */
+/**
+ * Counts: whole below ten thousand, then k, M, G, T.
+ * @param {number} value
+ */
 export function count(value) {
   if (!Number.isFinite(value)) return digits(value);
   const size = Math.abs(value);
@@ -43,7 +56,10 @@ export function count(value) {
   return `${digits(value / 1000 ** power)} ${names[power - 1]}`;
 }
 
-/** Seconds, from nanoseconds to days. */
+/**
+ * Seconds, from nanoseconds to days.
+ * @param {number} value
+ */
 export function seconds(value) {
   if (!Number.isFinite(value)) return digits(value);
   const size = Math.abs(value);
@@ -59,18 +75,30 @@ export function seconds(value) {
   return `${minutes} min ${whole % 60} s`;
 }
 
-/** A time that has gone by, in its largest unit. */
+/** @type {[unit: string, seconds: number][]} */
+const AGES = [["d", 86400], ["h", 3600], ["min", 60]];
+
+/**
+ * A time that has gone by, in its largest unit.
+ * @param {number} value
+ */
 export function ago(value) {
-  for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) if (value >= length) return `${Math.floor(value / length)} ${unit}`;
+  for (const [unit, length] of AGES) if (value >= length) return `${Math.floor(value / length)} ${unit}`;
   return `${Math.floor(value)} s`;
 }
 
-/** A wall-clock time as the person's own clock says it; with its day where it was `past` seconds ago, more than a day. */
+/**
+ * A wall-clock time as the person's own clock says it; with its day where it was `past` seconds ago, more than a day.
+ * @param {number} at
+ * @param {number} past
+ */
 export function timeOfDay(at, past) {
+  /** @type {Intl.DateTimeFormatOptions} */
   const day = past < 86400 ? {} : { year: "numeric", month: "2-digit", day: "2-digit" };
   return new Date(at * 1000).toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit", hour12: false });
 }
 
+/** How a value is written, by its unit. @type {Record<string, (value: number) => string>} */
 const SPELLINGS = {
   bytes,
   tokens: count,
@@ -82,30 +110,53 @@ const SPELLINGS = {
   number: (value) => (Math.abs(value) >= 1e4 ? count(value) : digits(value, 4)),
 };
 
-/** A value in its unit; a missing one is a dash. */
+/**
+ * A value in its unit; a missing one is a dash.
+ * @param {number | null | undefined} value
+ * @param {string | undefined} unit
+ */
 export function spell(value, unit) {
   if (value === null || value === undefined) return "–";
-  return (SPELLINGS[unit] || SPELLINGS.number)(value);
+  return (SPELLINGS[unit ?? ""] || SPELLINGS.number)(value);
 }
 
-/** The unit's word behind a number, where `spell` hasn't said it. */
+/** @type {Record<string, string>} */
+const UNIT_WORDS = { tokens: "tokens", "tokens/s": "tokens/s", ratio: "×" };
+
+/**
+ * The unit's word behind a number, where `spell` hasn't said it.
+ * @param {string | undefined} unit
+ */
 export function unitWord(unit) {
-  return { tokens: "tokens", "tokens/s": "tokens/s", ratio: "×" }[unit] || "";
+  return UNIT_WORDS[unit ?? ""] ?? "";
 }
 
-/** A user's text for plotly, which reads some markup: one line, not too long, no markup. */
+/**
+ * A user's text for plotly, which reads some markup: one line, not too long, no markup.
+ * @param {unknown} text
+ * @param {number} [length]
+ */
 export function plain(text, length = 60) {
   const line = shorten(text, length);
   return line.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 }
 
-/** One line of at most `length` characters. */
+/**
+ * One line of at most `length` characters.
+ * @param {unknown} text
+ * @param {number} [length]
+ */
 export function shorten(text, length = 60) {
   const line = String(text ?? "").split(/\s+/).join(" ").trim();
   return line.length <= length ? line : `${line.slice(0, length - 1)}…`;
 }
 
-/** A number of things: "1 row", "3 rows". */
+/**
+ * A number of things: "1 row", "3 rows".
+ * @param {number} number
+ * @param {string} one
+ * @param {string} [more]
+ */
 export function many(number, one, more = `${one}s`) {
   return `${count(number)} ${number === 1 ? one : more}`;
 }
