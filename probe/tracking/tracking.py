@@ -180,7 +180,7 @@ class Tracking:
         checked = step if type(step) is int and step >= 0 else _step(step)
         names = None if backend is None else self._chosen(backend)
         if self._open_here(f"metrics logged (step {checked})"):
-            self._stream.put(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
+            self._stream.enqueue(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
 
     def describe(self, markdown: str) -> None:
         """Say in words what this run is or has found: the newest counts, in every backend that has a place for it.

@@ -65,7 +65,7 @@ def incidents():
 
 def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> None:
     tracking = Heard()
-    histogram = Histogram.of([1, 2, 3])
+    histogram = Histogram.from_values([1, 2, 3])
     messages = [
         Numbers.of(4, {"a": 1.0, "b": float("nan")}),
         Shown("lengths", 4, histogram.plain(), newest=False),
@@ -93,7 +93,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
 
 def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incidents) -> None:
     tracking = Heard()
-    plain = Histogram.of([1]).plain()
+    plain = Histogram.from_values([1]).plain()
     command = child(
         f"""
         import sys
@@ -106,7 +106,7 @@ def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incide
     made.at(9)
     made.at(7)
     assert made.finish(30)
-    assert tracking.calls == [("log", {"state": Histogram.of([1])}, 9, ["board"])]
+    assert tracking.calls == [("log", {"state": Histogram.from_values([1])}, 9, ["board"])]
 
 
 @pytest.mark.parametrize(

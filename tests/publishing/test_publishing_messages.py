@@ -32,7 +32,7 @@ def test_every_float_arrives_as_it_was(values: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     "medium",
     [
-        Histogram.of([1, 2, 2, 5]),
+        Histogram.from_values([1, 2, 2, 5]),
         Table(["a", "b"], [[1, None], ["x\ny", "nan"]]),
         Text("lines\nof text"),
         Figure('{"data": [], "layout": {"title": {"text": "a \\u2028 b"}}}'),

@@ -20,7 +20,7 @@ MEDIA = {
     "t": Table(["a"], [[1], [None], ["x"]]),
     "text": Text("ä\nb"),
     "figure": Figure('{"data": []}'),
-    "image": Image.of(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\2\0\0\0\3"),
+    "image": Image.from_picture(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\2\0\0\0\3"),
     "span": Span(1, 2, {"k": 1.5}, "error"),
 }
 
