@@ -31,11 +31,12 @@ demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
 test: $(VENV)/.dev  ## the whole suite
 	$(BIN)/python -m pytest
 
-lint: $(VENV)/.dev  ## ruff, format, types, arrows between the rooms
+lint: $(VENV)/.dev  ## ruff, format, types, dependencies between the packages, docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/check_docstrings.py
 
 bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --full --write
