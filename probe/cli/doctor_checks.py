@@ -18,7 +18,9 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-        area: "environment", "hooks", "tracking" or "run". name: of the check. message: what was found, and what helps.
+        area: One of "environment", "hooks", "tracking" and "run".
+        name: The name of the check.
+        message: What was found, and what helps.
     """
 
     area: str

@@ -33,10 +33,12 @@ class Source:
     """One moment of a run, as batches.
 
     Args:
-        path: the run directory, or an ``fsspec`` URL of one.
+        path: The run directory, or an ``fsspec`` URL of one.
 
     Raises:
-        RunNotFoundError, RunError, SchemaVersionError: as :class:`probe.runs.reader.Run`.
+        RunNotFoundError: As :class:`probe.runs.reader.Run`.
+        RunError: As :class:`probe.runs.reader.Run`.
+        SchemaVersionError: As :class:`probe.runs.reader.Run`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -53,7 +55,7 @@ class Source:
         :func:`probe.runs.parts.columns`, the fields that an older probe hadn't filled with their default.
 
         Raises:
-            RunError: a part can't be read.
+            RunError: A part can't be read.
         """
         import pyarrow as pa
 
@@ -67,7 +69,7 @@ class Source:
         """The result of a query over the tables, a batch at a time. The names are those of ``run.sql``.
 
         Raises:
-            RunError: a part can't be read, or the temporary directory has no room.
+            RunError: A part can't be read, or the temporary directory has no room.
         """
         import duckdb
 

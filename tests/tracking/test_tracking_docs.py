@@ -131,7 +131,7 @@ def test_the_backend_of_ones_own_works_as_it_stands_there(tmp_path, monkeypatch)
         try:
             with Tracking("project", "experiment", ["console", path], directory=tmp_path / "run") as tracking:
                 tracking.log({"loss": 0.5, "note": "good"}, 1)
-                assert tracking.flush(20)
+                assert tracking.flush(60)
                 tracking.describe("# Found")
         finally:
             server.shutdown()
@@ -180,6 +180,7 @@ def test_a_configuration_of_any_shape_becomes_parameters(config, expected, tmp_p
     assert {name: str(value) for name, value in found.items()} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # W&B's own client
 def test_wandb_takes_its_entity_directory_and_run_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -34,7 +34,7 @@ def inverse_of(indices: Sequence[int] | torch.Tensor, count: int) -> torch.Tenso
     """The inverse of a permutation of ``count`` rows: int64 on the CPU.
 
     Raises:
-        InputError: not each of 0 … ``count`` − 1 once.
+        InputError: Not each of 0 … ``count`` − 1 once.
 
     >>> inverse_of([2, 0, 1], 3).tolist()
     [1, 2, 0]
@@ -61,7 +61,8 @@ class _Args:
         """From the caller's dict.
 
         Raises:
-            UnknownNameError: a key that isn't one of the fields. MissingKeyError: a field without default is lacking.
+            UnknownNameError: A key that isn't one of the fields.
+            MissingKeyError: A field without default is lacking.
         """
         known = {one.name: one for one in fields(cls)}
         for key in given:
@@ -80,9 +81,10 @@ class DynamicBatchingArgs(_Args):
     """How dynamic batching forms micro-batches.
 
     Attributes:
-        max_tokens_per_microbatch: most tokens of a rectangle, padding included.
-        input_key: the column of tokens, padded (N, S) or jagged. input_lengths_key: the column of its lengths (N,).
-        sequence_length_round: widths are multiples of it, but never wider than S.
+        sequence_length_round: Widths are multiples of it, but never wider than S.
+        max_tokens_per_microbatch: Most tokens of a rectangle, padding included.
+        input_key: The column of tokens, padded (N, S) or jagged.
+        input_lengths_key: The column of its lengths, (N,).
     """
 
     sequence_length_round: int = 1
@@ -93,12 +95,13 @@ class SequencePackingArgs(_Args):
     """How sequences are packed into micro-batches.
 
     Attributes:
-        max_tokens_per_microbatch: capacity of a bin, after rounding.
-        input_key, input_lengths_key: as for dynamic batching.
-        algorithm: see :func:`probe.core.packing.get_packer`.
-        sequence_length_pad_multiple: every sequence takes a multiple of it.
-        largest_first: bins with the most tokens first, so that memory shows its peak at once, and ranks get bins of
-            like size at the same time.
+        algorithm: See :func:`probe.core.packing.get_packer`.
+        sequence_length_pad_multiple: Every sequence takes a multiple of it.
+        largest_first: Whether bins with the most tokens come first, so that memory shows its peak at once, and ranks
+            get bins of like size at the same time.
+        max_tokens_per_microbatch: Capacity of a bin in tokens, after rounding.
+        input_key: The column of tokens, padded (N, S) or jagged.
+        input_lengths_key: The column of its lengths, (N,).
     """
 
     algorithm: str = "modified_first_fit_decreasing"
@@ -111,10 +114,13 @@ class Shard:
     """What one rank gets.
 
     Attributes:
-        rows: of the whole batch.
-        sequence_key: the column of tokens that micro-batches were planned for; None: none were, and the rest is empty.
-        elem_counts: how many rows in each global batch.
-        micro_batch_indices, micro_batch_lengths, micro_batch_tokens: see ``BatchedDataDict``.
+        rows: Numbers of its rows in the whole batch.
+        sequence_key: The column of tokens that micro-batches were planned for; None where none were, and the rest is
+            empty then.
+        elem_counts: How many rows there are in each global batch.
+        micro_batch_indices: See :class:`probe.core.batched_data_dict.BatchedDataDict`.
+        micro_batch_lengths: See :class:`probe.core.batched_data_dict.BatchedDataDict`.
+        micro_batch_tokens: See :class:`probe.core.batched_data_dict.BatchedDataDict`.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -207,7 +213,10 @@ def _lengths(data: Mapping[str, Any], args: _Args) -> tuple[list[int], int | Non
     """Tokens of each row, and the padded width (None for jagged rows). One copy to the CPU.
 
     Raises:
-        MissingKeyError, InputTypeError, ShapeError, InputError: columns that aren't there or don't fit.
+        MissingKeyError: Columns that aren't there or don't fit.
+        InputTypeError: Columns that aren't there or don't fit.
+        ShapeError: Columns that aren't there or don't fit.
+        InputError: Columns that aren't there or don't fit.
     """
     for name in ("input_key", "input_lengths_key"):
         key = getattr(args, name)

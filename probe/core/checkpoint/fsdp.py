@@ -62,15 +62,21 @@ class FSDPCheckpointManager(BaseCheckpointManager):
     runs code from a file.
 
     Args:
-        model, optimizer, lr_scheduler, processing_class, checkpoint_contents: see :class:`BaseCheckpointManager`.
-        tokenizer: another name of ``processing_class``. checkpoint_config: another name of ``checkpoint_contents``.
-        process_group: the ranks that hold the model; None: all.
-        verify_checksums: whether loading reads every file once more to compare its SHA-256, each rank a share of
-            them (default). False compares sizes only.
+        model: See :class:`BaseCheckpointManager`.
+        optimizer: See :class:`BaseCheckpointManager`.
+        lr_scheduler: See :class:`BaseCheckpointManager`.
+        processing_class: See :class:`BaseCheckpointManager`.
+        checkpoint_contents: See :class:`BaseCheckpointManager`.
+        **kwargs: ``tokenizer``: another name of ``processing_class``. ``checkpoint_config``: another name of
+            ``checkpoint_contents``. ``process_group``: the ranks that hold the model; None means all.
+            ``verify_checksums``: whether loading reads every file once more to compare its SHA-256, each rank a share
+            of them (default); False compares sizes only.
 
     Raises:
-        InputTypeError: an unknown argument, or one of a wrong type. ConflictError: an argument under both of its
-            names. Others as :class:`BaseCheckpointManager`.
+        InputTypeError: An argument is unknown, or has the wrong type.
+        ConflictError: An argument was given under both of its names.
+        InputError: As for :class:`BaseCheckpointManager`.
+        UnknownNameError: As for :class:`BaseCheckpointManager`.
     """
 
     def __init__(
@@ -113,14 +119,17 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         the checkpoint is complete without it, an error is logged, and the manifest names it.
 
         Args:
-            local_path: directory to make, on a file system that all ranks share.
-            hdfs_path: any fsspec URL that the complete checkpoint is then copied to.
-            global_step: the trainer's step. max_ckpt_to_keep: None or 0: all.
+            local_path: Directory to make, on a file system that all ranks share.
+            hdfs_path: Any fsspec URL that the complete checkpoint is then copied to.
+            global_step: The trainer's step.
+            max_ckpt_to_keep: How many checkpoints stay; None or 0 means all.
 
         Raises:
-            InputError, InputTypeError: arguments that can't be used. SerializationError: state that can't be written
-                without pickle. OSError: the disk is full, read-only … PeerError: another rank failed. Every rank
-                raises.
+            InputError: An argument can't be used. Every rank raises.
+            InputTypeError: An argument has the wrong type. Every rank raises.
+            SerializationError: There is state that can't be written without pickle.
+            OSError: The disk is full, read-only …
+            PeerError: It failed on another rank.
         """
         peers = Peers(self._group)
         peers.together(lambda: _check_save(local_path, hdfs_path, global_step, max_ckpt_to_keep))
@@ -203,14 +212,16 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         rank's would make the two draw the same numbers); a warning says so.
 
         Args:
-            local_path: the checkpoint; None (:func:`find_latest_ckpt_path` found none): nothing is done.
-            hdfs_path: where to fetch it from, any fsspec URL, when it isn't at ``local_path``.
-            del_local_after_load: remove ``local_path`` when every rank has loaded.
+            local_path: The checkpoint; with None (:func:`find_latest_ckpt_path` found none) nothing is done.
+            hdfs_path: Where to fetch it from, any fsspec URL, when it isn't at ``local_path``.
+            del_local_after_load: Whether ``local_path`` is removed when every rank has loaded.
 
         Raises:
-            InputError: files are missing or damaged (what is expected and what was found), or nothing is there.
-            ShapeError, MissingKeyError: it doesn't fit. SerializationError: a file isn't what probe writes.
-            PeerError: another rank failed. Every rank raises.
+            InputError: Files are missing or damaged (what is expected and what was found), or nothing is there.
+            ShapeError: A tensor has another shape than the model's.
+            MissingKeyError: The checkpoint and the model don't have the same tensors.
+            SerializationError: A file isn't what probe writes.
+            PeerError: It failed on another rank. Every rank raises.
         """
         if local_path is None:
             return

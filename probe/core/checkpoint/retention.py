@@ -53,8 +53,13 @@ def update_checkpoint_tracker(root_path: str | os.PathLike[str], global_step: in
     For trainers that save several parts of one step (``global_step_7/actor``, ``global_step_7/critic``): call it
     when all are saved.
 
+    Args:
+        root_path: The directory with the checkpoints of all steps.
+        global_step: The step of the latest checkpoint, a whole number from 0.
+
     Raises:
-        InputTypeError: not a whole number. OSError: it can't be written; the old content is still there.
+        InputTypeError: ``global_step`` is not a whole number.
+        OSError: It can't be written; the old content is still there.
     """
     step = whole_number("global_step", global_step)
     write_atomically(
@@ -67,8 +72,8 @@ def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format:
     """The most recent complete checkpoint, by the tracker file.
 
     Args:
-        path: directory with the tracker and the checkpoints. None gives None.
-        directory_format: name of a checkpoint's directory, with one placeholder for its step.
+        path: Directory with the tracker and the checkpoints. None gives None.
+        directory_format: Name of a checkpoint's directory, with one placeholder for its step.
 
     Returns:
         ``{path}/{directory}``; None where the tracker is missing, or the directory that it names. Where the tracker
@@ -202,10 +207,12 @@ def prune(place: Place, newest: Path, keep: int) -> list[Path]:
     """Remove all but the ``keep`` newest complete checkpoints of ``place``, and what interrupted saves have left.
 
     Args:
-        newest: has just been written; always kept, whatever its time says. keep: at least 1.
+        place: The directory and the pattern of the checkpoints' names.
+        newest: The checkpoint that has just been written; it is always kept, whatever its time says.
+        keep: How many stay, at least 1.
 
     Returns:
-        those that are left, oldest first. What can't be removed is named in the log and stays.
+        Those that are left, oldest first. What can't be removed is named in the log and stays.
     """
     others = [path for path in written_checkpoints(place) if path != newest]
     going = others[: max(0, len(others) - (keep - 1))]

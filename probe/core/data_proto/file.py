@@ -65,8 +65,8 @@ def write(
     """Write the three sections of a DataProto to ``path``, whole or not at all.
 
     Raises:
-        SerializationError: something that can't be stored; the message names its key. OSError: as from
-        ``open``.
+        SerializationError: Something can't be stored; the message names its key.
+        OSError: The file can't be written.
     """
     encoder = _Encoder()
     document = {
@@ -102,7 +102,8 @@ def read(path: str | os.PathLike[str]) -> Sections:
     """The sections of a file that :func:`write` made; tensors are on the CPU.
 
     Raises:
-        FileNotFoundError: no such file. SerializationError: not such a file, or a damaged one.
+        FileNotFoundError: No such file.
+        SerializationError: Not such a file, or a damaged one.
     """
     name = os.fspath(path)
     if not Path(name).is_file():

@@ -39,15 +39,16 @@ def arrow_of_json(path: str, cache_dir: str, bar: Bar = iter) -> tuple[str, froz
     as JSON text: an Arrow struct would fill the keys that an object doesn't have with None.
 
     Args:
-        path: a local file: a list of objects, or objects one after the other, in UTF-8.
-        cache_dir: the stream lies in its folder ``json``, under a name made of the content.
-        bar: put around the rows while they are written.
+        path: A local file: a list of objects, or objects one after the other, in UTF-8.
+        cache_dir: The directory in whose folder ``json`` the stream lies, under a name made of the content.
+        bar: Is put around the rows while they are written.
 
     Returns:
-        the path of the stream, and the names of the columns that hold JSON text.
+        The path of the stream, and the names of the columns that hold JSON text.
 
     Raises:
-        InputError: something that isn't JSON, or no object; names line or row. OSError: can't be read or stored.
+        InputError: Something isn't JSON, or no object; the message names line or row.
+        OSError: The file can't be read or stored.
     """
     import pyarrow as pa
 

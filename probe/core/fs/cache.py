@@ -41,11 +41,13 @@ class Place:
     """Where the copy of one source is kept.
 
     Args:
-        folder: of this source alone. name: of the copy in it. lock: name of the lock file in the folder, or an absolute
-            path.
+        folder: The folder of this source alone.
+        name: The name of the copy in the folder.
+        lock: Name of the lock file in the folder, or an absolute path.
 
     Raises:
-        InputTypeError, InputError: a lock that isn't such a name, or names that can't stand beside each other.
+        InputTypeError: A name or the lock has the wrong type.
+        InputError: The lock isn't such a name, or the names can't stand beside each other.
     """
 
     def __init__(self, folder: Path, name: str, lock: str) -> None:
@@ -86,11 +88,18 @@ def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes
     Any number of processes and threads may ask at once: one copies, the others wait and then find it.
 
     Args:
-        again: copy even if there is a good one. level: of the messages. reserve_bytes: to be left free.
+        source: The file or directory that is copied.
+        place: Where its copy lies.
+        again: Whether to copy even if there is a good one.
+        level: Level of the messages, as in ``logging``.
+        reserve_bytes: Bytes that must stay free on the disk.
 
     Raises:
-        NoRoomError: it doesn't fit. SourceMissingError, CopyError: the source can't be read, or what came isn't equal
-            to it. What was there before the call is there still, and nothing else.
+        NoRoomError: It doesn't fit.
+        SourceMissingError: There is nothing at the source. What was there before the call is there still, and nothing
+            else.
+        CopyError: The source can't be read, or what came isn't equal to it. What was there before the call is there
+            still, and nothing else.
     """
     listed = source.inventory()
     begin = time.monotonic_ns()
@@ -139,7 +148,7 @@ def locked(place: Place, level: int) -> Iterator[bool]:
     raises, a folder with nothing in it but the lock file is deleted.
 
     Raises:
-        CopyError: the folder or the lock file can't be made.
+        CopyError: The folder or the lock file can't be made.
     """
     lock = FileLock(place.lock)
     waited = _acquire(lock, place, level)

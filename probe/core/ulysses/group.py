@@ -42,7 +42,7 @@ def get_ulysses_sequence_parallel_world_size(group: ProcessGroup | None = None) 
     """Ranks that share a sequence: of ``group``, else of the group that was set; 1 without either.
 
     Raises:
-        InputError: this rank is not in the group.
+        InputError: This rank is not in the group.
 
     >>> get_ulysses_sequence_parallel_world_size()
     1
@@ -54,7 +54,7 @@ def get_ulysses_sequence_parallel_rank(group: ProcessGroup | None = None) -> int
     """Which slice of the sequence is this rank's, from 0; 0 without a group.
 
     Raises:
-        InputError: this rank is not in the group.
+        InputError: This rank is not in the group.
     """
     return place_of(group)[0]
 
@@ -74,12 +74,13 @@ def validate_ulysses_config(num_heads: int, ulysses_sequence_size: int, num_key_
     """Check that heads can be dealt out to the ranks, before a model is built.
 
     Args:
-        num_heads: query heads of one attention layer. ulysses_sequence_size: ranks that share a sequence.
-        num_key_value_heads: with grouped-query attention; where there are fewer than ranks each is repeated, so
-            that one number must divide the other.
+        num_heads: Query heads of one attention layer.
+        ulysses_sequence_size: Ranks that share a sequence.
+        num_key_value_heads: Key and value heads, with grouped-query attention; where there are fewer than ranks each is
+            repeated, so that one number must divide the other.
 
     Raises:
-        InputError: they can't be dealt out equally, or a number is below 1.
+        InputError: They can't be dealt out equally, or a number is below 1.
 
     >>> validate_ulysses_config(num_heads=28, ulysses_sequence_size=4, num_key_value_heads=2)
     >>> validate_ulysses_config(num_heads=28, ulysses_sequence_size=8)
