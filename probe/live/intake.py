@@ -155,7 +155,7 @@ class Intake:
         self._gathered: dict[str, _Gathered] = {}
         self._padding: list[Padding] = []
         self._readers: Mapping[type[Row], Callable[[Any, float], None]] = {
-            Process: self._read_process,
+            Process: lambda row, _: self.begin_process(row),
             Memory: self._read_memory,
             MicroBatch: self._read_micro_batch,
             Padding: self._read_padding,
@@ -256,7 +256,8 @@ class Intake:
 
     # --------------------------------------------------------------------------------- what one row says of others
 
-    def _read_process(self, row: Process, _: float) -> None:
+    def begin_process(self, row: Process) -> None:
+        """A process begins to write."""
         self.clocks.set(row)
         place = row.process if row.rank is None else row.rank
         before = self.writers.get(place)
@@ -384,6 +385,11 @@ def fit(value: int) -> int:
     (7, 2147483647)
     """
     return min(max(value, _LEAST), _MOST)
+
+
+def limits_of(dtype: str) -> tuple[int, int]:
+    """What a column of whole numbers can hold."""
+    return (0, 255) if dtype == "u1" else (_LEAST, _MOST)
 
 
 def _number(value: int | None) -> float:

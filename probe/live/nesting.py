@@ -1,5 +1,5 @@
-"""Scopes as rows of the live table, and what one says about another: the rules of :mod:`probe.analysis.scopes`, row by
-row.
+"""Scopes as rows of the live table, and what one says about another: the rules of ``probe/runs/views.sql`` (``spans``),
+row by row.
 
 A scope's row is written when it ends, so that scopes inside come first, and what is true of them may be known only
 later: then their rows are given once more. Rows may come in any order; the end is the same.
@@ -13,7 +13,6 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from probe.analysis.scopes import NO_PHASE
 from probe.live.tables import Words
 
 #: Scopes, and cuts of batches, that are remembered; and of the cuts of one scope the newest.
@@ -102,7 +101,7 @@ class Nesting:
         self._paths: dict[tuple[int, str], list[Key]] = {}  # scopes of calls, by the path of the scope around
         self._changed: dict[Key, None] = {}
         self._at_most, self._step, self._micro, self._phase, self._inner = (
-            words.code(one) for one in ("at_most", *NO_PHASE, "phase", "inner")
+            words.code(one) for one in ("at_most", "step", "micro_batch", "phase", "inner")
         )
 
     def changed(self) -> list[Span]:

@@ -15,11 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from probe.live.tables import LiveTable, Words
-from probe.records import Padding
-
-#: Sources that tell of micro-batches, and those that tell of no rectangle of the trainer's.
-PLANNED: Final = ("seqlen_balancing.partition", "packing.packed", "batched_data_dict.partition")
-APART: Final = ("codec.packed", "ulysses.padded")
+from probe.records import APART_SOURCES, PLANNED_SOURCES, Padding
 
 #: Steps for which it is remembered which ranks have told of micro-batches.
 _STEPS: Final = 1000
@@ -105,7 +101,7 @@ class PaddingLedger:
         totals: dict[Key, Amounts] = {}
         touched = self._note(rows)
         for process, step, source, _ in touched:
-            if source in PLANNED and self.note_cut(step, process):
+            if source in PLANNED_SOURCES and self.note_cut(step, process):
                 self._stop_counting(step, process, totals)
         for key in touched:
             self._count(key, totals)
@@ -151,7 +147,7 @@ class PaddingLedger:
     def _amounts(self, key: BatchKey, batch: _Batch) -> dict[Key, Amounts]:
         process, step, source, _ = key
         cut = process in self._cut.get(step, ())
-        counts = source in PLANNED or (not cut and source not in APART)
+        counts = source in PLANNED_SOURCES or (not cut and source not in APART_SOURCES)
         widest, code = batch.widest, self._words.code
         found: dict[Key, Amounts] = {}
         for name, field in batch.fields.items():
@@ -173,7 +169,7 @@ class PaddingLedger:
 
     def _stop_counting(self, step: int, process: int, totals: dict[Key, Amounts]) -> None:
         """Micro-batches tell of the tokens of this step of the process from now on; what counted until then doesn't."""
-        planned = [self._words.code(source) for source in PLANNED]
+        planned = [self._words.code(source) for source in PLANNED_SOURCES]
         columns = self._table.columns()
         here = (columns["step"] == step) & (columns["process"] == process) & (columns["counted"] > 0)
         here &= ~np.isin(columns["source"], planned)
@@ -185,7 +181,7 @@ class PaddingLedger:
             totals[new] = self._total(totals, new).plus(amounts)
             self._ranks[process] = int(columns["rank"][row])
         for key, batch in self._batches.items():
-            if key[:2] == (process, step) and batch.source not in PLANNED:
+            if key[:2] == (process, step) and batch.source not in PLANNED_SOURCES:
                 batch.given = {one._replace(counted=0): amounts for one, amounts in batch.given.items()}
 
     def _forget(self, touched: set[BatchKey]) -> None:
