@@ -176,9 +176,10 @@ class _Loader:
 
     def _learn_cuts(self) -> None:
         """The newest batches that were cut."""
+        start_ns = self._intake.clocks.start_ns
         frame = self._ask(
             f"""select process, scope_id, micro_batch, batch_id, tokens,
-                   coalesce(sequences * width_tokens, -1) as slots, (wall_ns - {self._intake.clocks.start_ns}) / 1e9 as at
+                   coalesce(sequences * width_tokens, -1) as slots, (wall_ns - {start_ns}) / 1e9 as at
             from micro_batches where micro_batch is not null
             order by wall_ns desc, batch_id desc limit {REMEMBERED}"""  # noqa: S608  (our own names)
         )

@@ -13,6 +13,7 @@ from probe.records import Row
 from probe.runs.layout import segment_of
 from probe.runs.lines import encode
 from probe.runs.parts import roll_over
+from tests.sample_run import stamped
 
 Told = list[tuple[Any, ...]]
 
@@ -49,7 +50,8 @@ def append(directory: Path, rows: Iterable[Row], segment: int | None = None) -> 
     """Add rows to the files of their ranks, as their writers would."""
     by_rank: dict[int, list[bytes]] = {}
     for row in rows:
-        by_rank.setdefault(row.rank, []).append(encode(row))
+        rank = row.rank or 0
+        by_rank.setdefault(rank, []).append(encode(stamped(row, rank, segment or 0)))
     for rank, lines in by_rank.items():
         name = f"rank-{rank:05d}.jsonl" if segment is None else f"rank-{rank:05d}.{segment}.jsonl"
         with (directory / name).open("ab") as file:
@@ -69,4 +71,4 @@ def in_order(rows: Mapping[int, list[Row]]) -> list[Row]:
     """The rows of all ranks by the time since each clock's start: one order in which they may have been written."""
     from tests.sample_run import clock
 
-    return sorted((row for own in rows.values() for row in own), key=lambda row: row.time_ns - clock(row.rank))
+    return sorted((row for own in rows.values() for row in own), key=lambda row: row.time_ns - clock(row.rank or 0))
