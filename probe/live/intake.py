@@ -205,7 +205,7 @@ class Intake:
 
     def _block(self, name: str, gathered: _Gathered) -> Block:
         table, rows = gathered.table, gathered.rows
-        known = {"t": gathered.seconds, "process": gathered.processes, "round": [0] * len(rows)}
+        known: dict[str, Sequence[Any]] = {"t": gathered.seconds, "process": gathered.processes, "round": [0] * len(rows)}
         columns = table.columns.items()
         return block_of(
             table, {one: known.get(one) or self._values(name, one, column, rows) for one, column in columns}
