@@ -115,7 +115,6 @@ class _Gathered:
     table: Table
     rows: list[Any] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    processes: list[int] = field(default_factory=list)
 
 
 class Intake:
@@ -205,17 +204,21 @@ class Intake:
 
     def _block(self, name: str, gathered: _Gathered) -> Block:
         table, rows = gathered.table, gathered.rows
-        known: dict[str, Sequence[Any]] = {"t": gathered.seconds, "process": gathered.processes, "round": [0] * len(rows)}
-        columns = table.columns.items()
-        return block_of(
-            table, {one: known.get(one) or self._values(name, one, column, rows) for one, column in columns}
-        )
+        known: dict[str, Sequence[Any]] = {"t": gathered.seconds, "round": [0] * len(rows)}
+        values = {one: known.get(one) or self._values(name, one, column, rows) for one, column in table.columns.items()}
+        return block_of(table, values)
 
     def _values(self, table: str, name: str, column: Column, rows: Sequence[Row]) -> list[Any]:
-        values = map(_MADE.get((table, name)) or (lambda row: getattr(row, column.field, None)), rows)
+        made = _MADE.get((table, name))
+        if made is not None:
+            values = [made(row) for row in rows]
+        elif table in LIVE:
+            values = [*map(attrgetter(column.field), rows)]
+        else:  # written by who knows which version of a recorder
+            values = [getattr(row, column.field, None) for row in rows]
         if column.unit == "word":
-            return [self._words.code(one if one is None or isinstance(one, str) else _joined(one)) for one in values]
-        return [whole(one) for one in values] if column.dtype == "i4" else [*values]
+            return self._words.codes([_joined(one) if isinstance(one, list) else one for one in values])
+        return [-1 if one is None else one for one in values] if column.dtype == "i4" else values
 
     def _gather(self, row: Row, seconds: float) -> None:
         name = _COPIED.get(type(row)) or self._found(type(row))
@@ -224,7 +227,6 @@ class Intake:
             gathered = self._gathered[name] = _Gathered(self.table(name))
         gathered.rows.append(row)
         gathered.seconds.append(seconds)
-        gathered.processes.append(self._words.code(row.process))
 
     def _found(self, kind: type[Row]) -> str:
         """The name of the live table of a row type that isn't declared."""

@@ -151,6 +151,7 @@ class _Loader:
         for process in np.unique(memory["process"]).tolist():
             seconds = memory["t"][memory["process"] == process]
             intake.remember_order(process, float(np.nanmax(seconds, initial=-math.inf)))
+        intake.rounds.learn(blocks["micro"])
         self._learn_padding(blocks["padding"])
         self._learn_scopes(blocks["spans"])
 

@@ -25,7 +25,8 @@ from tests.sample_run import MS, WALL_NS, clock, sample_rows, stamped, write_run
 
 STRANGE = {
     "table": "collector_pauses", "time_ns": clock(0) + 9 * MS, "attempt": 1, "process": "rank-00000", "rank": 0,
-    "step": 1, "role": None, "phase": None, "micro_batch": None, "scope_id": 0, "scope": "", "pause_ns": 5, "reason": "full",
+    "step": 1, "role": None, "phase": None, "micro_batch": None,
+    "scope_id": 0, "scope": "", "pause_ns": 5, "reason": "full",
 }  # fmt: skip
 
 
