@@ -76,15 +76,15 @@ def write_run(
     (directory / "run.json").write_text(json.dumps(info))
     for rank, own in rows.items():
         first = (processes or {}).get(rank) or process(rank, world_size=len(rows))
-        lines = [encode(stamped(row, rank)) for row in (first, *own)]
+        lines = [encode(written_by(row, process_name(rank, 0), rank)) for row in (first, *own)]
         (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"".join(lines))
     return directory
 
 
-def stamped(row: Row, rank: int, number: int = 0) -> Row:
-    """``row`` with rank and process, where it says none: the ``number``-th process of ``rank``."""
+def written_by(row: Row, process: str, rank: int) -> Row:
+    """``row`` with the process and the rank that its writer would stamp it with, where it says none."""
+    row.process = row.process or process
     row.rank = rank if row.rank is None else row.rank
-    row.process = row.process or process_name(rank, number)
     return row
 
 

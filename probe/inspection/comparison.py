@@ -224,10 +224,15 @@ def _differences(key: str, one: Any, other: Any) -> Iterator[Difference]:
         yield from _array_differences(key, one, other)
     elif _is_sequence(one) and _is_sequence(other):
         yield from _object_differences(key, one, other)
-    elif type(one) is not type(other) and not same(one, other):
-        yield Difference(key, "type", f"{type(one).__name__} {_about(one)}", f"{type(other).__name__} {_about(other)}")
     elif not same(one, other):
-        yield Difference(key, "values", *_sides(one, other))
+        yield _value_or_type(key, one, other)
+
+
+def _value_or_type(key: str, one: Any, other: Any) -> Difference:
+    if type(one) is type(other):
+        return Difference(key, "values", *_sides(one, other))
+    mine, theirs = (f"{type(side).__name__} {_about(side)}" for side in (one, other))
+    return Difference(key, "type", mine, theirs)
 
 
 def _sides(one: Any, other: Any) -> tuple[str, str]:
@@ -262,7 +267,7 @@ def _tensor_differences(key: str, one: torch.Tensor, other: torch.Tensor) -> Ite
     elif one.is_nested or one.shape != other.shape:
         yield Difference(key, "shape", shape_text(one), shape_text(other))
     elif "meta" not in (one.device.type, other.device.type):
-        yield from _value_difference(key, tensor_difference.of(one.detach(), other.detach()))
+        yield from _value_difference(key, tensor_difference.difference_of_tensors(one.detach(), other.detach()))
 
 
 def _layout(tensor: torch.Tensor) -> str:
@@ -279,7 +284,7 @@ def _nested_differences(key: str, one: Any, other: Any) -> Iterator[Difference]:
     if lengths is not None:
         row, mine, theirs, count = lengths
         yield Difference(key, "lengths", str(mine), str(theirs), (row,), count, int(one.size(0)))
-    yield from _value_difference(key, tensor_difference.of_rows(one.detach(), other.detach()))
+    yield from _value_difference(key, tensor_difference.difference_of_rows(one.detach(), other.detach()))
 
 
 def _value_difference(key: str, found: tensor_difference.Values | None) -> Iterator[Difference]:
@@ -293,7 +298,7 @@ def _array_differences(key: str, one: Any, other: Any) -> Iterator[Difference]:
     if one.shape != other.shape:
         yield Difference(key, "shape", str(one.shape), str(other.shape))
         return
-    yield from _value_difference(key, tensor_difference.of_arrays(one, other))
+    yield from _value_difference(key, tensor_difference.difference_of_arrays(one, other))
 
 
 def _object_differences(key: str, one: Any, other: Any) -> Iterator[Difference]:

@@ -75,6 +75,7 @@ def by_source(rows):
     return {source: tuple(one) for source, one in told.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_a_time", [padding_tax.ROWS_AT_A_TIME, 1])
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(batches, min_size=1, max_size=30), st.booleans())

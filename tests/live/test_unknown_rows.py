@@ -21,7 +21,7 @@ from probe.views.panel.panel import Panel
 from probe.views.server.panel import ServedPanel
 from probe.views.terminal.following import Following
 from tests.live.live_run import append, as_dicts, opened
-from tests.sample_run import MS, WALL_NS, clock, sample_rows, stamped, write_run
+from tests.sample_run import MS, WALL_NS, clock, sample_rows, write_run, written_by
 
 STRANGE = {
     "table": "collector_pauses", "time_ns": clock(0) + 9 * MS, "attempt": 1, "process": "rank-00000", "rank": 0,
@@ -43,7 +43,11 @@ class Pause(Row, kw_only=True, tag="pauses"):
 
 def pause(index: int, **more: Any) -> Row:
     made = Pause(pause_ns=index, share_ratio=index / 4, time_ns=clock(0) + index * MS, step=index // 2, **more)
-    return stamped(made, 0)
+    return by_rank_0(made)
+
+
+def by_rank_0(row: Row) -> Row:
+    return written_by(row, "rank-00000", 0)
 
 
 def read(rows: list[Row]) -> tuple[Intake, Words, dict[str, Any]]:
@@ -73,7 +77,7 @@ def test_rows_of_a_type_that_nobody_here_knows_end_nothing(strange, monkeypatch,
     feed = opened(strange)
     assert feed.bad_lines == 0
     assert feed.step == 7
-    append(strange, [stamped(Scalar(key="later", value=1.0, step=11, time_ns=clock(0) + 10**9), 0)])
+    append(strange, [by_rank_0(Scalar(key="later", value=1.0, step=11, time_ns=clock(0) + 10**9))])
     with (strange / "rank-00000.jsonl").open("ab") as file:
         file.write(json.dumps(STRANGE).encode() + b"\n")
     assert "scalars" in feed.update()
@@ -116,7 +120,7 @@ def test_a_row_type_that_a_recorder_brought_is_a_live_table():
 
 
 def test_what_such_a_row_lacks_is_missing():
-    _, _, found = read([pause(0), stamped(Pause(time_ns=clock(0)), 0)])
+    _, _, found = read([pause(0), by_rank_0(Pause(time_ns=clock(0)))])
     assert str(found["pauses"]["pause_ns"].tolist()) == "[0.0, nan]"
     assert found["pauses"]["step"].tolist() == [0, -1]
 
@@ -125,7 +129,7 @@ def test_a_table_that_is_called_like_a_live_one_gets_another_name():
     class Happening(Row, kw_only=True, tag="events"):
         size_bytes: int
 
-    _, _, found = read([stamped(Happening(size_bytes=2**40, time_ns=clock(0)), 0)])
+    _, _, found = read([by_rank_0(Happening(size_bytes=2**40, time_ns=clock(0)))])
     assert found["events_rows"]["size_bytes"].tolist() == [2**40]
 
 
