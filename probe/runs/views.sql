@@ -30,6 +30,17 @@ select step, rank, process, role, phase, substr(point, 7), name, micro_batch, sc
 from {calls} where starts_with(point, 'scope.') and process not in (select distinct process from memory);
 
 
+-- view peaks_counted
+-- The peaks that count, told in one look: one of kind "at_most" is the height of an older one, and counts only where
+-- nothing better is known in the run. The largest of a step is that of its makers (see `spans`).
+select step, rank, process, role, phase, kind, name, micro_batch, scope_id as scope, peak_allocated_bytes as peak,
+       peak_reserved_bytes as reserved_peak, peak_kind, 1 as maker, wall_ns as end_ns
+from {memory} where edge = 'leave' and peak_allocated_bytes is not null
+  and (peak_kind is distinct from 'at_most' or not exists (
+    select 1 from memory where edge = 'leave' and peak_allocated_bytes is not null
+      and peak_kind is distinct from 'at_most'));
+
+
 -- view scopes_nested
 -- All scopes, open ones too, with the scope around each: parent_id is 0 for the process itself and NULL where it isn't
 -- known. end_ns is NULL while a scope is open; happened is when the newest row about it was written.
