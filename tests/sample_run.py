@@ -63,7 +63,7 @@ def write_run(
     """Write ``run.json`` and one file for each rank; returns ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     info = {
-        "schema_version": 1,
+        "schema_version": 2,
         "project": project,
         "experiment": experiment,
         "config": {"train_batch_size": 64},
@@ -74,6 +74,8 @@ def write_run(
     (directory / "run.json").write_text(json.dumps(info))
     for rank, own in rows.items():
         first = (processes or {}).get(rank) or process(rank, world_size=len(rows))
+        for row in (first, *own):
+            row.process = row.process or f"rank-{rank:05d}"
         lines = [encode(row) for row in (first, *own)]
         (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"".join(lines))
     return directory
