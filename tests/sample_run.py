@@ -76,6 +76,7 @@ def write_run(
         first = (processes or {}).get(rank) or process(rank, world_size=len(rows))
         for row in (first, *own):
             row.process = row.process or f"rank-{rank:05d}"
+            row.rank = rank if row.rank is None else row.rank
         lines = [encode(row) for row in (first, *own)]
         (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"".join(lines))
     return directory

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from probe.analysis.query import POINTS, bucket, empty, extent, literal, started_ns
-
 from probe.runs import views
 
 if TYPE_CHECKING:
@@ -70,9 +69,8 @@ def largest(run: Run) -> pd.DataFrame:
         Columns of :func:`peaks`.
     """
     high = run.sql("select max(peak) as height from peaks_counted")["height"][0]
-    if pd.isna(high):
-        return peaks(run)
-    return peaks(run, f"peak_allocated_bytes >= {int(high)}").head(1)
+    frame = peaks(run, "false" if pd.isna(high) else f"peak_allocated_bytes >= {int(high)}")
+    return (peaks(run) if frame.empty else frame).head(1)
 
 
 def _with_headroom(frame: pd.DataFrame) -> pd.DataFrame:

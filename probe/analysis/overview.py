@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
@@ -31,10 +32,16 @@ def by_step(run: Run, rows: str = "") -> pd.DataFrame:
         padding_tax_ratio, own_cost_ratio, alerts. NaN where a step has no such value.
     """
     specs = list(quantities().values())
-    found = dict(zip(map(field_of, specs), courses(run, specs, rows), strict=True))
-    steps = sorted({step for course in found.values() for step in course.steps})
-    columns = {name: _filled(course, steps) for name, course in found.items()}
+    found = courses(run, specs, rows)
+    steps = _steps(specs, found)
+    columns = {field_of(spec): _filled(course, steps) for spec, course in zip(specs, found, strict=True)}
     return pd.DataFrame({"step": pd.Series(steps, dtype="int64"), **columns})
+
+
+def _steps(specs: Sequence[Mapping[str, Any]], found: Sequence[Course]) -> list[int]:
+    """The steps of a run: those of which more is known than what is counted, such as alerts."""
+    told = (course.steps for spec, course in zip(specs, found, strict=True) if not spec.get("total"))
+    return sorted({step for steps in told for step in steps})
 
 
 def _filled(course: Course, steps: list[int]) -> pd.Series:
@@ -55,7 +62,9 @@ def numbers(run: Run) -> pd.DataFrame:
     """
     tiles = overview_tiles()
     found = courses(run, tiles)
-    steps = sorted({step for course in found for step in course.steps})
+    if not any(course.steps for course in found) and not any(one.total for one in found if not math.isnan(one.total)):
+        found = [Course([], []) for _ in found]  # nothing was recorded: that's not a zero
+    steps = _steps(tiles, found)
     rows = []
     for tile, course in zip(tiles, found, strict=True):
         told = standing(tile, course)

@@ -1,4 +1,4 @@
-"""The quantities of ``dashboards/quantities.yaml``, asked of a run: what each says of every step, and of the whole run."""
+"""The quantities of ``dashboards/quantities.yaml``, asked of a run: what each says of every step, and of all of it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """How evenly tokens lie over micro-batches and over ranks, and who makes the others wait.
 
 Imbalance is largest ÷ mean: 1 is perfect, 2 means that the largest has twice the mean. How large it is say the
-quantities ``rank_imbalance``, ``sync_wait`` and ``micro_batch_imbalance``. Batches of several ranks belong together when
-they are the n-th of their (step, phase): that is a "round" (the view ``micro_batches_counted``).
+quantities ``rank_imbalance``, ``sync_wait`` and ``micro_batch_imbalance``. Batches of several ranks belong together
+when they are the n-th of their (step, phase): that is a "round" (the view ``micro_batches_counted``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 from probe import text as words
-from probe.analysis.query import empty, literal, same
 from probe.analysis.quantities import courses
+from probe.analysis.query import empty, literal, same
 from probe.dashboards import compile as sql
 from probe.dashboards.quantities import field_of, quantity
 from probe.dashboards.spec import listed
@@ -70,7 +70,7 @@ def rounds(run: Run) -> pd.DataFrame:
     """
     found = {field_of(quantity(name)): _of_rounds(name) for name in UNEVEN}
     joins = "".join(
-        f" left join ({query}) {name} on "  # noqa: S608  (our own names)
+        f" left join ({query}) {name} on "
         + " and ".join(f"{name}.{one} is not distinct from rounds.{one}" for one in _ROUND)
         for name, query in found.items()
     )

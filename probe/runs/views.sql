@@ -47,7 +47,8 @@ from {memory} where edge = 'leave' and peak_allocated_bytes is not null
 -- and the scope its maker, where no scope in it has as large a peak.
 select * from {peaks_counted} outside where not exists (
   select 1 from {peaks_counted} inside
-  where inside.process = outside.process and inside.parent = outside.scope and inside.peak >= outside.peak);
+  where inside.process = outside.process and inside.parent = outside.scope and inside.scope <> outside.scope
+    and inside.peak >= outside.peak);
 
 
 -- view scopes_nested
