@@ -6,8 +6,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RUN_DIR ?=
+MINUTES ?= 10
+# Two tests at a time, each worker with a stretch of the files. JOBS=0 runs one after the other, in one process.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo test lint bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
+.PHONY: demo check quick test fuzz lint bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -28,8 +33,17 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
 	$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR))
 
+check: $(VENV)/.dev  ## lint, types and the quick tests, side by side: for hour-to-hour work
+	@$(MAKE) --no-print-directory --jobs 2 lint quick
+
+quick: $(VENV)/.dev  ## the tests that need no browser, no farm of processes and no patience
+	$(PYTEST) -q -m "$(QUICK)"
+
 test: $(VENV)/.dev  ## the whole suite
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+fuzz: $(VENV)/.dev  ## the property tests with new seeds, for MINUTES=10
+	$(BIN)/python tests/fuzz.py $(MINUTES)
 
 lint: $(VENV)/.dev  ## ruff, format, types, arrows between the rooms
 	$(BIN)/ruff check .

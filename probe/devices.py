@@ -66,9 +66,9 @@ class Device(ABC):
     """One device. Reading takes microseconds and never waits for the device.
 
     Attributes:
-        source: ``"cuda"``, ``"accelerator"``, ``"process_rss"`` or ``"fake"``.
-        unsure: what a peak that did not rise in a scope is: ``"at_most"`` where the counter may show an older
-            peak, ``"at_least"`` where only the values seen are known.
+        source: One of ``"cuda"``, ``"accelerator"``, ``"process_rss"`` and ``"fake"``.
+        unsure: What a peak that did not rise in a scope is: ``"at_most"`` where the counter may show an older peak,
+            ``"at_least"`` where only the values seen are known.
     """
 
     source: str = ""
@@ -89,7 +89,7 @@ class Device(ABC):
         """The counters now.
 
         Args:
-            whole: also ask the driver for ``used_bytes`` and ``total_bytes``, which takes longer.
+            whole: Whether the driver is asked too, for ``used_bytes`` and ``total_bytes``, which takes longer.
         """
 
     def bind(self) -> bool:
@@ -115,7 +115,12 @@ class Device(ABC):
         return True
 
     def elapsed_ns(self, begin: Any, end: Any) -> int | None:  # noqa: ARG002  (as above)
-        """Device time between two events; None while one isn't done, and where it can't be known."""
+        """Device time between two events; None while one isn't done, and where it can't be known.
+
+        Args:
+            begin: The event before the work.
+            end: The event after the work.
+        """
         return None
 
     def recycle(self, *events: Any) -> None:  # noqa: B027  (not every device can use them again)
@@ -142,12 +147,12 @@ def detect(device: Any = None) -> Device:
     """The device whose memory is of interest.
 
     Args:
-        device: a :class:`Device` (returned as it is), anything that ``torch.device`` takes, or None for CUDA,
-            else another accelerator, else the CPU. ``"cuda"`` without an index is the device that is current
-            when the trainer first uses CUDA.
+        device: A :class:`Device` (returned as it is), anything that ``torch.device`` takes, or None for CUDA, else
+            another accelerator, else the CPU. ``"cuda"`` without an index is the device that is current when the
+            trainer first uses CUDA.
 
     Raises:
-        InputError: a device that torch doesn't know, or that this machine doesn't have.
+        InputError: A device that torch doesn't know, or that this machine doesn't have.
     """
     if isinstance(device, Device):
         return device
@@ -196,7 +201,7 @@ class CudaDevice(Device):
     """A CUDA (or ROCm) device, through torch's caching allocator.
 
     Args:
-        index: None takes the device that is current when the trainer first uses CUDA.
+        index: Number of the device; None takes the one that is current when the trainer first uses CUDA.
     """
 
     source = "cuda"
@@ -344,7 +349,8 @@ class AcceleratorDevice(Device):
     """Any accelerator whose memory ``torch.accelerator`` counts, such as XPU.
 
     Args:
-        kind: its type. index: None takes the device that is current when the trainer first uses it.
+        kind: The accelerator's type, as ``torch.device`` names it.
+        index: Number of the device; None takes the one that is current when the trainer first uses it.
     """
 
     source = "accelerator"

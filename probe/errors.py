@@ -63,7 +63,13 @@ class UnknownNameError(InputError):
 
     @classmethod
     def of(cls, argument: str, given: object, choices: Iterable[str]) -> UnknownNameError:
-        """The error for ``argument`` that was ``given`` something outside ``choices``."""
+        """The error for ``argument`` that was ``given`` something outside ``choices``.
+
+        Args:
+            argument: The name of the argument.
+            given: What was given.
+            choices: The names that would have been right.
+        """
         return cls(f"{argument}: got {given!r}, expected one of {', '.join(sorted(choices))}")
 
 
@@ -137,5 +143,11 @@ class MissingDependencyError(ProbeError, ImportError):
 
     @classmethod
     def of(cls, what: str, package: str, extra: str) -> MissingDependencyError:
-        """The error for a feature ``what`` that needs ``package`` from ``probe-rl[extra]``."""
+        """The error for a feature ``what`` that needs ``package`` from ``probe-rl[extra]``.
+
+        Args:
+            what: The feature.
+            package: The package that it needs.
+            extra: The extra of probe's that brings the package.
+        """
         return cls(f"{what} needs the package {package!r}; install it with: pip install 'probe-rl[{extra}]'")

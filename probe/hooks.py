@@ -45,13 +45,24 @@ _log = logging.getLogger("probe.hooks")
 class Scope:
     """Where the program is. Immutable by convention; a child inherits what it doesn't set.
 
+    Args:
+        kind: One of ``"process"``, ``"step"``, ``"phase"``, ``"watch"``, ``"micro_batch"``, or a user's own word.
+        name: What a person calls it, such as the phase's name.
+        parent: The enclosing scope; None for the process.
+        step: The trainer's global step; None inherits.
+        role: Who works, such as ``"actor"``; None inherits.
+        phase: What is done, such as ``"old_log_prob"``; None inherits.
+        micro_batch: Index of the micro-batch within its batch, from 0; None inherits.
+
     Attributes:
-        id: unique in the process, 0 for the process itself.
-        parent: the enclosing scope, None for the process.
-        kind: ``"process"``, ``"step"``, ``"phase"``, ``"watch"``, ``"micro_batch"`` or a user's own word.
-        name: what a person calls it, such as the phase's name.
-        step: the trainer's global step. role: such as ``"actor"``. phase: such as ``"old_log_prob"``.
-        micro_batch: index of the micro-batch within its batch, from 0.
+        id: Unique in the process, 0 for the process itself.
+        parent: The enclosing scope, None for the process.
+        kind: One of ``"process"``, ``"step"``, ``"phase"``, ``"watch"``, ``"micro_batch"``, or a user's own word.
+        name: What a person calls it, such as the phase's name.
+        step: The trainer's global step.
+        role: Who works, such as ``"actor"``.
+        phase: What is done, such as ``"old_log_prob"``.
+        micro_batch: Index of the micro-batch within its batch, from 0.
     """
 
     __slots__ = ("_path", "id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
@@ -115,8 +126,13 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
     """Context manager: the block runs in a new :class:`Scope`, and listeners of :data:`SCOPE` hear of both ends.
 
     Args:
-        kind, name, step, role, phase, micro_batch: see :class:`Scope`; what is None is inherited.
-        values: anything else that a listener may want to know, such as the tokens of a micro-batch.
+        kind: See :class:`Scope`; what is None is inherited.
+        name: See :class:`Scope`; what is None is inherited.
+        step: See :class:`Scope`; what is None is inherited.
+        role: See :class:`Scope`; what is None is inherited.
+        phase: See :class:`Scope`; what is None is inherited.
+        micro_batch: See :class:`Scope`; what is None is inherited.
+        **values: Anything else that a listener may want to know, such as the tokens of a micro-batch.
 
     ``values`` may be added to inside the block (``as opened``: ``opened.values["tokens"] = 17``).
     """
@@ -191,12 +207,25 @@ class Event:
     It is emptied as soon as its listeners have returned, so that it never keeps a tensor or a traceback alive: a
     listener takes what it needs and does not keep the event.
 
+    Args:
+        point: The point that fired.
+        function: The observed function, None for scopes and moments.
+        args: Positional arguments as the caller gave them.
+        kwargs: Keyword arguments as the caller gave them.
+        values: What :func:`emit` or :class:`scope` was given.
+        scope: The scope around it (for :data:`SCOPE` the scope itself).
+
     Attributes:
-        point: where. function: the observed function, None for scopes and moments.
-        args, kwargs: as the caller gave them. values: what :func:`emit` or :class:`scope` was given.
-        result: what the function returned. error: what it, or the scope's body, raised.
-        scope: the scope around it (for :data:`SCOPE` the scope itself).
-        begin_ns, end_ns: ``time.monotonic_ns()`` around the call itself, listeners excluded.
+        point: The point that fired.
+        function: The observed function, None for scopes and moments.
+        args: Positional arguments as the caller gave them.
+        kwargs: Keyword arguments as the caller gave them.
+        values: What :func:`emit` or :class:`scope` was given.
+        result: What the function returned.
+        error: What it, or the scope's body, raised.
+        scope: The scope around it (for :data:`SCOPE` the scope itself).
+        begin_ns: ``time.monotonic_ns()`` right before the call itself, listeners excluded.
+        end_ns: ``time.monotonic_ns()`` right after the call itself, listeners excluded.
     """
 
     __slots__ = (
@@ -233,7 +262,12 @@ class Event:
         self.end_ns = 0
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """The value that parameter ``name`` has in this call, its own default included; else ``default``."""
+        """The value that parameter ``name`` has in this call, its own default included; else ``default``.
+
+        Args:
+            name: The parameter's name in the observed function's signature.
+            default: What comes back where the function has no such parameter.
+        """
         if name in self.kwargs:
             return self.kwargs[name]
         if self.function is None:
@@ -271,17 +305,34 @@ class Listener:
         """An observed call or a scope begins. ``event.begin_ns`` isn't set yet."""
 
     def leave(self, event: Event, state: Any) -> None:
-        """It ended; ``event.result`` or ``event.error`` is set."""
+        """The call or scope ended; ``event.result`` or ``event.error`` is set.
+
+        Args:
+            event: The event that ``enter`` was given.
+            state: What ``enter`` returned.
+        """
 
     def fire(self, event: Event) -> None:
         """A moment told by :func:`emit`; ``event.values`` holds what was told."""
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
-        """One of the methods above raised ``error``, for the ``count``-th time."""
+        """One of the methods above raised ``error``, for the ``count``-th time.
+
+        Args:
+            event: The event that was told.
+            error: What was raised.
+            count: How often this listener has failed by now.
+            switched_off: Whether it is told of nothing from now on.
+        """
 
 
 class Point:
-    """A place in the code that can be listened to. Made by :func:`point`, one for each name."""
+    """A place in the code that can be listened to. Made by :func:`point`, one for each name.
+
+    Args:
+        name: The point's name, such as ``"data_proto.concat"``.
+        about: When it fires, and what it carries.
+    """
 
     __slots__ = ("about", "listeners", "name")
 
@@ -306,7 +357,12 @@ _failures: dict[int, int] = {}
 
 
 def point(name: str, about: str = "") -> Point:
-    """The point called ``name``, made on first use. ``about`` says when it fires and what it carries."""
+    """The point called ``name``, made on first use. ``about`` says when it fires and what it carries.
+
+    Args:
+        name: The point's name, such as ``"data_proto.concat"``.
+        about: When it fires, and what it carries.
+    """
     with _lock:
         found = _points.get(name)
         if found is None:
@@ -353,8 +409,9 @@ def subscribe(listener: Listener, *patterns: str) -> Subscription:
     """Let ``listener`` hear of all points whose names match one of ``patterns``, those made later included.
 
     Args:
-        listener: heard in the order of subscription; left in the reverse order.
-        patterns: names, or shell patterns such as ``"data_proto.*"``.
+        listener: What is told; several are told in the order of subscription when a call begins, and in the reverse
+            order when it ends.
+        *patterns: Names of points, or shell patterns such as ``"data_proto.*"``.
     """
     with _lock:
         _subscriptions.extend((pattern, listener) for pattern in patterns)
@@ -387,6 +444,10 @@ def silenced() -> Iterator[None]:
 
 def observed(name: str, about: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function a point: its calls can be listened to.
+
+    Args:
+        name: The point's name, such as ``"data_proto.concat"``.
+        about: When it fires, and what it carries.
 
     >>> @observed("doctest.double", "a number is doubled")
     ... def double(x): return 2 * x
@@ -432,7 +493,12 @@ def _call(where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwa
 
 
 def emit(where: Point, **values: Any) -> None:
-    """Tell the listeners of ``where`` of a moment. On a hot path, test ``where.listeners`` first."""
+    """Tell the listeners of ``where`` of a moment. On a hot path, test ``where.listeners`` first.
+
+    Args:
+        where: The point that fires.
+        **values: What the event carries, by name.
+    """
     if not where.listeners or _thread.busy:
         return
     event = Event(where, None, (), _NOTHING, values, _current.get())
@@ -512,12 +578,12 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
     decorators set on it.
 
     Args:
-        role: who works, such as ``"actor"``. None inherits.
-        phase: what is done. None means the phase around it, and where there is none the function's name.
-        name: what the scope is called. None means the function's name, or the role for a block.
+        role: Who works, such as ``"actor"``; None inherits.
+        phase: What is done. None means the phase around it, and where there is none the function's name.
+        name: What the scope is called. None means the function's name, or the role for a block.
 
     Raises:
-        InputTypeError: it decorates something that isn't a function.
+        InputTypeError: It decorates something that isn't a function.
     """
 
     def __init__(self, role: str | None = None, *, phase: str | None = None, name: str | None = None) -> None:
@@ -557,7 +623,8 @@ class phase(watch):  # noqa: N801  (a decorator and a context manager, like cont
     """A named stretch of a step: ``with phase("old_log_prob"):``, or a decorator like :class:`watch`.
 
     Args:
-        name: what is done. role: who works; None inherits.
+        name: What is done.
+        role: Who works; None inherits.
     """
 
     def __init__(self, name: str, *, role: str | None = None) -> None:

@@ -39,7 +39,12 @@ class FakeClock:
 
 
 class FakeAllocation:
-    """Memory that was taken from a :class:`FakeDevice`; :meth:`free` gives it back, once."""
+    """Memory that was taken from a :class:`FakeDevice`; :meth:`free` gives it back, once.
+
+    Args:
+        device: The device that the memory is taken from.
+        size_bytes: How much is taken.
+    """
 
     def __init__(self, device: FakeDevice, size_bytes: int) -> None:
         self.size_bytes = size_bytes
@@ -67,9 +72,11 @@ class FakeDevice(Device):
     through those of ``torch._C``.
 
     Args:
-        total_bytes: capacity. segment_bytes: reserved memory grows in multiples of it.
-        non_torch_bytes: what others hold on the device: context, libraries, other processes.
-        resettable: whether its peaks may be reset; False is a device whose readers aren't all known.
+        total_bytes: Bytes that the device has.
+        segment_bytes: Reserved memory grows in multiples of it.
+        non_torch_bytes: What others hold on the device: context, libraries, other processes.
+        name: What rows call the device.
+        resettable: Whether its peaks may be reset; False is a device whose readers aren't all known.
 
     >>> device = FakeDevice(total_bytes=100, segment_bytes=10)
     >>> tensor = device.allocate(25)
@@ -107,7 +114,8 @@ class FakeDevice(Device):
         """Take memory.
 
         Raises:
-            InputError: a negative size. MemoryError: the device is full.
+            InputError: The size is negative.
+            MemoryError: The device is full.
         """
         if size_bytes < 0:
             raise InputError(f"size_bytes: got {size_bytes}, expected at least 0")

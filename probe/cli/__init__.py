@@ -45,10 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code.
 
     Args:
-        argv: without the program's name; None takes those of the process.
+        argv: The arguments without the program's name; None takes those of the process.
 
     Raises:
-        SystemExit: with code 2 for misuse and 0 after ``--help`` and ``--version``, as argparse does.
+        SystemExit: With code 2 for misuse and 0 after ``--help`` and ``--version``, as argparse does.
     """
     given = sys.argv[1:] if argv is None else list(argv)
     asked = given[0] if given and given[0] in COMMANDS else None

@@ -38,8 +38,9 @@ def find_run(text: str) -> str:
     that is, is said on standard error. Names that begin with a dot are passed over.
 
     Raises:
-        RunNotFoundError: there is nothing, or no run in it. InputError: an empty text, or no kind of URL that is known.
-        RunError: the store can't be read.
+        RunNotFoundError: There is nothing, or no run in it.
+        InputError: An empty text, or no kind of URL that is known.
+        RunError: The store can't be read.
     """
     from probe.runs.layout import INFO_NAME
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
 
+from probe._check import whole_number
 from probe.core.batched import sharding
 from probe.core.batched.exchange import gathered
 from probe.core.batched.sharding import Shard
@@ -31,14 +32,18 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
     It is a plain mapping: a column is checked when rows are asked for, not when it is set. ``DictT`` only says to
     a reader which columns there are.
 
+    Args:
+        *args: What a ``dict`` is made from: a mapping, or pairs of a name and its column.
+        **kwargs: Further columns by name.
+
     Attributes:
-        micro_batch_indices: for each global batch the [start, stop) rows of its micro-batches, counted from the
-            first row of that global batch; None where nothing was planned. Set by :meth:`shard_by_batch_size`.
-        micro_batch_lengths: for each global batch and micro-batch its padded width (dynamic batching) or the padded
+        micro_batch_indices: For each global batch the [start, stop) rows of its micro-batches, counted from the first
+            row of that global batch; None where nothing was planned. Set by :meth:`shard_by_batch_size`.
+        micro_batch_lengths: For each global batch and micro-batch its padded width (dynamic batching) or the padded
             tokens packed into it (sequence packing).
-        elem_counts_per_gb: rows of each global batch.
-        micro_batch_tokens: as micro_batch_lengths, the tokens that are no padding.
-        sequence_key: the column of tokens that was planned for; None where nothing was.
+        elem_counts_per_gb: Rows of each global batch.
+        micro_batch_tokens: Like ``micro_batch_lengths``, but the tokens that are no padding.
+        sequence_key: The column of tokens that was planned for; None where nothing was.
 
     >>> batch = BatchedDataDict({"ids": torch.tensor([[1, 2], [3, 4]]), "text": ["a", "b"]})
     >>> batch.select_indices([1])["text"], batch.size
@@ -60,7 +65,8 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """N; 0 without columns.
 
         Raises:
-            ShapeError: columns of different N. InputTypeError: a column of another kind.
+            ShapeError: Columns have different N.
+            InputTypeError: A column is of another kind.
         """
         return columns.rows_of(self.data)
 
@@ -84,11 +90,14 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         in any batch comes out jagged, without padding. Lists stay lists; a list beside an object array gives an array.
 
         Args:
-            pad_value_dict: what a column is padded with, 0 where it names none.
+            batches: At least one; each has the same columns.
+            pad_value_dict: The value that a column is padded with, by the column's name; 0 where it names none.
 
         Raises:
-            InputError: no batches, or a pad value that its column can't hold. MissingKeyError: some batch lacks a
-            column. ShapeError, InputTypeError: columns that don't fit together.
+            InputError: There are no batches, or a column can't hold its pad value.
+            MissingKeyError: Some batch lacks a column.
+            ShapeError: Columns don't fit together.
+            InputTypeError: Columns of different kinds or dtypes don't fit together.
 
         >>> parts = [{"ids": torch.tensor([[1, 2]])}, {"ids": torch.tensor([[3]])}]
         >>> BatchedDataDict.from_batches(parts, {"ids": -1})["ids"].tolist()
@@ -103,16 +112,28 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         A collective: every rank calls it. Ranks may have different N and S. Tensors travel as they are, objects
         pickled.
 
+        Args:
+            group: The process group; None means all ranks.
+            pad_value_dict: The value that a column is padded with, by the column's name; 0 where it names none.
+
         Raises:
-            PeerError, MissingKeyError, ShapeError, InputTypeError: columns that don't fit, the same on every rank.
-            SessionError: there is no process group.
+            PeerError: Another rank can't take part.
+            MissingKeyError: A rank lacks a column. Every rank raises the same.
+            ShapeError: Columns don't fit together. Every rank raises the same.
+            InputTypeError: Columns of different kinds or dtypes don't fit together. Every rank raises the same.
+            SessionError: There is no process group.
         """
         return type(self)(gathered(self.data, group, pad_value_dict))
 
     # ---------------------------------------------------------------------------------------------- parts of rows
 
     def slice(self, start: int | None, end: int | None) -> SlicedDataDict:
-        """Rows ``start`` to ``end``, read as Python's own slices are. Tensors and arrays are views."""
+        """Rows ``start`` to ``end``, read as Python's own slices are. Tensors and arrays are views.
+
+        Args:
+            start: The first row; None means the beginning. Negative numbers count from the end.
+            end: The row after the last one; None means the end.
+        """
         first, last, _ = slice(start, end).indices(self.size)
         return SlicedDataDict(columns.cut(self.data, first, max(first, last)))
 
@@ -120,13 +141,17 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
     def chunk(self, rank: int, chunks: int) -> SlicedDataDict:
         """The ``rank``-th of ``chunks`` equal parts, a copy: the whole batch can be freed.
 
+        Args:
+            rank: Which of the parts, from 0.
+            chunks: How many parts there are; it must divide the number of rows.
+
         Raises:
             InputError: N isn't a multiple of ``chunks``, or ``rank`` isn't one of 0 … chunks − 1.
 
         >>> BatchedDataDict({"a": torch.arange(6)}).chunk(1, 3)["a"].tolist()
         [2, 3]
         """
-        sharding.check_count("chunks", chunks)
+        whole_number("chunks", chunks, 1)
         if not 0 <= rank < chunks:
             raise InputError(f"rank: got {rank}, expected 0 to {chunks - 1}")
         count = self.size
@@ -140,7 +165,9 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """Copies of some rows, in the order of ``indices`` (list, array or tensor of numbers or booleans).
 
         Raises:
-            RowIndexError, ShapeError, InputTypeError: see :func:`probe.core.columns.rows.row_numbers`.
+            RowIndexError: See :func:`probe.core.columns.rows.row_numbers`.
+            ShapeError: See :func:`probe.core.columns.rows.row_numbers`.
+            InputTypeError: See :func:`probe.core.columns.rows.row_numbers`.
         """
         index = rows.row_numbers(list(indices) if isinstance(indices, tuple) else indices, self.size)
         return type(self)(columns.take(self.data, index))
@@ -152,7 +179,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         A plan of micro-batches would no longer fit, and is dropped.
 
         Raises:
-            InputError: not each of 0 … N − 1 once; nothing has changed then.
+            InputError: The indices aren't each of 0 … N − 1 once; nothing has changed then.
 
         >>> batch = BatchedDataDict({"a": torch.tensor([30, 10, 20])})
         >>> batch.reorder_data([2, 0, 1]); batch["a"].tolist()
@@ -166,12 +193,14 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """Every row ``num_repeats`` times in a row. Objects are deep copies: no two rows change together.
 
         Args:
-            share_immutable_media: tensors, arrays, bytes and images inside the objects are shared and not copied.
+            num_repeats: How often each row is there in the result.
+            share_immutable_media: Whether tensors, arrays, bytes and images inside the objects are shared and not
+                copied.
 
         >>> BatchedDataDict({"a": torch.tensor([1, 2])}).repeat_interleave(2)["a"].tolist()
         [1, 1, 2, 2]
         """
-        sharding.check_count("num_repeats", num_repeats, least=0)
+        whole_number("num_repeats", num_repeats, 0)
         return type(self)(columns.repeated(self.data, num_repeats, share_immutable_media))
 
     @observed("batched_data_dict.truncate_tensors", "columns are cut at the right; arguments dim, truncated_len, keys")
@@ -179,15 +208,17 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """Cut tensors in place to at most ``truncated_len`` along ``dim``, as views; shorter ones stay.
 
         Args:
-            dim: from 1. Columns without such a dimension stay. Jagged columns are cut row by row where it is their
-                ragged dimension (a copy, where any row is longer).
-            keys: the columns to cut; None means every tensor that has the dimension, images and the like included.
+            dim: The dimension to cut, from 1. Columns without such a dimension stay. Jagged columns are cut row by row
+                where it is their ragged dimension (a copy, where any row is longer).
+            truncated_len: The most entries that stay along ``dim``.
+            keys: The columns to cut; None means every tensor that has the dimension, images and the like included.
 
         Raises:
-            InputError: ``dim`` below 1 or a negative length. MissingKeyError: ``keys`` names a column that isn't there.
+            InputError: ``dim`` is below 1, or the length is negative.
+            MissingKeyError: ``keys`` names a column that isn't there.
         """
-        sharding.check_count("dim", dim)
-        sharding.check_count("truncated_len", truncated_len, least=0)
+        whole_number("dim", dim, 1)
+        whole_number("truncated_len", truncated_len, 0)
         chosen = None if keys is None else list(keys)
         for key in chosen or ():
             if key not in self.data:
@@ -248,19 +279,22 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         as many for every shard, dealt in turn.
 
         Args:
-            batch_size: rows of a global batch over all shards; None: all rows.
-            allow_uneven_shards: shards may differ by one row, the first ones being longer; not with ``batch_size`` or
-                dynamic batching.
-            dynamic_batching_args: keys of :class:`probe.core.batched.sharding.DynamicBatchingArgs`.
-            sequence_packing_args: keys of :class:`probe.core.batched.sharding.SequencePackingArgs`.
+            shards: How many ranks the rows are dealt to.
+            batch_size: Rows of a global batch over all shards; None means all rows.
+            allow_uneven_shards: Whether shards may differ by one row, the first ones being longer; not with
+                ``batch_size`` or dynamic batching.
+            dynamic_batching_args: Keys of :class:`probe.core.batched.sharding.DynamicBatchingArgs`.
+            sequence_packing_args: Keys of :class:`probe.core.batched.sharding.SequencePackingArgs`.
 
         Returns:
-            the shards, copies; with either of the arguments also for each of their rows, shard after shard, the row
+            The shards, copies; with either of the arguments also for each of their rows, shard after shard, the row
             of this batch that it was. ``BatchedDataDict.from_batches(outputs).reorder_data(indices)`` undoes it.
 
         Raises:
-            InputError: numbers that don't divide. CapacityError: a sequence above the cap; names its row.
-            UnknownNameError: an argument key that isn't known. MissingKeyError: one that is lacking, or its column.
+            InputError: Numbers don't divide.
+            CapacityError: A sequence is above the cap; the message names its row.
+            UnknownNameError: A key of an argument isn't known.
+            MissingKeyError: A key of an argument is lacking, or the column that it names.
 
         >>> batch = BatchedDataDict({"a": torch.arange(8)})
         >>> [shard["a"].tolist() for shard in batch.shard_by_batch_size(2, batch_size=4)]
@@ -296,17 +330,19 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """The ``batch_idx``-th global batch of this shard, as views, with its plan of micro-batches.
 
         Args:
-            batch_size: rows of a global batch on this shard. Where micro-batches are planned the plan tells, as
-                global batches then have different numbers of rows, and this is ignored.
+            batch_idx: Number of the global batch, from 0.
+            batch_size: Rows of a global batch on this shard. Where micro-batches are planned the plan tells, as global
+                batches then have different numbers of rows, and this is ignored.
 
         Raises:
-            InputError: no ``batch_size`` and no plan. RowIndexError: there is no such global batch.
+            InputError: There is no ``batch_size`` and no plan.
+            RowIndexError: There is no such global batch.
         """
         counts = self._planned_counts()
         if counts is None:
             if batch_size is None:
                 raise InputError("batch_size: got None, expected a number, as no micro-batches are planned")
-            sharding.check_count("batch_size", batch_size)
+            whole_number("batch_size", batch_size, 1)
             _check_batch(batch_idx, -(-self.size // batch_size))
             return self.slice(batch_idx * batch_size, (batch_idx + 1) * batch_size)
         _check_batch(batch_idx, len(counts))
@@ -327,13 +363,13 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """Micro-batches of ``microbatch_size`` rows, as views.
 
         Raises:
-            InputError: at once, where N isn't a multiple of it.
+            InputError: N isn't a multiple of it. Raised at once, not at the first step.
 
         >>> batch = BatchedDataDict({"a": torch.arange(4)})
         >>> [part["a"].tolist() for part in batch.make_microbatch_iterator(2)]
         [[0, 1], [2, 3]]
         """
-        sharding.check_count("microbatch_size", microbatch_size)
+        whole_number("microbatch_size", microbatch_size, 1)
         count = self.size
         if count % microbatch_size:
             raise InputError(f"microbatch_size: {count} rows can't be cut into micro-batches of {microbatch_size}")
@@ -346,10 +382,10 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         Only columns that are aligned with the tokens of the plan's input column, being as wide there, are cut.
 
         Raises:
-            InputError: at once, where :meth:`shard_by_batch_size` planned no dynamic batching.
+            InputError: :meth:`shard_by_batch_size` planned no dynamic batching. Raised at once, not at the first step.
         """
         spans, lengths = self._planned("dynamic_batching_args")
-        sharding.check_count("sequence_dim", sequence_dim)
+        whole_number("sequence_dim", sequence_dim, 1)
         return self._cut_micro_batches(spans, lengths, sequence_dim)
 
     def get_microbatch_iterator_dynamic_shapes_len(self) -> int:
@@ -360,7 +396,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """The planned micro-batches, each the rows of one bin; the model packs them by their lengths.
 
         Raises:
-            InputError: at once, where :meth:`shard_by_batch_size` planned no sequence packing.
+            InputError: :meth:`shard_by_batch_size` planned no sequence packing. Raised at once, not at the first step.
         """
         spans, _ = self._planned("sequence_packing_args")
         return self._micro_batches(spans, self.micro_batch_tokens)
@@ -416,6 +452,6 @@ class SlicedDataDict(BatchedDataDict[Any]):
 
 
 def _check_batch(batch_idx: int, count: int) -> None:
-    sharding.check_count("batch_idx", batch_idx, least=0)
+    whole_number("batch_idx", batch_idx, 0)
     if batch_idx >= count:
         raise RowIndexError(f"batch_idx: got {batch_idx}, expected 0 to {count - 1}")

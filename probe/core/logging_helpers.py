@@ -17,7 +17,7 @@ def log_print(message: object) -> None:
     written is dropped: a log line never stops a training.
 
     Args:
-        message: anything; shown by ``str``.
+        message: Anything; it is shown by ``str``.
     """
     configured = _log.hasHandlers()
     if configured and not _log.isEnabledFor(logging.INFO):

@@ -29,10 +29,11 @@ class GPUMemoryLogger(watch):
     read.
 
     Args:
-        role: who works, such as ``"actor"``: stands before each line, and is the role of the scope.
+        role: Who works, such as ``"actor"``: it stands before each line, and is the role of the scope.
         logger: None is the logger ``"probe.core.memory_logger"``.
-        level: of the lines, DEBUG by default. log_only_rank_0: other ranks stay silent; the rank is asked for
-            at each call, so that decorating before ``init_process_group`` is fine.
+        level: Level of the lines, DEBUG by default.
+        log_only_rank_0: Other ranks stay silent; the rank is asked for at each call, so that decorating before
+            ``init_process_group`` is fine.
 
     >>> @GPUMemoryLogger(role="actor")
     ... def update_actor(batch): return len(batch)
@@ -91,8 +92,10 @@ def log_gpu_memory_usage(
     """Log one line: ``"<head>, memory allocated (GB): …"``.
 
     Args:
-        head: what the line begins with. logger: None is the logger ``"probe.core.memory_logger"``.
-        level: of the line. rank: which rank writes it; None is all of them.
+        head: What the line begins with.
+        logger: None is the logger ``"probe.core.memory_logger"``.
+        level: Level of the line, as in ``logging``.
+        rank: Which rank writes it; None is all of them.
     """
     logger = _log if logger is None else logger
     if logger.isEnabledFor(level) and (rank is None or _rank() == rank):

@@ -31,19 +31,21 @@ class Metric:
     """Values of one quantity, kept as the few numbers that its aggregation needs; never as a list.
 
     Args:
-        aggregation: ``"mean"``, ``"sum"``, ``"min"``, ``"max"`` or ``"weighted_mean"``, or an enum member
-            whose value is one of them.
-        value: what it starts with: a number, a (nested) list, a numpy array, a tensor or a Metric. None means
-            empty.
+        aggregation: ``"mean"``, ``"sum"``, ``"min"``, ``"max"`` or ``"weighted_mean"``, or an enum member whose value
+            is one of them.
+        value: What it starts with: a number, a (nested) list, a numpy array, a tensor or a Metric. None means empty.
 
     Attributes:
-        count: values seen, NaN included. nan_count: how many of them were NaN.
-        total: sum of value x weight. weight: sum of the weights; every weight is 1 but those of a weighted
-            mean.
-        smallest, largest: of the values that aren't NaN; None where there is none.
+        count: Values seen, NaN included.
+        nan_count: How many of them were NaN.
+        total: Sum of value x weight.
+        weight: Sum of the weights; every weight is 1 but those of a weighted mean.
+        smallest: The smallest of the values that aren't NaN; None where there is none.
+        largest: The largest of the values that aren't NaN; None where there is none.
 
     Raises:
-        UnknownNameError: an aggregation that isn't one of those. InputTypeError: a value that isn't a number.
+        UnknownNameError: The aggregation isn't one of those.
+        InputTypeError: A value isn't a number.
 
     >>> Metric("mean", [1.0, 2.0, 6.0]).aggregate()
     3.0
@@ -73,13 +75,13 @@ class Metric:
         """Add one number, or everything that another Metric of the same aggregation has seen.
 
         Args:
-            value: a number, 0-d array or tensor, or a Metric.
-            weight: only for ``"weighted_mean"``; at least 0, 1 by default. A value of weight 0 leaves the
-                mean alone even where it is NaN: it is a mean over nothing.
+            value: A number, a 0-d array or tensor, or a Metric.
+            weight: Only for ``"weighted_mean"``; at least 0, 1 by default. A value of weight 0 leaves the mean alone
+                even where it is NaN: it is a mean over nothing.
 
         Raises:
-            InputTypeError: not a number. InputError: more than one value; a weight where none belongs, or
-                below 0.
+            InputTypeError: It is not a number.
+            InputError: There is more than one value, or a weight where none belongs or that is below 0.
         """
         if isinstance(value, Metric):
             _refuse_weight(weight, "a Metric has its own weights")
@@ -94,12 +96,12 @@ class Metric:
         """Add many numbers, or everything that another Metric of the same aggregation has seen.
 
         Args:
-            values: a (nested) list, tuple, numpy array or tensor of numbers, a number, or a Metric.
-            weights: one for each value, only for ``"weighted_mean"``.
+            values: A (nested) list, tuple, numpy array or tensor of numbers, a number, or a Metric.
+            weights: One for each value, only for ``"weighted_mean"``.
 
         Raises:
-            InputTypeError: not numbers. InputError: weights that don't belong or don't fit; another
-                aggregation.
+            InputTypeError: They are not numbers.
+            InputError: Weights don't belong or don't fit, or the other Metric has another aggregation.
         """
         if isinstance(values, Metric):
             _refuse_weight(weights, "a Metric has its own weights")
@@ -134,7 +136,8 @@ class Metric:
         """A new Metric that has seen what all of ``metrics`` have; they stay as they are.
 
         Raises:
-            InputError: no metric, or different aggregations. InputTypeError: something else than a Metric.
+            InputError: There is no metric, or they have different aggregations.
+            InputTypeError: Something isn't a Metric.
         """
         parts = list(metrics)
         for part in parts:
@@ -169,6 +172,10 @@ class Metric:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], aggregation: str | enum.Enum) -> dict[str, Metric]:
         """A Metric of ``aggregation`` for each value of ``data``.
+
+        Args:
+            data: Name to what a Metric may start with.
+            aggregation: As for :class:`Metric`.
 
         >>> Metric.from_dict({"tokens": [3, 4]}, "sum")
         {'tokens': Metric('sum', 7.0, count=2)}
@@ -251,14 +258,13 @@ def reduce_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     it) and lists of those, however ragged: they are flattened.
 
     Args:
-        metrics: stays as it is.
+        metrics: Name to a Metric, a number or a list of numbers; it stays as it is.
 
     Returns:
         A new dict with the keys of ``metrics``. No value gives NaN; a NaN among the values gives NaN.
 
     Raises:
-        InputTypeError: ``metrics`` isn't a mapping, or a value isn't a number (None, str …); the key is
-            named.
+        InputTypeError: ``metrics`` isn't a mapping, or a value isn't a number (None, str …); the key is named.
 
     >>> reduce_metrics({"loss": [1.0, 2.0, 3.0], "max_reward": [5.0, 8.0], "min_error": [0.1, 0.05]})
     {'loss': 2.0, 'max_reward': 8.0, 'min_error': 0.05}
@@ -271,11 +277,15 @@ def reduce_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def as_metric(key: str, value: Any) -> Metric:
-    """What :func:`reduce_metrics` makes of one entry: the Metric itself, or the values under the documented
-    rule.
+    """What :func:`reduce_metrics` makes of one entry: the Metric itself, or the values under the documented rule.
+
+    Args:
+        key: The metric's name, which chooses the reducer of plain values.
+        value: A Metric, a number, or a list of numbers.
 
     Raises:
-        InputTypeError, InputError: as :func:`reduce_metrics`.
+        InputTypeError: As :func:`reduce_metrics`.
+        InputError: As :func:`reduce_metrics`.
     """
     if isinstance(value, Metric):
         return value
@@ -297,14 +307,14 @@ def append_to_dict(data: MutableMapping[str, Any], new_data: Mapping[str, Any], 
     Metric that is already there. All or nothing: on an error ``data`` is as it was.
 
     Args:
-        data: key to list, or to Metric. new_data: key to value; stays as it is, and none of its lists is
-            shared.
-        prefix: put before each key that doesn't begin with it.
+        data: Key to list, or to Metric; changed in place.
+        new_data: Key to value; stays as it is, and none of its lists is shared.
+        prefix: Stands before each key that doesn't begin with it.
 
     Raises:
-        InputTypeError: an entry of ``data`` that is neither list nor Metric, a Metric for a list, or
-            something that isn't a number for a Metric; the key is named. InputError: a Metric of another
-            aggregation.
+        InputTypeError: An entry of ``data`` is neither list nor Metric, a Metric is added to a list, or something that
+            isn't a number to a Metric; the message names the key.
+        InputError: A Metric has another aggregation.
 
     >>> metrics = {"loss": [1.0]}
     >>> append_to_dict(metrics, {"loss": 2.0, "grad_norm": [0.5, 0.7]})
@@ -349,10 +359,11 @@ def numbers_of(values: Any, where: str) -> list[float]:
     those.
 
     Args:
-        where: names the argument in the error.
+        values: Numbers in any of those forms.
+        where: What errors call the argument.
 
     Raises:
-        InputTypeError: something in it isn't a number.
+        InputTypeError: Something in it isn't a number.
 
     >>> numbers_of([1, [2.5, [True]]], "values")
     [1.0, 2.5, 1.0]

@@ -30,6 +30,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import DataLoader, Dataset
 
+from probe._check import whole_number
 from probe.core.columns import rows
 from probe.core.columns.equality import same
 from probe.core.columns.serialization import (
@@ -46,7 +47,6 @@ from probe.core.data_proto import info as data_info
 from probe.core.data_proto.checks import (
     Array,
     Keys,
-    check_count,
     check_types,
     common_size,
     key_names,
@@ -110,12 +110,13 @@ class DataProto:
     """A batch: tensors, objects and facts about both.
 
     Attributes:
-        batch: columns of tensors, each of shape (B, ...); None where there are none.
-        non_tensor_batch: columns of numpy arrays, each of shape (B, ...).
-        meta_info: anything that holds for the whole batch. ``metrics`` in it is pooled by :meth:`concat`.
+        batch: Columns of tensors, each of shape (B, ...); None where there are none.
+        non_tensor_batch: Columns of numpy arrays, each of shape (B, ...).
+        meta_info: Anything that holds for the whole batch. ``metrics`` in it is pooled by :meth:`concat`.
 
     Raises:
-        InputTypeError: a member of another type. ShapeError: columns of different lengths; both are named.
+        InputTypeError: A member has another type.
+        ShapeError: Columns have different lengths; both are named.
 
     >>> data = DataProto.from_dict({"reward": torch.tensor([0.0, 1.0, 0.5])}, {"uid": ["a", "b", "c"]})
     >>> data
@@ -154,8 +155,14 @@ class DataProto:
     ) -> Self:
         """A batch from one dict, whose tensors become ``batch`` and whose arrays become ``non_tensor_batch``.
 
+        Args:
+            data: Name to a tensor or a numpy array, each (B, ...).
+            meta_info: What holds for the whole batch, by name.
+            auto_padding: Whether :meth:`chunk` may pad this batch.
+
         Raises:
-            InputError: a value that is neither; its key is named. ShapeError: columns of different lengths.
+            InputError: A value is neither; its key is named.
+            ShapeError: Columns have different lengths.
 
         >>> DataProto.from_single_dict({"a": torch.zeros(2), "uid": np.array(["x", "y"])})
         DataProto(2 rows; batch: a float32(2,); non_tensor_batch: uid <U1(2,))
@@ -180,15 +187,17 @@ class DataProto:
         """A batch from a dict of tensors and a dict of arrays. The dicts stay as they are and aren't shared.
 
         Args:
-            tensors: each (B, ...). non_tensors: arrays (B, ...), or sequences of B objects, which become
-            object arrays
-                of shape (B,), whatever the objects are.
-            num_batch_dims: leading dimensions that all tensors have in common.
-            auto_padding: let :meth:`chunk` pad this batch.
+            tensors: Name to tensor, each (B, ...).
+            non_tensors: Arrays (B, ...), or sequences of B objects, which become object arrays of shape (B,), whatever
+                the objects are.
+            meta_info: What holds for the whole batch, by name.
+            num_batch_dims: Leading dimensions that all tensors have in common.
+            auto_padding: Whether :meth:`chunk` may pad this batch.
 
         Raises:
-            ShapeError: two columns don't fit; both keys and shapes are named. InputTypeError: not a tensor.
-            InputError: ``num_batch_dims`` below 1.
+            ShapeError: Two columns don't fit; both keys and shapes are named.
+            InputTypeError: A value is not a tensor.
+            InputError: ``num_batch_dims`` is below 1.
 
         >>> DataProto.from_dict({"a": torch.zeros(2, 3)}, {"turns": [["hi"], ["hello", "bye"]]})
         DataProto(2 rows; batch: a float32(2, 3); non_tensor_batch: turns object(2,))
@@ -227,12 +236,15 @@ class DataProto:
         and anything else stays in ``batch``.
 
         Args:
-            meta_info: further entries. num_batch_dims: how many batch dimensions to keep.
+            tensor_dict: A TensorDict with at least one batch dimension.
+            meta_info: Further entries of ``meta_info``.
+            num_batch_dims: How many batch dimensions to keep.
 
         Raises:
-            InputTypeError: not a TensorDict. InputError: fewer batch dimensions. ConflictError:
-            ``meta_info`` has another value for a key. MissingDependencyError: it holds objects and
-            tensordict is older than 0.10.
+            InputTypeError: It is not a TensorDict.
+            InputError: It has fewer batch dimensions.
+            ConflictError: ``meta_info`` has another value for a key.
+            MissingDependencyError: It holds objects and tensordict is older than 0.10.
 
         >>> data = DataProto.from_dict({"a": torch.zeros(2)}, {"uid": ["x", "y"]}, {"step": 3})
         >>> DataProto.from_tensordict(data.to_tensordict()) == data
@@ -248,8 +260,8 @@ class DataProto:
         NonTensorData.
 
         Raises:
-            ConflictError: two members have the same key. MissingDependencyError: tensordict is older than
-            0.10 and there is something that isn't a tensor.
+            ConflictError: Two members have the same key.
+            MissingDependencyError: There is something that isn't a tensor, and tensordict is older than 0.10.
 
         >>> both = DataProto.from_dict({"a": torch.zeros(2)}, {"uid": ["x", "y"]}).to_tensordict()
         >>> sorted(both.keys()), both["uid"][1]
@@ -280,13 +292,13 @@ class DataProto:
         """One row (a :class:`DataProtoItem`) for an integer, a DataProto for anything else.
 
         Args:
-            item: an integer (also numpy's, or a 0-d tensor), a slice, or a list, array or tensor of integers
-            or
+            item: An integer (also numpy's, or a 0-d tensor), a slice, or a list, array or tensor of integers or
                 booleans. Negative ones count from the end.
 
         Raises:
-            RowIndexError (an IndexError): outside the batch. ShapeError: a mask of another length.
-            InputTypeError: else.
+            ShapeError: A mask has another length.
+            InputTypeError: It is anything else.
+            RowIndexError: The number is outside the batch.
 
         >>> data = DataProto.from_dict({"a": torch.arange(4)})
         >>> data[1:3].batch["a"].tolist(), data[torch.tensor([3, 0])].batch["a"].tolist(), data[-1].batch["a"]
@@ -344,6 +356,11 @@ class DataProto:
     def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> Self:
         """Rows ``start`` to ``end``; views, if ``step`` is 1 or None.
 
+        Args:
+            start: The first row; None means the beginning.
+            end: The row after the last one; None means the end.
+            step: Take each so-many-th row; None means 1.
+
         >>> DataProto.from_dict({"a": torch.arange(5)}).slice(1, 4, 2).batch["a"].tolist()
         [1, 3]
         """
@@ -361,7 +378,8 @@ class DataProto:
         """Raise if the members don't fit each other.
 
         Raises:
-            InputTypeError: a member of another type. ShapeError: columns of different lengths.
+            InputTypeError: A member has another type.
+            ShapeError: Columns have different lengths.
 
         >>> data = DataProto.from_dict({"a": torch.zeros(2)})
         >>> data.non_tensor_batch["uid"] = np.array(["x"])
@@ -434,8 +452,8 @@ class DataProto:
         The file appears when it is complete: a failure leaves what was there before.
 
         Raises:
-            SerializationError: an object that can't be stored so; its key is named. OSError: as from
-            ``open``.
+            SerializationError: An object can't be stored so; its key is named.
+            OSError: The file can't be written.
         """
         data_file.write(filepath, self.batch, self.non_tensor_batch, self.meta_info)
 
@@ -445,7 +463,8 @@ class DataProto:
         """The batch that :meth:`save_to_disk` wrote, on the CPU. Reading can't run code from the file.
 
         Raises:
-            FileNotFoundError: no such file. SerializationError: not such a file, or a damaged one.
+            FileNotFoundError: There is no such file.
+            SerializationError: It is not such a file, or a damaged one.
         """
         return cls(*data_file.read(filepath))
 
@@ -462,12 +481,14 @@ class DataProto:
         """A batch of some columns. It shares the tensors and arrays, never the dicts.
 
         Args:
-            batch_keys, non_tensor_batch_keys, meta_info_keys: names; None keeps all of that member. A name of
-                ``meta_info`` that isn't there is left out, since not every worker sets every fact.
-            deepcopy: copy tensors, arrays and meta info too.
+            batch_keys: Names of columns in ``batch``; None keeps all.
+            non_tensor_batch_keys: Names of columns in ``non_tensor_batch``; None keeps all.
+            meta_info_keys: Names of entries in ``meta_info``; None keeps all. A name that isn't there is left out,
+                since not every worker sets every fact.
+            deepcopy: Whether tensors, arrays and meta info are copied too.
 
         Raises:
-            MissingKeyError: a column that isn't there; the message names what is.
+            MissingKeyError: There is no such column; the message names what there is.
 
         >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)}, meta_info={"t": 1})
         >>> data.select(["b"])
@@ -485,11 +506,16 @@ class DataProto:
     def pop(self, batch_keys: Keys = None, non_tensor_batch_keys: Keys = None, meta_info_keys: Keys = None) -> Self:
         """Take columns out of this batch; all of them or, on an error, none.
 
+        Args:
+            batch_keys: Names of columns in ``batch``; None takes none.
+            non_tensor_batch_keys: Names of columns in ``non_tensor_batch``; None takes none.
+            meta_info_keys: Names of entries in ``meta_info``; None takes none.
+
         Returns:
             A batch of what was taken out.
 
         Raises:
-            MissingKeyError: a name that isn't there, in any member.
+            MissingKeyError: A name isn't there, in any member.
 
         >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)})
         >>> data.pop("a"), data
@@ -515,14 +541,15 @@ class DataProto:
         """Give tensor columns other names, in place; the order of the columns stays.
 
         Args:
-            old_keys, new_keys: one name each, or equally many.
+            old_keys: One name or several, as they are now.
+            new_keys: Equally many names, as they shall be.
 
         Returns:
             This batch.
 
         Raises:
-            MissingKeyError: an old name that isn't there. InputError: not equally many, or a name that would
-            be there twice.
+            MissingKeyError: There is no such old name.
+            InputError: The two aren't equally many, or a name would be there twice.
 
         >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)})
         >>> data.rename(["a", "b"], ["b", "a"]).batch["a"]
@@ -552,8 +579,8 @@ class DataProto:
             This batch.
 
         Raises:
-            ConflictError: a key that differs (the message names it, both shapes and the first difference),
-            or another number of rows.
+            ConflictError: A key differs (the message names it, both shapes and the first difference), or there is
+                another number of rows.
 
         >>> data = DataProto.from_dict({"a": torch.tensor([1.0, 2.0])})
         >>> data.union(DataProto.from_dict({"b": torch.zeros(2)}, meta_info={"step": 1}))
@@ -597,10 +624,11 @@ class DataProto:
             A batch of the class of the first one.
 
         Raises:
-            InputError: an empty list. MissingKeyError: a column that not all have. ShapeError: columns that
-            don't fit.
-            ConflictError: meta info that differs. Each names the key, the positions in ``data`` (with one
-            batch for each worker, the ranks) and what each has.
+            InputError: The list is empty.
+            MissingKeyError: Not all have a column. This and the next two name the key, the positions in ``data`` (with
+                one batch for each worker, the ranks) and what each has.
+            ShapeError: Columns don't fit.
+            ConflictError: Meta info differs.
 
         >>> one = DataProto.from_dict({"a": torch.zeros(1)}, meta_info={"metrics": {"loss": 0.5}})
         >>> two = DataProto.from_dict({"a": torch.ones(2)}, meta_info={"metrics": {"loss": 0.7, "kl": 0.1}})
@@ -620,12 +648,12 @@ class DataProto:
         joined.meta_info["pad_rows"])`` takes them off again.
 
         Raises:
-            InputError: ``chunks`` below 1, or rows that don't divide evenly without padding.
+            InputError: ``chunks`` is below 1, or the rows don't divide evenly without padding.
 
         >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(6)}).chunk(3)]
         [2, 2, 2]
         """
-        check_count("chunks", chunks, 1)
+        whole_number("chunks", chunks, 1, expected="an integer")
         short = -len(self) % chunks
         if not short:
             return self._pieces([len(self) // chunks] * chunks)
@@ -645,12 +673,12 @@ class DataProto:
         """Batches of ``split_size`` rows, as views; the last may be shorter.
 
         Raises:
-            InputError: ``split_size`` below 1.
+            InputError: ``split_size`` is below 1.
 
         >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(5)}).split(2)]
         [2, 2, 1]
         """
-        check_count("split_size", split_size, 1)
+        whole_number("split_size", split_size, 1, expected="an integer")
         whole, rest = divmod(len(self), split_size)
         return self._pieces([split_size] * whole + [rest] * bool(rest))
 
@@ -671,14 +699,18 @@ class DataProto:
         """Every row ``repeat_times`` times: side by side (a a b b) or, without ``interleave``, in turns (a b
         a b).
 
+        Args:
+            repeat_times: How often each row is there in the result.
+            interleave: Whether copies of a row stand side by side rather than in turns.
+
         Raises:
-            InputError: ``repeat_times`` below 0.
+            InputError: ``repeat_times`` is below 0.
 
         >>> data = DataProto.from_dict({"a": torch.tensor([1, 2])})
         >>> data.repeat(2).batch["a"].tolist(), data.repeat(2, interleave=False).batch["a"].tolist()
         ([1, 1, 2, 2], [1, 2, 1, 2])
         """
-        check_count("repeat_times", repeat_times, 0)
+        whole_number("repeat_times", repeat_times, 0, expected="an integer")
         index = torch.arange(len(self))
         return self._take(index.repeat_interleave(repeat_times) if interleave else index.repeat(repeat_times))
 
@@ -687,8 +719,9 @@ class DataProto:
         """Row ``i`` ``repeat_times[i]`` times, side by side; 0 leaves it out.
 
         Raises:
-            ShapeError: not one number for each row. InputError: a negative number. InputTypeError: not
-            integers.
+            ShapeError: There isn't one number for each row.
+            InputError: A number is negative.
+            InputTypeError: They are not integers.
 
         >>> data = DataProto.from_dict({"a": torch.tensor([7, 8, 9])})
         >>> data.sample_level_repeat([2, 0, 1]).batch["a"].tolist()
@@ -725,18 +758,20 @@ class DataProto:
         others repeated.
 
         Args:
-            split_keys: columns (B, n_split · k, ...), which become (B · n_split, k, ...). None cuts none.
+            n_split: How many rows each row becomes.
+            split_keys: Columns (B, n_split · k, ...), which become (B · n_split, k, ...). None cuts none.
 
         Raises:
-            InputError: ``n_split`` below 1. MissingKeyError: no such column. ShapeError: one that can't be
-            cut so.
+            InputError: ``n_split`` is below 1.
+            MissingKeyError: There is no such column.
+            ShapeError: A column can't be cut so.
 
         >>> data = DataProto.from_dict({"pair": torch.tensor([[1, 2], [3, 4]]), "id": torch.tensor([7, 8])})
         >>> both = data.unfold_column_chunks(2, ["pair"]).batch
         >>> both["pair"].tolist(), both["id"].tolist()
         ([[1], [2], [3], [4]], [7, 7, 8, 8])
         """
-        check_count("n_split", n_split, 1)
+        whole_number("n_split", n_split, 1, expected="an integer")
         keys = key_names("split_keys", split_keys or ())
         columns = {} if self.batch is None else dict(self.batch.items())
         cut = {key: unfolded(key, one, n_split) for key, one in picked_any(columns, self.non_tensor_batch, keys)}
@@ -763,23 +798,24 @@ class DataProto:
         """Mini-batches of this batch through torch's DataLoader, ``epochs`` times over.
 
         Args:
-            mini_batch_size: rows in each; must divide the number of rows.
-            seed: of the one generator that all epochs draw from. Rows are shuffled only on request.
-            dataloader_kwargs: such as ``{"shuffle": True}``.
+            mini_batch_size: Rows in each mini-batch; it must divide the number of rows.
+            epochs: How many times all rows are gone through.
+            seed: Seed of the one generator that all epochs draw from. Rows are shuffled only on request.
+            dataloader_kwargs: Further arguments of the DataLoader, such as ``{"shuffle": True}``.
 
         Returns:
             An iterator of ``len(self) * epochs // mini_batch_size`` batches, each with meta info of its own.
 
         Raises:
-            InputError: rows that don't divide evenly, at once and not at the first step; or an argument of
-            the DataLoader that is set here.
+            InputError: The rows don't divide evenly (raised at once and not at the first step), or an argument of the
+                DataLoader is one that is set here.
 
         >>> data = DataProto.from_dict({"a": torch.arange(4)})
         >>> [part.batch["a"].tolist() for part in data.make_iterator(2, epochs=1)]
         [[0, 1], [2, 3]]
         """
-        check_count("mini_batch_size", mini_batch_size, 1)
-        check_count("epochs", epochs, 0)
+        whole_number("mini_batch_size", mini_batch_size, 1, expected="an integer")
+        whole_number("epochs", epochs, 0, expected="an integer")
         if len(self) % mini_batch_size:
             raise InputError(f"mini_batch_size: got {mini_batch_size}, which doesn't divide the {len(self)} rows")
         chosen = dict(dataloader_kwargs or {})
@@ -801,18 +837,21 @@ class DataProto:
 
     @observed("data_proto.padding", "copies of one row are added at the end")
     def padding(self, padding_size: int, padding_candidate: str = "") -> None:
-        """Add ``padding_size`` copies of the first (``padding_candidate="first"``) or else the last row, in
-        place.
+        """Add ``padding_size`` copies of the first (``padding_candidate="first"``) or else the last row, in place.
+
+        Args:
+            padding_size: How many rows are added.
+            padding_candidate: With ``"first"`` the first row is copied, with anything else the last.
 
         Raises:
-            InputError: a negative size, or a batch without rows.
+            InputError: The size is negative, or the batch has no rows.
 
         >>> data = DataProto.from_dict({"a": torch.tensor([1, 2])})
         >>> data.padding(2)
         >>> data.batch["a"].tolist()
         [1, 2, 2, 2]
         """
-        check_count("padding_size", padding_size, 0)
+        whole_number("padding_size", padding_size, 0, expected="an integer")
         if not padding_size:
             return
         count = len(self)
@@ -876,12 +915,13 @@ class DataProto:
         """Columns (B, ...) as (b, B / b, ...), with ``b = new_batch_size`` rows. This batch stays as it is.
 
         Raises:
-            InputError: ``new_batch_size`` doesn't divide the rows. ShapeError: a jagged column.
+            InputError: ``new_batch_size`` doesn't divide the rows.
+            ShapeError: A column is jagged.
 
         >>> DataProto.from_dict({"a": torch.zeros(6, 5)}).fold_batch_dim(2)
         DataProto(2 rows; batch: a float32(2, 3, 5))
         """
-        check_count("new_batch_size", new_batch_size, 1)
+        whole_number("new_batch_size", new_batch_size, 1, expected="an integer")
         if len(self) % new_batch_size:
             raise InputError(f"new_batch_size: got {new_batch_size}, which doesn't divide the {len(self)} rows")
         inner = len(self) // new_batch_size
@@ -892,13 +932,13 @@ class DataProto:
         """The first ``batch_dims`` dimensions of all columns as one. This batch stays as it is.
 
         Raises:
-            InputError: ``batch_dims`` below 1. ShapeError: a column with fewer dimensions, or others than its
-            neighbours; or a jagged one.
+            InputError: ``batch_dims`` is below 1.
+            ShapeError: A column has fewer dimensions, or others than its neighbours, or is jagged.
 
         >>> DataProto.from_dict({"a": torch.zeros(2, 3, 5)}).unfold_batch_dim()
         DataProto(6 rows; batch: a float32(6, 5))
         """
-        check_count("batch_dims", batch_dims, 1)
+        whole_number("batch_dims", batch_dims, 1, expected="an integer")
         columns: dict[str, Any] = {} if self.batch is None else dict(self.batch.items())
         columns = {**columns, **self.non_tensor_batch}
         size = tuple(common_size(columns, batch_dims, check_type=False)) if columns else (0,)
@@ -972,12 +1012,17 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
 
     Meta info stays as it is: metrics aren't values of rows and are never repeated.
 
+    Args:
+        data: The batch, which stays as it is.
+        size_divisor: What the number of rows shall be a multiple of, at least 1.
+
     Returns:
         The padded batch, and how many rows were added. With nothing to add it is ``data`` itself; a batch
         without rows has nothing to copy and stays empty.
 
     Raises:
-        InputTypeError: not a DataProto. InputError: ``size_divisor`` below 1.
+        InputTypeError: It is not a DataProto.
+        InputError: ``size_divisor`` is below 1.
 
     >>> padded, added = pad_dataproto_to_divisor(DataProto.from_dict({"a": torch.tensor([1, 2])}), 5)
     >>> padded.batch["a"].tolist(), added
@@ -985,7 +1030,7 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
     """
     if not isinstance(data, DataProto):
         raise InputTypeError(f"data: got {type(data).__name__}, expected a DataProto")
-    check_count("size_divisor", size_divisor, 1)
+    whole_number("size_divisor", size_divisor, 1, expected="an integer")
     added = -len(data) % size_divisor
     if not len(data):
         _log.warning("a batch without rows can't be padded to a multiple of %d; it stays empty", size_divisor)
@@ -998,13 +1043,17 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
 def unpad_dataproto(data: DataProto, pad_size: int) -> DataProto:
     """Take the last ``pad_size`` rows off again (views); with 0 it is ``data`` itself.
 
+    Args:
+        data: The padded batch.
+        pad_size: How many rows were added.
+
     Raises:
-        InputError: negative, or more rows than there are.
+        InputError: ``pad_size`` is negative, or there are fewer rows.
 
     >>> unpad_dataproto(DataProto.from_dict({"a": torch.arange(5)}), 3).batch["a"].tolist()
     [0, 1]
     """
-    check_count("pad_size", pad_size, 0)
+    whole_number("pad_size", pad_size, 0, expected="an integer")
     if pad_size > len(data):
         raise InputError(f"pad_size: got {pad_size} for a batch of {len(data)} rows")
     if not pad_size:
@@ -1015,20 +1064,35 @@ def unpad_dataproto(data: DataProto, pad_size: int) -> DataProto:
 
 
 def fold_batch_dim(data: DataProto, new_batch_size: int) -> DataProto:
-    """:meth:`DataProto.fold_batch_dim` as a function."""
+    """Put neighbouring rows together into one batch of two batch dimensions: :meth:`DataProto.fold_batch_dim` as a
+    function.
+
+    Args:
+        data: The batch, which stays as it is.
+        new_batch_size: Rows of the new batch; it must divide the number of rows.
+    """
     return data.fold_batch_dim(new_batch_size)
 
 
 def unfold_batch_dim(data: DataProto, batch_dims: int = 2) -> DataProto:
-    """:meth:`DataProto.unfold_batch_dim` as a function."""
+    """Make one batch dimension of several: :meth:`DataProto.unfold_batch_dim` as a function.
+
+    Args:
+        data: The batch, which stays as it is.
+        batch_dims: How many leading dimensions become one.
+    """
     return data.unfold_batch_dim(batch_dims)
 
 
 def union_tensor_dict(tensor_dict1: TensorDictBase, tensor_dict2: TensorDictBase) -> TensorDictBase:
     """Add the columns of the second TensorDict to the first, in place; what both have must be equal.
 
+    Args:
+        tensor_dict1: The TensorDict that gets the columns.
+        tensor_dict2: The TensorDict whose columns are added; it stays as it is.
+
     Raises:
-        ConflictError: another batch size, or a column that differs; nothing has changed then.
+        ConflictError: The batch sizes differ, or a column does; nothing has changed then.
 
     >>> one, two = TensorDict({"a": torch.ones(2)}, [2]), TensorDict({"b": torch.zeros(2)}, [2])
     >>> sorted(union_tensor_dict(one, two).keys())
@@ -1039,11 +1103,14 @@ def union_tensor_dict(tensor_dict1: TensorDictBase, tensor_dict2: TensorDictBase
 
 
 def union_numpy_dict(tensor_dict1: dict[str, Array], tensor_dict2: dict[str, Array]) -> dict[str, Array]:
-    """Add the arrays of the second dict to the first, in place; what both have must be equal, NaN equal to
-    NaN.
+    """Add the arrays of the second dict to the first, in place; what both have must be equal, NaN equal to NaN.
+
+    Args:
+        tensor_dict1: Name to array; it gets the arrays of the other.
+        tensor_dict2: Name to array; it stays as it is.
 
     Raises:
-        ConflictError: an array that differs; nothing has changed then.
+        ConflictError: An array differs; nothing has changed then.
 
     >>> union_numpy_dict({"a": np.array([1.0])}, {"b": np.array([2.0])})
     {'a': array([1.]), 'b': array([2.])}
@@ -1059,7 +1126,8 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     object column. ``meta_info`` keeps the entries that are equal in all items.
 
     Raises:
-        InputError: no items. MissingKeyError: a key that not every item has.
+        InputError: There are no items.
+        MissingKeyError: Not every item has a key.
 
     >>> data = DataProto.from_dict({"a": torch.arange(3)}, {"n": np.array([1.5, 2.5, 3.5])})
     >>> collate_fn([data[2], data[0]]).non_tensor_batch["n"]
@@ -1093,14 +1161,19 @@ def all_gather_data_proto(data: DataProto, process_group: Any = None) -> DataPro
     don't fit, every rank raises the same error before any tensor moves, so that none waits for another.
 
     Args:
-        process_group: None is the default group. Its members must trust each other: objects travel pickled.
+        data: This rank's batch, changed in place.
+        process_group: The process group; None is the default one. Its members must trust each other: objects travel
+            pickled.
 
     Returns:
         ``data``.
 
     Raises:
-        MissingKeyError, ShapeError, InputTypeError: columns that don't fit; the message names key and ranks.
-        PeerError: a rank can't take part. SessionError: no process group.
+        MissingKeyError: Not every rank has a column; the message names key and ranks.
+        ShapeError: Columns don't fit; the message names key and ranks.
+        InputTypeError: Columns have different dtypes; the message names key and ranks.
+        PeerError: A rank can't take part.
+        SessionError: There is no process group.
     """
     batch, arrays = gather_columns(data, process_group)
     data.batch, data.non_tensor_batch = batch, arrays

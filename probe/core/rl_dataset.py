@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from torch.utils.data import Dataset
 
+from probe._check import whole_number
 from probe.core.columns.rows import row_number
 from probe.core.dataset.collate import collate_fn
 from probe.core.dataset.config import DatasetConfig
@@ -63,19 +63,22 @@ class RLHFDataset(Dataset[dict[str, Any]]):
     without measuring again. Remote files are copied to ``cache_dir`` first; nothing is asked of a model hub.
 
     Args:
-        data_files: path or URL of a .parquet, .json or .jsonl file, or several.
-        tokenizer: of ``transformers``, with a chat template and a padding token.
-        config: options, see :class:`DatasetConfig`; other entries are not looked at.
-        processor: of ``transformers``, for images and videos.
-        max_samples: use the first so many rows (of the shuffled order with ``shuffle``); overlong ones among them are
-            left out afterwards. -1 means all.
+        data_files: Path or URL of a .parquet, .json or .jsonl file, or several.
+        tokenizer: A tokenizer of ``transformers``, with a chat template and a padding token.
+        config: Options, see :class:`DatasetConfig`; other entries are not looked at.
+        processor: A processor of ``transformers``, for images and videos.
+        max_samples: Use the first so many rows (of the shuffled order with ``shuffle``); overlong ones among them are
+            left out afterwards. −1 means all.
 
     Attributes:
-        config: the :class:`DatasetConfig`. data_files: as given, a list. dataframe: the rows, a ``datasets.Dataset``.
-        rows: their numbers in the files, from 0 over all files. dropped: how many rows were left out as overlong.
+        config: The :class:`DatasetConfig`.
+        data_files: The files as they were given, a list.
+        dataframe: The rows, a ``datasets.Dataset``.
+        rows: Numbers of the rows in the files, from 0 over all files.
+        dropped: How many rows were left out as overlong.
 
     Raises:
-        InputError and its kin: an argument, a file or a row that can't be used; a failing template names file and row.
+        InputError: An argument, a file or a row can't be used; a failing template names file and row.
     """
 
     def __init__(
@@ -101,8 +104,10 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         """One row; negative numbers count from the end.
 
         Raises:
-            RowIndexError (an IndexError): outside the dataset. InputTypeError: not one number.
-            CapacityError: an overlong prompt that may not be cut. InputError: a row that can't be used.
+            InputTypeError: It is not one number.
+            CapacityError: The prompt is too long and may not be cut.
+            InputError: The row can't be used.
+            RowIndexError: The number is outside the dataset.
         """
         number = row_number(item, len(self))
         if number is None:
@@ -129,7 +134,7 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         """Read the files anew, as after a checkpoint; the same rows are kept, in the same order.
 
         Raises:
-            InputError: the files have other numbers of rows than those that were measured.
+            InputError: The files have other numbers of rows than those that were measured.
         """
         self._load()
 
@@ -273,12 +278,7 @@ class RLHFDataset(Dataset[dict[str, Any]]):
 
 
 def _sample_limit(given: Any) -> int:
-    if isinstance(given, bool):
-        raise InputTypeError(f"max_samples: got {given}, expected a whole number, or -1 for all")
-    try:
-        limit = operator.index(given)
-    except TypeError:
-        raise InputTypeError(f"max_samples: got {given!r}, expected a whole number, or -1 for all") from None
+    limit = whole_number("max_samples", given, expected="a whole number, or -1 for all")
     if limit < -1:
         raise InputError(f"max_samples: got {limit}, expected 0 or more, or -1 for all")
     return limit

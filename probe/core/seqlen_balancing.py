@@ -14,6 +14,7 @@ import torch
 import torch.distributed
 from tensordict import TensorDict, TensorDictBase
 
+from probe._check import whole_number
 from probe.core.balancing.partition import (
     Array,
     Ints,
@@ -67,10 +68,10 @@ def get_reverse_idx(idx_map: Index) -> Index:
     """The inverse of a permutation: ``result[idx_map[i]] == i``.
 
     Args:
-        idx_map: each of 0 … n−1 once; a list, tuple, array or tensor. The result is of the same kind.
+        idx_map: Each of 0 … n−1 once; a list, tuple, array or tensor. The result is of the same kind.
 
     Raises:
-        InputError: a number is missing, repeated or out of range.
+        InputError: A number is missing, repeated or out of range.
 
     >>> get_reverse_idx([2, 0, 1])
     [1, 2, 0]
@@ -93,10 +94,12 @@ def get_seqlen_balanced_partitions(seqlen_list: Lengths, k_partitions: int, equa
     """Indices of ``seqlen_list`` in ``k_partitions`` parts of nearly equal sum, ascending inside each part.
 
     Args:
-        seqlen_list: one number for each row. equal_size: whether every part has the same number of rows.
+        seqlen_list: One number for each row.
+        k_partitions: Number of parts.
+        equal_size: Whether every part has the same number of rows.
 
     Raises:
-        InputError: fewer rows than parts, or ``equal_size`` and the rows can't be shared equally.
+        InputError: There are fewer rows than parts, or with ``equal_size`` the rows can't be shared equally.
 
     >>> get_seqlen_balanced_partitions([9, 1, 5, 5], 2, equal_size=True)
     [[0, 1], [2, 3]]
@@ -109,14 +112,16 @@ def log_seqlen_unbalance(seqlen_list: Lengths, partitions: Sequence[Sequence[int
     """How uneven the parts were and are: sums of lengths before (neighbours together) and after balancing.
 
     Args:
-        seqlen_list: length of each row. partitions: rows of each part. prefix: of the keys.
+        seqlen_list: Length of each row.
+        partitions: Rows of each part.
+        prefix: What the keys of the result begin with.
 
     Returns:
         ``{prefix}/min``, ``max``, ``minmax_diff`` and ``mean`` of the sums when the rows are dealt out in order, in
         blocks of equal size (the last one may be shorter), and ``balanced_min``, ``balanced_max`` of the given parts.
 
     Raises:
-        InputError: no partitions.
+        InputError: There are no partitions.
 
     >>> log_seqlen_unbalance([4, 4, 1, 1], [[0, 2], [1, 3]], "global_seqlen")["global_seqlen/minmax_diff"]
     6
@@ -154,10 +159,10 @@ class _Options:
 
     def check(self) -> None:
         for name, least in (("max_token_len", 1), ("force_group_size", 1)):
-            _whole(name, getattr(self, name), least)
+            whole_number(name, getattr(self, name), least)
         for name in ("num_batches_divided_by", "min_num_micro_batch"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
+                whole_number(name, getattr(self, name), 1)
         if self.balance not in ("tokens", "workload"):
             raise UnknownNameError.of("balance", self.balance, ("tokens", "workload"))
 
@@ -168,13 +173,6 @@ def _options(max_token_len: int, dp_group: Any, others: dict[str, Any]) -> _Opti
         if name not in known:
             raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(known)}")
     return _Options(max_token_len, dp_group, **others)
-
-
-def _whole(name: str, given: Any, least: int) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-    if given < least:
-        raise InputError(f"{name}: got {given}, expected at least {least}")
 
 
 @observed(
@@ -199,27 +197,30 @@ def rearrange_micro_batches(
     Args:
         batch: B rows with ``attention_mask`` (B, S), non-zero where a token is valid, or jagged ``input_ids``. Padding
             doesn't count: S may be above the cap.
-        max_token_len: most tokens of a micro-batch.
-        dp_group: ranks that must make the same number of micro-batches; they agree by one all-reduce of two
-            integers. None: no communication, whether or not ``torch.distributed`` is initialised, so that every
-            rank may come to a number of its own.
-        num_batches_divided_by: round the number up to a multiple of it (virtual pipeline stages).
-        same_micro_num_in_dp: False: ranks of ``dp_group`` needn't agree and don't communicate.
-        min_num_micro_batch: make at least as many.
-        balance: what is balanced: ``"tokens"``, or ``"workload"`` (:func:`calculate_workload`).
-        strict: make as many micro-batches as the cap needs. False is the old, loose behaviour:
+        max_token_len: Most tokens of a micro-batch.
+        dp_group: Ranks that must make the same number of micro-batches; they agree by one all-reduce of two integers.
+            With None there is no communication, whether or not ``torch.distributed`` is initialised, so that every rank
+            may come to a number of its own.
+        num_batches_divided_by: The number of micro-batches is rounded up to a multiple of it (virtual pipeline stages).
+        same_micro_num_in_dp: With False the ranks of ``dp_group`` needn't agree and don't communicate.
+        min_num_micro_batch: Make at least so many micro-batches.
+        balance: What is balanced: ``"tokens"``, or ``"workload"`` (:func:`calculate_workload`).
+        strict: Whether as many micro-batches are made as the cap needs. False is the old, loose behaviour:
             ``ceil(tokens / cap)`` of them, of which some may exceed the cap.
-        use_dynamic_bsz_balance: largest micro-batch first, so that memory shows its peak at once; False: by first row.
-        force_group_size: so many neighbouring rows stay together.
+        use_dynamic_bsz_balance: Whether the largest micro-batch comes first, so that memory shows its peak at once;
+            with False they are in the order of their first rows.
+        force_group_size: So many neighbouring rows stay together.
 
     Returns:
-        the micro-batches, copies of the rows of ``batch``, and for each the rows that it holds, ascending. Where more
+        The micro-batches, copies of the rows of ``batch``, and for each the rows that it holds, ascending. Where more
         are asked for than there are rows, the last ones are empty (0 rows).
 
     Raises:
-        CapacityError: with ``strict``, a row (or group) has more tokens than the cap; names the row.
-        MissingKeyError: no lengths to be had. InputError, ShapeError: arguments that don't fit.
-        PeerError: another rank of ``dp_group`` failed; every rank raises with the same message.
+        CapacityError: With ``strict``, a row (or group) has more tokens than the cap; the message names the row.
+        MissingKeyError: The batch has neither of the columns that tell lengths.
+        InputError: Arguments can't be used or don't fit each other.
+        ShapeError: The columns have other shapes than expected.
+        PeerError: Another rank of ``dp_group`` failed; every rank raises with the same message.
 
     >>> batch = TensorDict({"attention_mask": torch.tensor([[1, 1], [1, 0], [1, 0]])}, batch_size=[3])
     >>> parts, rows = rearrange_micro_batches(batch, max_token_len=2)
@@ -249,7 +250,10 @@ def prepare_dynamic_batch(
     """:func:`rearrange_micro_batches` for a DataProto: non-tensors go with their rows, each part has its own meta_info.
 
     Args:
-        options: the other arguments of :func:`rearrange_micro_batches`.
+        data: A batch with ``attention_mask`` or jagged ``input_ids``.
+        max_token_len: Most tokens of a micro-batch.
+        dp_group: Ranks that must make the same number of micro-batches, see :func:`rearrange_micro_batches`.
+        **options: The other arguments of :func:`rearrange_micro_batches`.
     """
     partitions, _ = _partition(_tensors(data), _options(max_token_len, dp_group, options), "prepare_dynamic_batch")
     selector = RowSelector(_tensors(data))
@@ -261,10 +265,12 @@ def restore_dynamic_batch(data: torch.Tensor, batch_idx_list: Sequence[Sequence[
     """Rows of concatenated micro-batch outputs, back in the order of the batch.
 
     Args:
-        data: (B, …) or jagged, rows in the order of the micro-batches. batch_idx_list: rows of each micro-batch.
+        data: A tensor (B, …) or a jagged one, rows in the order of the micro-batches.
+        batch_idx_list: Numbers of the rows of each micro-batch.
 
     Raises:
-        ShapeError: ``data`` has another number of rows. InputError: the indices aren't a permutation.
+        ShapeError: ``data`` has another number of rows.
+        InputError: The indices aren't a permutation.
 
     >>> restore_dynamic_batch(torch.tensor([30, 10, 20]), [[2], [0, 1]]).tolist()
     [10, 20, 30]
@@ -280,7 +286,12 @@ def restore_dynamic_batch(data: torch.Tensor, batch_idx_list: Sequence[Sequence[
 
 
 class MicroBatches:
-    """What :func:`micro_batches` returns: iterate over it; ``len()`` tells how many, ``indices`` their rows."""
+    """What :func:`micro_batches` returns: iterate over it; ``len()`` tells how many, ``indices`` their rows.
+
+    Args:
+        batch: The batch that is cut.
+        options: The arguments of :func:`micro_batches`, checked.
+    """
 
     def __init__(self, batch: DataProto | TensorDictBase, options: _Options) -> None:
         self._data = batch if isinstance(batch, DataProto) else None
@@ -315,8 +326,10 @@ def micro_batches(
     A micro-batch so has its own peak memory and its own time. ``for part in micro_batches(batch, max_token_len=8192)``.
 
     Args:
-        batch: a DataProto or a TensorDict; the parts are of the same class.
-        options: the other arguments of :func:`rearrange_micro_batches`, which also says what is raised.
+        batch: A DataProto or a TensorDict; the parts are of the same class.
+        max_token_len: Most tokens of a micro-batch.
+        dp_group: Ranks that must make the same number of micro-batches, see :func:`rearrange_micro_batches`.
+        **options: The other arguments of :func:`rearrange_micro_batches`, which also says what is raised.
     """
     return MicroBatches(batch, _options(max_token_len, dp_group, options))
 

@@ -28,14 +28,15 @@ def simple_timer(name: str, timing_raw: MutableMapping[str, float]) -> Iterator[
     What listeners of the scope take isn't in the time.
 
     Args:
-        name: of the time and of the phase. timing_raw: name to seconds; written to when the block ends.
+        name: What the time and the phase are called.
+        timing_raw: Name to seconds; written to when the block ends.
 
     Yields:
         The scope, whose ``values`` may be added to.
 
     Raises:
-        InputTypeError: before the block runs: not a name, not a mutable mapping, or something under the name that
-            isn't a number.
+        InputTypeError: It is not a name, not a mutable mapping, or there is something under the name that isn't a
+            number. Raised before the block runs.
 
     >>> seconds = {}
     >>> for _ in range(2):
@@ -61,8 +62,11 @@ def marked_timer(
     Where a CUDA context exists the block is an NVTX range called ``name`` as well, which Nsight Systems shows.
 
     Args:
-        name, timing_raw: as in :func:`simple_timer`.
-        color, domain, category: of the range, for listeners; None is left out.
+        name: As in :func:`simple_timer`.
+        timing_raw: As in :func:`simple_timer`.
+        color: Color of the range, for listeners; None is left out.
+        domain: Domain of the range, for listeners; None is left out.
+        category: Category of the range, for listeners; None is left out.
 
     >>> seconds = {}
     >>> with marked_timer("gen", seconds, color="red") as opened:
@@ -112,14 +116,15 @@ def gather_timing(timing_raw: Mapping[str, float], group: Any = None) -> dict[st
     """The seconds of all ranks under each name, in the order of ranks. A collective.
 
     Args:
-        timing_raw: name to seconds; the ranks may have different names. group: None means all ranks.
+        timing_raw: Name to seconds; the ranks may have different names.
+        group: The process group; None means all ranks.
 
     Returns:
         Name to one number for each rank, NaN for a rank without the name; names sorted, the same on every rank.
         Without a process group each list has one number.
 
     Raises:
-        InputTypeError: not a dict of numbers.
+        InputTypeError: It is not a dict of numbers.
 
     >>> gather_timing({"update": 2.5, "gen": 4})
     {'gen': [4.0], 'update': [2.5]}
@@ -137,14 +142,17 @@ def reduce_timing(
     Names are told, not counted on: a rank that lacks one is left out of that one's number, and never shifts another's.
 
     Args:
-        timing_raw: name to seconds; stays as it is. group: None means all ranks.
-        reduce_op: ``ReduceOp.AVG``, ``SUM``, ``MIN`` or ``MAX``, or their names as strings. None is the average.
+        timing_raw: Name to seconds; stays as it is.
+        reduce_op: One of ``ReduceOp.AVG``, ``SUM``, ``MIN`` and ``MAX``, or their names as strings. None is the
+            average.
+        group: The process group; None means all ranks.
 
     Returns:
         Name to seconds, names sorted, the same on every rank. NaN where any rank's is.
 
     Raises:
-        InputTypeError: not a dict of numbers. UnknownNameError: another operation.
+        InputTypeError: It is not a dict of numbers.
+        UnknownNameError: There is no such operation.
 
     >>> reduce_timing({"update": 2.5, "gen": 4}, "MAX")
     {'gen': 4.0, 'update': 2.5}
@@ -164,14 +172,17 @@ def topk_reduce_ratio_min_max(timing: float, k: float = 10, group: Any = None) -
     nobody is slow.
 
     Args:
-        timing: seconds of this rank. k: in percent, from 0 to 100. group: None means all ranks.
+        timing: Seconds of this rank.
+        k: A percentage from 0 to 100.
+        group: The process group; None means all ranks.
 
     Returns:
-        ratio, min, max, the same on every rank; NaN, all three, where a rank's time is. A process without a group is
+        Ratio, min, max, the same on every rank; NaN, all three, where a rank's time is. A process without a group is
         alone: ``(0.0, timing, timing)``.
 
     Raises:
-        InputTypeError: not a number. InputError: ``k`` outside 0 to 100.
+        InputTypeError: It is not a number.
+        InputError: ``k`` is outside 0 to 100.
 
     >>> topk_reduce_ratio_min_max(1.5)
     (0.0, 1.5, 1.5)

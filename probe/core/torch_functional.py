@@ -74,13 +74,16 @@ def clip_by_value(x: Tensor, tensor_min: Tensor | float, tensor_max: Tensor | fl
     Where the bounds cross, the lower one wins; ``torch.clamp`` would choose the upper one. NaN stays NaN.
 
     Args:
-        x: (*). tensor_min, tensor_max: (*), the same shape, or one number for all.
+        x: A tensor of any shape.
+        tensor_min: The lower limits in the same shape, or one number for all.
+        tensor_max: The upper limits in the same shape, or one number for all.
 
     Returns:
         (*), of the dtype that torch's rules give the three.
 
     Raises:
-        InputTypeError: neither tensor nor number, or complex. ShapeError: shapes or devices that differ.
+        InputTypeError: It is neither tensor nor number, or complex.
+        ShapeError: Shapes or devices differ.
 
     >>> clip_by_value(torch.tensor([-3.0, 0.5, 3.0]), torch.tensor([-1.0, 1.0, 0.0]), 2.0)
     tensor([-1.,  1.,  2.])

@@ -10,7 +10,8 @@ def group_advantages(rewards: Tensor, group_size: int) -> Tensor:
     """How much better each response did than its group, in standard deviations of the group.
 
     Args:
-        rewards: (prompts × group_size,) with the responses to one prompt side by side.
+        rewards: Rewards of shape (prompts × group_size,), with the responses to one prompt side by side.
+        group_size: Responses to each prompt.
 
     Returns:
         The same shape. A group whose responses all did equally well gets zeros: it teaches nothing.
@@ -27,8 +28,10 @@ def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantages: Tensor, clip
     """The clipped policy loss of each token, and which tokens the clipping holds back (1.0 where it does).
 
     Args:
-        log_prob, old_log_prob, advantages: (rows, tokens).
-        clip: how far the ratio of new to old probability may move from 1 and still be followed.
+        log_prob: Log-probabilities under the policy that trains, (rows, tokens).
+        old_log_prob: Log-probabilities under the policy that sampled, (rows, tokens).
+        advantages: How much better than its group each token's response did, (rows, tokens).
+        clip: How far the ratio of new to old probability may move from 1 and still be followed.
     """
     ratio = torch.exp(log_prob - old_log_prob)
     free = -advantages * ratio

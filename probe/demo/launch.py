@@ -37,13 +37,17 @@ def launch(
     """Train on ``ranks`` processes and record to the run ``directory``; go on from its latest checkpoint.
 
     Args:
-        track: names of tracking backends. on_step: called here with what :meth:`Trainer.train` yields.
+        settings: What is trained, and how.
+        directory: The run directory.
+        ranks: Number of processes.
+        track: Tracking backends by name.
+        on_step: Is called in this process with what :meth:`Trainer.train` yields.
 
     Returns:
         Where each backend has put its data.
 
     Raises:
-        PeerError: a rank failed or was killed; the others have been ended, too.
+        PeerError: A rank failed or was killed; the others have been ended, too.
     """
     problems = directory / "problems.parquet"
     if not problems.exists():

@@ -45,7 +45,11 @@ class Policy(nn.Module):
     """Tokens to logits over the next token.
 
     Args:
-        vocabulary, positions: how many of each there are. width, heads, layers: the size of the model.
+        vocabulary: Number of different tokens.
+        positions: Number of different positions, the longest sequence.
+        width: Numbers for each token.
+        heads: Attention heads of a layer.
+        layers: Number of layers.
     """
 
     _no_split_modules: ClassVar = ["Block"]  #: each of which is sharded as one, see ``apply_fsdp2``
@@ -64,9 +68,10 @@ class Policy(nn.Module):
         """Logits (B, Q, V).
 
         Args:
-            input_ids, position_ids: (B, Q) int64; with caches only what is new.
-            visible: bool, broadcast to (B, 1, Q, K): which keys each query sees.
-            caches: one for each layer, empty before the first call, filled in place.
+            input_ids: Token ids, int64 (B, Q); with caches only what is new.
+            position_ids: Positions, int64 (B, Q); with caches only what is new.
+            visible: Which keys each query sees: bool, broadcast to (B, 1, Q, K).
+            caches: One for each layer, empty before the first call, filled in place.
         """
         x = self.tokens(input_ids) + self.positions(position_ids)
         for index, block in enumerate(self.blocks):
@@ -85,7 +90,8 @@ def pack(input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor, Ten
     Work then follows the tokens and not the rectangle, which is what makes a cap on tokens worth having.
 
     Args:
-        input_ids, attention_mask: (B, width), padded on either side.
+        input_ids: Token ids (B, width), padded on either side.
+        attention_mask: Where they are valid, (B, width).
 
     Returns:
         The arguments of :meth:`Policy.forward` for one row of Q = K = number of tokens.

@@ -25,9 +25,10 @@ def sample(policy: Policy, prompts: Tensor, max_new_tokens: int, generator: torc
     """Draw one response for each row of ``prompts``, at temperature 1.
 
     Args:
-        prompts: (rows, prompt width) int64, left-padded.
-        max_new_tokens: a response that has come to no end is cut here.
-        generator: the only source of randomness.
+        policy: The policy that samples.
+        prompts: Token ids (rows, prompt width), int64, left-padded.
+        max_new_tokens: The most tokens of a response; one that has come to no end is cut here.
+        generator: The only source of randomness.
 
     Returns:
         (rows, max_new_tokens) int64: the response, its end token if it came to one, then padding.
@@ -58,7 +59,9 @@ def send(prompts: Tensor, responses: Tensor, answers: Sequence[str]) -> TensorDi
     """What a rollout worker puts on the wire: each sequence without any padding.
 
     Args:
-        prompts: left-padded. responses: right-padded. answers: one for each row.
+        prompts: Token ids, left-padded.
+        responses: Token ids, right-padded.
+        answers: The right answer for each row.
     """
     joined = torch.cat([prompts, responses], dim=1)
     real = joined.ne(PAD)

@@ -37,9 +37,11 @@ class Trainer:
     """One rank of the job. With a process group initialised, all ranks make one and call :meth:`train`.
 
     Args:
-        problems: the same on every rank, each of which takes its share.
-        session: records and logs; None trains unobserved.
-        checkpoints: directory to save to every ``settings.save_every`` steps, and to go on from; None: neither.
+        settings: What is trained, and how.
+        problems: The data set, the same on every rank, each of which takes its share.
+        session: The session that records and logs; None trains unobserved.
+        checkpoints: Directory to save to every ``settings.save_every`` steps, and to go on from; with None neither is
+            done.
     """
 
     def __init__(

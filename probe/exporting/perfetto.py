@@ -120,7 +120,7 @@ class Trace:
     """What was written: how many ranks, slices, counter values and instants.
 
     Attributes:
-        unplaced: rows that have no wall-clock time, as their process never told one, and are left out.
+        unplaced: Rows that have no wall-clock time, as their process never told one, and are left out.
     """
 
     path: str
@@ -139,12 +139,15 @@ def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str]) -
     through a temporary directory beyond that.
 
     Args:
-        run: a run directory or an ``fsspec`` URL of one. path: of the file, which appears when it is complete; with
-            the ending ``.gz`` it is compressed, which Perfetto opens as well.
+        run: A run directory or an ``fsspec`` URL of one.
+        path: The file, which appears when it is complete; with the ending ``.gz`` it is compressed, which Perfetto
+            opens as well.
 
     Raises:
-        RunNotFoundError, RunError, SchemaVersionError: the run can't be read. RunError, InputError: the file can't be
-        written.
+        RunNotFoundError: The run can't be read.
+        RunError: The run can't be read. The file can't be written.
+        SchemaVersionError: The run can't be read.
+        InputError: The path is a directory.
     """
     target = Path(path).expanduser().absolute()
     with Source(run) as source, opened_for(target) as file:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
+from probe._io import written_aside
 from probe.errors import InputError, RunError
 from probe.records import TABLES
 from probe.runs.database import VIEWS
@@ -34,10 +33,12 @@ class Source:
     """One moment of a run, as batches.
 
     Args:
-        path: the run directory, or an ``fsspec`` URL of one.
+        path: The run directory, or an ``fsspec`` URL of one.
 
     Raises:
-        RunNotFoundError, RunError, SchemaVersionError: as :class:`probe.runs.reader.Run`.
+        RunNotFoundError: As :class:`probe.runs.reader.Run`.
+        RunError: As :class:`probe.runs.reader.Run`.
+        SchemaVersionError: As :class:`probe.runs.reader.Run`.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -54,7 +55,7 @@ class Source:
         :func:`probe.runs.parts.columns`, the fields that an older probe hadn't filled with their default.
 
         Raises:
-            RunError: a part can't be read.
+            RunError: A part can't be read.
         """
         import pyarrow as pa
 
@@ -68,7 +69,7 @@ class Source:
         """The result of a query over the tables, a batch at a time. The names are those of ``run.sql``.
 
         Raises:
-            RunError: a part can't be read, or the temporary directory has no room.
+            RunError: A part can't be read, or the temporary directory has no room.
         """
         import duckdb
 
@@ -138,33 +139,22 @@ def _filled(values: Any, column: Any) -> Any:
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to. It takes the place of ``path`` when the block ends, and is removed when it
-    fails: nobody ever sees half a file.
+def opened_for(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that becomes ``path`` when the block ends; compressed where the name ends with ``.gz``.
 
     Raises:
-        InputError: ``path`` is a directory. RunError: it can't be written.
+        InputError: ``path`` is a directory.
+        RunError: It can't be written.
     """
     if path.is_dir():
         raise InputError(f"path: {str(path)!r} is a directory, expected a file")
-    aside = path.with_name(f".{path.name[:80]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        aside.replace(path)
+        with written_aside(path, sync=False) as aside, aside.open("wb") as plain:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(filename="", mode="wb", fileobj=plain, compresslevel=5) as packed:
+                    yield cast("IO[bytes]", packed)
+            else:
+                yield plain
     except OSError as error:
         raise RunError(f"path: {str(path)!r} can't be written: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):  # where the directory itself can't be made there is nothing to remove
-            aside.unlink(missing_ok=True)
-
-
-@contextmanager
-def opened_for(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that becomes ``path`` when the block ends; compressed where the name ends with ``.gz``."""
-    with written_aside(path) as aside, aside.open("wb") as plain:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=plain, compresslevel=5) as packed:
-                yield cast("IO[bytes]", packed)
-        else:
-            yield plain

@@ -71,12 +71,17 @@ def export_tables(
     content is complete. The run is streamed.
 
     Args:
-        run: a run directory or an ``fsspec`` URL of one. directory: where the files go; it is made.
-        format: "parquet" or "csv". tables: names as in ``run.sql``; None is all.
+        run: A run directory or an ``fsspec`` URL of one.
+        directory: Where the files go; it is made.
+        format: One of "parquet" and "csv".
+        tables: Names as in ``run.sql``; None is all.
 
     Raises:
-        UnknownNameError: no such table or format. InputError: ``directory`` is a run, or isn't a directory.
-        RunNotFoundError, RunError, SchemaVersionError: the run can't be read. RunError: a file can't be written.
+        UnknownNameError: There is no such table or format.
+        InputError: ``directory`` is a run, or isn't a directory.
+        RunNotFoundError: The run can't be read.
+        RunError: The run can't be read. A file can't be written.
+        SchemaVersionError: The run can't be read.
     """
     if format not in _WRITERS:
         raise UnknownNameError.of("format", format, _WRITERS)
@@ -94,7 +99,8 @@ def chosen_tables(tables: Iterable[str] | None) -> list[str]:
     """The names of the tables that are asked for, each once; the row type's tag is accepted, too.
 
     Raises:
-        UnknownNameError: no such table. InputError: none.
+        UnknownNameError: There is no such table.
+        InputError: There is no name at all.
 
     >>> chosen_tables(["memory", "process", "memory"])
     ['memory', 'processes']

@@ -107,7 +107,7 @@ class Sequence:
     """One packet sequence: its events, and the texts that were sent on it once and are then called by number.
 
     Args:
-        write: takes the bytes of packets.
+        write: Takes the bytes of packets.
     """
 
     def __init__(self, write: Callable[[bytes], Any]) -> None:
@@ -156,7 +156,9 @@ class Sequence:
         """Write one ``TrackEvent``.
 
         Args:
-            where: of :func:`place`. stamp: of :func:`stamps`. content: further fields of the event.
+            where: What :func:`place` gives.
+            stamp: What :func:`stamps` gives.
+            content: Further fields of the event.
         """
         inner = where + content
         body = stamp + b"\x5a" + _length(len(inner)) + inner + _TAIL

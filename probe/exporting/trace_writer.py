@@ -65,10 +65,14 @@ class TraceWriter:
     """Writes a trace as its rows come. Tracks are declared when they are first needed.
 
     Args:
-        write: takes the bytes. wall_ns: a moment of the run, by which a viewer tells the time of day.
+        write: Takes the bytes.
+        wall_ns: A moment of the run, by which a viewer tells the time of day.
 
     Attributes:
-        slices, counters, instants: how many were written. ranks: those that have anything.
+        slices: How many slices were written.
+        counters: How many values of counters were written.
+        instants: How many instants were written.
+        ranks: Those that have anything.
     """
 
     def __init__(self, write: Callable[[bytes], Any], wall_ns: int) -> None:

@@ -29,9 +29,15 @@ class Inspection:
 
     It refers to the batch as any variable does, and so keeps it in memory; :meth:`close` lets go of it.
 
+    Args:
+        batch: See :func:`inspect`.
+        tokenizer: See :func:`inspect`.
+        rows: See :func:`inspect`.
+
     Attributes:
-        schema: columns, bytes and shared memory, as they were when the inspection was made.
-        start, stop: the rows that the token map and the texts show.
+        schema: Columns, bytes and shared memory, as they were when the inspection was made.
+        start: The first row that the token map and the texts show.
+        stop: The row after the last one that the token map and the texts show.
     """
 
     def __init__(self, batch: Any, tokenizer: Any = None, rows: Any = None) -> None:
@@ -68,13 +74,15 @@ class Inspection:
         """Values of one column: a list with a tensor on the CPU, or an object, for each row.
 
         Args:
-            key: with or without the member of the DataProto before it ("batch.input_ids", "input_ids").
-            rows: as :func:`inspect` takes them; None means those of the inspection. positions: likewise, entries of
-                each row; None means all of them.
+            key: The column, with or without the member of the DataProto before it ("batch.input_ids", "input_ids").
+            rows: Which rows, as :func:`inspect` takes them; None means those of the inspection.
+            positions: Which entries of each row, likewise; None means all of them.
 
         Raises:
-            MissingKeyError: no such column. InputError, InputTypeError: rows or positions that can't be.
-            SessionError: the inspection is closed.
+            MissingKeyError: There is no such column.
+            InputError: Rows or positions are outside the batch.
+            InputTypeError: Rows or positions are of the wrong type.
+            SessionError: The inspection is closed.
         """
         value = self._column(key)
         count = rows_of(value) if rows_of(value) is not None else self.schema.rows or 1
@@ -86,7 +94,9 @@ class Inspection:
         """What each position is: padding, prompt, response. Codes into ``probe.inspection.token_map.KINDS``.
 
         Raises:
-            InputError, InputTypeError: rows that can't be. SessionError: the inspection is closed.
+            InputError: Rows are outside the batch.
+            InputTypeError: Rows are of the wrong type.
+            SessionError: The inspection is closed.
         """
         self._check_open()
         return token_map(self._tensors, *self._range(rows, self.schema.rows or 0))
@@ -96,7 +106,7 @@ class Inspection:
         one number a row travels.
 
         Raises:
-            SessionError: the inspection is closed.
+            SessionError: The inspection is closed.
         """
         self._check_open()
         return lengths_of(self._tensors)
@@ -105,8 +115,10 @@ class Inspection:
         """Decoded prompt and response of some rows, special tokens included, padding left out.
 
         Raises:
-            MissingKeyError: there is no tokenizer, or no column of token ids. InputError, InputTypeError: rows that
-            can't be. SessionError: the inspection is closed.
+            MissingKeyError: There is no tokenizer, or no column of token ids.
+            InputError: Rows are outside the batch.
+            InputTypeError: Rows are of the wrong type.
+            SessionError: The inspection is closed.
         """
         if self._tokenizer is None:
             raise MissingKeyError("tokenizer: none was given; pass it: probe.inspect(batch, tokenizer)")
@@ -200,12 +212,13 @@ def inspect(batch: Any, tokenizer: Any = None, rows: Any = None) -> Inspection:
     """Look into a batch: columns, bytes, shared memory, where tokens and padding stand, lengths, values, texts.
 
     Args:
-        batch: a DataProto, TensorDict, BatchedDataDict or dict of columns. It isn't copied and isn't changed.
-        tokenizer: with ``decode(ids)``; then rows can be read as text.
-        rows: those whose tokens are shown: one row, a range, a slice or a (start, stop) pair; None means the first
+        batch: A DataProto, TensorDict, BatchedDataDict or dict of columns. It isn't copied and isn't changed.
+        tokenizer: Anything with ``decode(ids)``; then rows can be read as text.
+        rows: The rows whose tokens are shown: one row, a range, a slice or a (start, stop) pair; None means the first
             :data:`ROWS`.
 
     Raises:
-        InputTypeError: not a batch, not a tokenizer, or rows of another type. InputError: a row that isn't there.
+        InputTypeError: It is not a batch, the tokenizer isn't one, or rows are of another type.
+        InputError: A row isn't there.
     """
     return Inspection(batch, tokenizer, rows)

@@ -6,13 +6,13 @@ Every function narrows a column first, as a view, and moves what is left.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
-from probe.core.columns.rows import is_jagged
+from probe._check import is_whole
+from probe.core.columns.rows import is_jagged, jagged_spans
 from probe.errors import InputError, InputTypeError
 from probe.inspection.contents import Field, Stacked
 from probe.inspection.plain_text import cut, one_line, plain
@@ -25,18 +25,21 @@ def row_range(rows: Any, count: int, default: int | None = None) -> tuple[int, i
     """(start, stop) of ``rows`` within a batch of ``count``.
 
     Args:
-        rows: one row, a ``range`` or ``slice`` without steps, a (start, stop) pair, or None for the first
-            ``default`` rows. What lies beyond the batch is cut off, as in a slice.
+        rows: One row, a ``range`` or ``slice`` without steps, a (start, stop) pair, or None for the first ``default``
+            rows. What lies beyond the batch is cut off, as in a slice.
+        count: The batch's number of rows.
+        default: How many rows None means; with None it means all.
 
     Raises:
-        InputTypeError, InputError: something else, steps, or a single row outside the batch.
+        InputTypeError: It is something else.
+        InputError: It has steps, or is a single row outside the batch.
 
     >>> row_range(slice(2, None), 5), row_range(-1, 5), row_range(None, 5, 3), row_range((1, 99), 5)
     ((2, 5), (4, 5), (0, 3), (1, 5))
     """
     if rows is None:
         return 0, count if default is None else min(default, count)
-    if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
+    if is_whole(rows):
         if not -count <= rows < count:
             raise InputError(f"rows: got {rows}, expected a row of a batch of {count}")
         first = int(rows) % count
@@ -60,10 +63,14 @@ def rows_of_column(value: Any, start: int, stop: int, positions: slice | None = 
     """Rows ``start`` to ``stop`` of a column: tensors on the CPU, or the objects themselves.
 
     Args:
-        positions: only these entries of each row, without steps; cut before anything travels.
+        value: The column, of any kind.
+        start: The first row.
+        stop: The row after the last one.
+        positions: Only these entries of each row, without steps; cut before anything travels.
 
     Raises:
-        NotImplementedError, RuntimeError: torch has no values to give (a meta tensor, an odd layout).
+        NotImplementedError: torch has no values to give (a meta tensor, an odd layout).
+        RuntimeError: torch has no values to give (a meta tensor, an odd layout).
 
     >>> [row.tolist() for row in rows_of_column(torch.arange(6).reshape(3, 2), 1, 3, slice(0, 1))]
     [[2], [4]]
@@ -106,15 +113,6 @@ def _jagged_rows(value: Any, start: int, stop: int, positions: slice | None) -> 
         return [part[begin - first : end - first] for begin, end in spans]
     rows = (value._values.narrow(dim, begin, end - begin) for begin, end in spans)
     return [_moved(row, positions if dim == 0 else None) for row in rows]
-
-
-def jagged_spans(value: Any, start: int, stop: int) -> list[tuple[int, int]]:
-    """Where rows ``start`` to ``stop`` of a jagged column begin and end in its values."""
-    begins = value.offsets()[start : stop + 1].tolist()
-    lengths = value.lengths()
-    if lengths is None:
-        return list(pairwise(begins))
-    return [(begin, begin + size) for begin, size in zip(begins, lengths[start:stop].tolist(), strict=False)]
 
 
 # --------------------------------------------------------------------------------------------------- as text

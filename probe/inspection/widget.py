@@ -100,7 +100,7 @@ def make_widget(inspection: Inspection) -> Any:
     """The widget, not shown yet.
 
     Raises:
-        ImportError: anywidget isn't installed.
+        ImportError: Anywidget isn't installed.
     """
     schema = inspection.schema
     columns = [[key, column.shape] for key, column in zip(inspection.keys, schema.columns, strict=True)]
@@ -140,8 +140,9 @@ def answer(inspection: Inspection | None, content: Any) -> dict[str, Any]:
     """The reply to a question of the browser: ``{"v": 1, "id", "html"}`` or ``{"v": 1, "id", "error"}``.
 
     Args:
-        inspection: None when it is gone, and the batch with it.
-        content: ``{"id", "ask": one of ASKS, "key", "rows": [start, stop], "positions": [start, stop]}``.
+        inspection: The inspection; None when it is gone, and the batch with it.
+        content: What the browser asks: ``{"id", "ask": one of ASKS, "key", "rows": [start, stop], "positions": [start,
+            stop]}``.
     """
     asked = content if isinstance(content, Mapping) else {}
     reply: dict[str, Any] = {"v": 1, "id": asked.get("id")}

@@ -43,12 +43,19 @@ class CellSummary:
     """What is shown under a cell. None is unknown.
 
     Attributes:
-        title: phase, role and step. measured: where the numbers come from.
-        host_ns: time of the host. device_ns: between two events of the device. peak_bytes: of allocated memory, of the
-            process's resident set where ``memory_source`` is "process_rss". peak_kind: see ``records.Memory``.
-        micro_batches, tokens: that were formed. rectangle_tokens, valid_tokens, padding: of the batches formed;
-            ``padding`` is by cause.
-        error: of the cell. note: what is missing, and why.
+        title: Phase, role and step.
+        measured: Where the numbers come from.
+        host_ns: Time of the host.
+        device_ns: Time of the device, between two of its events.
+        peak_bytes: Peak of allocated memory, of the process's resident set where ``memory_source`` is "process_rss".
+        peak_kind: See ``records.Memory``.
+        micro_batches: How many micro-batches were formed.
+        tokens: How many tokens are in them.
+        rectangle_tokens: Tokens of the batches that were formed, padding included.
+        valid_tokens: Tokens of the batches that were formed, without padding.
+        padding: Padding of the batches that were formed, by cause.
+        error: What the cell raised.
+        note: What is missing, and why.
     """
 
     title: str
@@ -107,7 +114,11 @@ def from_session(session: Session, run: Run, scope: Scope, span: tuple[int, int]
     """The summary of ``scope`` from what the session has written.
 
     Args:
-        span: monotonic ns between which the scope ran. base: title, host time and error.
+        session: The session that recorded.
+        run: A reader of its run.
+        scope: The scope of the cell.
+        span: Monotonic nanoseconds between which the scope ran.
+        base: A summary that has title, host time and error.
     """
     flushed = session.closed or session.flush(PATIENCE_S)
     run.refresh()

@@ -83,7 +83,7 @@ def parsed(line: str) -> Scoped:
     """The arguments of ``%%probe``.
 
     Raises:
-        InputError: they aren't ``phase=…``, ``role=…`` or ``step=…``, each once.
+        InputError: They aren't ``phase=…``, ``role=…`` or ``step=…``, each once.
 
     >>> parsed('phase="old log prob" step=3')
     Scoped(phase='old log prob', role=None, step=3)

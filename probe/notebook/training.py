@@ -27,8 +27,13 @@ _log = logging.getLogger("probe.notebook.training")
 class Training(Generic[R]):
     """A function that runs in a thread of its own. Made by :func:`run`.
 
+    Args:
+        name: The function's name.
+        call: The function with its arguments.
+
     Attributes:
-        name: of the function. error: what it raised, None so far.
+        name: The function's name.
+        error: What it raised, None so far.
     """
 
     def __init__(self, name: str, call: Callable[[], R]) -> None:
@@ -65,7 +70,7 @@ class Training(Generic[R]):
         """What the function returned, once it has.
 
         Raises:
-            TimeoutError: it runs on after ``timeout_s``. What the function raised, if it did.
+            TimeoutError: It runs on after ``timeout_s``. What the function raised is raised here as it is.
         """
         if not self.wait(timeout_s):
             raise TimeoutError(f"{self.name} is still running after {timeout_s} s")
@@ -111,6 +116,11 @@ def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Training
 
     The thread is in the scope that the caller is in. Keep the rules of threads in mind: a training loop and later
     cells must not change the same things at once.
+
+    Args:
+        function: What is to run.
+        *args: Its positional arguments.
+        **kwargs: Its keyword arguments.
 
     Raises:
         InputTypeError: ``function`` can't be called.

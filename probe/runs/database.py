@@ -167,7 +167,7 @@ def _duck(kind: str) -> str:
 
 
 def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> str:
-    """With the types of the row type, whatever the files hold: an older one lacks columns, or has them under old names."""
+    """With the types of the row type, whatever the files hold: an older one lacks columns or has old names."""
     types = {one.name: _duck(one.type) for one in columns(table)}
     selected = "*" if old is None else version_1.selection(table, list(types), old)
     if old is not None:

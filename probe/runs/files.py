@@ -97,7 +97,7 @@ class RunFiles:
 
     @functools.cached_property
     def has_old_rows(self) -> bool:
-        """Whether rows of version 1 may be here: the run was begun by an older probe, and perhaps goes on in a new one."""
+        """Whether rows of version 1 may be here: an older probe has begun the run, and a new one may go on in it."""
         try:
             return self.info().schema_version <= version_1.VERSION
         except RunError:  # there is no run.json, or a broken one: whoever needs it says so

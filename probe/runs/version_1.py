@@ -1,6 +1,6 @@
 """Version 1 of the rows, read by mapping names: what was written by an older probe stands here under today's names.
 
-A row of version 1 has neither ``attempt`` nor ``process``. Everything was one attempt then, and who wrote a row is found
+A row of version 1 has neither ``attempt`` nor ``process``. All was one attempt then, and who wrote a row is found
 from its rank and its time: the process of that rank that had begun last. A run that was begun by an older probe, which
 its run.json tells, may hold rows of both versions, as a newer process may go on in it.
 

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from probe.errors import UnknownNameError
 from probe.hooks import silenced
-from probe.tracking.backends import Backend
+from probe.tracking.backends.base import NOTES, Backend
 from probe.tracking.journal import Journal
 from probe.tracking.lane import CLOSING_FAILURES, Item, Lane
-from probe.tracking.notes import WHAT, Notes
+from probe.tracking.notes import Notes
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
 from probe.tracking.state import LastStep
@@ -141,9 +141,8 @@ class Stream:
         if not self._wait(self._idle, deadline):
             return False
         for lane in self._lanes:
-            flush = getattr(lane.backend, "flush", None)
-            if flush is not None and not lane.closed:
-                self.do(lane.name, "flush", flush)
+            if lane.backend.takes("flush") and not lane.closed:
+                self.do(lane.name, "flush", lane.backend.flush)
         return self._wait(self._idle, deadline)
 
     def close(self, exit_code: int, timeout_s: float) -> bool:
@@ -290,12 +289,12 @@ class Stream:
 
     def _keep(self, noted: Mapping[str, Any]) -> None:
         for kind, content in noted.items():
-            self._notes.put(kind, content)
+            self._notes.keep(kind, content)
             self._pass_on(kind)
 
     def _pass_on(self, kind: str) -> None:
         for name in self._notes.takers(kind):
-            self.do(name, WHAT[kind], partial(self._notes.send, name, kind))
+            self.do(name, NOTES[kind], partial(self._notes.send, name, kind))
 
     def _convert(self, entry: Entry) -> None:
         good, bad = entry.snapshot.floats()

@@ -57,6 +57,7 @@ scopes = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), scopes), max_size=8))
 def test_the_largest_peak_is_the_first_of_all(tmp_path_factory, found):

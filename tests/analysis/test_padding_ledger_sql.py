@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ def by_source(rows):
     return {source: tuple(one) for source, one in told.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(batches, min_size=1, max_size=30), st.booleans())
 def test_the_sql_says_what_the_loops_say(tmp_path_factory, found, usual):

@@ -66,7 +66,7 @@ def served(command: Sequence[str], url: str, place: Path, **variables: str) -> I
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 pass
             with contextlib.suppress(ProcessLookupError):
@@ -75,7 +75,7 @@ def served(command: Sequence[str], url: str, place: Path, **variables: str) -> I
 
 
 def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
             urllib.request.urlopen(url, timeout=2).close()
@@ -139,12 +139,12 @@ def _note_outside(page: Any, url: str) -> None:
 
 def end_kernels(url: str, notebook: str) -> None:
     """Shut the kernel of a notebook down, as when its server has gone."""
-    with urllib.request.urlopen(f"{url}/api/sessions", timeout=10) as reply:
+    with urllib.request.urlopen(f"{url}/api/sessions", timeout=60) as reply:
         sessions = json.load(reply)
     for one in sessions:
         if one["path"] == notebook:
             asked = urllib.request.Request(f"{url}/api/sessions/{one['id']}", method="DELETE")
-            urllib.request.urlopen(asked, timeout=10).close()
+            urllib.request.urlopen(asked, timeout=60).close()
 
 
 def write_notebook(path: Path, *cells: str) -> Path:

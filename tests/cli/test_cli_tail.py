@@ -268,11 +268,9 @@ def test_rates_and_ranks(tmp_path: Path) -> None:
     more = of_step(9, 2)
     append(path, more)
     time.sleep(0.6)
-    before = time.monotonic()
     following.look()
     assert following.feed.rows_read == len(more) + sum(len(own) + 1 for own in sample_rows(2, 9).values())
     assert 0 < following.rows_per_second < len(more) / 0.5
-    assert time.monotonic() - before < 60
 
 
 BEGIN = {"table": "spans", "where": {"kind": "step"}, "y": "begin", "reduce": "min"}
@@ -299,7 +297,7 @@ def test_a_pipe_gets_each_step_as_it_ends(tmp_path: Path) -> None:
         append(path, [Incident(kind="listener", where="x", message="late", rank=1, time_ns=1, step=9)])
         assert json.loads(process.stdout.readline())["message"] == "late"
         roll(path)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert [json.loads(line)["state"] for line in out.splitlines()] == ["finished"]
     assert (process.returncode, err) == (0, "")
 
@@ -313,7 +311,7 @@ def test_follow_stays_for_a_run_that_is_resumed_until_ctrl_c(run: Path) -> None:
         append(run, [process_again(0), *of_step(13, 1)], segment=1)
         assert json.loads(process.stdout.readline())["step"] == 12
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert err == "probe tail: interrupted\n"
 
@@ -328,7 +326,7 @@ def test_a_reader_that_has_had_enough_is_no_error(run: Path) -> None:
     with tail(str(run), "--tables", "memory") as process:
         assert process.stdout.readline().startswith("memory")
         process.stdout.close()
-        assert process.wait(30) == 141
+        assert process.wait(120) == 141
         assert "Traceback" not in process.stderr.read()
 
 
@@ -442,14 +440,14 @@ class Screen:
         return bool(got)
 
     def await_text(self, pattern: str) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen)):
             assert time.monotonic() < end, self.seen[-3000:]
             self.read(0.2)
 
     def wait(self) -> int:
         """Its exit code. A process whose output nobody reads doesn't end."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while self.process.poll() is None:
             assert time.monotonic() < end, self.seen[-3000:]
             self.read(0.1)
@@ -504,7 +502,7 @@ def test_help_of_both_commands_brings_nothing_heavy() -> None:
             f"    probe.cli.main(['{command}', '--help'])\n"
             "print(sorted({'torch', 'pandas', 'plotly', 'duckdb', 'pyarrow', 'rich'} & set(sys.modules)))"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
         assert done.stdout.strip() == "[]"
 
 

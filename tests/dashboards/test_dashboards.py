@@ -306,6 +306,7 @@ def test_unknown_names_list_the_choices() -> None:
 ROWS = sample_rows(2, 3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=6)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.1, 0.5, 0.95]), st.sets(st.sampled_from(list(TABLES))))
 def test_whatever_is_missing_the_rest_is_shown(

@@ -194,6 +194,7 @@ def assert_same_peaks(feed: Feed, peaks: Any) -> None:
     assert mine == {(role or None, phase or None): peak for role, phase, peak in told_of}
 
 
+@pytest.mark.slow
 def test_opening_in_the_middle_of_anything_goes_on_alike(tmp_path):
     for seed in range(6):
         told_by = ("memory", "calls")[seed % 2]

@@ -63,7 +63,7 @@ class MLflowServer:
     def stop(self):
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)  # its orderly end takes ten seconds, and nothing needs it
-            self._process.wait(15)
+            self._process.wait(60)
             self._process = None
 
 
@@ -157,7 +157,7 @@ class Collector:
     def close(self):
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @pytest.fixture

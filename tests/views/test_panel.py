@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run", sample_rows(2, 4))
 
 
-def until(condition: Any, seconds: float = 10.0) -> None:
+def until(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came"
@@ -147,6 +147,7 @@ def test_the_assets_are_there():
 # ----------------------------------------------------------------------------------------------- the thread
 
 
+@pytest.mark.slow
 def test_it_follows_a_run_that_another_process_writes(tmp_path):
     writer = subprocess.Popen(
         [sys.executable, "-m", "tests.views.panel_writer", str(tmp_path), "40"],
@@ -319,7 +320,9 @@ for step in range(5):
     with session.step(step), probe.phase("update"):
         time.sleep(0.05)
     session.log({"reward/mean": step / 5}, step)
-time.sleep(0.6)
+while shown.state.get("step") != 4 or shown._pump._sender.seq < 2:
+    time.sleep(0.05)
+time.sleep(0.6)  # the copy at the end of a cell isn't made twice within half a second
 print(shown.state["step"], shown._pump._sender.seq, shown.errors)
 """
 
@@ -386,7 +389,7 @@ def test_a_closed_panel_leaves_figures_and_no_widget(tmp_path):
     cells = [OPEN.format(root=str(tmp_path)), TRAIN, "shown.close()\nsession.close()"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     seen: list[set[str]] = []
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3")
     client.on_cell_executed = lambda cell, cell_index, execute_reply: seen.append(
         set(notebook.cells[0].outputs[0].data)
     )
@@ -414,7 +417,7 @@ def test_what_is_saved_while_the_panel_is_live_is_up_to_date(tmp_path):
     cells = [OPEN.format(root=str(tmp_path)), TRAIN, close, still]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     seen: list[str] = []
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3")
     client.on_cell_executed = lambda cell, cell_index, execute_reply: seen.append(_facts(notebook))
     client.execute(env=_environment(tmp_path))
     recording, finished = "1 rank · up to step 4 · recording", "1 rank · up to step 4 · finished"
@@ -449,7 +452,7 @@ def test_a_killed_kernel_leaves_figures_and_says_how_to_go_on(tmp_path):
     cells = [OPEN.format(root=str(tmp_path)), TRAIN, kill]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     with pytest.raises(DeadKernelError):
-        NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=_environment(tmp_path))
+        NotebookClient(notebook, timeout=300, kernel_name="python3").execute(env=_environment(tmp_path))
     live, copy = (output.data for output in notebook.cells[0].outputs)
     assert set(live) == {VIEW, TEXT}
     assert set(copy) == {HTML, SVG, TEXT}
@@ -496,7 +499,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def _executed(client: Any, code: str) -> list[Any]:
     found: list[Any] = []
-    reply = client.execute_interactive(code, timeout=60, output_hook=found.append)
+    reply = client.execute_interactive(code, timeout=300, output_hook=found.append)
     assert reply["content"]["status"] == "ok", reply
     return found
 
@@ -507,6 +510,6 @@ def _rest(client: Any) -> list[Any]:
     found: list[Any] = []
     while True:
         try:
-            found.append(client.get_iopub_msg(timeout=3))
+            found.append(client.get_iopub_msg(timeout=10))
         except Empty:
             return found

@@ -81,7 +81,7 @@ def drawn(page: Any) -> None:
         one.scroll_into_view_if_needed()
         expect(one).to_have_attribute("data-state", re.compile("drawn|empty"))
         if one.get_attribute("data-state") == "drawn" and one.locator(".pp-plotly").count():
-            expect(one.locator(".main-svg").first).to_be_attached(timeout=15_000)
+            expect(one.locator(".main-svg").first).to_be_attached(timeout=60_000)
 
 
 def store(page: Any, expression: str) -> Any:
@@ -923,7 +923,7 @@ def test_errors_dropped_rows_and_switched_off_listeners_reach_the_eye(page: Any)
     expect(strip).to_contain_text("feed: run.json is broken")
     expect(strip).to_contain_text("Listener switched off: memory.recorder (ValueError: bad)")
     expect(strip).to_contain_text("12 rows dropped")
-    expect(page.locator("[aria-live=polite].pp-unseen")).to_have_text("feed: run.json is broken", timeout=8000)
+    expect(page.locator("[aria-live=polite].pp-unseen")).to_have_text("feed: run.json is broken", timeout=60_000)
     host.send(page, made.state(errors=[]))
     expect(strip).not_to_contain_text("run.json")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from probe._check import whole_number
 from probe.core.balancing.dealing import near_optimal
 from probe.core.balancing.differencing import difference
 from probe.errors import InputError, InputTypeError, ShapeError
@@ -42,6 +43,10 @@ _REFINEMENT_BUDGET: Final = 400_000
 def ceildiv(a: int, b: int) -> int:
     """``a / b`` rounded up, exactly.
 
+    Args:
+        a: The dividend, a whole number.
+        b: The divisor, a whole number other than 0.
+
     >>> ceildiv(7, 2), ceildiv(8, 2)
     (4, 4)
     """
@@ -53,6 +58,10 @@ def ceildiv(a: int, b: int) -> int:
 def roundup_divisible(a: int, b: int) -> int:
     """The smallest multiple of ``b`` that isn't below ``a``.
 
+    Args:
+        a: The number to round up.
+        b: The number that the result is a multiple of.
+
     >>> roundup_divisible(7, 4), roundup_divisible(8, 4)
     (8, 8)
     """
@@ -63,8 +72,8 @@ def calculate_workload(seqlens: T) -> T:
     """The cost of a sequence of L tokens in arbitrary units, attention included: ``24576·L + L²``.
 
     Args:
-        seqlens: lengths in tokens, as a list, an array or a tensor; comes back as what it was. Integers are computed
-            in 64 bits (32 would overflow from 46,341 tokens on).
+        seqlens: Lengths in tokens, as a list, an array or a tensor; comes back as what it was. Integers are computed in
+            64 bits (32 would overflow from 46,341 tokens on).
 
     >>> calculate_workload([0, 1, 1000])
     [0, 24577, 25576000]
@@ -98,15 +107,15 @@ def karmarkar_karp(seqlen_list: Lengths, k_partitions: int, equal_size: bool) ->
     improved in the same way and the best of all is returned. The same input gives the same partition on every machine.
 
     Args:
-        seqlen_list: n lengths or other weights, finite and not negative.
-        k_partitions: number of parts, 1 to n.
-        equal_size: every part gets ``n / k_partitions`` indices.
+        seqlen_list: The n lengths or other weights, finite and not negative.
+        k_partitions: Number of parts, from 1 to n.
+        equal_size: Every part gets ``n / k_partitions`` indices.
 
     Returns:
         ``k_partitions`` lists of indices, sorted inside, largest sum first; none is empty, every index is in one.
 
     Raises:
-        InputError: more parts than numbers; ``equal_size`` and n isn't divisible; a weight isn't usable.
+        InputError: There are more parts than numbers, a weight isn't usable, or with ``equal_size`` n isn't divisible.
 
     >>> karmarkar_karp([8, 7, 6, 5, 4], 2, equal_size=False)
     [[0, 1], [2, 3, 4]]
@@ -122,6 +131,11 @@ def greedy_partition(seqlen_list: Lengths, k_partitions: int, equal_size: bool) 
     """Put each number, largest first, into the part with the smallest sum that may still take one.
 
     Arguments, result and errors are those of :func:`karmarkar_karp`.
+
+    Args:
+        seqlen_list: The n lengths or other weights, finite and not negative.
+        k_partitions: Number of parts, from 1 to n.
+        equal_size: Whether every part gets ``n / k_partitions`` indices.
 
     >>> greedy_partition([8, 7, 6, 5, 4], 2, equal_size=False)
     [[0, 3, 4], [1, 2]]
@@ -140,11 +154,13 @@ def get_group_balanced_partitions(
     Keeps the responses to one prompt together, where a group baseline needs them on one rank.
 
     Args:
-        seqlen_list: length of each row. uid_list: the group of each row; rows of one group needn't be neighbours.
-        k_partitions: number of parts, at most the number of different uids.
+        seqlen_list: Length of each row.
+        uid_list: The group of each row; rows of one group needn't be neighbours.
+        k_partitions: Number of parts, at most the number of different uids.
 
     Raises:
-        InputError: more parts than groups. ShapeError: as many uids as lengths are expected.
+        InputError: There are more parts than groups.
+        ShapeError: There aren't as many uids as lengths.
 
     >>> get_group_balanced_partitions([5, 1, 5, 1, 3], ["a", "b", "a", "b", "c"], 2)
     [[0, 2], [1, 3, 4]]
@@ -173,8 +189,10 @@ def pack(tokens: Ints, weights: Array, cap: int, at_least: int) -> list[list[int
     takes long, best-fit decreasing limits the search from above if tokens are what is balanced.
 
     Args:
-        tokens: of each unit; each must fit alone. weights: what is balanced, often ``tokens`` itself.
-        at_least: number of parts to start from; at most one part for each unit is made.
+        tokens: Tokens of each unit; each unit must fit into a part alone.
+        weights: What is balanced, often ``tokens`` itself.
+        cap: Most tokens of a part.
+        at_least: Number of parts to start from; at most one part for each unit is made.
     """
     n = len(tokens)
     lowest = min(n, max(at_least, fewest_parts(tokens, cap)))
@@ -268,10 +286,7 @@ def _cuttable(weights: Array, part: list[int]) -> tuple[bool, float, list[int]]:
 
 def _checked(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> Array:
     weights = as_weights(seqlen_list, "seqlen_list")
-    if isinstance(k_partitions, bool) or not isinstance(k_partitions, int | np.integer):
-        raise InputTypeError(f"k_partitions: got {k_partitions!r}, expected an integer")
-    if k_partitions < 1:
-        raise InputError(f"k_partitions: got {k_partitions}, expected at least 1")
+    whole_number("k_partitions", k_partitions, 1, expected="an integer")
     if len(weights) < k_partitions:
         raise InputError(
             f"seqlen_list: got {len(weights)} lengths for {k_partitions} partitions, expected at least one for each"

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from probe._check import whole_number
 from probe.core.columns.batch_columns import rows_of
 from probe.core.columns.rows import is_jagged, jagged_lengths
 from probe.core.packing import Packer, get_packer, rounded_up
@@ -29,23 +30,11 @@ PARTITION = point(
 )
 
 
-def check_count(name: str, given: Any, least: int = 1) -> None:
-    """Raise unless ``given`` is a whole number of at least ``least``.
-
-    Raises:
-        InputTypeError: another type, booleans included. InputError: too small.
-    """
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-    if given < least:
-        raise InputError(f"{name}: got {given}, expected at least {least}")
-
-
 def inverse_of(indices: Sequence[int] | torch.Tensor, count: int) -> torch.Tensor:
     """The inverse of a permutation of ``count`` rows: int64 on the CPU.
 
     Raises:
-        InputError: not each of 0 … ``count`` − 1 once.
+        InputError: Not each of 0 … ``count`` − 1 once.
 
     >>> inverse_of([2, 0, 1], 3).tolist()
     [1, 2, 0]
@@ -72,7 +61,8 @@ class _Args:
         """From the caller's dict.
 
         Raises:
-            UnknownNameError: a key that isn't one of the fields. MissingKeyError: a field without default is lacking.
+            UnknownNameError: A key that isn't one of the fields.
+            MissingKeyError: A field without default is lacking.
         """
         known = {one.name: one for one in fields(cls)}
         for key in given:
@@ -82,7 +72,7 @@ class _Args:
             if name not in given and one.default is MISSING:
                 raise MissingKeyError(f"{argument}: lacks {name!r}; it has {', '.join(map(str, given)) or 'nothing'}")
         made = cls(**given)
-        check_count(f"{argument}['max_tokens_per_microbatch']", made.max_tokens_per_microbatch)
+        whole_number(f"{argument}['max_tokens_per_microbatch']", made.max_tokens_per_microbatch, 1)
         return made
 
 
@@ -91,9 +81,10 @@ class DynamicBatchingArgs(_Args):
     """How dynamic batching forms micro-batches.
 
     Attributes:
-        max_tokens_per_microbatch: most tokens of a rectangle, padding included.
-        input_key: the column of tokens, padded (N, S) or jagged. input_lengths_key: the column of its lengths (N,).
-        sequence_length_round: widths are multiples of it, but never wider than S.
+        sequence_length_round: Widths are multiples of it, but never wider than S.
+        max_tokens_per_microbatch: Most tokens of a rectangle, padding included.
+        input_key: The column of tokens, padded (N, S) or jagged.
+        input_lengths_key: The column of its lengths, (N,).
     """
 
     sequence_length_round: int = 1
@@ -104,12 +95,13 @@ class SequencePackingArgs(_Args):
     """How sequences are packed into micro-batches.
 
     Attributes:
-        max_tokens_per_microbatch: capacity of a bin, after rounding.
-        input_key, input_lengths_key: as for dynamic batching.
-        algorithm: see :func:`probe.core.packing.get_packer`.
-        sequence_length_pad_multiple: every sequence takes a multiple of it.
-        largest_first: bins with the most tokens first, so that memory shows its peak at once, and ranks get bins of
-            like size at the same time.
+        algorithm: See :func:`probe.core.packing.get_packer`.
+        sequence_length_pad_multiple: Every sequence takes a multiple of it.
+        largest_first: Whether bins with the most tokens come first, so that memory shows its peak at once, and ranks
+            get bins of like size at the same time.
+        max_tokens_per_microbatch: Capacity of a bin in tokens, after rounding.
+        input_key: The column of tokens, padded (N, S) or jagged.
+        input_lengths_key: The column of its lengths, (N,).
     """
 
     algorithm: str = "modified_first_fit_decreasing"
@@ -122,10 +114,13 @@ class Shard:
     """What one rank gets.
 
     Attributes:
-        rows: of the whole batch.
-        sequence_key: the column of tokens that micro-batches were planned for; None: none were, and the rest is empty.
-        elem_counts: how many rows in each global batch.
-        micro_batch_indices, micro_batch_lengths, micro_batch_tokens: see ``BatchedDataDict``.
+        rows: Numbers of its rows in the whole batch.
+        sequence_key: The column of tokens that micro-batches were planned for; None where none were, and the rest is
+            empty then.
+        elem_counts: How many rows there are in each global batch.
+        micro_batch_indices: See :class:`probe.core.batched_data_dict.BatchedDataDict`.
+        micro_batch_lengths: See :class:`probe.core.batched_data_dict.BatchedDataDict`.
+        micro_batch_tokens: See :class:`probe.core.batched_data_dict.BatchedDataDict`.
     """
 
     rows: list[int] = field(default_factory=list)
@@ -162,7 +157,7 @@ def plan(
     sequence_packing_args: Mapping[str, Any] | None,
 ) -> list[Shard]:
     """One :class:`Shard` for each rank; see ``BatchedDataDict.shard_by_batch_size``."""
-    check_count("shards", shards)
+    whole_number("shards", shards, 1)
     if dynamic_batching_args is not None and sequence_packing_args is not None:
         raise InputError("sequence_packing_args: got them beside dynamic_batching_args, expected one of the two")
     count = rows_of(data)
@@ -185,7 +180,7 @@ def _global_batch(count: int, shards: int, batch_size: int | None, *, even: bool
     if batch_size is None:
         each, argument = count, "shards"
     else:
-        check_count("batch_size", batch_size)
+        whole_number("batch_size", batch_size, 1)
         each, argument = batch_size, "batch_size"
         if count % batch_size:
             raise InputError(f"batch_size: {count} rows can't be cut into global batches of {batch_size}")
@@ -218,7 +213,10 @@ def _lengths(data: Mapping[str, Any], args: _Args) -> tuple[list[int], int | Non
     """Tokens of each row, and the padded width (None for jagged rows). One copy to the CPU.
 
     Raises:
-        MissingKeyError, InputTypeError, ShapeError, InputError: columns that aren't there or don't fit.
+        MissingKeyError: Columns that aren't there or don't fit.
+        InputTypeError: Columns that aren't there or don't fit.
+        ShapeError: Columns that aren't there or don't fit.
+        InputError: Columns that aren't there or don't fit.
     """
     for name in ("input_key", "input_lengths_key"):
         key = getattr(args, name)
@@ -267,7 +265,7 @@ def dynamic_shards(
     The k-th rows of all shards are neighbours by length. A micro-batch takes on further rows while its rectangle,
     as wide as its longest row over all shards (rounded), stays within the cap.
     """
-    check_count("dynamic_batching_args['sequence_length_round']", args.sequence_length_round)
+    whole_number("dynamic_batching_args['sequence_length_round']", args.sequence_length_round, 1)
     lengths, width = _lengths(data, args)
     most = max(lengths, default=0) if width is None else width
     _check_widths(lengths, most, width is None, args)

@@ -48,14 +48,16 @@ def should_save_ckpt_esi(max_steps_duration: float, save_ckpt_duration: float = 
     ``SAGEMAKER_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP``. Without either there is no end.
 
     Args:
-        max_steps_duration: seconds of the longest step so far; 0 before the first one, which is then always made.
-        save_ckpt_duration: seconds that a save takes. redundant_time: seconds to spare.
+        max_steps_duration: Seconds of the longest step so far; 0 before the first one, when a checkpoint is always
+            made.
+        save_ckpt_duration: Seconds that a save takes.
+        redundant_time: Seconds to spare.
 
     Returns:
-        whether at most ``max_steps_duration + save_ckpt_duration + redundant_time`` seconds are left.
+        Whether at most ``max_steps_duration + save_ckpt_duration + redundant_time`` seconds are left.
 
     Raises:
-        InputError: a duration is negative or not a number.
+        InputError: A duration is negative or not a number.
 
     >>> should_save_ckpt_esi(30)
     False

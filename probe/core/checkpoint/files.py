@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from probe._io import sync_directory, write_durably
 from probe.errors import InputError, SerializationError
 
 MANIFEST: Final = "manifest.json"
@@ -50,9 +51,10 @@ class Manifest:
     """What a complete checkpoint holds.
 
     Attributes:
-        files: by path relative to the checkpoint, with forward slashes.
-        contents: of ``model``, ``optimizer``, ``extra``, ``hf_model``. failed: optional parts that couldn't be
-        written, with the error of each. saved_at_ns: wall clock.
+        files: The files by their path relative to the checkpoint, with forward slashes.
+        contents: Those of ``model``, ``optimizer``, ``extra``, ``hf_model`` that are in it.
+        failed: Optional parts that couldn't be written, with the error of each.
+        saved_at_ns: Wall-clock time of the save, nanoseconds since the epoch.
     """
 
     global_step: int
@@ -77,7 +79,8 @@ class Manifest:
         """The manifest in ``directory``.
 
         Raises:
-            FileNotFoundError: there is none. SerializationError: it isn't one, or a newer probe wrote it.
+            FileNotFoundError: There is none.
+            SerializationError: It isn't one, or a newer probe wrote it.
         """
         path = directory / MANIFEST
         try:
@@ -100,35 +103,6 @@ def _inside(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write and wait until the bytes are on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write so that ``path`` always holds all of the old or all of the new content, even after a crash."""
-    aside = path.with_name(f".{path.name}.tmp")  # one name, so that a later write clears what a crash has left
-    try:
-        write_durably(aside, content)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the names in ``directory`` are on the disk, where the file system knows how."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems refuse; their renames are durable on their own
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def staging_of(target: Path) -> Path:
@@ -157,7 +131,8 @@ def begin(target: Path) -> Path:
     """An empty directory beside ``target`` to write into.
 
     Raises:
-        InputError: ``target`` holds what probe hasn't written. OSError: it can't be made.
+        InputError: ``target`` holds what probe hasn't written.
+        OSError: It can't be made.
     """
     settle(target)
     if holds_others(target):
@@ -176,7 +151,7 @@ def put_in_place(staging: Path, target: Path) -> None:
     it is kept.
 
     Raises:
-        OSError: it couldn't be renamed; the older one is back then.
+        OSError: It couldn't be renamed; the older one is back then.
     """
     for name in foreign_files(target):
         (staging / name).parent.mkdir(parents=True, exist_ok=True)
@@ -277,7 +252,7 @@ def check_listed(directory: Path, manifest: Manifest, found: list[str]) -> None:
     """Raise where lines of ``found`` say that ``directory`` isn't what its manifest lists.
 
     Raises:
-        InputError: with every problem, what was expected and what is there.
+        InputError: There are problems; the message names each, what was expected and what is there.
     """
     if not found:
         return

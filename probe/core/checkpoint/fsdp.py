@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata
 
+from probe._check import whole_number
+from probe._io import write_durably
 from probe.core.checkpoint import files
 from probe.core.checkpoint.files import EXTRA, HUGGINGFACE, SHARDS, Manifest
 from probe.core.checkpoint.hf import parts_of, write_full_model, write_parts
@@ -60,15 +62,21 @@ class FSDPCheckpointManager(BaseCheckpointManager):
     runs code from a file.
 
     Args:
-        model, optimizer, lr_scheduler, processing_class, checkpoint_contents: see :class:`BaseCheckpointManager`.
-        tokenizer: another name of ``processing_class``. checkpoint_config: another name of ``checkpoint_contents``.
-        process_group: the ranks that hold the model; None: all.
-        verify_checksums: whether loading reads every file once more to compare its SHA-256, each rank a share of
-            them (default). False compares sizes only.
+        model: See :class:`BaseCheckpointManager`.
+        optimizer: See :class:`BaseCheckpointManager`.
+        lr_scheduler: See :class:`BaseCheckpointManager`.
+        processing_class: See :class:`BaseCheckpointManager`.
+        checkpoint_contents: See :class:`BaseCheckpointManager`.
+        **kwargs: ``tokenizer``: another name of ``processing_class``. ``checkpoint_config``: another name of
+            ``checkpoint_contents``. ``process_group``: the ranks that hold the model; None means all.
+            ``verify_checksums``: whether loading reads every file once more to compare its SHA-256, each rank a share
+            of them (default); False compares sizes only.
 
     Raises:
-        InputTypeError: an unknown argument, or one of a wrong type. ConflictError: an argument under both of its
-            names. Others as :class:`BaseCheckpointManager`.
+        InputTypeError: An argument is unknown, or has the wrong type.
+        ConflictError: An argument was given under both of its names.
+        InputError: As for :class:`BaseCheckpointManager`.
+        UnknownNameError: As for :class:`BaseCheckpointManager`.
     """
 
     def __init__(
@@ -111,14 +119,17 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         the checkpoint is complete without it, an error is logged, and the manifest names it.
 
         Args:
-            local_path: directory to make, on a file system that all ranks share.
-            hdfs_path: any fsspec URL that the complete checkpoint is then copied to.
-            global_step: the trainer's step. max_ckpt_to_keep: None or 0: all.
+            local_path: Directory to make, on a file system that all ranks share.
+            hdfs_path: Any fsspec URL that the complete checkpoint is then copied to.
+            global_step: The trainer's step.
+            max_ckpt_to_keep: How many checkpoints stay; None or 0 means all.
 
         Raises:
-            InputError, InputTypeError: arguments that can't be used. SerializationError: state that can't be written
-                without pickle. OSError: the disk is full, read-only … PeerError: another rank failed. Every rank
-                raises.
+            InputError: An argument can't be used. Every rank raises.
+            InputTypeError: An argument has the wrong type. Every rank raises.
+            SerializationError: There is state that can't be written without pickle.
+            OSError: The disk is full, read-only …
+            PeerError: It failed on another rank.
         """
         peers = Peers(self._group)
         peers.together(lambda: _check_save(local_path, hdfs_path, global_step, max_ckpt_to_keep))
@@ -145,7 +156,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         tensors = {name: one for state in collected for name, one in state.tensors.items()}
         peers.together(lambda: save_shards(tensors, staging / SHARDS, peers))
         trees = files.to_json({kind: state.tree for kind, state in zip(_KINDS, collected, strict=False)})
-        peers.on_first(lambda: files.write_durably(staging / SHARDS / _STRUCTURE, trees))
+        peers.on_first(lambda: write_durably(staging / SHARDS / _STRUCTURE, trees))
         if "extra" in self.checkpoint_save_contents:
             peers.on_first((staging / EXTRA).mkdir)
             peers.together(lambda: self._write_extra(staging / EXTRA, peers))
@@ -201,14 +212,16 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         rank's would make the two draw the same numbers); a warning says so.
 
         Args:
-            local_path: the checkpoint; None (:func:`find_latest_ckpt_path` found none): nothing is done.
-            hdfs_path: where to fetch it from, any fsspec URL, when it isn't at ``local_path``.
-            del_local_after_load: remove ``local_path`` when every rank has loaded.
+            local_path: The checkpoint; with None (:func:`find_latest_ckpt_path` found none) nothing is done.
+            hdfs_path: Where to fetch it from, any fsspec URL, when it isn't at ``local_path``.
+            del_local_after_load: Whether ``local_path`` is removed when every rank has loaded.
 
         Raises:
-            InputError: files are missing or damaged (what is expected and what was found), or nothing is there.
-            ShapeError, MissingKeyError: it doesn't fit. SerializationError: a file isn't what probe writes.
-            PeerError: another rank failed. Every rank raises.
+            InputError: Files are missing or damaged (what is expected and what was found), or nothing is there.
+            ShapeError: A tensor has another shape than the model's.
+            MissingKeyError: The checkpoint and the model don't have the same tensors.
+            SerializationError: A file isn't what probe writes.
+            PeerError: It failed on another rank. Every rank raises.
         """
         if local_path is None:
             return
@@ -297,10 +310,7 @@ def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_k
     if hdfs_path is not None and (not isinstance(hdfs_path, str) or not hdfs_path):
         raise InputTypeError(f"hdfs_path: got {hdfs_path!r}, expected a URL or None")
     for name, value in (("global_step", global_step), ("max_ckpt_to_keep", max_ckpt_to_keep or 0)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputTypeError(f"{name}: got {value!r}, expected a whole number")
-        if value < 0:
-            raise InputError(f"{name}: got {value}, expected at least 0")
+        whole_number(name, value, 0)
 
 
 def _check_shared(staging: Path) -> None:

@@ -85,10 +85,13 @@ def write_full_model(model: nn.Module, shards: Path, chunks: Metadata, directory
     file.
 
     Args:
-        shards: of the checkpoint, complete. chunks: what they hold. directory: to write into.
+        model: The model that trains; its configuration and dtypes are used.
+        shards: Directory of the checkpoint's shards, complete.
+        chunks: What the shards hold.
+        directory: The directory to write into.
 
     Raises:
-        OSError: it can't be written.
+        OSError: It can't be written.
     """
     from safetensors.torch import save_file
 

@@ -33,9 +33,9 @@ class Contents:
         """What a configuration asks for; by default all that there is, without ``hf_model``.
 
         Raises:
-            InputTypeError: not a mapping. InputError: ``model`` isn't among them, or an optimizer is asked for and
-            there is none.
-            UnknownNameError: a name that isn't known, of a part or of a key.
+            InputTypeError: It is not a mapping.
+            InputError: ``model`` isn't among them, or an optimizer is asked for and there is none.
+            UnknownNameError: A part or a key has a name that isn't known.
 
         >>> Contents.of({"save_contents": ["model", "hf_model"]}, optimizer=False)
         Contents(load=('model', 'extra'), save=('model', 'hf_model'))
@@ -74,18 +74,21 @@ class BaseCheckpointManager(ABC):
     """Saves and loads a training's state; made for subclasses that know how the model is wrapped.
 
     Args:
-        model: to save and to load into. optimizer, lr_scheduler: the same, where there are any.
-        processing_class: a tokenizer or processor, anything with ``save_pretrained``.
+        model: The model to save and to load into.
+        optimizer: The optimizer to save and to load into, where there is one.
+        lr_scheduler: The scheduler of the learning rate to save and to load into, where there is one.
+        processing_class: A tokenizer or processor, anything with ``save_pretrained``.
         checkpoint_contents: ``load`` and ``save`` (or ``load_contents`` and ``save_contents``): lists of ``model``,
-        ``optimizer``, ``extra``,
-            ``hf_model``, each with ``model``. By default all but ``hf_model``.
+            ``optimizer``, ``extra``, ``hf_model``, each with ``model``. By default all but ``hf_model``.
 
     Attributes:
-        previous_saved_paths: checkpoints that are kept now, oldest first. After a restart it is found again in the
-        directory by the first save.
+        previous_saved_paths: Checkpoints that are kept now, oldest first. After a restart the first save finds them
+            again in the directory.
 
     Raises:
-        InputError, InputTypeError, UnknownNameError: as :meth:`Contents.of`.
+        InputError: As :meth:`Contents.of`.
+        InputTypeError: As :meth:`Contents.of`.
+        UnknownNameError: As :meth:`Contents.of`.
     """
 
     def __init__(
@@ -114,13 +117,26 @@ class BaseCheckpointManager(ABC):
     def save_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, global_step: int = 0, max_ckpt_to_keep: int | None = None
     ) -> None:
-        """Save to ``local_path``; keep so many checkpoints."""
+        """Save the checkpoint to ``local_path``, and keep only the newest ``max_ckpt_to_keep``.
+
+        Args:
+            local_path: Directory to make, on a file system that all ranks share.
+            hdfs_path: Any fsspec URL that the complete checkpoint is then copied to.
+            global_step: The trainer's step.
+            max_ckpt_to_keep: How many checkpoints stay; None or 0 means all.
+        """
 
     @abstractmethod
     def load_checkpoint(
         self, local_path: str | None, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """Load from ``local_path``."""
+        """Load the checkpoint in ``local_path`` into model, optimizer and scheduler.
+
+        Args:
+            local_path: The checkpoint; with None nothing is done.
+            hdfs_path: Where to fetch it from, any fsspec URL, when it isn't at ``local_path``.
+            del_local_after_load: Whether ``local_path`` is removed when every rank has loaded.
+        """
 
     def remove_previous_save_local_path(self, path: str | os.PathLike[str] | list[str]) -> None:
         """Remove checkpoints, one or many. One that isn't there is passed over; one that stays is named in the log."""
@@ -154,7 +170,9 @@ class BaseCheckpointManager(ABC):
         saved is counted.
 
         Args:
-            max_ckpt_to_keep: None or 0: all.
+            local_path: The checkpoint that was just completed.
+            global_step: The step that it was made in.
+            max_ckpt_to_keep: How many checkpoints stay; None or 0 means all.
         """
         newest = Path(local_path)
         place = Place.of(newest, global_step)

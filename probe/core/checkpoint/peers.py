@@ -36,7 +36,7 @@ class Peers:
     """All ranks of a process group; the one process alone where there is no group.
 
     Args:
-        group: the ranks that take part. None: the default group where ``torch.distributed`` is initialised.
+        group: The ranks that take part. None means the default group where ``torch.distributed`` is initialised.
 
     >>> Peers().size, Peers().together(lambda: "done")
     (1, ['done'])
@@ -60,7 +60,7 @@ class Peers:
         ``action`` returns something small that can be sent, and calls no collective that another rank may have missed.
 
         Raises:
-            PeerError: it failed on another rank. Where it failed on this one, its own exception is raised.
+            PeerError: It failed on another rank. Where it failed on this one, its own exception is raised.
         """
         from torch.distributed.checkpoint.api import CheckpointException
 

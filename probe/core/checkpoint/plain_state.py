@@ -28,11 +28,11 @@ def encode(value: Any, path: str = "") -> tuple[Any, dict[str, torch.Tensor]]:
     """``value`` as a tree that JSON can hold, and its tensors by name; a name is the path to the tensor.
 
     Args:
-        value: nested dicts, lists and tuples of numbers, strings, None, bytes, dtypes, tensors and NumPy values.
-        path: put before every name, and where errors say that the value stands.
+        value: Nested dicts, lists and tuples of numbers, strings, None, bytes, dtypes, tensors and NumPy values.
+        path: Stands before every name, and is where errors say that the value stands.
 
     Raises:
-        SerializationError: something else is in it (named with its path), or two tensors have the same path.
+        SerializationError: Something else is in it (named with its path), or two tensors have the same path.
 
     >>> encode({"lr": 0.1, "m": torch.zeros(2)}, "optimizer")[0]
     {'lr': 0.1, 'm': {'$tensor': 'optimizer.m', 'device': 'cpu'}}
@@ -103,10 +103,11 @@ def decode(tree: Any, lookup: Lookup) -> Any:
     """The value that :func:`encode` was given.
 
     Args:
-        tree: what JSON held. lookup: called with the name and the node of each tensor; gives the tensor.
+        tree: What the JSON file held.
+        lookup: Called with the name and the node of each tensor; gives the tensor.
 
     Raises:
-        SerializationError: a tag that :func:`encode` doesn't write.
+        SerializationError: A tag that :func:`encode` doesn't write.
 
     >>> tree, tensors = encode({"lr": 0.1, "betas": (0.9, 0.999)})
     >>> decode(tree, lambda name, node: tensors[name])
@@ -161,7 +162,8 @@ def write_plain(path: Path, value: Any) -> None:
     """Write ``value`` to one safetensors file: tensors as such, all else as JSON in its header.
 
     Raises:
-        SerializationError: as :func:`encode`. OSError: it can't be written.
+        SerializationError: As :func:`encode`.
+        OSError: It can't be written.
     """
     from safetensors.torch import save
 
@@ -174,7 +176,8 @@ def read_plain(path: Path) -> Any:
     """What :func:`write_plain` wrote; tensors come back on the CPU.
 
     Raises:
-        SerializationError: the file isn't one of these. OSError: it can't be read.
+        SerializationError: The file isn't one of these.
+        OSError: It can't be read.
     """
     from safetensors import SafetensorError, safe_open
 

@@ -23,7 +23,8 @@ def upload(directory: Path, url: str) -> None:
     """Copy a complete checkpoint to ``url``, replacing one that is there.
 
     Raises:
-        OSError, or what the store's client raises: a file couldn't be copied. InputError: a copy has another size.
+        InputError: A copy has another size.
+        OSError: A file couldn't be copied; the store's client may raise an error of its own instead.
     """
     store, root = _store(url)
     manifest = Manifest.read(directory)
@@ -42,8 +43,9 @@ def download(url: str, directory: Path) -> None:
     """Copy the checkpoint at ``url`` to ``directory``, which it replaces when all of it is there.
 
     Raises:
-        InputError: what has come isn't what its manifest lists. SerializationError: there is no manifest of probe's.
-        OSError, or what the store's client raises: a file couldn't be copied.
+        InputError: What has come isn't what its manifest lists.
+        SerializationError: There is no manifest of probe's.
+        OSError: A file couldn't be copied; the store's client may raise an error of its own instead.
     """
     store, root = _store(url)
     staging = begin(directory)

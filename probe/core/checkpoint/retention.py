@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from probe._check import whole_number
+from probe._io import write_atomically
 from probe.core.checkpoint.files import (
     INCOMPLETE,
     MANIFEST,
@@ -24,9 +26,8 @@ from probe.core.checkpoint.files import (
     is_complete,
     settle,
     staging_of,
-    write_atomically,
 )
-from probe.errors import InputError, InputTypeError, SerializationError
+from probe.errors import InputError, SerializationError
 from probe.hooks import emit, observed, point
 
 TRACKER: Final = "latest_checkpointed_iteration.txt"
@@ -52,12 +53,18 @@ def update_checkpoint_tracker(root_path: str | os.PathLike[str], global_step: in
     For trainers that save several parts of one step (``global_step_7/actor``, ``global_step_7/critic``): call it
     when all are saved.
 
+    Args:
+        root_path: The directory with the checkpoints of all steps.
+        global_step: The step of the latest checkpoint, a whole number from 0.
+
     Raises:
-        InputTypeError: not a whole number. OSError: it can't be written; the old content is still there.
+        InputTypeError: ``global_step`` is not a whole number.
+        OSError: It can't be written; the old content is still there.
     """
-    if isinstance(global_step, bool) or not isinstance(global_step, int):
-        raise InputTypeError(f"global_step: got {global_step!r}, expected a whole number")
-    write_atomically(Path(get_checkpoint_tracker_filename(root_path)), str(global_step).encode())
+    step = whole_number("global_step", global_step)
+    write_atomically(
+        Path(get_checkpoint_tracker_filename(root_path)), str(step).encode(), unique=False, sync_folder=True
+    )
 
 
 @observed("checkpoint.find_latest_ckpt_path", "the latest complete checkpoint is looked for; result its path or None")
@@ -65,8 +72,8 @@ def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format:
     """The most recent complete checkpoint, by the tracker file.
 
     Args:
-        path: directory with the tracker and the checkpoints. None gives None.
-        directory_format: name of a checkpoint's directory, with one placeholder for its step.
+        path: Directory with the tracker and the checkpoints. None gives None.
+        directory_format: Name of a checkpoint's directory, with one placeholder for its step.
 
     Returns:
         ``{path}/{directory}``; None where the tracker is missing, or the directory that it names. Where the tracker
@@ -200,10 +207,12 @@ def prune(place: Place, newest: Path, keep: int) -> list[Path]:
     """Remove all but the ``keep`` newest complete checkpoints of ``place``, and what interrupted saves have left.
 
     Args:
-        newest: has just been written; always kept, whatever its time says. keep: at least 1.
+        place: The directory and the pattern of the checkpoints' names.
+        newest: The checkpoint that has just been written; it is always kept, whatever its time says.
+        keep: How many stay, at least 1.
 
     Returns:
-        those that are left, oldest first. What can't be removed is named in the log and stays.
+        Those that are left, oldest first. What can't be removed is named in the log and stays.
     """
     others = [path for path in written_checkpoints(place) if path != newest]
     going = others[: max(0, len(others) - (keep - 1))]

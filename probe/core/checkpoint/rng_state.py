@@ -51,7 +51,8 @@ def load_rng_state(rng_state: Mapping[str, Any]) -> None:
     A state of an accelerator of another type than this process has can't be used, and is left out with a warning.
 
     Raises:
-        InputTypeError: not a mapping. MissingKeyError: a part is missing; nothing has been set then.
+        InputTypeError: It is not a mapping.
+        MissingKeyError: A part is missing; nothing has been set then.
     """
     if not isinstance(rng_state, Mapping):
         raise InputTypeError(f"rng_state: got {type(rng_state).__name__}, expected what get_rng_state gives")

@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from probe.core.checkpoint.files import to_json, write_durably
+from probe._io import write_durably
+from probe.core.checkpoint.files import to_json
 from probe.core.checkpoint.peers import Peers, quiet
 from probe.core.checkpoint.plain_state import as_dtype
 from probe.errors import SerializationError
@@ -102,7 +103,8 @@ def read_chunks(directory: Path) -> Metadata:
     """Which tensors ``directory`` holds, in which chunks of which files.
 
     Raises:
-        SerializationError: the list can't be understood. OSError: it can't be read.
+        SerializationError: The list can't be understood.
+        OSError: It can't be read.
     """
     path = directory / CHUNKS
     try:
@@ -137,7 +139,9 @@ def save_shards(tensors: Mapping[str, torch.Tensor], directory: Path, peers: Pee
     A meeting of all ranks of ``peers``; to be called in :meth:`Peers.together`.
 
     Args:
-        tensors: the same names on every rank; plain, DTensor or ShardedTensor. directory: seen by all ranks.
+        tensors: The same names on every rank; plain, DTensor or ShardedTensor.
+        directory: A directory that all ranks see.
+        peers: The ranks that write together.
     """
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with quiet():
@@ -154,8 +158,10 @@ def load_shards(tensors: Mapping[str, torch.Tensor], directory: Path, chunks: Me
     """Fill ``tensors`` in place from what any number of ranks wrote.
 
     Args:
-        tensors: what to fill, by name. chunks: of :func:`read_chunks`.
-        peers: who reads together, each what it holds. None: this process alone, without communication.
+        tensors: The tensors to fill, by name.
+        directory: The directory that holds the shards.
+        chunks: What :func:`read_chunks` said of the directory.
+        peers: The ranks that read together, each what it holds. None means this process alone, without communication.
     """
     planner = _TensorsOnly(flatten_state_dict=False, flatten_sharded_tensors=False)
     with quiet():

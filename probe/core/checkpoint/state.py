@@ -70,10 +70,14 @@ def check_same(state: State, saved: Metadata, kind: str, where: str) -> None:
     """Raise unless the checkpoint holds exactly the tensors of ``state``, with their shapes.
 
     Args:
+        state: Name to tensor, as the model or optimizer has it.
+        saved: Sizes and dtypes of the saved tensors.
         kind: ``model`` or ``optimizer``, the first part of the names.
+        where: The checkpoint, for errors.
 
     Raises:
-        MissingKeyError: some names are on one side only. ShapeError: same name, another shape.
+        MissingKeyError: Some names are on one side only.
+        ShapeError: The same name has another shape.
     """
     names = {name for name in saved.state_dict_metadata if name.startswith(f"{kind}.")}
     missing, surplus = sorted(set(state.tensors) - names), sorted(names - set(state.tensors))
@@ -120,12 +124,13 @@ def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, *, stepp
     """The optimizer's state by parameter name, ``optimizer.state.{name}.{key}``, and its groups.
 
     Args:
-        stepped: whether it has state on any rank. Without, only the groups' numbers are taken. A meeting of all
-        ranks for FSDP1 with
-            state.
+        model: The model whose parameters name the state.
+        optimizer: The optimizer of that model.
+        stepped: Whether it has state on any rank. Without, only the groups' numbers are taken. With state under FSDP1
+            this is a collective.
 
     Raises:
-        InputError: it holds a parameter that isn't the model's.
+        InputError: It holds a parameter that isn't the model's.
     """
     if not is_fsdp1(model):
         return State(*encode(_by_name(model, optimizer), "optimizer"))
@@ -162,11 +167,15 @@ class OptimizerLoad:
     """An optimizer about to be loaded: :attr:`tensors` are filled in place, then :meth:`apply` puts them into it.
 
     Args:
-        saved_tree: the tree of the saved state. saved: sizes and dtypes of the saved tensors. where: the checkpoint,
-        for errors.
+        model: The model whose parameters name the state.
+        optimizer: The optimizer to load into.
+        saved_tree: The tree of the saved state.
+        saved: Sizes and dtypes of the saved tensors.
+        where: The checkpoint, for errors.
 
     Raises:
-        InputError: its groups hold other parameters than the saved ones. MissingKeyError: it has other state.
+        InputError: Its groups hold other parameters than the saved ones.
+        MissingKeyError: It has other state.
     """
 
     def __init__(

@@ -23,6 +23,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from torch import Tensor
 
+from probe._check import whole_number
 from probe.core.batched_data_dict import BatchedDataDict
 from probe.core.codec.field_packing import PackedField, Rule, check_no_holes, join_rows, pack_field, take_rows
 from probe.core.codec.field_padding import TOKEN_FIELDS, PaddedField, Padder, unstrided
@@ -30,7 +31,7 @@ from probe.core.codec.jagged import RowLengths, Spans, is_jagged, pack_rows, val
 from probe.core.codec.wire import STRIPPED, is_object_column, object_column, object_stack, unwrap_wire_stripped_payload
 from probe.core.columns import rows as row_tools
 from probe.core.columns.rows import build_jagged
-from probe.errors import InputError, InputTypeError, ShapeError, UnknownNameError
+from probe.errors import InputTypeError, ShapeError, UnknownNameError
 from probe.hooks import emit, observed, point
 
 __all__ = [
@@ -75,15 +76,16 @@ def to_nested_by_length(padded: Tensor, lengths: Tensor) -> Tensor:
     """The rows of a rectangle without their right padding, as a jagged tensor. Differentiable.
 
     Args:
-        padded: (N, S, *), any dtype and device; a jagged tensor whose rows are at least as long works too.
-        lengths: (N,) integers, on any device; read once.
+        padded: A tensor (N, S, *) of any dtype and device; a jagged tensor whose rows are at least as long works too.
+        lengths: Integers (N,) on any device; read once.
 
     Returns:
         (N, j, *) jagged; row i is a copy of ``padded[i, :lengths[i]]``. N = 0 and empty rows are allowed.
 
     Raises:
         ShapeError: ``padded`` has fewer than two dimensions, ``lengths`` isn't (N,), or a length is above S.
-        InputError: a negative length. InputTypeError: no tensors, or lengths that aren't integers.
+        InputError: A length is negative.
+        InputTypeError: They are no tensors, or the lengths aren't integers.
 
     >>> to_nested_by_length(torch.tensor([[1, 2, 0], [3, 0, 0]]), torch.tensor([2, 1])).unbind()
     (tensor([1, 2]), tensor([3]))
@@ -112,11 +114,11 @@ def stack_or_nest(tensors: list[Tensor]) -> Tensor:
     """Rows of equal shape stacked; rows that differ in one dimension as a jagged tensor. Differentiable.
 
     Args:
-        tensors: one for each row. An empty list gives ``torch.empty(0)``, as documented.
+        tensors: One tensor for each row. An empty list gives ``torch.empty(0)``, as documented.
 
     Raises:
-        InputTypeError: something that is no plain tensor, or rows of different dtypes (nothing is promoted silently).
-        ShapeError: rows that differ in more than one dimension, or in how many they have.
+        InputTypeError: Something is no plain tensor, or rows have different dtypes (nothing is promoted silently).
+        ShapeError: Rows differ in more than one dimension, or in how many they have.
 
     >>> stack_or_nest([torch.tensor([1, 2]), torch.tensor([3, 4])]).tolist()
     [[1, 2], [3, 4]]
@@ -147,14 +149,17 @@ def response_from_nested(full: Tensor, response_mask: Tensor) -> Tensor:
     where the token before is fed in.
 
     Args:
-        full: jagged (N, prompt + response, *). response_mask: jagged (N, response); only its lengths are used.
+        full: Jagged (N, prompt + response, *).
+        response_mask: Jagged (N, response); only its lengths are used.
 
     Returns:
-        jagged (N, response, *), a copy, which shares the offsets of ``response_mask``.
+        Jagged (N, response, *), a copy, which shares the offsets of ``response_mask``.
 
     Raises:
-        InputTypeError: not jagged. InputError: rows with holes between them. ShapeError: other rows, or a response
-        without a token of the prompt before it: there would be nothing to shift from.
+        InputTypeError: A tensor isn't jagged.
+        InputError: There are holes between rows.
+        ShapeError: There are other rows, or a response without a token of the prompt before it: there would be nothing
+            to shift from.
 
     >>> full = torch.nested.nested_tensor([torch.arange(5), torch.arange(10, 13)], layout=torch.jagged)
     >>> mask = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
@@ -192,11 +197,17 @@ def maybe_pack_jagged(val: Tensor, lengths: Tensor) -> Tensor:
     A guess from shapes: a field of images that happens to have this shape is cut as well. Where the caller knows,
     :func:`pack_per_token_field` is the function.
 
+    Args:
+        val: A tensor (N, *) of any dtype and device.
+        lengths: Tokens of each row, integers (N,); read once.
+
     Returns:
-        jagged (N, j, *), or ``val`` itself as a contiguous rectangle; detached.
+        Jagged (N, j, *), or ``val`` itself as a contiguous rectangle; detached.
 
     Raises:
-        As :func:`to_nested_by_length` for ``lengths``.
+        ShapeError: As :func:`to_nested_by_length` for ``lengths``.
+        InputError: As :func:`to_nested_by_length` for ``lengths``.
+        InputTypeError: As :func:`to_nested_by_length` for ``lengths``.
 
     >>> maybe_pack_jagged(torch.zeros(2, 3), torch.tensor([3, 1])).is_nested
     True
@@ -209,13 +220,19 @@ def maybe_pack_jagged(val: Tensor, lengths: Tensor) -> Tensor:
 def pack_per_token_field(val: Tensor, lengths: Tensor) -> Tensor:
     """``val``, known to have an entry for each token, without padding; it may be wider than the longest row.
 
+    Args:
+        val: A tensor (N, S, *) of any dtype and device, or a jagged one.
+        lengths: Tokens of each row, integers (N,); read once.
+
     Returns:
-        jagged (N, j, *); or, where it can't be cut (another N, one dimension, narrower than the longest row, no rows),
+        Jagged (N, j, *); or, where it can't be cut (another N, one dimension, narrower than the longest row, no rows),
         ``val`` itself as a contiguous rectangle, as documented: listeners of ``codec.packed`` hear of such a fallback
         and of its reason. Detached. A jagged ``val`` passes, its rows cut to ``lengths``.
 
     Raises:
-        As :func:`to_nested_by_length` for ``lengths``. ShapeError: a jagged ``val`` with a row below its length.
+        ShapeError: A jagged ``val`` has a row below its length; or as :func:`to_nested_by_length` for ``lengths``.
+        InputError: As :func:`to_nested_by_length` for ``lengths``.
+        InputTypeError: As :func:`to_nested_by_length` for ``lengths``.
 
     >>> pack_per_token_field(torch.zeros(2, 4), torch.tensor([3, 1])).unbind()[1].shape
     torch.Size([1])
@@ -243,20 +260,22 @@ def pack_jagged_fields(
     """A dict of columns as the TensorDict that goes onto the wire: no padding in what has an entry for each token.
 
     Args:
-        fields: name to a tensor (N, *), an array of N objects, or TensorDict's own wrapper of objects.
-        lengths: (N,) tokens of each row, on any device; read once. None: every tensor stays as it is, and N is that
-            of the fields.
-        token_aligned_fields: the names of the fields that have an entry for each token, which are packed as
-            :func:`pack_per_token_field` does; others stay as they are. Names without a field are allowed. None: every
-            tensor goes through :func:`maybe_pack_jagged`, as documented.
+        fields: Name to a tensor (N, *), an array of N objects, or TensorDict's own wrapper of objects.
+        lengths: Tokens of each row, integers (N,) on any device; read once. With None every tensor stays as it is, and
+            N is that of the fields.
+        token_aligned_fields: The names of the fields that have an entry for each token, which are packed as
+            :func:`pack_per_token_field` does; others stay as they are. Names without a field are allowed. With None
+            every tensor goes through :func:`maybe_pack_jagged`, as documented.
 
     Returns:
         TensorDict of batch size [N], tensors detached. Packed fields share one offsets tensor (on each device);
         objects ride in a ``NonTensorStack``, which any index cuts with the rows.
 
     Raises:
-        InputTypeError: a value of another kind, beginning with "pack_jagged_fields: unsupported value type for".
-        ShapeError: a field of another N. InputError: see :func:`to_nested_by_length`. ``fields`` stays as it is.
+        InputTypeError: A value is of another kind. The message begins with "pack_jagged_fields: unsupported value type
+            for".
+        ShapeError: A field has another N.
+        InputError: See :func:`to_nested_by_length`. ``fields`` stays as it is.
 
     >>> ids = torch.tensor([[1, 2, 3], [4, 0, 0]])
     >>> packed = pack_jagged_fields({"ids": ids, "reward": torch.ones(2)}, lengths=torch.tensor([3, 1]))
@@ -326,24 +345,27 @@ def materialize(
     """A wire TensorDict as the columns that a trainer takes.
 
     Args:
-        td: batch size [N, …]; also as a wire that strips wrappers, makes rectangles jagged or loses caches leaves it.
-        layout: ``"padded"``: jagged columns become rectangles as wide as their longest row; ``"jagged"``: they stay
-            (with their shortest and longest row known).
-        pad_value_dict: what a column is padded with on the right; else 0.
-        pad_to_seqlen: least width of the fields that have an entry for each token, jagged ones at their ragged
-            dimension, plain ones at dimension 1. 0: none. Nothing is ever cut.
-        token_aligned_fields: which fields those are. None: those that have the lengths of ``input_ids`` (else of the
-            jagged field with most tokens), or its width, see ``Padder.aligned``.
-        pad_to_multiple: their longest row is rounded up to a multiple of it.
-        width_from: who imposes ``pad_to_seqlen``, such as ``"all_ranks"``: kept in the records of the padding.
+        td: A TensorDict of batch size [N, …]; also as a wire that strips wrappers, makes rectangles jagged or loses
+            caches leaves it.
+        layout: With ``"padded"`` jagged columns become rectangles as wide as their longest row; with ``"jagged"`` they
+            stay (with their shortest and longest row known).
+        pad_value_dict: What a column is padded with on the right; else 0.
+        pad_to_seqlen: Least width of the fields that have an entry for each token, jagged ones at their ragged
+            dimension, plain ones at dimension 1. 0 means none. Nothing is ever cut.
+        token_aligned_fields: Which fields those are. None means those that have the lengths of ``input_ids`` (else of
+            the jagged field with most tokens), or its width, see ``Padder.aligned``.
+        pad_to_multiple: Their longest row is rounded up to a multiple of it.
+        width_from: Who imposes ``pad_to_seqlen``, such as ``"all_ranks"``: kept in the records of the padding.
 
     Returns:
-        plain columns unchanged (they share memory with ``td``), others as ``layout`` says, objects as arrays (N,).
+        Plain columns unchanged (they share memory with ``td``), others as ``layout`` says, objects as arrays (N,).
 
     Raises:
-        UnknownNameError: another layout. InputTypeError: no TensorDict, or a nested TensorDict in it. ShapeError: no
-        batch dimension. InputError: a nested tensor with holes, a pad value that its column can't hold, a negative
-        ``pad_to_seqlen``, a ``pad_to_multiple`` below 1.
+        UnknownNameError: ``layout`` is another word.
+        InputTypeError: ``td`` is no TensorDict, or there is a nested TensorDict in it.
+        ShapeError: There is no batch dimension.
+        InputError: A nested tensor has holes, a column can't hold its pad value, ``pad_to_seqlen`` is negative, or
+            ``pad_to_multiple`` is below 1.
 
     >>> td = pack_jagged_fields({"ids": torch.tensor([[1, 2], [3, 0]])}, lengths=torch.tensor([2, 1]))
     >>> materialize(td, pad_value_dict={"ids": -1}, pad_to_seqlen=3)["ids"].tolist()
@@ -390,10 +412,7 @@ def _check_request(
     if isinstance(names, str):
         raise InputTypeError(f"token_aligned_fields: got the string {names!r}, expected a set of names")
     for name, given, least in (("pad_to_seqlen", pad_to_seqlen, 0), ("pad_to_multiple", pad_to_multiple, 1)):
-        if isinstance(given, bool) or not isinstance(given, int | np.integer):
-            raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-        if given < least:
-            raise InputError(f"{name}: got {given}, expected at least {least}")
+        whole_number(name, given, least)
 
 
 def _wire_columns(td: TensorDictBase) -> dict[str, Any]:

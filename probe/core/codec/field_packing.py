@@ -29,11 +29,14 @@ class PackedField(NamedTuple):
     """What was decided for a field, from its shape and the lengths alone.
 
     Attributes:
-        reason: "named", "width_matches" or "already_jagged" for a jagged field; "not_named", "no_lengths", "no_rows",
-            "one_dimension", "other_rows", "other_width" or "too_narrow" for a rectangle; "objects".
-        width_tokens: of the rectangle that came, 0 for jagged fields, objects and one dimension.
-        kept_tokens, stripped_tokens: of a jagged field; a rectangle keeps everything and None is known of its tokens.
-        bytes_per_token: of all that belongs to one entry of a row.
+        reason: For a jagged field "named", "width_matches" or "already_jagged"; for a rectangle "not_named",
+            "no_lengths", "no_rows", "one_dimension", "other_rows", "other_width" or "too_narrow"; else "objects".
+        width_tokens: Width of the rectangle that came, 0 for jagged fields, objects and one dimension.
+        kept_tokens: Tokens that a jagged field kept; None for a rectangle, which keeps everything and tells nothing of
+            its tokens.
+        stripped_tokens: Padding that a jagged field lost; None for a rectangle, which keeps everything and tells
+            nothing of its tokens.
+        bytes_per_token: Bytes of all that belongs to one entry of a row.
     """
 
     name: str
@@ -63,8 +66,9 @@ def pack_field(name: str, value: Tensor, lengths: RowLengths | None, rule: Rule)
     """One tensor as it goes onto the wire, detached; and what was decided.
 
     Raises:
-        InputError, InputTypeError, ShapeError: a nested tensor that has holes, isn't jagged, or has a row shorter than
-        its length.
+        InputError: A nested tensor that has holes, isn't jagged, or has a row shorter than its length.
+        InputTypeError: A nested tensor that has holes, isn't jagged, or has a row shorter than its length.
+        ShapeError: A nested tensor that has holes, isn't jagged, or has a row shorter than its length.
     """
     if is_jagged(value) or value.is_nested:
         return _pack_nested(name, value, lengths, rule)
@@ -147,7 +151,7 @@ def join_rows(tensors: list[Tensor]) -> Tensor:
     """Rows of different sizes as one jagged tensor, ragged in the one dimension in which they differ. Differentiable.
 
     Raises:
-        ShapeError: they differ in their number of dimensions, or in more than one of them.
+        ShapeError: They differ in their number of dimensions, or in more than one of them.
     """
     dims = {tensor.dim() for tensor in tensors}
     if len(dims) > 1:

@@ -39,15 +39,19 @@ class PaddedField(NamedTuple):
     """What was done with a field, from lengths and shapes alone.
 
     Attributes:
-        decision: "padded", "jagged", "rectangular", "widened" (a rectangle that was made wider) or "object".
-        reason: why it is so wide: "longest_row", "rounding", "fixed_width"; else "layout",
-            "not_token_aligned", "objects".
-        token_aligned: whether ``pad_to_seqlen`` meant it.
-        rows: N. valid_tokens: of all rows; of a rectangle whose lengths aren't known, all of it.
-        longest_tokens, rounded_tokens, width_tokens: the longest row; that rounded up; the width in the end.
-        cache: what the jagged tensor said of its longest row: "known", "missing" or "wrong" (by which torch's own
+        decision: One of "padded", "jagged", "rectangular", "widened" (a rectangle that was made wider) and "object".
+        reason: Why it is so wide: "longest_row", "rounding", "fixed_width"; else "layout", "not_token_aligned",
+            "objects".
+        token_aligned: Whether ``pad_to_seqlen`` meant it.
+        rows: The number of rows, N.
+        valid_tokens: Valid tokens of all rows; of a rectangle whose lengths aren't known, all of it.
+        longest_tokens: Tokens of the longest row.
+        rounded_tokens: Tokens of the longest row, rounded up to the multiple that was asked for.
+        width_tokens: The width in the end.
+        cache: What the jagged tensor said of its longest row: "known", "missing" or "wrong" (by which torch's own
             padding goes wrong, and this one doesn't); "" for what isn't jagged.
-        dicts, lost: objects that arrived without their wrapper, and those that didn't arrive.
+        dicts: How many objects arrived without their wrapper.
+        lost: How many objects didn't arrive.
     """
 
     name: str
@@ -89,7 +93,7 @@ def ragged_of(name: str, column: Any, shared: Shared) -> tuple[Ragged, str]:
     The cached longest row is used only on a device, where to look would be to wait: torch doesn't check it either.
 
     Raises:
-        InputError: its rows have holes between them.
+        InputError: Its rows have holes between them.
     """
     check_no_holes(repr(name), column)
     offsets = column.offsets()
@@ -120,9 +124,12 @@ class Padder:
     """Pads the columns of one batch: which follow the tokens, and to what width.
 
     Args:
-        columns: of the batch, strided nested tensors already made jagged. rows: N.
-        names: the fields that follow the tokens; None: told by their shapes, see :meth:`aligned`.
-        pad_values: by field, else 0. pad_to_seqlen: least width. pad_to_multiple: the longest row is rounded up to it.
+        columns: The columns of the batch, strided nested tensors already made jagged.
+        rows: The number of rows, N.
+        names: The fields that follow the tokens; with None their shapes tell, see :meth:`aligned`.
+        pad_values: What a field is padded with, by its name; else 0.
+        pad_to_seqlen: Least width, in tokens.
+        pad_to_multiple: The longest row is rounded up to it.
     """
 
     def __init__(
@@ -255,7 +262,7 @@ def unstrided(column: Any) -> Tensor:
     """A nested tensor of the strided layout as a jagged one, or as a plain one where its rows are equal.
 
     Raises:
-        ShapeError: its rows differ in more than one dimension.
+        ShapeError: Its rows differ in more than one dimension.
     """
     rows = list(column.unbind())
     if not rows:

@@ -56,7 +56,11 @@ class RowLengths:
     """Lengths of the rows of a batch, read once, and the offsets that all its jagged fields share.
 
     Attributes:
-        host: int64 (N,), on the CPU. rows: N. total: T. shortest, longest: 0 without rows.
+        host: The lengths, int64 (N,), on the CPU.
+        rows: The number of rows, N.
+        total: The sum of the lengths, T.
+        shortest: The shortest length, 0 without rows.
+        longest: The longest length, 0 without rows.
     """
 
     def __init__(self, host: Ints) -> None:
@@ -74,10 +78,13 @@ class RowLengths:
         """From a tensor of integers on any device, which is copied to the CPU once.
 
         Args:
-            lengths: (N,). rows: the N that is expected; None: any.
+            lengths: Integers (N,), on any device.
+            rows: The N that is expected; None means any.
 
         Raises:
-            InputTypeError: no tensor, or not of integers. ShapeError: not (N,). InputError: a negative length.
+            InputTypeError: It is no tensor, or not of integers.
+            ShapeError: It isn't (N,).
+            InputError: A length is negative.
 
         >>> RowLengths.read(torch.tensor([2, 0, 5])).longest
         5
@@ -245,7 +252,7 @@ def pack_rows(padded: Tensor, lengths: RowLengths) -> Tensor:
     """(N, S, *) to (T, *): the first ``lengths[i]`` entries of each row. Differentiable.
 
     Raises:
-        ShapeError: a row is longer than S.
+        ShapeError: A row is longer than S.
     """
     width = int(padded.shape[1])
     lengths.check_width(width, "padded")
@@ -263,10 +270,13 @@ def pad_rows(values: Tensor, offsets: Tensor, width: int, fill: float | bool) ->
     """(T, *) with ``offsets`` int64 (N + 1,) to a new (N, width, *). Differentiable; never waits for a device.
 
     Args:
-        width: at least the longest row. On a device it is believed: to check it would wait.
+        values: The rows one after the other, (T, *).
+        offsets: Where each row begins and the last one ends, int64 (N + 1,).
+        width: At least the longest row. On a device it is believed: to check it would wait.
+        fill: What is put behind the end of each row.
 
     Raises:
-        ShapeError: on the CPU, a row is longer than ``width``.
+        ShapeError: On the CPU, a row is longer than ``width``.
 
     >>> pad_rows(torch.tensor([1, 2, 3]), torch.tensor([0, 1, 3]), 3, 0).tolist()
     [[1, 0, 0], [2, 3, 0]]
@@ -349,7 +359,8 @@ def fill_value(name: str, dtype: torch.dtype, value: Any) -> float | bool:
     """``value`` as something that ``dtype`` can hold exactly, or as near as a float comes.
 
     Raises:
-        InputTypeError: it is no number. InputError: the dtype can't hold it (1.5 or NaN as an integer, −1 as uint8).
+        InputTypeError: It is no number.
+        InputError: The dtype can't hold it (1.5 or NaN as an integer, −1 as uint8).
 
     >>> fill_value("ids", torch.int64, 2**53 + 1)
     9007199254740993

@@ -62,7 +62,7 @@ def unwrap_wire_stripped_payload(item: Any) -> Any:
     """The payload of an object that came over a wire, whether or not its wrapper did.
 
     Returns:
-        the payload; None for a TensorDict without keys and batch dimensions, whose payload was lost (listeners of
+        The payload; None for a TensorDict without keys and batch dimensions, whose payload was lost (listeners of
         ``codec.stripped_payload`` are told); anything else unchanged.
 
     >>> unwrap_wire_stripped_payload({"data": "hello", "_metadata": None, "_is_non_tensor": True})
@@ -93,11 +93,13 @@ def object_column(name: str, value: Any, rows: int) -> Column:
     """The objects of one column of a TensorDict of ``rows`` rows.
 
     Args:
-        value: what the TensorDict holds: a ``NonTensorStack``, a ``NonTensorData`` (one payload for all rows, or an
+        name: The column's name, for errors.
+        value: What the TensorDict holds: a ``NonTensorStack``, a ``NonTensorData`` (one payload for all rows, or an
             array that holds the rows), a list, or the empty TensorDict that a wire made of any of them.
+        rows: How many rows are expected.
 
     Raises:
-        ShapeError: another number of rows.
+        ShapeError: Another number of rows.
     """
     if isinstance(value, NonTensorStack):
         return _gathered(name, value.tensordicts, rows)

@@ -29,7 +29,8 @@ def rows_of(data: Mapping[str, Any]) -> int:
     """N, 0 for a batch without columns.
 
     Raises:
-        InputTypeError: a column of a kind that has no rows. ShapeError: columns of different N; names both.
+        InputTypeError: A column of a kind that has no rows.
+        ShapeError: Columns of different N; names both.
 
     >>> rows_of({"a": torch.zeros(2, 3), "b": ["x", "y"]})
     2
@@ -120,7 +121,9 @@ def repeated(data: Mapping[str, Any], times: int, share_media: bool = False) -> 
     """Every row ``times`` times in a row. Objects are deep copies, so that no two rows change together.
 
     Args:
-        share_media: tensors, arrays, bytes and images inside objects are shared rather than copied.
+        data: The columns by name.
+        times: How often each row is there in the result.
+        share_media: Whether tensors, arrays, bytes and images inside objects are shared rather than copied.
     """
     index = torch.arange(rows_of(data)).repeat_interleave(times)
     tensors, others = _apart(data)
@@ -166,7 +169,10 @@ def truncated(data: Mapping[str, Any], dim: int, length: int, keys: Iterable[str
     """Tensors cut to at most ``length`` along ``dim``; jagged ones row by row where ``dim`` is their ragged one.
 
     Args:
-        dim: from 1; columns with fewer dimensions stay. keys: the columns that it is about; None: all.
+        data: The columns by name.
+        dim: The dimension to cut, from 1; columns with fewer dimensions stay.
+        length: The most entries that stay along ``dim``.
+        keys: The columns that it is about; None means all.
     """
     shared = Shared()
     chosen = set(data) if keys is None else set(keys)
@@ -233,11 +239,15 @@ def joined(batches: Sequence[Mapping[str, Any]], pad_values: Mapping[str, float]
     has the column jagged, the result is jagged and nothing is padded.
 
     Args:
-        pad_values: by column, 0 where it has none; names of columns that aren't there don't matter.
+        batches: Columns by name, of each batch.
+        pad_values: What a column is padded with, 0 where it has no entry; names of columns that aren't there don't
+            matter.
 
     Raises:
-        MissingKeyError: a column that some batch lacks. ShapeError: sizes differ elsewhere than in N and S.
-        InputTypeError: kinds that don't mix. InputError: a pad value that the column can't hold.
+        MissingKeyError: A column that some batch lacks.
+        ShapeError: Sizes differ elsewhere than in N and S.
+        InputTypeError: Kinds that don't mix.
+        InputError: A pad value that the column can't hold.
 
     >>> joined([{"a": torch.tensor([[1, 2]])}, {"a": torch.tensor([[3]])}], {"a": 9})["a"].tolist()
     [[1, 2], [3, 9]]
@@ -283,7 +293,7 @@ def as_jagged(key: str, column: Any, ragged: int) -> Any:
     """A plain tensor (N, *) as a jagged one of equal rows along dimension ``ragged``; a jagged one as it is.
 
     Raises:
-        InputTypeError: not a tensor, or one without that dimension.
+        InputTypeError: Not a tensor, or one without that dimension.
     """
     if is_jagged(column):
         return column
@@ -335,7 +345,7 @@ def common_dtype(key: str, dtypes: Sequence[torch.dtype]) -> torch.dtype:
     """What torch promotes ``dtypes`` to.
 
     Raises:
-        InputTypeError: integers would become floating point, which can't hold all of them.
+        InputTypeError: Integers would become floating point, which can't hold all of them.
     """
     common = dtypes[0]
     for one in dtypes[1:]:
@@ -351,7 +361,7 @@ def check_pad_value(key: str, value: float, dtype: torch.dtype) -> None:
     """Raise unless ``dtype`` holds ``value`` as it is, up to the rounding of floating point.
 
     Raises:
-        InputError: such as 1.5 for an int64 column, which torch would cut to 1.
+        InputError: Such as 1.5 for an int64 column, which torch would cut to 1.
     """
     if dtype.is_floating_point or dtype.is_complex:
         return

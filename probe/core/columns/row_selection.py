@@ -23,7 +23,8 @@ def sequence_lengths(batch: TensorDictBase) -> tuple[list[int], int | None]:
     Jagged ``input_ids`` tell by their offsets; else ``attention_mask`` tells by its sum. One copy to the CPU.
 
     Raises:
-        MissingKeyError: neither is there. ShapeError: the mask isn't B × S.
+        MissingKeyError: Neither is there.
+        ShapeError: The mask isn't B × S.
     """
     ids = batch.get("input_ids", None)
     if is_jagged(ids):
@@ -81,7 +82,9 @@ def select_jagged(tensor: torch.Tensor, index: torch.Tensor, lengths: Sequence[i
     By values and offsets, because indexing a jagged tensor by a list isn't in every torch. Differentiable.
 
     Args:
-        index: rows, on the device of ``tensor``. lengths: of those rows, known on the CPU.
+        tensor: A jagged tensor of two or more dimensions.
+        index: Numbers of the rows, on the device of ``tensor``.
+        lengths: The lengths of those rows, known on the CPU.
     """
     return _Plan.of(tensor, index, lengths).take(tensor)
 

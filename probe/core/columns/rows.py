@@ -12,12 +12,14 @@ Letters in shapes: B rows, T tokens of all rows together, ``*`` anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
+from probe._check import is_whole
 from probe.errors import InputTypeError, RowIndexError, ShapeError
 
 #: What may stand in the brackets of a batch.
@@ -40,7 +42,8 @@ def row_number(item: object, rows: int) -> int | None:
     array).
 
     Raises:
-        RowIndexError: it is outside ``rows``. InputTypeError: it is one boolean or one float.
+        RowIndexError: It is outside ``rows``.
+        InputTypeError: It is one boolean or one float.
 
     >>> row_number(-1, 3), row_number(np.int64(2), 3), row_number([0], 3)
     (2, 2, None)
@@ -63,17 +66,17 @@ def row_numbers(index: object, rows: int) -> torch.Tensor:
     """``index`` as int64 row numbers, negative ones and masks resolved.
 
     Args:
-        index: list, tuple, range, NumPy array or tensor; 1-d; integers or booleans (one for each row).
-        rows: B.
+        index: A list, tuple, range, NumPy array or tensor; one-dimensional; integers or booleans (one for each row).
+        rows: The number of rows, B.
 
     Returns:
         int64, 1-d. It stays on the device of a tensor; there its range isn't checked, which would wait for
         the device.
 
     Raises:
-        RowIndexError: a row outside the batch. ShapeError: a mask of another length, or an index that isn't
-        1-d.
-        InputTypeError: anything else than integers and booleans.
+        RowIndexError: A row outside the batch.
+        ShapeError: A mask of another length, or an index that isn't 1-d.
+        InputTypeError: Anything else than integers and booleans.
 
     >>> row_numbers([0, -1], 3).tolist(), row_numbers(np.array([True, False, True]), 3).tolist()
     ([0, 2], [0, 2])
@@ -123,7 +126,7 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
     if any(issubclass(kind, bool | np.bool_) for kind in kinds):
         raise InputTypeError("index: got a list that mixes booleans with other things")
     numbers = [one.item() if isinstance(one, torch.Tensor | np.ndarray) and one.ndim == 0 else one for one in index]
-    if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in numbers):
+    if not all(map(is_whole, numbers)):
         names = ", ".join(sorted({type(one).__name__ for one in numbers}))
         raise InputTypeError(f"index: got a list of {names}, expected integers or booleans")
     return torch.tensor([int(one) for one in numbers], dtype=torch.int64)
@@ -135,6 +138,19 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
 def is_jagged(value: object) -> bool:
     """Whether ``value`` is a nested tensor of the jagged layout."""
     return isinstance(value, torch.Tensor) and value.is_nested and value.layout is torch.jagged
+
+
+def jagged_spans(value: Any, start: int, stop: int) -> list[tuple[int, int]]:
+    """Where rows ``start`` to ``stop`` of a jagged column begin and end in its values.
+
+    >>> jagged_spans(build_jagged(torch.arange(5), torch.tensor([0, 2, 5]), 2, 3), 0, 2)
+    [(0, 2), (2, 5)]
+    """
+    begins = value.offsets()[start : stop + 1].tolist()
+    lengths = value.lengths()
+    if lengths is None:
+        return list(pairwise(begins))
+    return [(begin, begin + size) for begin, size in zip(begins, lengths[start:stop].tolist(), strict=False)]
 
 
 def build_jagged(
@@ -149,8 +165,12 @@ def build_jagged(
     """A jagged tensor whose shortest and longest rows are known.
 
     Args:
-        values: (T, *), or with T at dimension ``ragged_dim - 1``. offsets: int64 (B + 1,).
-        lengths: (B,) where rows don't fill the space between their offsets.
+        values: The rows one after the other, (T, *), or with T at dimension ``ragged_dim - 1``.
+        offsets: Where each row begins and the last one ends, int64 (B + 1,).
+        shortest: Length of the shortest row.
+        longest: Length of the longest row.
+        lengths: The length of each row, (B,), where rows don't fill the space between their offsets.
+        ragged_dim: The dimension whose size differs from row to row, from 1.
 
     >>> build_jagged(torch.arange(5), torch.tensor([0, 2, 5]), 2, 3).unbind()
     (tensor([0, 1]), tensor([2, 3, 4]))
@@ -387,8 +407,8 @@ def join(batches: Sequence[TensorDictBase], shared: Shared | None = None) -> Ten
     """The rows of all ``batches``, which have the same keys, one after the other.
 
     Raises:
-        RuntimeError, TypeError: torch can't join a column; :func:`probe.core.protocol.DataProto.concat` says
-        why.
+        RuntimeError: torch can't join a column; :func:`probe.core.protocol.DataProto.concat` says why.
+        TypeError: torch can't join a column; :func:`probe.core.protocol.DataProto.concat` says why.
     """
     shared = shared or Shared()
     first = batches[0]

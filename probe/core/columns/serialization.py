@@ -43,8 +43,8 @@ def serialize_single_tensor(obj: torch.Tensor) -> Payload:
     """A tensor as a payload (see the top of this file): any dtype, any strides, 0-d, empty, nested.
 
     Raises:
-        InputTypeError: not a tensor. SerializationError: sparse, quantised or on the meta device, which has
-        no bytes.
+        InputTypeError: It is not a tensor.
+        SerializationError: It is sparse, quantised or on the meta device, which has no bytes.
 
     >>> dtype, shape, data = serialize_single_tensor(torch.tensor([1, 2], dtype=torch.int16))
     >>> dtype, shape, data.tolist()
@@ -72,7 +72,7 @@ def deserialize_single_tensor(arr: Payload) -> torch.Tensor:
     A tensor that was on a device comes back there if the device exists here, else on the CPU.
 
     Raises:
-        SerializationError: not a payload, an unknown dtype, or a number of bytes that doesn't fit the shape.
+        SerializationError: It is not a payload, the dtype is unknown, or the number of bytes doesn't fit the shape.
 
     >>> deserialize_single_tensor(serialize_single_tensor(torch.tensor(2.5)))
     tensor(2.5000)
@@ -109,7 +109,7 @@ def tensor_from_bytes(data: Any, dtype: torch.dtype, shape: Any) -> torch.Tensor
     """A tensor over ``data`` (a uint8 array or a buffer), copied only if it can't be written to.
 
     Raises:
-        SerializationError: the number of bytes doesn't fit dtype and shape.
+        SerializationError: The number of bytes doesn't fit dtype and shape.
     """
     try:
         flat = np.frombuffer(data, dtype=np.uint8) if not isinstance(data, np.ndarray) else data
@@ -172,7 +172,8 @@ def serialize_tensordict(batch: TensorDictBase) -> Payload:
     """A TensorDict as ``(batch_size, device, {name: payload})``; see the top of this file.
 
     Raises:
-        InputTypeError: not a TensorDict. SerializationError: a column that has no bytes; it is named.
+        InputTypeError: It is not a TensorDict.
+        SerializationError: A column has no bytes; the message names it.
 
     >>> batch = TensorDict({"a": torch.ones(2, 3)}, batch_size=[2])
     >>> size, device, items = serialize_tensordict(batch)
@@ -187,7 +188,7 @@ def deserialize_tensordict(arr: Payload) -> TensorDict:
     """The TensorDict of a payload, on its device if this machine has it, else on the CPU.
 
     Raises:
-        SerializationError: not a payload of :func:`serialize_tensordict`; the column is named.
+        SerializationError: It is not a payload of :func:`serialize_tensordict`; the message names the column.
 
     >>> batch = TensorDict({"a": torch.ones(2, 3)}, batch_size=[2])
     >>> deserialize_tensordict(serialize_tensordict(batch))["a"].shape

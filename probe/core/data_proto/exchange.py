@@ -56,7 +56,7 @@ def require_rows_of_objects(version: str | None = None) -> None:
     """Raise unless this tensordict (or ``version``) keeps rows of objects.
 
     Raises:
-        MissingDependencyError: it is older than 0.10.
+        MissingDependencyError: It is older than 0.10.
 
     >>> require_rows_of_objects("0.9.1")
     Traceback (most recent call last):

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from probe.core.data_proto.checks import check_count
+from probe._check import whole_number
 from probe.errors import InputTypeError
 
 
@@ -19,11 +19,10 @@ class DataProtoFuture:
     """Batches that are still being made, so that they can be handed on without waiting.
 
     Args:
-        collect_fn: list of results to one batch, such as :meth:`DataProto.concat`.
-        futures: anything with ``result()`` (``concurrent.futures``), Ray object references, batches that are
-        there
+        collect_fn: Makes one batch of a list of results, such as :meth:`DataProto.concat`.
+        futures: Anything with ``result()`` (``concurrent.futures``), Ray object references, batches that are there
             already, or DataProtoFutures.
-        dispatch_fn: applied to the collected batch.
+        dispatch_fn: Is applied to the collected batch.
 
     Ray is looked for only where the program has imported it already.
 
@@ -49,7 +48,7 @@ class DataProtoFuture:
     def chunk(self, chunks: int) -> list[DataProtoFuture]:
         """Futures of the ``chunks`` parts of this one. Each collects for itself when asked, as its reader
         may be elsewhere."""
-        check_count("chunks", chunks, 1)
+        whole_number("chunks", chunks, 1, expected="an integer")
         return [
             DataProtoFuture(
                 self.collect_fn,
@@ -63,8 +62,7 @@ class DataProtoFuture:
         """Wait for all of it and collect.
 
         Raises:
-            InputTypeError: a result that is neither a DataProto nor a TensorDict. And whatever a future
-            raises.
+            InputTypeError: A result is neither a DataProto nor a TensorDict. What a future raises comes as it is.
         """
         results = _results(self.futures)
         for number, result in enumerate(results):

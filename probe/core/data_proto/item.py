@@ -23,8 +23,7 @@ def same_members(one: Any, other: Any) -> bool:
 
 @dataclass(eq=False, repr=False)
 class DataProtoItem:
-    """One row of a :class:`DataProto`: ``batch`` has an empty batch size, ``non_tensor_batch`` holds plain
-    values."""
+    """One row of a :class:`DataProto`: ``batch`` has an empty batch size, ``non_tensor_batch`` holds plain values."""
 
     batch: TensorDictBase | None = None
     non_tensor_batch: dict[str, Any] = field(default_factory=dict)

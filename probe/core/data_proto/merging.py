@@ -37,7 +37,7 @@ def plan_tensor_union(mine: TensorDictBase | None, theirs: TensorDictBase | None
     any.
 
     Raises:
-        ConflictError: another batch size, or a column in both that differs.
+        ConflictError: Another batch size, or a column in both that differs.
     """
     if theirs is None:
         return {}
@@ -55,8 +55,7 @@ def plan_array_union(
     """The same for ``non_tensor_batch``.
 
     Raises:
-        ConflictError: another number of rows (``count`` against ``other_count``), or an array in both that
-        differs.
+        ConflictError: Another number of rows (``count`` against ``other_count``), or an array in both that differs.
     """
     new = _new_entries("non_tensor_batch", mine, theirs)
     if new and count is not None and count != other_count:
@@ -68,7 +67,7 @@ def plan_meta_union(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[
     """The same for ``meta_info``; what concat counted in either is in the outcome.
 
     Raises:
-        ConflictError: an entry in both that differs.
+        ConflictError: An entry in both that differs.
     """
     if METRICS_MISSING not in mine or METRICS_MISSING not in theirs:
         return _new_entries("meta_info", mine, theirs)
@@ -94,8 +93,8 @@ def join_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
     """All rows; None if no batch has tensors.
 
     Raises:
-        MissingKeyError: a column that not all have. ShapeError: columns that don't fit; who has what is
-        named.
+        MissingKeyError: A column that not all have.
+        ShapeError: Columns that don't fit; who has what is named.
     """
     present = [batch for batch in batches if batch is not None]
     if not present:
@@ -188,7 +187,8 @@ def join_arrays(members: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """``non_tensor_batch`` of all rows.
 
     Raises:
-        MissingKeyError: an array that not all have. ShapeError: arrays that don't fit.
+        MissingKeyError: An array that not all have.
+        ShapeError: Arrays that don't fit.
     """
     _check_same_keys("non_tensor_batch", [member.keys() for member in members])
     return {key: _join_array(key, [member[key] for member in members]) for key in members[0]}
@@ -214,8 +214,8 @@ def join_meta(members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """``meta_info`` of all: metrics pooled, counts added up, everything else equal wherever it is.
 
     Raises:
-        ConflictError: an entry that differs. InputTypeError: metrics that are neither dicts nor lists of
-        dicts.
+        ConflictError: An entry that differs.
+        InputTypeError: Metrics that are neither dicts nor lists of dicts.
 
     >>> join_meta([{"t": 1.0, "metrics": {"loss": [1, 2]}}, {"t": 1.0, "metrics": [{"loss": 3}, None]}])
     {'t': 1.0, 'metrics': {'loss': [1, 2, 3]}}

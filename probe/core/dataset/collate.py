@@ -20,15 +20,16 @@ def collate_fn(data_list: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor
     """Collate B sample dicts into batched tensors and arrays.
 
     Args:
-        data_list: mappings from names to tensors or to anything else. All have the same keys.
+        data_list: Mappings from names to tensors or to anything else. All have the same keys.
 
     Returns:
-        under each key the tensors stacked to (B, …), or an object array of shape (B,). Lists of equal length stay
+        Under each key the tensors stacked to (B, …), or an object array of shape (B,). Lists of equal length stay
         lists, one in each place. No samples make an empty dict.
 
     Raises:
-        MissingKeyError: a key that not every row has. ShapeError: tensors of different shapes.
-        InputTypeError: a key that holds a tensor in one row and something else, or another dtype, in another.
+        MissingKeyError: A key that not every row has.
+        ShapeError: Tensors of different shapes.
+        InputTypeError: A key that holds a tensor in one row and something else, or another dtype, in another.
 
     >>> collate_fn([{"n": torch.tensor([1, 2]), "uid": "a"}, {"n": torch.tensor([3, 4]), "uid": "b"}])
     {'n': tensor([[1, 2],

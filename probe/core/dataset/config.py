@@ -20,18 +20,24 @@ class DatasetConfig:
     """Options of a prompt dataset, under their documented names.
 
     Attributes:
-        cache_dir: local folder for copies of remote files and for the tables of Hugging Face ``datasets``.
-        prompt_key: column of the chat, a list of messages. image_key, video_key: columns of lists of media.
-        max_prompt_length: width of a prompt, in tokens.
-        return_raw_chat: rows get ``raw_prompt``, the messages. return_full_prompt: ``full_prompts``, the text.
-        truncation: what happens to a longer prompt: ``"left"`` drops its beginning, ``"right"`` its end, ``"middle"``
+        cache_dir: Local folder for copies of remote files and for the tables of Hugging Face ``datasets``.
+        prompt_key: Column of the chat, a list of messages.
+        image_key: Column of lists of images.
+        video_key: Column of lists of videos.
+        max_prompt_length: Width of a prompt, in tokens.
+        return_raw_chat: Whether rows get ``raw_prompt``, the messages.
+        return_full_prompt: Whether rows get ``full_prompts``, the text.
+        truncation: What happens to a longer prompt: ``"left"`` drops its beginning, ``"right"`` its end, ``"middle"``
             keeps both ends, ``"error"`` raises.
-        filter_overlong_prompts: leave out rows whose prompt is longer, counted in tokens of the applied template.
-        filter_overlong_prompts_workers: processes that count. None: a quarter of the cores, fewer for few rows.
-        apply_chat_template_kwargs: given on to ``apply_chat_template``, such as ``{"enable_thinking": False}``.
-        mm_processor_kwargs: given on to the processor, such as ``{"size": {"height": 336, "width": 336}}``.
-        use_shm: copy the files into shared memory. need_tools_kwargs: warn of rows without ``tools_kwargs``.
-        shuffle: put the rows into an order that ``seed`` settles. seed: None counts as 0, so that all ranks agree.
+        filter_overlong_prompts: Whether rows are left out whose prompt is longer, counted in tokens of the applied
+            template.
+        filter_overlong_prompts_workers: Processes that count. None means a quarter of the cores, fewer for few rows.
+        apply_chat_template_kwargs: Given on to ``apply_chat_template``, such as ``{"enable_thinking": False}``.
+        mm_processor_kwargs: Given on to the processor, such as ``{"size": {"height": 336, "width": 336}}``.
+        use_shm: Whether the files are copied into shared memory.
+        need_tools_kwargs: Whether rows without ``tools_kwargs`` are warned of.
+        shuffle: Whether the rows are put into an order that ``seed`` settles.
+        seed: None counts as 0, so that all ranks agree.
     """
 
     cache_dir: str = "~/.cache/probe/rlhf"
@@ -59,7 +65,9 @@ class DatasetConfig:
         trainer's config usually holds more.
 
         Raises:
-            InputTypeError, InputError: an entry of the wrong kind or out of range. UnknownNameError: ``truncation``.
+            InputTypeError: An entry is of the wrong kind.
+            InputError: An entry is out of range.
+            UnknownNameError: ``truncation`` is another word.
 
         >>> DatasetConfig.of({"max_prompt_length": 512, "truncation": "left"}).truncation
         'left'
@@ -113,7 +121,7 @@ def _refuse_tool_file(look_up: Callable[[str], Any]) -> None:
 
 def _a(kind: type, words: str) -> Callable[[str, Any], None]:
     def check(name: str, given: Any) -> None:
-        if not isinstance(given, kind) or (kind is int and isinstance(given, bool)):
+        if not (type(given) is int if kind is int else isinstance(given, kind)):
             raise InputTypeError(f"{name}: got {given!r}, expected {words}")
 
     return check

@@ -24,7 +24,9 @@ def file_list(data_files: Any) -> list[str]:
     """One path or URL, or several, as a list of strings.
 
     Raises:
-        InputTypeError: something else. InputError: none. UnknownNameError: a file of another kind.
+        InputTypeError: It is something else.
+        InputError: There is no file.
+        UnknownNameError: A file is of another kind.
 
     >>> file_list("train.parquet")
     ['train.parquet']
@@ -51,8 +53,10 @@ class Files:
     """The rows of several files, one after the other.
 
     Attributes:
-        table: a ``datasets.Dataset``. names: the files, as they were given. counts: rows of each.
-        texts: columns that hold JSON text, because the values in a JSON file have no type in common.
+        table: A ``datasets.Dataset``.
+        names: The files, as they were given.
+        counts: The number of rows of each.
+        texts: Columns that hold JSON text, because the values in a JSON file have no type in common.
     """
 
     def __init__(self, table: Any, names: list[str], counts: list[int], texts: frozenset[str] = frozenset()) -> None:
@@ -81,9 +85,9 @@ def read_files(names: list[str], config: DatasetConfig) -> Files:
     can't give a type is JSON text in the table, see :meth:`Files.plain`.
 
     Raises:
-        MissingKeyError: a file without ``config.prompt_key``; lists its columns. InputError: a file that can't be
-            read, or whose columns have other types than those before it. MissingDependencyError: ``datasets`` is
-            missing.
+        MissingKeyError: A file without ``config.prompt_key``; lists its columns.
+        InputError: A file that can't be read, or whose columns have other types than those before it.
+        MissingDependencyError: ``datasets`` is missing.
     """
     from probe.core.fs import copy_to_local
 
@@ -182,8 +186,9 @@ def measured(table: Any, measure: Callable[[list[dict[str, Any]], list[int]], li
     """A number for each row, found in batches, in several processes, under a progress bar.
 
     Args:
-        table: what is read. measure: gets rows and their numbers, gives a number for each; what it raises is raised.
-        workers: how many processes; 1 is this one.
+        table: The table that is read.
+        measure: Takes rows and their numbers and gives a number for each; what it raises is raised.
+        workers: How many processes count; 1 is this one.
     """
 
     def of_batch(batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[int]]:

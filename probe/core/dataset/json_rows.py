@@ -11,13 +11,12 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from probe._io import written_aside
 from probe.errors import InputError
 
 #: Rows that are looked at together; few, because a row may hold pictures.
@@ -40,15 +39,16 @@ def arrow_of_json(path: str, cache_dir: str, bar: Bar = iter) -> tuple[str, froz
     as JSON text: an Arrow struct would fill the keys that an object doesn't have with None.
 
     Args:
-        path: a local file: a list of objects, or objects one after the other, in UTF-8.
-        cache_dir: the stream lies in its folder ``json``, under a name made of the content.
-        bar: put around the rows while they are written.
+        path: A local file: a list of objects, or objects one after the other, in UTF-8.
+        cache_dir: The directory in whose folder ``json`` the stream lies, under a name made of the content.
+        bar: Is put around the rows while they are written.
 
     Returns:
-        the path of the stream, and the names of the columns that hold JSON text.
+        The path of the stream, and the names of the columns that hold JSON text.
 
     Raises:
-        InputError: something that isn't JSON, or no object; names line or row. OSError: can't be read or stored.
+        InputError: Something isn't JSON, or no object; the message names line or row.
+        OSError: The file can't be read or stored.
     """
     import pyarrow as pa
 
@@ -71,15 +71,14 @@ def _store(path: str, target: Path, bar: Bar) -> None:
     names = json.dumps([name for name, kind in types.items() if kind is None])
     fields = [(name, pa.string() if kind is None else kind) for name, kind in types.items()]
     schema = pa.schema(fields, metadata={"json_text": names})
-    handle, aside = tempfile.mkstemp(dir=target.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-            for rows in _chunks(bar(_rows(path))):
-                columns = [_array(name, kind, [row.get(name) for row in rows]) for name, kind in types.items()]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-        os.replace(aside, target)  # noqa: PTH105  (one rename, of a name that mkstemp gave as a string)
-    finally:
-        Path(aside).unlink(missing_ok=True)
+    with (
+        written_aside(target, sync=False) as aside,
+        aside.open("wb") as file,
+        pa.ipc.new_stream(file, schema) as writer,
+    ):
+        for rows in _chunks(bar(_rows(path))):
+            columns = [_array(name, kind, [row.get(name) for row in rows]) for name, kind in types.items()]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
 
 def _array(name: str, kind: Any, values: list[Any]) -> Any:

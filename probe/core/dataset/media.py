@@ -26,13 +26,14 @@ def load_image(value: Any, cache_dir: str | None = None) -> Image:
     """One picture as an RGB PIL image, decoded at once so that no file stays open.
 
     Args:
-        value: a PIL image; the bytes of a file; a path, an ``fsspec`` URL or a ``data:`` URL; a dict with one of
-            these under ``bytes``, ``image`` or ``path``; an array or nested lists (H, W, 3), uint8.
-        cache_dir: where a remote file is copied to.
+        value: A PIL image; the bytes of a file; a path, an ``fsspec`` URL or a ``data:`` URL; a dict with one of these
+            under ``bytes``, ``image`` or ``path``; an array or nested lists (H, W, 3), uint8.
+        cache_dir: Where a remote file is copied to.
 
     Raises:
-        InputTypeError: another form. InputError: it can't be decoded, or a dict asks for more than decoding (resizing
-            is the processor's work). MissingDependencyError: Pillow isn't installed.
+        InputTypeError: Another form.
+        InputError: It can't be decoded, or a dict asks for more than decoding (resizing is the processor's work).
+        MissingDependencyError: Pillow isn't installed.
 
     >>> load_image(np.zeros((2, 3, 3), dtype=np.uint8)).size
     (3, 2)
@@ -58,13 +59,14 @@ def load_video(value: Any, cache_dir: str | None = None) -> np.ndarray[Any, np.d
     """One video as an array (T, H, W, 3), uint8.
 
     Args:
-        value: a list of frames, each in a form of :func:`load_image`, or an array (T, H, W, 3); or a dict with one of
-            these under ``video`` or ``frames``. A video file isn't decoded here: that takes a decoder, and a choice
-            of frames that belongs to whoever made the dataset.
-        cache_dir: where remote frames are copied to.
+        value: A list of frames, each in a form of :func:`load_image`, or an array (T, H, W, 3); or a dict with one of
+            these under ``video`` or ``frames``. A video file isn't decoded here: that takes a decoder, and a choice of
+            frames that belongs to whoever made the dataset.
+        cache_dir: Where remote frames are copied to.
 
     Raises:
-        InputTypeError: another form. InputError: no frames, or frames of different sizes.
+        InputTypeError: Another form.
+        InputError: No frames, or frames of different sizes.
 
     >>> load_video([np.zeros((2, 3, 3), dtype=np.uint8)] * 4).shape
     (4, 2, 3, 3)

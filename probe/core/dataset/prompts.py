@@ -25,12 +25,14 @@ def truncate(tokens: Sequence[int], limit: int, how: str) -> list[int]:
     """At most ``limit`` of the tokens.
 
     Args:
-        tokens: the prompt. limit: how many may stay.
+        tokens: Token ids of the prompt.
+        limit: How many tokens may stay.
         how: ``"left"`` drops the beginning, ``"right"`` the end, ``"middle"`` keeps ``limit // 2`` tokens of the
             beginning and the rest from the end, ``"error"`` drops nothing.
 
     Raises:
-        CapacityError: too many tokens, and ``how`` is ``"error"``. UnknownNameError: ``how`` is none of these.
+        CapacityError: Too many tokens, and ``how`` is ``"error"``.
+        UnknownNameError: ``how`` is none of these.
 
     >>> [truncate([1, 2, 3, 4, 5], 3, how) for how in ("left", "right", "middle")]
     [[3, 4, 5], [1, 2, 3], [1, 4, 5]]
@@ -66,11 +68,13 @@ class Prompt:
     """One prompt, neither cut nor padded.
 
     Attributes:
-        messages: what the template was applied to. text: what it gave.
-        tokens: of the text, placeholders of media expanded by the processor.
-        raw_tokens: of the text as it is; equal to ``tokens`` without media. An inference engine expands these itself.
+        messages: What the template was applied to.
+        text: What it gave.
+        tokens: Token ids of the text, placeholders of media expanded by the processor.
+        raw_tokens: Token ids of the text as it is; equal to ``tokens`` without media. An inference engine expands these
+            itself.
         media: ``"image"`` → PIL images, ``"video"`` → arrays (T, H, W, 3); kinds that the row has.
-        inputs: what else the processor made, such as ``pixel_values``.
+        inputs: What else the processor made, such as ``pixel_values``.
     """
 
     messages: list[Message]
@@ -85,9 +89,10 @@ class PromptEncoder:
     """Turns rows into :class:`Prompt`.
 
     Args:
-        tokenizer: of ``transformers``, or an object with its ``apply_chat_template`` and its call.
-        processor: of ``transformers``, called with ``text``, ``images`` and ``videos``; None for text alone.
-        config: see :class:`DatasetConfig`.
+        tokenizer: A tokenizer of ``transformers``, or an object with its ``apply_chat_template`` and its call.
+        processor: A processor of ``transformers``, called with ``text``, ``images`` and ``videos``; None for text
+            alone.
+        config: See :class:`DatasetConfig`.
     """
 
     def __init__(self, tokenizer: Any, processor: Any, config: DatasetConfig) -> None:
@@ -103,8 +108,9 @@ class PromptEncoder:
         """Messages, text and tokens of one row.
 
         Raises:
-            InputError, InputTypeError: the chat or its media can't be used. Whatever the template, the tokenizer or
-            the processor raise, too: the dataset adds the file and the row.
+            InputError: The chat or its media can't be used. What the template, the tokenizer or the processor raises
+                comes as it is: the dataset adds the file and the row.
+            InputTypeError: An entry of the chat has the wrong type.
         """
         messages, media = self._chat(row)
         text = self._text(messages)
@@ -253,8 +259,8 @@ def cut_and_padded(prompt: Prompt, config: DatasetConfig, pad_id: int) -> tuple[
     (such as ``token_type_ids``, (1, L)) are padded with 0 to the same width.
 
     Raises:
-        CapacityError: too long, and ``truncation`` is ``"error"`` or there are media: cut placeholders would no
-            longer fit the pixels.
+        CapacityError: Too long, and ``truncation`` is ``"error"`` or there are media: cut placeholders would no longer
+            fit the pixels.
     """
     width = config.max_prompt_length
     how = "error" if prompt.media else config.truncation

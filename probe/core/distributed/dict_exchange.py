@@ -32,12 +32,15 @@ def broadcast_dict_tensor(tensors: Mapping[str, Tensor] | TensorDictBase, src: i
     checked, and all ranks raise the same; otherwise checking would wait for the device.
 
     Args:
-        tensors: name to tensor, plain ones. A TensorDict may be nested. Without a process group nothing happens.
-        src: the sender's global rank. group: None means all ranks.
+        tensors: Name to tensor, plain ones. A TensorDict may be nested. Without a process group nothing happens.
+        src: The sender's global rank.
+        group: The process group; None means all ranks.
 
     Raises:
-        MissingKeyError, ShapeError: the ranks don't have the same. PeerError: a rank (this one too) has a value that
-            isn't a plain tensor. InputError: ``src`` isn't a rank of the group.
+        MissingKeyError: The ranks don't have the same names.
+        ShapeError: The ranks don't have the same shapes.
+        PeerError: A rank (this one too) has a value that isn't a plain tensor.
+        InputError: ``src`` isn't a rank of the group.
 
     >>> broadcast_dict_tensor({"weight": torch.ones(2)}, src=0)
     """
@@ -71,17 +74,20 @@ def allgather_dict_tensors(tensors: Tensors, size: int, group: Any = None, dim: 
     error on every rank. On a group that talks over a device only, this waits for the device.
 
     Args:
-        tensors: name to tensor, plain or (with ``dim=0``) jagged. A TensorDict may be nested.
-        size: ranks of the group, as documented. group: None means all ranks. dim: along which they are joined.
+        tensors: Name to tensor, plain or (with ``dim=0``) jagged. A TensorDict may be nested.
+        size: The number of ranks of the group, as documented.
+        group: The process group; None means all ranks.
+        dim: The dimension along which they are joined.
 
     Returns:
         The same type, with new tensors on the same devices, without gradient. Jagged tensors with equal rows share
         their offsets.
 
     Raises:
-        InputError: ``size`` isn't the number of ranks, or ``dim`` is negative for a TensorDict. MissingKeyError,
-            ShapeError: the ranks don't fit each other. PeerError: a rank (this one too) has something that can't be
-            sent, or no dimension ``dim``.
+        InputError: ``size`` isn't the number of ranks, or ``dim`` is negative for a TensorDict.
+        ShapeError: The shapes of the ranks don't fit each other.
+        PeerError: A rank (this one too) has something that can't be sent, or no dimension ``dim``.
+        MissingKeyError: The ranks don't have the same names.
 
     >>> allgather_dict_tensors({"reward": torch.tensor([1.0, 2.0])}, size=1)
     {'reward': tensor([1., 2.])}
@@ -238,10 +244,11 @@ def allgather_dict_into_dict(data: Mapping[str, Any], group: Any = None) -> dict
     A rank that lacks a key adds nothing to its list, and a value that is a list stays one entry.
 
     Args:
-        data: such as the metrics of this rank. group: None means all ranks.
+        data: A dict of plain values, such as the metrics of this rank.
+        group: The process group; None means all ranks.
 
     Raises:
-        InputTypeError: not a dict.
+        InputTypeError: It is not a dict.
 
     >>> allgather_dict_into_dict({"loss": 0.5, "lengths": [3, 4]})
     {'loss': [0.5], 'lengths': [[3, 4]]}

@@ -35,13 +35,16 @@ def distributed_masked_mean(local_tensor: Tensor, local_mask: Tensor, group: Any
     outside.
 
     Args:
-        local_tensor, local_mask: (*), see ``masked_mean``. group: of the ranks; None means all of them.
+        local_tensor: This rank's values (*), see ``masked_mean``.
+        local_mask: This rank's mask (*), see ``masked_mean``.
+        group: The process group; None means all ranks.
 
     Returns:
         0-d, the same on every rank, without gradient; 0 where no rank selects anything.
 
     Raises:
-        As ``masked_mean``.
+        ShapeError: As ``masked_mean``.
+        InputTypeError: As ``masked_mean``.
 
     >>> distributed_masked_mean(torch.tensor([1.0, 3.0, float("nan")]), torch.tensor([1, 1, 0]))
     tensor(2.)
@@ -70,16 +73,18 @@ def distributed_mean_max_min_std(
     (Chan, Golub & LeVeque 1983). The deviation is the unbiased one.
 
     Args:
-        local_tensor: (*), real numbers; a rank may have none.
-        compute_max, compute_min, compute_std: False gives None in the result's place.
-        group: of the ranks; None means all of them.
+        local_tensor: Real numbers (*); a rank may have none.
+        compute_max: False gives None in the result's place.
+        compute_min: False gives None in the result's place.
+        compute_std: False gives None in the result's place.
+        group: The process group; None means all ranks.
 
     Returns:
         Mean, max, min, std: 0-d, the same on every rank, float32 (float64 for float64 and whole numbers). NaN where
         there is no value at all, and where one of them is NaN; the deviation of one value is NaN as well.
 
     Raises:
-        InputTypeError: not a tensor of real numbers.
+        InputTypeError: It is not a tensor of real numbers.
 
     >>> distributed_mean_max_min_std(torch.tensor([1.0, 2.0, 3.0]), compute_min=False)
     (tensor(2.), tensor(3.), None, tensor(1.))
@@ -148,15 +153,15 @@ def compute_grad_norm(model: nn.Module, group: Any = None) -> float:
     float32.
 
     Args:
-        model: whose ``.grad`` is read. This waits for the device, once for each set of ranks.
-        group: ranks that hold the other parts of gradients that are plain tensors, as FSDP1's flat ones are. None:
-            they are whole.
+        model: The model whose ``.grad`` is read. This waits for the device, once for each set of ranks.
+        group: Ranks that hold the other parts of gradients that are plain tensors, as FSDP1's flat ones are. None means
+            that they are whole.
 
     Returns:
         The norm; 0 without gradients.
 
     Raises:
-        InputTypeError: not a module.
+        InputTypeError: ``model`` is not a module.
 
     >>> layer = nn.Linear(1, 2, bias=False)
     >>> layer.weight.grad = torch.tensor([[3.0], [4.0]])
@@ -170,8 +175,12 @@ def compute_grad_norm(model: nn.Module, group: Any = None) -> float:
 def compute_squared_grad_norm(model: nn.Module, group: Any = None) -> float:
     """Square of :func:`compute_grad_norm`: what verl's function of that name returns, where nothing is sharded.
 
-    Args, Raises:
-        As :func:`compute_grad_norm`.
+    Args:
+        model: As for :func:`compute_grad_norm`.
+        group: As for :func:`compute_grad_norm`.
+
+    Raises:
+        InputTypeError: ``model`` is not a module.
     """
     return _squared_norm(model, group)
 

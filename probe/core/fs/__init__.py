@@ -80,21 +80,22 @@ def copy_to_local(
     open its files anew.
 
     Args:
-        src: a local path (returned as it is), or a URL of a file or directory; a slash at the end does no harm.
-        cache_dir: local directory for copies. None is the system's directory for temporary files, where only copies
+        src: A local path (returned as it is), or a URL of a file or directory; a slash at the end does no harm.
+        cache_dir: Local directory for copies. None is the system's directory for temporary files, where only copies
             that this user made are used.
-        filelock: name of the lock file beside the copy, or an absolute path of one.
-        verbose: report through the logger ``probe.core.fs`` at INFO rather than at DEBUG.
-        always_recopy: copy even if the copy at hand is good.
-        use_shm: copy on into shared memory, see :func:`copy_to_shm`.
+        filelock: Name of the lock file beside the copy, or an absolute path of one.
+        verbose: Whether to report through the logger ``probe.core.fs`` at INFO rather than at DEBUG.
+        always_recopy: Whether to copy even if the copy at hand is good.
+        use_shm: Whether to copy on into shared memory, see :func:`copy_to_shm`.
 
     Raises:
-        SourceMissingError: there is nothing at ``src`` (it's a FileNotFoundError, too). CopyError: the store fails or
-            refuses, a file isn't what its store lists, the source changed meanwhile; nothing half copied is left.
-        NoRoomError: it doesn't fit on the disk. MissingDependencyError: this kind of URL needs a package that isn't
-            installed.
-        InputError, InputTypeError: an argument can't be used, or the source holds names such as ``..`` that would
-            leave the cache.
+        SourceMissingError: There is nothing at ``src`` (it's a FileNotFoundError, too).
+        CopyError: The store fails or refuses, a file isn't what its store lists, or the source changed meanwhile;
+            nothing half copied is left.
+        NoRoomError: It doesn't fit on the disk.
+        MissingDependencyError: This kind of URL needs a package that isn't installed.
+        InputError: An argument can't be used, or the source holds names such as ``..`` that would leave the cache.
+        InputTypeError: An argument has the wrong type.
 
     >>> copy_to_local("/") == "/"
     True
@@ -117,11 +118,13 @@ def copy_to_shm(src: str | os.PathLike[str], *, verbose: bool = False) -> str:
     returned and a warning logged. The copy outlives the process; a source that changed is copied again.
 
     Args:
-        src: a local file or directory. verbose: as for :func:`copy_to_local`.
+        src: A local file or directory.
+        verbose: As for :func:`copy_to_local`.
 
     Raises:
-        SourceMissingError: it isn't there. InputError: a URL; :func:`copy_to_local` with ``use_shm`` takes those.
-        CopyError: it can't be read.
+        SourceMissingError: It isn't there.
+        InputError: ``src`` is a URL; :func:`copy_to_local` with ``use_shm`` takes those.
+        CopyError: It can't be read.
     """
     location = as_location("src", src)
     if is_non_local(location):
@@ -151,10 +154,12 @@ def verify_copy(src: str | os.PathLike[str], dest: str | os.PathLike[str]) -> bo
     Two local trees are compared by names and sizes alone. What differs is logged at INFO.
 
     Args:
-        src, dest: local paths or URLs.
+        src: A local path or URL of the original.
+        dest: A local path or URL of the copy.
 
     Raises:
-        SourceMissingError: ``src`` isn't there; a missing ``dest`` is False. CopyError: one of them can't be read.
+        SourceMissingError: ``src`` isn't there; a missing ``dest`` is False.
+        CopyError: One of them can't be read.
     """
     expected = source_of(as_location("src", src)).inventory()
     try:
@@ -179,15 +184,21 @@ def copy(
     returns, and one that fails is deleted again.
 
     Args:
-        dirs_exist_ok: put a directory's files into one that is there already.
-        kwargs: options for the file systems of the URLs, such as ``endpoint_url``.
+        src: The file or directory to copy, a local path or a URL.
+        dst: Where it goes, a local path or a URL.
+        dirs_exist_ok: Whether a directory's files may be put into one that is there already.
+        **kwargs: Options for the file systems of the URLs, such as ``endpoint_url``.
 
     Returns:
         True; what fails raises.
 
     Raises:
-        SourceMissingError: ``src`` isn't there. TargetExistsError: ``dst`` is there and ``src`` is a directory.
-        CopyError, NoRoomError, InputError, MissingDependencyError: as for :func:`copy_to_local`.
+        SourceMissingError: ``src`` isn't there.
+        TargetExistsError: ``dst`` is there and ``src`` is a directory.
+        CopyError: As for :func:`copy_to_local`.
+        NoRoomError: As for :func:`copy_to_local`.
+        InputError: As for :func:`copy_to_local`.
+        MissingDependencyError: As for :func:`copy_to_local`.
     """
     source_location, target_location = as_location("src", src), as_location("dst", dst)
     source = source_of(source_location, kwargs)
@@ -250,8 +261,12 @@ def _copy_in(source: Source, origin: str, location: str, dirs_exist_ok: bool) ->
 def exists(path: str | os.PathLike[str], **kwargs: Any) -> bool:
     """Whether there is a file or directory; ``kwargs`` are options for the file system of a URL.
 
+    Args:
+        path: A local path or a URL.
+        **kwargs: Options for the file system of a URL, such as ``endpoint_url``.
+
     Raises:
-        CopyError: the store doesn't answer or refuses, which is no answer.
+        CopyError: The store doesn't answer or refuses, which is no answer.
 
     >>> exists("/"), exists("memory://nothing-here")
     (True, False)
@@ -269,10 +284,14 @@ def makedirs(name: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = F
     """Make a directory and those around it; in an object store, which has none, that may do nothing.
 
     Args:
-        mode: of local directories, before the umask. kwargs: options for the file system of a URL.
+        name: The directory, a local path or a URL.
+        mode: Permissions of local directories, before the umask.
+        exist_ok: Whether the directory may be there already.
+        **kwargs: Options for the file system of a URL.
 
     Raises:
-        FileExistsError: it's there, and ``exist_ok`` is false. CopyError: the store fails or refuses.
+        FileExistsError: It is there, and ``exist_ok`` is false.
+        CopyError: The store fails or refuses.
     """
     location = as_location("name", name)
     if not is_non_local(location):
@@ -290,7 +309,8 @@ def local_mkdir_safe(path: str | os.PathLike[str]) -> str:
     """Make a local directory and those around it, from any number of processes at once; returns the path.
 
     Raises:
-        FileExistsError: there is a file. InputError: a URL.
+        FileExistsError: There is a file.
+        InputError: It is a URL.
     """
     location = as_location("path", path)
     if is_non_local(location):
@@ -314,8 +334,12 @@ def get_local_temp_path(hdfs_path: str | os.PathLike[str], cache_dir: str | os.P
 
     A slash at the end changes nothing, and what follows ``?`` or ``#`` in an HTTP URL is no part of the name.
 
+    Args:
+        hdfs_path: The URL of the original.
+        cache_dir: Local directory for copies. None is the system's directory for temporary files.
+
     Raises:
-        InputError: the URL names nothing that a file could be called.
+        InputError: The URL names nothing that a file could be called.
 
     >>> get_local_temp_path("s3://bucket/model/", "/cache")
     '/cache/8529b28ceb4f0cb8c8a63110ec6d731d/model'

@@ -12,16 +12,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from probe._io import FileLock, write_atomically
 from probe.core.fs.store import Inventory, LocalSource, Source
 from probe.core.fs.transfer import PARTIAL, aside, download, remove, swap
 from probe.errors import CopyError, InputError, InputTypeError
@@ -43,11 +41,13 @@ class Place:
     """Where the copy of one source is kept.
 
     Args:
-        folder: of this source alone. name: of the copy in it. lock: name of the lock file in the folder, or an absolute
-            path.
+        folder: The folder of this source alone.
+        name: The name of the copy in the folder.
+        lock: Name of the lock file in the folder, or an absolute path.
 
     Raises:
-        InputTypeError, InputError: a lock that isn't such a name, or names that can't stand beside each other.
+        InputTypeError: A name or the lock has the wrong type.
+        InputError: The lock isn't such a name, or the names can't stand beside each other.
     """
 
     def __init__(self, folder: Path, name: str, lock: str) -> None:
@@ -79,9 +79,7 @@ class Place:
         """Write down that the copy is good."""
         present = LocalSource(str(self.target)).inventory()
         text = json.dumps({"source": listed.fingerprint(), "copy": present.fingerprint(), "of": listed.shown})
-        fresh = self.folder / f"{PARTIAL}{secrets.token_hex(4)}"
-        fresh.write_text(text, encoding="ascii")
-        fresh.replace(self.record)
+        write_atomically(self.record, text.encode("ascii"), unique=False)  # whoever writes it holds the lock
 
 
 def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes: int = 0) -> str:
@@ -90,11 +88,18 @@ def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes
     Any number of processes and threads may ask at once: one copies, the others wait and then find it.
 
     Args:
-        again: copy even if there is a good one. level: of the messages. reserve_bytes: to be left free.
+        source: The file or directory that is copied.
+        place: Where its copy lies.
+        again: Whether to copy even if there is a good one.
+        level: Level of the messages, as in ``logging``.
+        reserve_bytes: Bytes that must stay free on the disk.
 
     Raises:
-        NoRoomError: it doesn't fit. SourceMissingError, CopyError: the source can't be read, or what came isn't equal
-            to it. What was there before the call is there still, and nothing else.
+        NoRoomError: It doesn't fit.
+        SourceMissingError: There is nothing at the source. What was there before the call is there still, and nothing
+            else.
+        CopyError: The source can't be read, or what came isn't equal to it. What was there before the call is there
+            still, and nothing else.
     """
     listed = source.inventory()
     begin = time.monotonic_ns()
@@ -139,60 +144,42 @@ def _renew(source: Source, place: Place, listed: Inventory, level: int, reserve_
 def locked(place: Place, level: int) -> Iterator[bool]:
     """Hold the place's lock; the value says whether another process had it first.
 
-    The lock is the operating system's (``flock``), so it ends with the process that holds it, however that ends. Where
-    the block raises, a folder with nothing in it but the lock file is deleted.
+    The lock is the operating system's, so it ends with the process that holds it, however that ends. Where the block
+    raises, a folder with nothing in it but the lock file is deleted.
 
     Raises:
-        CopyError: the folder or the lock file can't be made.
+        CopyError: The folder or the lock file can't be made.
     """
-    descriptor, waited = _acquire(place, level)
+    lock = FileLock(place.lock)
+    waited = _acquire(lock, place, level)
     try:
         yield waited
     except BaseException:
         _tidy(place)
         raise
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor, too
-        os.close(descriptor)
+        lock.release()
 
 
-def _acquire(place: Place, level: int) -> tuple[int, bool]:
-    waited = False
+def _acquire(lock: FileLock, place: Place, level: int) -> bool:
+    waits: list[Path] = []
+
+    def tell() -> None:
+        if not waits:
+            _log.log(level, "another process is copying to %s; waiting for it", place.target)
+        waits.append(place.target)
+
     while True:
         try:
             place.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock.acquire(tell)
+            return bool(waits)
         except FileNotFoundError as error:
             if place.lock.parent != place.folder:
                 raise CopyError(f"filelock: {str(place.lock)!r} can't be made: {error}") from error
-            continue  # one whose copy failed has just deleted the folder
+            # One whose copy failed has just deleted the folder.
         except OSError as error:
             raise CopyError(f"cache_dir: {str(place.folder)!r} can't be used: {error}") from error
-        try:
-            waited |= _flock(descriptor, place, level)
-            if _is_at(descriptor, place.lock):
-                return descriptor, waited
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, place: Place, level: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _log.log(level, "another process is copying to %s; waiting for it", place.target)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return True
-    return False
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _tidy(place: Place) -> None:

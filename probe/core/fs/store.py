@@ -121,7 +121,8 @@ def as_location(argument: str, given: object) -> str:
     """``given`` as text, checked: a path, or a URL that names something.
 
     Raises:
-        InputTypeError: neither a string nor a path object. InputError: it's empty, or a URL of nothing.
+        InputTypeError: It is neither a string nor a path object.
+        InputError: It is empty, or a URL of nothing.
     """
     if isinstance(given, os.PathLike):
         given = os.fspath(given)
@@ -155,7 +156,7 @@ def safe_name(name: str, shown: str) -> str:
     Object stores allow keys such as ``a/../../b`` and ``a//b``, which on a disk would be another place.
 
     Raises:
-        InputError: it doesn't.
+        InputError: It doesn't.
     """
     if any(part in ("", ".", "..") for part in name.split("/")) or "\0" in name:
         raise InputError(f"src: {shown!r} holds {name!r}, which can't be the name of a local file")
@@ -177,8 +178,9 @@ class LocalSource:
         """What is there now; versions are the times of change in ns.
 
         Raises:
-            SourceMissingError: nothing. InputError: a loop of links, or something that is no file. CopyError: a folder
-                can't be read.
+            SourceMissingError: There is nothing.
+            InputError: There is a loop of links, or something that is no file.
+            CopyError: A folder can't be read.
         """
         try:
             status = Path(self.shown).stat()
@@ -235,11 +237,14 @@ class RemoteSource:
     """A file or directory behind an ``fsspec`` URL.
 
     Args:
-        options: given to the file system, over what ``FSSPEC_…`` variables and configuration files say.
+        url: Any URL that ``fsspec`` knows.
+        options: Settings that are given to the file system, over what ``FSSPEC_…`` variables and configuration files
+            say.
 
     Raises:
-        MissingDependencyError: the package for this kind of URL isn't installed. InputError: no such kind of URL.
-        CopyError: the file system can't be set up.
+        MissingDependencyError: The package for this kind of URL isn't installed.
+        InputError: There is no such kind of URL.
+        CopyError: The file system can't be set up.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
@@ -254,8 +259,9 @@ class RemoteSource:
         """What the store lists now; nothing is taken from a listing made earlier.
 
         Raises:
-            SourceMissingError: nothing is there. InputError: a name that can't be a local file's. CopyError: the store
-                doesn't answer, or refuses.
+            SourceMissingError: Nothing is there.
+            InputError: A name that can't be a local file's.
+            CopyError: The store doesn't answer, or refuses.
         """
         with telling(self.shown):
             self.files.invalidate_cache()
@@ -315,7 +321,7 @@ class RemoteSource:
         """Download one file.
 
         Raises:
-            CopyError: what the store's client raised is its cause.
+            CopyError: What the store's client raised is its cause.
         """
         with telling(self.shown, entry.path):
             self.files.get_file(entry.path, str(target), callback=_stopper(stopped))
@@ -371,7 +377,8 @@ def telling(shown: str, path: str | None = None) -> Iterator[None]:
     """What a store's client raises, as errors that name the URL.
 
     Raises:
-        SourceMissingError: it said that there is nothing. CopyError: it said anything else.
+        SourceMissingError: It said that there is nothing.
+        CopyError: It said anything else.
     """
     try:
         yield

@@ -36,10 +36,15 @@ def download(
     """Copy all of ``found`` to ``target``, which isn't there yet, and check each file.
 
     Args:
-        reserve_bytes: that must stay free on the disk. level: of the messages about each file.
+        source: The file or directory that is copied.
+        found: What was found there: its files with their sizes and checksums.
+        target: The local path to make.
+        reserve_bytes: Bytes that must stay free on the disk.
+        level: Level of the messages about each file, as in ``logging``.
 
     Raises:
-        NoRoomError: it doesn't fit. CopyError: a file can't be read, or what came isn't what the store lists.
+        NoRoomError: It doesn't fit.
+        CopyError: A file can't be read, or what came isn't what the store lists.
     """
     _check_room(found, target.parent, reserve_bytes)
     if found.is_folder:
@@ -76,7 +81,8 @@ def fetch(source: Source, entry: Entry, target: Path, stop: threading.Event) -> 
     """One file to ``target``, checked and on the disk.
 
     Raises:
-        NoRoomError: the disk is full. CopyError: it can't be read, or isn't what the store lists.
+        NoRoomError: The disk is full.
+        CopyError: It can't be read, or isn't what the store lists.
     """
     try:
         source.fetch(entry, target, stop.is_set)
@@ -172,8 +178,8 @@ def upload(source: Source, found: Inventory, target: RemoteSource) -> None:
     A store has no rename that covers many files: readers may see a part of a folder until this returns.
 
     Raises:
-        CopyError: the store refuses, or lists something else; what was sent has been deleted again,
-            but for files that were there before.
+        CopyError: The store refuses, or lists something else; what was sent has been deleted again, but for files that
+            were there before.
     """
     before = _there(target)
     sent: list[str] = []
@@ -229,7 +235,10 @@ def differences(one: Inventory, other: Inventory, *, extra: bool = False, folder
     """What a copy ``other`` has in another way than ``one``, in words; nothing where they are equal.
 
     Args:
-        extra: whether ``other`` may hold more. folders: whether empty folders count; object stores have none.
+        one: What the original has.
+        other: What the copy has.
+        extra: Whether ``other`` may hold more.
+        folders: Whether empty folders count; object stores have none.
     """
     if one.is_folder != other.is_folder:
         yield f"{one.shown} is a {_kind(one)}, {other.shown} is a {_kind(other)}"

@@ -91,6 +91,12 @@ def get_fsdp_state_ctx(
     """A context in which FSDP1's ``state_dict`` is of ``state_type``; FSDP2 and plain models need none.
 
     The settings of before come back, after an exception too.
+
+    Args:
+        model: A model under FSDP1, FSDP2 or neither.
+        state_type: Full, sharded or local, as FSDP1 names them.
+        state_cfg: How the model's state is taken; None means FSDP1's default.
+        optim_cfg: How the optimizer's state is taken; None means FSDP1's default.
     """
     if fsdp_version(model) != 1:
         return nullcontext()
@@ -119,8 +125,9 @@ def get_fsdp_full_state_dict(model: nn.Module, offload_to_cpu: bool = True, rank
     Under FSDP2 one weight at a time is whole on the device; under FSDP1 all weights of a wrapped part are.
 
     Args:
-        model: wrapped with FSDP1 or FSDP2, or plain. offload_to_cpu: values on the CPU, where it fits in memory.
-        rank0_only: ranks other than 0 get an empty dict.
+        model: A model under FSDP1 or FSDP2, or a plain one.
+        offload_to_cpu: Whether the values are put on the CPU, where the whole fits into memory.
+        rank0_only: Whether ranks other than 0 get an empty dict.
 
     Returns:
         Names to values. They are copies, but for a plain model without ``offload_to_cpu``, whose ``state_dict`` it is.
@@ -181,17 +188,18 @@ def fsdp2_clip_grad_norm_(
     """Scale gradients in place so that their norm over all ranks is at most ``max_norm``. A collective.
 
     Args:
-        parameters: of the model, sharded or not, on one mesh or several; those without gradient are skipped.
-        max_norm: infinity only measures. norm_type: p of the p-norm, infinity too.
-        error_if_nonfinite: raise where the norm is NaN or infinite; this waits for the device.
-        foreach: see ``torch.nn.utils.clip_grad_norm_``.
+        parameters: Parameters of the model, sharded or not, on one mesh or several; those without gradient are skipped.
+        max_norm: The largest norm that gradients keep; infinity only measures.
+        norm_type: The p of the p-norm; infinity works too.
+        error_if_nonfinite: Whether to raise where the norm is NaN or infinite; this waits for the device.
+        foreach: See ``torch.nn.utils.clip_grad_norm_``.
 
     Returns:
         The norm before clipping, of the whole gradient and the same on every rank; a plain scalar tensor on the
         device of the gradients' mesh.
 
     Raises:
-        NonFiniteNormError: see ``error_if_nonfinite``; the gradients are unchanged.
+        NonFiniteNormError: See ``error_if_nonfinite``; the gradients are unchanged.
         InputError: ``max_norm`` is negative or NaN, or ``norm_type`` isn't above 0.
     """
     listed = [parameters] if isinstance(parameters, Tensor) else list(parameters)

@@ -54,16 +54,19 @@ def fsdp2_load_full_state_dict(
     tied. Buffers that no state dict holds are taken from the first rank's model.
 
     Args:
-        model: after ``fully_shard``. full_state: read on the first rank only; None or an empty dict elsewhere. Values
-            are cast to the model's dtypes. Of tied weights one name is enough.
-        device_mesh: the ranks that take part, the first being the one at coordinates 0; None: all, and rank 0.
-        cpu_offload: whether weights end on the CPU (buffers don't): a policy of either FSDP, or True. None and False:
-            the device of the model's mesh.
+        model: A model after ``fully_shard``.
+        full_state: The whole state, read on the first rank only; None or an empty dict elsewhere. Values are cast to
+            the model's dtypes. Of tied weights one name is enough.
+        device_mesh: The ranks that take part, the first being the one at coordinates 0; None means all, and rank 0.
+        cpu_offload: Whether weights end on the CPU (buffers don't): a policy of either FSDP, or True. With None and
+            False it is the device of the model's mesh.
 
     Raises:
-        MissingKeyError, InputError, ShapeError: on the first rank, names that are missing or unknown, or shapes that
-            don't fit; the other ranks raise PeerError with the same words. No rank's model has changed.
+        MissingKeyError: On the first rank, names are missing or unknown. No rank's model has changed.
+        InputError: On the first rank, the state can't be used. No rank's model has changed.
+        ShapeError: On the first rank, shapes don't fit. No rank's model has changed.
         InputTypeError: ``model`` isn't wrapped with FSDP2.
+        PeerError: On the other ranks, with the same words.
     """
     if not any(isinstance(part, FSDPModule) for part in model.modules()):
         raise InputTypeError(f"model: got a {type(model).__name__} without fully_shard, expected a model after it")

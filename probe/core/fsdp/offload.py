@@ -38,8 +38,8 @@ def offload_fsdp_model_to_cpu(model: nn.Module, empty_cache: bool = True) -> int
     """Move this rank's part of ``model`` to the CPU, between two steps. FSDP1, FSDP2, or not wrapped.
 
     Args:
-        model: under FSDP1 without gradients (``optimizer.zero_grad()`` before), which are not moved there.
-        empty_cache: give the freed memory back to the device, so that another process can use it.
+        model: A model; under FSDP1 one without gradients (``optimizer.zero_grad()`` before), which are not moved there.
+        empty_cache: Whether to give the freed memory back to the device, so that another process can use it.
 
     Returns:
         Bytes moved.
@@ -53,6 +53,10 @@ def load_fsdp_model_to_gpu(model: nn.Module, device: Device | None = None) -> in
 
     Weights that FSDP itself keeps on the CPU (``CPUOffloadPolicy``, ``CPUOffload``) stay there.
 
+    Args:
+        model: A model under FSDP1, FSDP2 or neither.
+        device: The device to move to; None is the accelerator, and the CPU where there is none.
+
     Returns:
         Bytes moved.
     """
@@ -61,13 +65,23 @@ def load_fsdp_model_to_gpu(model: nn.Module, device: Device | None = None) -> in
 
 @observed("fsdp.offload_fsdp2_model_to_cpu", "a model's weights go to the CPU; returns the bytes moved")
 def offload_fsdp2_model_to_cpu(model: nn.Module, empty_cache: bool = True) -> int:
-    """:func:`offload_fsdp_model_to_cpu`, by the name that it has for FSDP2."""
+    """Move this rank's part of an FSDP2 model to the CPU: :func:`offload_fsdp_model_to_cpu` by its other name.
+
+    Args:
+        model: A model under FSDP2.
+        empty_cache: Whether to give the freed memory back to the device, so that another process can use it.
+    """
     return _offload(model, empty_cache)
 
 
 @observed("fsdp.load_fsdp2_model_to_gpu", "a model's weights come back to the device; returns the bytes moved")
 def load_fsdp2_model_to_gpu(model: nn.Module, device: Device | None = None) -> int:
-    """:func:`load_fsdp_model_to_gpu`, by the name that it has for FSDP2."""
+    """Move this rank's part of an FSDP2 model to a device: :func:`load_fsdp_model_to_gpu` by its other name.
+
+    Args:
+        model: A model under FSDP2.
+        device: The device to move to; None is the accelerator, and the CPU where there is none.
+    """
     return _move(model, _target(device))
 
 
@@ -178,6 +192,10 @@ def load_fsdp_optimizer(optimizer: Optimizer, device_id: Device | None = None) -
 
     A step counter stays on the CPU unless the optimizer is capturable or fused: it is read on the host at each
     step, and on the device each reading would make the host wait.
+
+    Args:
+        optimizer: The optimizer whose state is moved in place.
+        device_id: The device to move to; None is the accelerator, and the CPU where there is none.
 
     Returns:
         Bytes moved.

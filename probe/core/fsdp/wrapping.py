@@ -33,6 +33,7 @@ from torch.distributed.fsdp.wrap import (
 )
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from probe._check import whole_number
 from probe.core.fsdp.offload import compute_device
 from probe.errors import InputError, InputTypeError, UnknownNameError
 
@@ -56,17 +57,19 @@ def get_fsdp_wrap_policy(module: nn.Module, config: Any = None, is_lora: bool = 
     """The ``auto_wrap_policy`` of FSDP1 for ``module``.
 
     Args:
-        module: the model, not wrapped yet. config: see the top of this file; None is all defaults.
-        is_lora: also wrap each trainable leaf on its own, as FSDP1 wants parameters that train kept apart from
-            those that don't.
+        module: The model, not wrapped yet.
+        config: See the top of this file; None is all defaults.
+        is_lora: Whether to wrap each trainable leaf on its own too, as FSDP1 wants parameters that train kept apart
+            from those that don't.
 
     Returns:
         A policy that wraps what any of its parts would, or None: disabled, or nothing to wrap by.
 
     Raises:
-        UnknownNameError: the configuration has another key, or not one of the classes is in ``module``. A class that is
+        UnknownNameError: The configuration has another key, or not one of the classes is in ``module``. A class that is
             missing while others are there is a warning that names it.
-        InputTypeError: a value of the wrong type. InputError: ``min_num_params`` is negative.
+        InputTypeError: A value has the wrong type.
+        InputError: ``min_num_params`` is negative.
 
     >>> policy = get_fsdp_wrap_policy(nn.Sequential(nn.Linear(2, 2)), {"transformer_layer_cls_to_wrap": "Linear"})
     >>> policy(module=nn.Linear(2, 2), recurse=False, nonwrapped_numel=6)
@@ -95,19 +98,21 @@ def apply_fsdp2(model: nn.Module, fsdp_kwargs: Mapping[str, Any], config: Any = 
     """Shard ``model`` in place with ``fully_shard``: its layers on their own, from the inside out, then the rest.
 
     Args:
-        model: not sharded yet; may be on the meta device.
-        fsdp_kwargs: for ``fully_shard``: ``mesh``, ``mp_policy``, ``offload_policy``, ``reshard_after_forward`` …
-        config: how layers are chosen, see the top of this file; other keys are ignored, so that a whole FSDP
-            configuration may be given. With ``min_num_params`` parts are taken from the inside out, each without
-            what has been taken inside it. By class, embeddings are taken too. What shares a weight with
-            something outside it is left to what is around both.
+        model: The model, not sharded yet; it may be on the meta device.
+        fsdp_kwargs: Arguments of ``fully_shard``: ``mesh``, ``mp_policy``, ``offload_policy``,
+            ``reshard_after_forward`` …
+        config: How layers are chosen, see the top of this file; other keys are ignored, so that a whole FSDP
+            configuration may be given. With ``min_num_params`` parts are taken from the inside out, each without what
+            has been taken inside it. By class, embeddings are taken too. What shares a weight with something outside it
+            is left to what is around both.
 
     Returns:
         Names of what was sharded on its own, in the order of the model; the model itself is not among them.
 
     Raises:
-        InputError: there is no class to choose layers by (``disable`` says that this is meant).
-        UnknownNameError: none of the classes is in ``model``. InputTypeError: a value of the wrong type.
+        InputError: There is no class to choose layers by (``disable`` says that this is meant).
+        UnknownNameError: None of the classes is in ``model``.
+        InputTypeError: A value has the wrong type.
     """
     if not isinstance(fsdp_kwargs, Mapping):
         raise InputTypeError(f"fsdp_kwargs: got {type(fsdp_kwargs).__name__}, expected a mapping")
@@ -185,10 +190,7 @@ def _choice_of(module: nn.Module, config: Any, *, strict: bool) -> _Choice:
     if not isinstance(disable, bool):
         raise InputTypeError(f"disable: got {disable!r}, expected True or False")
     least = _read(config, "min_num_params") or 0
-    if not isinstance(least, int) or isinstance(least, bool):
-        raise InputTypeError(f"min_num_params: got {least!r}, expected an integer")
-    if least < 0:
-        raise InputError(f"min_num_params: got {least}, expected at least 0")
+    whole_number("min_num_params", least, 0, expected="an integer")
     names, origin = _read(config, _KEYS[2]), _KEYS[2]
     if names is None:
         names, origin = getattr(module, "_no_split_modules", None), "_no_split_modules"
@@ -235,7 +237,8 @@ def get_init_weight_context_manager(
 
     Args:
         use_meta_tensor: False gives every rank real weights; right for tied weights under FSDP1, which :func:`init_fn`
-            would untie. mesh: the first rank of its last dimension has real weights; None: rank 0 of all.
+            would untie.
+        mesh: The first rank of its last dimension has real weights; None: rank 0 of all.
 
     Returns:
         Called, a context manager. In it the default device is the CPU; on the other ranks every parameter that a

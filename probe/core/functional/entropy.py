@@ -28,13 +28,14 @@ def entropy_from_logits(logits: Tensor) -> Tensor:
     A row that gets no gradient gives none, so that NaN logits outside a mask stay outside.
 
     Args:
-        logits: (*, V), floating point.
+        logits: Floating point, (*, V).
 
     Returns:
         (*), dtype of the logits. Differentiable once.
 
     Raises:
-        InputTypeError: not a plain tensor of floating point. ShapeError: it has no vocabulary.
+        InputTypeError: It is not a plain tensor of floating point.
+        ShapeError: It has no vocabulary.
 
     >>> entropy_from_logits(torch.zeros(2, 4)) / torch.log(torch.tensor(4.0))
     tensor([1., 1.])
@@ -55,14 +56,16 @@ def entropy_from_logits_with_chunking(logits: Tensor, chunk_size: int = 2048) ->
     their size.
 
     Args:
-        logits: (*, V), floating point. chunk_size: rows worked on at once; they need ``3 × chunk_size × V × 4`` bytes
-            at most.
+        logits: Floating point, (*, V).
+        chunk_size: Rows worked on at once; they need ``3 × chunk_size × V × 4`` bytes at most.
 
     Returns:
         (*), float32 (float64 for float64). Differentiable once.
 
     Raises:
-        InputError: ``chunk_size`` below 1. And as the other.
+        InputError: ``chunk_size`` is below 1.
+        InputTypeError: As :func:`entropy_from_logits`.
+        ShapeError: As :func:`entropy_from_logits`.
 
     >>> entropy_from_logits_with_chunking(torch.zeros(3, 4, dtype=torch.bfloat16), chunk_size=2)
     tensor([1.3863, 1.3863, 1.3863])
@@ -82,13 +85,14 @@ def calculate_sum_pi_squared_from_logits(logits: Tensor) -> Tensor:
     Equal to ``exp(logsumexp(2x) − 2 logsumexp(x))``. A row that gets no gradient gives none.
 
     Args:
-        logits: (*, V), floating point.
+        logits: Floating point, (*, V).
 
     Returns:
         (*), dtype of the logits, from 1 / V to 1. Differentiable once.
 
     Raises:
-        As :func:`entropy_from_logits`.
+        InputTypeError: As :func:`entropy_from_logits`.
+        ShapeError: As :func:`entropy_from_logits`.
 
     >>> calculate_sum_pi_squared_from_logits(torch.tensor([[0.0, 0.0], [9e9, 0.0]]))
     tensor([0.5000, 1.0000])

@@ -31,18 +31,20 @@ def logprobs_from_logits(
     flash-attention's cross-entropy is used where it is installed.
 
     Args:
-        logits: (*, V), floating point. labels: (*), integers in [0, V).
-        inplace_backward: write the gradient into the logits' own memory. The exact path does so only where
-            nobody else can see it: no leaf, no view, held by no variable and by no other operation of the
-            graph. With flash-attention that is the caller's promise, as documented.
-        ignore_index: where a label equals it the result and the gradient are 0.
+        logits: Floating point, (*, V).
+        labels: Integers in [0, V), (*).
+        inplace_backward: Whether to write the gradient into the logits' own memory. The exact path does so only where
+            nobody else can see it: no leaf, no view, held by no variable and by no other operation of the graph. With
+            flash-attention that is the caller's promise, as documented.
+        ignore_index: The label at which the result and the gradient are 0.
 
     Returns:
         (*), dtype of the logits.
 
     Raises:
-        InputTypeError: not tensors, or of the wrong dtypes. ShapeError: shapes or devices that don't fit.
-        InputError: labels outside the vocabulary (known only for labels on the CPU).
+        InputTypeError: They are not tensors, or of the wrong dtypes.
+        ShapeError: Shapes or devices don't fit.
+        InputError: A label is outside the vocabulary (known only for labels on the CPU).
 
     >>> logprobs_from_logits(torch.zeros(2, 4), torch.tensor([1, 3])).exp()
     tensor([0.2500, 0.2500])

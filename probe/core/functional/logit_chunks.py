@@ -45,8 +45,10 @@ def chunks(
     """Matching pieces of the tensors, as views: (rows, V) of the logits and their gradient, else (rows,).
 
     Args:
-        logits: (*, V). by_row: (*). others: (*) or (*, V).
-        rows_at_once: rows of a piece at most; None chooses by the number of elements.
+        logits: Floating point, (*, V).
+        by_row: A tensor (*) that is cut along with the logits.
+        *others: Further tensors (*) or (*, V).
+        rows_at_once: Rows of a piece at most; None chooses by the number of elements.
     """
     if rows_at_once is not None:
         return _pieces((logits, by_row, *others), rows_at_once)

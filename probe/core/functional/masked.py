@@ -24,6 +24,11 @@ EPSILON: Final = 1e-8
 def masked_sum(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Sum of ``values × mask`` over ``axis``; see :func:`masked_mean` for the arguments and errors.
 
+    Args:
+        values: As for :func:`masked_mean`.
+        mask: As for :func:`masked_mean`.
+        axis: Dimension or dimensions to reduce; None means all.
+
     >>> masked_sum(torch.tensor([1.0, float("nan"), 3.0]), torch.tensor([1, 0, 1]))
     tensor(4.)
     """
@@ -37,17 +42,18 @@ def masked_mean(values: Tensor, mask: Tensor, axis: int | tuple[int, ...] | None
     Half precision is summed in float32, so that a count above 256 isn't rounded to bfloat16.
 
     Args:
-        values: (*), any dtype but complex; whole numbers and bools give float32.
-        mask: (*), the same shape; bool, or numbers that are weights. Where it is 0 the value doesn't matter,
-            NaN and infinities included, and gets no gradient.
-        axis: dimension or dimensions to reduce; None means all.
+        values: Any shape and any dtype but complex; whole numbers and bools give float32.
+        mask: The same shape; bool, or numbers that are weights. Where it is 0 the value doesn't matter, NaN and
+            infinities included, and gets no gradient.
+        axis: Dimension or dimensions to reduce; None means all.
 
     Returns:
         The shape of ``values`` without ``axis``. 0 where nothing is selected.
 
     Raises:
-        InputTypeError: not tensors. ShapeError: shapes or devices that differ. InputError: an axis that isn't
-            there.
+        InputTypeError: They are not tensors.
+        ShapeError: Shapes or devices differ.
+        InputError: There is no such axis.
 
     >>> masked_mean(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]), torch.tensor([[1, 1], [1, 0]]))
     tensor(2.)
@@ -63,15 +69,18 @@ def masked_var(values: Tensor, mask: Tensor, unbiased: bool = True) -> Tensor:
     """Variance of the values that ``mask`` selects, over all dimensions.
 
     Args:
-        values, mask: as in :func:`masked_mean`.
-        unbiased: times n / (n − 1), where n is the sum of the mask.
+        values: As for :func:`masked_mean`.
+        mask: As for :func:`masked_mean`.
+        unbiased: Whether to multiply by n / (n − 1), where n is the sum of the mask.
 
     Returns:
         A 0-d tensor. On a device, where asking for n would mean to wait, it is NaN instead of the error
         below.
 
     Raises:
-        InputError: n isn't above 1 (above 0 with ``unbiased=False``). And as :func:`masked_mean`.
+        InputError: n isn't above 1 (above 0 with ``unbiased=False``); or as :func:`masked_mean`.
+        InputTypeError: As :func:`masked_mean`.
+        ShapeError: As :func:`masked_mean`.
 
     >>> masked_var(torch.tensor([1.0, 3.0, 99.0]), torch.tensor([True, True, False]))
     tensor(2.)
@@ -88,14 +97,17 @@ def masked_whiten(values: Tensor, mask: Tensor, shift_mean: bool = True) -> Tens
     there becomes what the mean becomes, so that a later product with the mask, or its gradient, stays finite.
 
     Args:
-        values, mask: as in :func:`masked_mean`.
-        shift_mean: False adds the mean back.
+        values: As for :func:`masked_mean`.
+        mask: As for :func:`masked_mean`.
+        shift_mean: Whether the mean becomes 0; False adds it back.
 
     Returns:
         (*), the shape of ``values``.
 
     Raises:
-        As :func:`masked_var`.
+        InputError: As :func:`masked_var`.
+        ShapeError: As :func:`masked_var`.
+        InputTypeError: As :func:`masked_var`.
 
     >>> masked_whiten(torch.tensor([1.0, 3.0, float("nan")]), torch.tensor([1, 1, 0]))
     tensor([-0.7071,  0.7071,  0.0000])

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probe._check import is_whole
 from probe.core.columns.rows import is_jagged
 from probe.errors import InputError, InputTypeError, ShapeError
 from probe.hooks import observed
@@ -36,16 +37,18 @@ def get_response_mask(
     always in).
 
     Args:
-        response_id: (*, L), integers.
-        eos_token: id or ids that end a response. dtype: of the result.
+        response_id: Token ids, integers (*, L).
+        eos_token: Token id or ids that end a response.
+        dtype: The result's dtype.
         pad_token_id: None is the documented behaviour.
 
     Returns:
         (*, L), on the device of ``response_id``. Nothing waits for it.
 
     Raises:
-        InputTypeError: not a tensor of integers, or ids that aren't ints. ShapeError: no dimension.
-            InputError: no id at all.
+        InputTypeError: It is not a tensor of integers, or the ids aren't ints.
+        ShapeError: The tensor has no dimension.
+        InputError: There is no id at all.
 
     >>> ids = torch.tensor([[20, 10, 2, 0], [7, 8, 9, 0]])
     >>> get_response_mask(ids, eos_token=2)
@@ -73,17 +76,19 @@ def pad_sequence_to_length(tensors: Tensor, max_seq_len: int, pad_token_id: floa
     """Fill the last dimension up to ``max_seq_len``; what is as long already, or longer, comes back as it is.
 
     Args:
-        tensors: (*, L), any dtype. max_seq_len: the width wanted.
-        pad_token_id: what is filled in. Integers must hold it exactly, so no 0.5; floating point rounds it, but makes
+        tensors: Any dtype, (*, L).
+        max_seq_len: The width wanted.
+        pad_token_id: What is filled in. Integers must hold it exactly, so no 0.5; floating point rounds it, but makes
             no infinity of a number that is too large.
-        left_pad: before the rows instead of after them.
+        left_pad: Whether to pad before the rows instead of after them.
 
     Returns:
         (*, max(L, max_seq_len)), differentiable.
 
     Raises:
-        InputTypeError: not a plain tensor, or not an int. ShapeError: no dimension. InputError: a negative width, or
-            a value that the dtype can't hold.
+        InputTypeError: It is not a plain tensor, or the width not an int.
+        ShapeError: The tensor has no dimension.
+        InputError: The width is negative, or the dtype can't hold the value.
 
     >>> pad_sequence_to_length(torch.tensor([[1, 2], [3, 4]]), 3, pad_token_id=0, left_pad=True)
     tensor([[0, 1, 2],
@@ -106,15 +111,16 @@ def pad_2d_list_to_length(
     """A rectangle of lists of different lengths, filled up on the right.
 
     Args:
-        response: N lists of numbers. pad_token_id: what is filled in.
-        max_length: width at least; a longer list makes it wider, nothing is cut off. None: the longest list.
+        response: N lists of numbers.
+        pad_token_id: What is filled in.
+        max_length: Width at least; a longer list makes it wider, nothing is cut off. None means the longest list.
 
     Returns:
         (N, L): int64 for ints, float32 for floats, bool for bools; int64 where there is no number at all. On the CPU.
 
     Raises:
-        InputTypeError: not lists of numbers. InputError: a negative ``max_length``, or a value that the dtype can't
-            hold.
+        InputTypeError: They are not lists of numbers.
+        InputError: ``max_length`` is negative, or the dtype can't hold a value.
 
     >>> pad_2d_list_to_length([[1, 2, 3], [4], []], pad_token_id=0, max_length=4)
     tensor([[1, 2, 3, 0],
@@ -144,7 +150,7 @@ def get_unpad_data(attention_mask: Tensor) -> tuple[Tensor, Tensor, int]:
     The number of tokens is asked for, so this waits for the mask's device.
 
     Args:
-        attention_mask: (N, L), bool or numbers; what isn't 0 is a token.
+        attention_mask: Bool or numbers (N, L); what isn't 0 is a token.
 
     Returns:
         ``indices``: int64 (T,), places of the tokens in the flattened batch.
@@ -152,7 +158,8 @@ def get_unpad_data(attention_mask: Tensor) -> tuple[Tensor, Tensor, int]:
         ``max_seqlen``: the most tokens of a row, 0 without rows.
 
     Raises:
-        InputTypeError: not a plain tensor. ShapeError: not two dimensions.
+        InputTypeError: It is not a plain tensor.
+        ShapeError: It doesn't have two dimensions.
 
     >>> get_unpad_data(torch.tensor([[0, 1, 1], [1, 0, 0]]))
     (tensor([1, 2, 3]), tensor([0, 2, 3], dtype=torch.int32), 2)
@@ -172,14 +179,16 @@ def expand_as_nested(tensor: Tensor, nested_tensor: Tensor) -> Tensor:
     """One value for each row, repeated for each of its tokens.
 
     Args:
-        tensor: (N, *). nested_tensor: jagged (N, j, *), with the same dimensions after the ragged one.
+        tensor: One entry for each row, (N, *).
+        nested_tensor: Jagged (N, j, *), with the same dimensions after the ragged one.
 
     Returns:
         Jagged (N, j, *), dtype of ``tensor``; differentiable. It shares the offsets of ``nested_tensor``, so that the
         two can be combined.
 
     Raises:
-        InputTypeError: not tensors, or ``nested_tensor`` isn't jagged. ShapeError: shapes or devices that don't fit.
+        InputTypeError: They are not tensors, or ``nested_tensor`` isn't jagged.
+        ShapeError: Shapes or devices don't fit.
 
     >>> nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(1)], layout=torch.jagged)
     >>> expand_as_nested(torch.tensor([0.5, 7.0]), nested).values()
@@ -231,7 +240,7 @@ def _token_ids(name: str, given: int | Sequence[int]) -> list[int]:
     tokens = [given] if isinstance(given, Integral) else list(given) if isinstance(given, Sequence) else []
     if not tokens and isinstance(given, Sequence):
         raise InputError(f"{name}: got no id, expected one at least")
-    if not tokens or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in tokens):
+    if not tokens or not all(map(is_whole, tokens)):
         raise InputTypeError(f"{name}: got {given!r}, expected an int or a list of them")
     return [int(token) for token in tokens]
 

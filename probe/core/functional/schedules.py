@@ -19,11 +19,12 @@ def get_constant_schedule_with_warmup(optimizer: Optimizer, num_warmup_steps: in
     """A learning rate that rises linearly from 0 over ``num_warmup_steps`` and then stays.
 
     Args:
-        optimizer: whose rates are scaled. num_warmup_steps: 0 or less means no warm-up; fractions work.
-        last_epoch: steps already done, when a training is resumed.
+        optimizer: The optimizer whose learning rates are scaled.
+        num_warmup_steps: Steps of the warm-up; 0 or less means none, and fractions work.
+        last_epoch: Steps already done, when a training is resumed.
 
     Raises:
-        InputTypeError: not an optimizer, or not a number.
+        InputTypeError: It is not an optimizer, or a number isn't one.
 
     >>> from torch import zeros
     >>> from torch.optim import SGD
@@ -51,15 +52,16 @@ def get_cosine_schedule_with_warmup(
     the known implementations let half a cycle rise again.
 
     Args:
-        optimizer: whose rates are scaled. num_warmup_steps: as in :func:`get_constant_schedule_with_warmup`.
-        num_training_steps: step at which the cosine ends, warm-up included.
-        min_lr_ratio: lowest factor after the warm-up, from 0 to 1.
-        num_cycles: waves of the cosine; 0.5 goes down once.
-        last_epoch: steps already done, when a training is resumed.
+        optimizer: The optimizer whose learning rates are scaled.
+        num_warmup_steps: As for :func:`get_constant_schedule_with_warmup`.
+        num_training_steps: Step at which the cosine ends, warm-up included.
+        min_lr_ratio: Lowest factor after the warm-up, from 0 to 1.
+        num_cycles: Waves of the cosine; 0.5 goes down once.
+        last_epoch: Steps already done, when a training is resumed.
 
     Raises:
-        InputTypeError: not an optimizer, or not a number. InputError: a negative ``num_training_steps`` or
-            ``num_cycles``, or a ratio outside 0 to 1.
+        InputTypeError: It is not an optimizer, or a number isn't one.
+        InputError: ``num_training_steps`` or ``num_cycles`` is negative, or a ratio is outside 0 to 1.
 
     >>> from torch import zeros
     >>> from torch.optim import SGD
@@ -86,14 +88,17 @@ def get_wsd_schedule_with_warmup(
     The stable part is the first ``int(stable_ratio · n)`` of the n steps after the warm-up (Hu et al. 2024, MiniCPM).
 
     Args:
-        optimizer: whose rates are scaled. num_warmup_steps: as in :func:`get_constant_schedule_with_warmup`.
-        num_training_steps: step from which the rate is ``min_lr_ratio`` of itself.
-        min_lr_ratio: from 0 to 1. num_cycles: waves of the cosine that the decay follows; 0.5 goes down once.
-        last_epoch: steps already done, when a training is resumed.
-        stable_ratio: part of the steps after the warm-up that isn't decay, from 0 to 1.
+        optimizer: The optimizer whose learning rates are scaled.
+        num_warmup_steps: As for :func:`get_constant_schedule_with_warmup`.
+        num_training_steps: Step from which the rate is ``min_lr_ratio`` of itself.
+        min_lr_ratio: Lowest factor, from 0 to 1.
+        num_cycles: Waves of the cosine that the decay follows; 0.5 goes down once.
+        last_epoch: Steps already done, when a training is resumed.
+        stable_ratio: Part of the steps after the warm-up that isn't decay, from 0 to 1.
 
     Raises:
-        As :func:`get_cosine_schedule_with_warmup`.
+        InputError: As :func:`get_cosine_schedule_with_warmup`.
+        InputTypeError: As :func:`get_cosine_schedule_with_warmup`.
 
     >>> from torch import zeros
     >>> from torch.optim import SGD

@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from probe._check import whole_number
 from probe.core.packing.bins import (
     Bins,
     concatenative,
@@ -64,12 +65,14 @@ class PackingMetrics:
     """How well sequences fill their bins. Tokens are real ones: what rounding adds counts as waste.
 
     Attributes:
-        total_sequence_length: tokens of all sequences. total_bin_capacity: num_bins × capacity.
-        total_waste: the difference. waste_ratio: over total_bin_capacity.
-        average_utilization: mean over bins of tokens / capacity.
+        total_sequence_length: Tokens of all sequences.
+        total_bin_capacity: Tokens that all bins could hold: num_bins × capacity.
+        total_waste: The difference of the two, in tokens.
+        waste_ratio: ``total_waste / total_bin_capacity``.
+        average_utilization: Mean over bins of tokens / capacity.
         bin_balance: 1 − standard deviation / mean of the bins' utilisation; 1 is even.
-        theoretical_min_bins: fewest bins that could hold the rounded lengths by their sum; none may exist.
-        bin_efficiency: theoretical_min_bins / num_bins.
+        theoretical_min_bins: Fewest bins that could hold the rounded lengths by their sum; none may exist.
+        bin_efficiency: ``theoretical_min_bins / num_bins``.
 
     Ratios of nothing are NaN.
     """
@@ -90,6 +93,12 @@ class PackingMetrics:
         cls, lengths: Sequence[int], padded: Sequence[int], bins: Sequence[Sequence[int]], capacity: int
     ) -> PackingMetrics:
         """Metrics of ``bins``, which hold indices of ``lengths`` (real) and ``padded`` (rounded).
+
+        Args:
+            lengths: Tokens of each sequence.
+            padded: The same, each rounded up.
+            bins: Numbers of the sequences in each bin.
+            capacity: Tokens that a bin can hold.
 
         >>> PackingMetrics.of([6, 3, 7], [6, 3, 7], [[0, 1], [2]], 10).average_utilization
         0.8
@@ -115,8 +124,16 @@ class PackingMetrics:
 class Packer:
     """Packs lists of lengths with one algorithm; see :func:`get_packer`.
 
+    Args:
+        algorithm: Puts the sequences into bins.
+        bin_capacity: Tokens that a bin can hold.
+        min_bin_count: The least number of bins; None means one.
+        bin_count_multiple: The number of bins is made a multiple of it; None means one.
+        sequence_length_pad_multiple: Every sequence takes a multiple of it.
+        seed: Seed of the order of ``first_fit_shuffle``.
+
     Attributes:
-        metrics: of the last packing, None before the first.
+        metrics: The metrics of the last packing, None before the first.
     """
 
     def __init__(
@@ -129,10 +146,11 @@ class Packer:
         seed: int = 0,
     ) -> None:
         self.algorithm = algorithm
-        self.bin_capacity = _count("bin_capacity", bin_capacity)
-        self.min_bin_count = _count("min_bin_count", 1 if min_bin_count is None else min_bin_count, least=0)
-        self.bin_count_multiple = _count("bin_count_multiple", 1 if bin_count_multiple is None else bin_count_multiple)
-        self.pad_multiple = _count("sequence_length_pad_multiple", sequence_length_pad_multiple)
+        self.bin_capacity = whole_number("bin_capacity", bin_capacity, 1)
+        self.min_bin_count = whole_number("min_bin_count", 1 if min_bin_count is None else min_bin_count, 0)
+        multiple = 1 if bin_count_multiple is None else bin_count_multiple
+        self.bin_count_multiple = whole_number("bin_count_multiple", multiple, 1)
+        self.pad_multiple = whole_number("sequence_length_pad_multiple", sequence_length_pad_multiple, 1)
         self.metrics: PackingMetrics | None = None
         self._random = random.Random(seed)  # noqa: S311  (an order of sequences, not a secret)
 
@@ -142,12 +160,13 @@ class Packer:
         As many bins as the algorithm needs; where there have to be more of them, the fullest bins are halved.
 
         Args:
-            sequence_lengths: tokens of each, list or 1-d array.
-            about: further values for listeners of :data:`PACKED`.
+            sequence_lengths: Tokens of each sequence, a list or 1-d array.
+            **about: Further values for listeners of :data:`PACKED`.
 
         Raises:
-            CapacityError: a sequence is longer than a bin; names it. InputError: a negative length, or fewer
-            sequences than bins are asked for. InputTypeError: lengths that aren't whole numbers.
+            CapacityError: A sequence is longer than a bin; the message names it.
+            InputError: A length is negative, or there are fewer sequences than bins are asked for.
+            InputTypeError: The lengths aren't whole numbers.
         """
         lengths = _lengths(sequence_lengths)
         padded = [rounded_up(length, self.pad_multiple) for length in lengths]
@@ -172,7 +191,12 @@ class Packer:
         return bins
 
     def padded_tokens(self, lengths: Sequence[int], rows: Iterable[int]) -> int:
-        """What the sequences ``rows`` take in a bin: each length rounded up."""
+        """What the sequences ``rows`` take in a bin: each length rounded up.
+
+        Args:
+            lengths: Tokens of each sequence.
+            rows: Numbers of the sequences in the bin.
+        """
         return sum(rounded_up(lengths[row], self.pad_multiple) for row in rows)
 
     def _check(self, lengths: Sequence[int], padded: Sequence[int]) -> None:
@@ -214,14 +238,18 @@ def get_packer(
     """A packer for bins of ``bin_capacity`` tokens. Its metrics are always worked out and told to listeners.
 
     Args:
-        algorithm: ``"concatenative"``, ``"first_fit_decreasing"``, ``"first_fit_shuffle"`` or
-            ``"modified_first_fit_decreasing"``; upper case does too.
-        min_bin_count: at least so many bins. bin_count_multiple: a multiple of so many.
-        sequence_length_pad_multiple: every sequence takes a multiple of it.
-        seed: of the order of ``first_fit_shuffle``.
+        algorithm: One of ``"concatenative"``, ``"first_fit_decreasing"``, ``"first_fit_shuffle"`` and
+            ``"modified_first_fit_decreasing"``; upper case works too.
+        bin_capacity: Tokens that a bin can hold.
+        min_bin_count: The least number of bins; None means one.
+        bin_count_multiple: The number of bins is made a multiple of it; None means one.
+        sequence_length_pad_multiple: Every sequence takes a multiple of it.
+        seed: Seed of the order of ``first_fit_shuffle``.
 
     Raises:
-        UnknownNameError: another algorithm. InputError, InputTypeError: a number that is none or too small.
+        UnknownNameError: There is no such algorithm.
+        InputError: A number is too small.
+        InputTypeError: A number isn't a whole one.
 
     >>> get_packer("first_fit_decreasing", 10).pack([6, 3, 7, 4])
     [[1, 2], [0, 3]]
@@ -238,18 +266,14 @@ def get_packer(
 def rounded_up(length: int, multiple: int) -> int:
     """The smallest multiple of ``multiple`` that is at least ``length``.
 
+    Args:
+        length: A number of tokens.
+        multiple: A positive whole number.
+
     >>> rounded_up(9, 8), rounded_up(8, 8), rounded_up(0, 8)
     (16, 8, 0)
     """
     return -(-length // multiple) * multiple
-
-
-def _count(name: str, given: Any, least: int = 1) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-    if given < least:
-        raise InputError(f"{name}: got {given}, expected at least {least}")
-    return int(given)
 
 
 def _lengths(given: Any) -> list[int]:

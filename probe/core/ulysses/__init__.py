@@ -15,15 +15,14 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, Final, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from probe._check import whole_number
 from probe.core.ulysses.group import (
-    checked_count,
     get_ulysses_sequence_parallel_group,
     get_ulysses_sequence_parallel_rank,
     get_ulysses_sequence_parallel_world_size,
@@ -70,8 +69,10 @@ def ulysses_pad(
     """Pad packed inputs on the right until ``sp_size`` ranks can share them equally.
 
     Args:
-        input_ids: (rows, T), any dtype. position_ids: (1, T), or (k, 1, T) where a model counts k kinds of positions.
-        sp_size: ranks. pad_value: what ``input_ids`` is filled with.
+        input_ids: Token ids (rows, T), any dtype.
+        position_ids: Positions (1, T), or (k, 1, T) where a model counts k kinds of them.
+        sp_size: Number of ranks that share a sequence.
+        pad_value: What ``input_ids`` is filled with.
 
     Returns:
         ``input_ids`` (rows, T + pad), ``position_ids`` (…, 1, T + pad) and pad, in 0 … sp_size − 1. The positions of
@@ -79,12 +80,13 @@ def ulysses_pad(
         needs no padding is returned as it is.
 
     Raises:
-        ShapeError: ``input_ids`` isn't 2-D, or the positions don't fit it. InputError: ``sp_size`` below 1.
+        ShapeError: ``input_ids`` isn't 2-D, or the positions don't fit it.
+        InputError: ``sp_size`` is below 1.
 
     >>> ulysses_pad(torch.tensor([[7, 8, 9]]), torch.tensor([[0, 1, 0]]), sp_size=4)
     (tensor([[7, 8, 9, 0]]), tensor([[0, 1, 0, 0]]), 1)
     """
-    size = checked_count("sp_size", sp_size, least=1)
+    size = whole_number("sp_size", sp_size, 1)
     _check_inputs(input_ids, position_ids)
     pad = -input_ids.shape[1] % size
     if not pad:
@@ -110,23 +112,26 @@ def ulysses_pad_and_slice_inputs(
     """This rank's slice of packed inputs, after :func:`ulysses_pad`.
 
     Args:
-        input_ids_rmpad: (rows, T), the same on every rank of the group. position_ids_rmpad: (1, T) or (k, 1, T).
-        sp_size: ranks of the group. 1 needs no process group.
-        skip_position_ids_rmpad: pad the positions but leave them whole, for a model that cuts them itself.
-        pad_value: what ``input_ids`` is filled with. group: None means the one that was set.
+        input_ids_rmpad: Token ids (rows, T), the same on every rank of the group.
+        position_ids_rmpad: Positions (1, T) or (k, 1, T).
+        sp_size: Number of ranks of the group. 1 needs no process group.
+        skip_position_ids_rmpad: Whether the positions are padded but left whole, for a model that cuts them itself.
+        pad_value: What ``input_ids`` is filled with.
+        group: The process group; None means the one that was set.
 
     Returns:
-        ids (rows, (T + pad) / sp_size), positions (…, 1, (T + pad) / sp_size), and pad, which is the ``padding_size``
+        Ids (rows, (T + pad) / sp_size), positions (…, 1, (T + pad) / sp_size), and pad, which is the ``padding_size``
         of :func:`gather_outputs_and_unpad`.
 
     Raises:
-        InputError: ``sp_size`` isn't the size of the group. ShapeError: see :func:`ulysses_pad`.
+        InputError: ``sp_size`` isn't the size of the group.
+        ShapeError: See :func:`ulysses_pad`.
 
     >>> ulysses_pad_and_slice_inputs(torch.tensor([[7, 8, 9]]))
     (tensor([[7, 8, 9]]), None, 0)
     """
     rank, size = place_of(group)
-    if checked_count("sp_size", sp_size, least=1) != size:
+    if whole_number("sp_size", sp_size, 1) != size:
         raise InputError(
             f"sp_size: got {sp_size}, but the sequence-parallel group has {size} rank{'s' if size > 1 else ''}"
             + ("" if size > 1 else "; set_ulysses_sequence_parallel_group or the argument group names another")
@@ -143,11 +148,13 @@ def slice_input_tensor(x: Tensor, dim: int, padding: bool = True, group: Process
     """This rank's slice of ``x`` along ``dim``; a view where nothing was padded.
 
     Args:
-        x: any shape and dtype, the same on every rank. padding: fill up with zeros where the ranks can't share equally.
-        group: None means the one that was set; with none set ``x`` is returned as it is.
+        x: A tensor of any shape and dtype, the same on every rank.
+        dim: The dimension to cut.
+        padding: Whether to fill up with zeros where the ranks can't share equally.
+        group: The process group; None means the one that was set; with none set ``x`` is returned as it is.
 
     Raises:
-        ShapeError: there is no such ``dim``, or its size isn't a multiple of the ranks and ``padding`` is False.
+        ShapeError: There is no such ``dim``, or its size isn't a multiple of the ranks and ``padding`` is False.
     """
     rank, size = place_of(group)
     dim = _dim("dim", dim, x)
@@ -170,9 +177,11 @@ def gather_seq_scatter_heads(
     """Before attention: a slice of the sequence with all heads becomes the sequence with a slice of the heads.
 
     Args:
-        x: T/n tokens in ``seq_dim``, H heads in ``head_dim``, on each of n ranks.
-        unpadded_dim_size: tokens of the sequence before padding, so that attention doesn't see it; 0 keeps it.
-        group: None means the one that was set; with none set ``x`` is returned as it is.
+        x: A tensor with T/n tokens in ``seq_dim`` and H heads in ``head_dim``, on each of n ranks.
+        seq_dim: The dimension of the sequence.
+        head_dim: The dimension of the heads.
+        unpadded_dim_size: Tokens of the sequence before padding, so that attention doesn't see it; 0 keeps it.
+        group: The process group; None means the one that was set; with none set ``x`` is returned as it is.
 
     Returns:
         T (or ``unpadded_dim_size``) tokens in ``seq_dim``, H/n heads in ``head_dim``. The gradient goes the way back.
@@ -183,7 +192,7 @@ def gather_seq_scatter_heads(
     """
     _, size = place_of(group)
     seq, head = _two_dims(x, "seq_dim", seq_dim, "head_dim", head_dim)
-    kept = checked_count("unpadded_dim_size", unpadded_dim_size)
+    kept = whole_number("unpadded_dim_size", unpadded_dim_size, 0)
     if size == 1:
         return x
     whole = x.shape[seq] * size
@@ -199,15 +208,17 @@ def gather_heads_scatter_seq(x: Tensor, head_dim: int, seq_dim: int, group: Proc
     """After attention: the sequence with a slice of the heads becomes a slice of the sequence with all heads.
 
     Args:
-        x: T tokens in ``seq_dim``, H/n heads in ``head_dim``, on each of n ranks. Where n doesn't divide T zeros are
-            added at the end, as :func:`ulysses_pad` did.
-        group: None means the one that was set; with none set ``x`` is returned as it is.
+        x: A tensor with T tokens in ``seq_dim`` and H/n heads in ``head_dim``, on each of n ranks. Where n doesn't
+            divide T zeros are added at the end, as :func:`ulysses_pad` did.
+        head_dim: The dimension of the heads.
+        seq_dim: The dimension of the sequence.
+        group: The process group; None means the one that was set; with none set ``x`` is returned as it is.
 
     Returns:
         ⌈T/n⌉ tokens in ``seq_dim``, H heads in ``head_dim``. The gradient goes the way back.
 
     Raises:
-        ShapeError: there is no such dimension, or both are the same.
+        ShapeError: There is no such dimension, or both are the same.
     """
     _, size = place_of(group)
     head, seq = _two_dims(x, "head_dim", head_dim, "seq_dim", seq_dim)
@@ -232,19 +243,21 @@ def gather_outputs_and_unpad(
     """The slices of all ranks in one tensor, the padding taken off its end.
 
     Args:
-        x: this rank's slice; the same shape on every rank. gather_dim: along which the slices are put together.
-        unpad_dim: from whose end ``padding_size`` elements are removed; None removes nothing.
-        padding_size: what :func:`ulysses_pad` returned.
-        grad_scaler: whether the gradient is multiplied by the number of ranks n. Every rank goes on to compute the
-            same loss from the same gathered tensor, and the gradients of weights are then averaged over the ranks
-            (DDP, FSDP), so that each slice's part would count 1/n. False gives the slice's own gradient, for
-            weights whose gradients are summed.
-        group: None means :func:`get_ulysses_sequence_parallel_group`. With none set ``x`` is returned unchanged, its
-            padding included, as documented.
+        x: This rank's slice; the same shape on every rank.
+        gather_dim: The dimension along which the slices are put together.
+        unpad_dim: The dimension from whose end ``padding_size`` elements are removed; None removes nothing.
+        padding_size: What :func:`ulysses_pad` returned.
+        grad_scaler: Whether the gradient is multiplied by the number of ranks n. Every rank goes on to compute the same
+            loss from the same gathered tensor, and the gradients of weights are then averaged over the ranks (DDP,
+            FSDP), so that each slice's part would count 1/n. False gives the slice's own gradient, for weights whose
+            gradients are summed.
+        group: The process group; None means :func:`get_ulysses_sequence_parallel_group`. With none set ``x`` is
+            returned unchanged, its padding included, as documented.
 
     Raises:
-        InputTypeError: ``padding_size`` isn't an integer. InputError: it is negative.
-        ShapeError: no such dimension, or more padding than elements.
+        InputTypeError: ``padding_size`` isn't an integer.
+        InputError: ``padding_size`` is negative.
+        ShapeError: There is no such dimension, or more padding than elements.
     """
     rank, size = place_of(group)
     resolved = get_ulysses_sequence_parallel_group() if group is None else group
@@ -254,7 +267,7 @@ def gather_outputs_and_unpad(
     if unpad_dim is None:
         return _gather(x, gather, grad_scaler, resolved, rank, size)
     unpad = _dim("unpad_dim", unpad_dim, x)
-    padding = checked_count("padding_size", padding_size)
+    padding = whole_number("padding_size", padding_size, 0)
     kept = x.shape[unpad] * (size if unpad == gather else 1) - padding
     if kept < 0:
         raise ShapeError(f"padding_size: got {padding}, but unpad_dim={unpad_dim} has {kept + padding} elements")
@@ -392,8 +405,7 @@ def _dim(name: str, dim: object, x: object) -> int:
     """``dim`` counted from the front."""
     if not isinstance(x, Tensor):
         raise InputTypeError(f"x: got {type(x).__name__}, expected a tensor")
-    if not isinstance(dim, int | np.integer) or isinstance(dim, bool):
-        raise InputTypeError(f"{name}: got {dim!r}, expected an integer")
-    if not -x.dim() <= dim < x.dim():
-        raise ShapeError(f"{name}: got {dim}, expected a dimension of x, which has shape {tuple(x.shape)}")
-    return int(dim) % x.dim()
+    number = whole_number(name, dim, expected="an integer")
+    if not -x.dim() <= number < x.dim():
+        raise ShapeError(f"{name}: got {number}, expected a dimension of x, which has shape {tuple(x.shape)}")
+    return number % x.dim()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from probe.errors import InputError, InputTypeError
+from probe._check import whole_number
+from probe.errors import InputError
 
 #: The documented setter has no scope of its own. Neither a context variable nor a thread's local would do:
 #: activation checkpointing runs the forward pass again in autograd's own threads, which must see the same group.
@@ -42,7 +42,7 @@ def get_ulysses_sequence_parallel_world_size(group: ProcessGroup | None = None) 
     """Ranks that share a sequence: of ``group``, else of the group that was set; 1 without either.
 
     Raises:
-        InputError: this rank is not in the group.
+        InputError: This rank is not in the group.
 
     >>> get_ulysses_sequence_parallel_world_size()
     1
@@ -54,7 +54,7 @@ def get_ulysses_sequence_parallel_rank(group: ProcessGroup | None = None) -> int
     """Which slice of the sequence is this rank's, from 0; 0 without a group.
 
     Raises:
-        InputError: this rank is not in the group.
+        InputError: This rank is not in the group.
     """
     return place_of(group)[0]
 
@@ -74,12 +74,13 @@ def validate_ulysses_config(num_heads: int, ulysses_sequence_size: int, num_key_
     """Check that heads can be dealt out to the ranks, before a model is built.
 
     Args:
-        num_heads: query heads of one attention layer. ulysses_sequence_size: ranks that share a sequence.
-        num_key_value_heads: with grouped-query attention; where there are fewer than ranks each is repeated, so
-            that one number must divide the other.
+        num_heads: Query heads of one attention layer.
+        ulysses_sequence_size: Ranks that share a sequence.
+        num_key_value_heads: Key and value heads, with grouped-query attention; where there are fewer than ranks each is
+            repeated, so that one number must divide the other.
 
     Raises:
-        InputError: they can't be dealt out equally, or a number is below 1.
+        InputError: They can't be dealt out equally, or a number is below 1.
 
     >>> validate_ulysses_config(num_heads=28, ulysses_sequence_size=4, num_key_value_heads=2)
     >>> validate_ulysses_config(num_heads=28, ulysses_sequence_size=8)
@@ -87,13 +88,13 @@ def validate_ulysses_config(num_heads: int, ulysses_sequence_size: int, num_key_
     ...
     probe.errors.InputError: num_heads: got 28, expected a multiple of ulysses_sequence_size, which is 8
     """
-    heads = checked_count("num_heads", num_heads, least=1)
-    size = checked_count("ulysses_sequence_size", ulysses_sequence_size, least=1)
+    heads = whole_number("num_heads", num_heads, 1)
+    size = whole_number("ulysses_sequence_size", ulysses_sequence_size, 1)
     if heads % size:
         raise InputError(f"num_heads: got {heads}, expected a multiple of ulysses_sequence_size, which is {size}")
     if num_key_value_heads is None:
         return
-    shared = checked_count("num_key_value_heads", num_key_value_heads, least=1)
+    shared = whole_number("num_key_value_heads", num_key_value_heads, 1)
     if heads % shared:
         raise InputError(f"num_key_value_heads: got {shared}, expected a divisor of num_heads, which is {heads}")
     if shared % size and size % shared:
@@ -101,12 +102,3 @@ def validate_ulysses_config(num_heads: int, ulysses_sequence_size: int, num_key_
             f"num_key_value_heads: got {shared}, expected a multiple or a divisor of ulysses_sequence_size, "
             f"which is {size}"
         )
-
-
-def checked_count(name: str, value: object, least: int = 0) -> int:
-    """``value`` as an int. A tensor is refused: reading it could make the program wait for a device."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise InputTypeError(f"{name}: got {value!r} ({type(value).__name__}), expected an integer")
-    if value < least:
-        raise InputError(f"{name}: got {value}, expected at least {least}")
-    return int(value)

@@ -12,15 +12,15 @@ import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup
+from probe.tracking.backends.base import Backend, Setup, wall_ns_of
 from probe.tracking.media import Histogram, Image, Medium, Table, Text
 from probe.tracking.reach import unanswered, unwritable
 
 
-class Trackio:
+class Trackio(Backend):
     """A run of the project ``project``, named ``experiment``. Trackio gives a run no status.
 
     ``TRACKIO_DIR``, else ``trackio`` in the run's directory, else Trackio's own place. It reads that once in a process:
@@ -35,6 +35,7 @@ class Trackio:
     """
 
     shows = frozenset({"histogram", "table", "text", "image"})
+    places: ClassVar = {"params": "config", "describe": "markdown `probe/summary`", "tag": "config"}
     status = False
     repeats_notes = True  # the configuration travels with the next values, and there may be none
 
@@ -93,7 +94,7 @@ class Trackio:
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
         self._last_step = step
-        self._put(dict(values), step, getattr(values, "wall_ns", None) or time.time_ns())
+        self._put(dict(values), step, wall_ns_of(values))
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Send one histogram, table, text or image."""

@@ -645,6 +645,7 @@ def test_nothing_is_asked_of_the_network(make, monkeypatch):
     assert [len(make([row(0)], name=name)) for name in ("a.parquet", "a.jsonl")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_importing_it_brings_nothing_heavy():
     import subprocess
 
