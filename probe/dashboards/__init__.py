@@ -245,6 +245,16 @@ def views() -> tuple[View, ...]:
     return parse_views(files.text("views"), shared)
 
 
+def overview_tiles() -> tuple[Mapping[str, Any], ...]:
+    """The tiles of the overview, with all that their quantities say.
+
+    Returns:
+        In the order in which they are shown.
+    """
+    live = [panel.live for view in views() for panel in view.panels]
+    return next((tuple(one["tiles"]) for one in live if one["mark"] == "tiles"), ())
+
+
 def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
     """The views of the live panel from the text of their file; everything that it names is checked.
 

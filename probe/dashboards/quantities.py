@@ -1,8 +1,8 @@
 """The quantities of a run, each defined once in ``dashboards/quantities.yaml``.
 
-A quantity is a series spec with words and limits. It compiles to SQL (:mod:`probe.dashboards.compile`: report, findings,
-tracking backends) and is read by the live reducers (kernel and browser) as it is; so that whoever changes it there
-finds it changed everywhere.
+A quantity is a series spec with words and limits. It compiles to SQL (:mod:`probe.dashboards.compile`: report,
+findings, tracking backends) and is read by the live reducers (kernel and browser) as it is; so that whoever changes it
+there finds it changed everywhere.
 """
 
 from __future__ import annotations

@@ -184,8 +184,6 @@ def view(table: str, sources: Sequence[str], temporary: str = "") -> str:
     """The statement that makes the view of a table over the rows of ``sources``."""
     distinct = "distinct " if table == "process" else ""
     selected = ", ".join(map(_selected, columns(table)))
-    if all(column.name != "process" for column in columns(table)):
-        selected += ", 'rank-' || lpad(rank::varchar, 5, '0') as process"
     rows = " union all ".join(f"select {distinct}{selected} from {source}" for source in sources)  # noqa: S608  (our own names)
     if distinct and len(sources) > 1:
         rows = f"select distinct * from ({rows})"  # noqa: S608  (our own names)

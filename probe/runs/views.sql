@@ -30,6 +30,27 @@ select step, rank, process, role, phase, substr(point, 7), name, micro_batch, sc
 from {calls} where starts_with(point, 'scope.') and process not in (select distinct process from memory);
 
 
+-- view peaks_counted
+-- The peaks that count, told in one look: one of kind "at_most" is the height of an older one, and counts only where
+-- nothing better is known in the run. The largest of a step is that of its makers.
+select step, rank, process, role, phase, kind, name, micro_batch, scope_id as scope, parent_id as parent,
+       wall_ns - coalesce(host_duration_ns, 0) as begin_ns, wall_ns as end_ns, peak_allocated_bytes as peak,
+       peak_reserved_bytes as reserved_peak, peak_kind, source, 1 as maker
+from {memory} where edge = 'leave' and peak_allocated_bytes is not null
+  and (peak_kind is distinct from 'at_most' or not exists (
+    select 1 from memory where edge = 'leave' and peak_allocated_bytes is not null
+      and peak_kind is distinct from 'at_most'));
+
+
+-- view peaks_made
+-- The peaks that count, each once: a scope's peak includes those of the scopes inside it, so that it is the scope's own,
+-- and the scope its maker, where no scope in it has as large a peak.
+select * from {peaks_counted} outside where not exists (
+  select 1 from {peaks_counted} inside
+  where inside.process = outside.process and inside.parent = outside.scope and inside.scope <> outside.scope
+    and inside.peak >= outside.peak);
+
+
 -- view scopes_nested
 -- All scopes, open ones too, with the scope around each: parent_id is 0 for the process itself and NULL where it isn't
 -- known. end_ns is NULL while a scope is open; happened is when the newest row about it was written.
@@ -80,18 +101,10 @@ from outer_calls;
 --
 -- A phase of a step is an outermost scope below the step that has a phase: `with phase(…)`, or a `watch` that stands in
 -- no phase. What lies inside is part of it, so that phases can be added up. Where the scope around is not known, only
--- `phase` counts. The maker of a peak is a scope in which no scope has as large a peak. A peak of kind "at_most" is the
--- height of an older one, and counts only where nothing better is known in the run.
+-- `phase` counts.
 with
 told as materialized (select * from {scopes_nested}),
-better as (select count(*) > 0 as known from told where peak is not null and peak_kind is distinct from 'at_most'),
-peaks as (select told.* from told, better where peak is not null
-  and (peak_kind is distinct from 'at_most' or not known)),
-inside as (select process, parent_id, max(peak) as peak from peaks group by all),
-makers as (
-  select p.process, p.scope_id from peaks p left join inside i
-    on i.process = p.process and i.parent_id = p.scope_id
-  where i.peak is null or i.peak < p.peak)
+makers as (select process, scope from {peaks_made})
 select told.*, m.process is not null as maker,
        case when told.kind in ('step', 'micro_batch') then told.kind
             when told.phase is null then 'inner'
@@ -99,7 +112,7 @@ select told.*, m.process is not null as maker,
             when p.process is null and told.kind = 'phase' then 'phase' else 'inner' end as level
 from told left join told p
        on p.process = told.process and p.scope_id = told.parent_id and told.parent_id <> 0
-     left join makers m on m.process = told.process and m.scope_id = told.scope_id;
+     left join makers m on m.process = told.process and m.scope = told.scope_id;
 
 
 -- view batches_run
