@@ -103,6 +103,14 @@ class MicroBatch(Row, kw_only=True, tag="micro_batches"):
     source: str = ""  #: the hook point that formed it
 
 
+#: Sources of padding rows that tell of micro-batches: where a process has such rows in a step, they make up its padding
+#: tax, since the batches that they were cut from hold the same tokens.
+PLANNED_SOURCES: Final = ("seqlen_balancing.partition", "packing.packed", "batched_data_dict.partition")
+
+#: Sources of padding rows that tell of no rectangle of the trainer's: they never count for the padding tax.
+APART_SOURCES: Final = ("codec.packed", "ulysses.padded")
+
+
 class Padding(Row, kw_only=True, tag="padding"):
     """One cause of padding in one field of one batch. The causes of a (batch_id, field) sum exactly to
     ``rectangle_tokens − valid_tokens``; a batch without padding has one row with cause "none" and 0 tokens.

@@ -14,8 +14,14 @@ A series spec has these fields:
 ``by``      a column or a list of them: one series for each value
 ``each``    a column or a list of them: ``y`` is summed for each value first, and reduced over them then
 ``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``
+``per``     a column or a list of them: reduced for each of their values, and the largest of these results is shown
+``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's
+            mean is over the values of ``each`` that it has; without ``slots`` there is one
+``scale``   a number: every value is multiplied by it at the end
 ``divide``  a series spec: the value is divided by that one's at the same x
 ``of``      "run", or "step": only the step that the panel shows
+``quantity`` one of ``quantities.yaml``, which brings all fields that don't stand beside it (see
+            :mod:`probe.dashboards.quantities`)
 ``unit``    one of :data:`UNITS`
 =========== ==========================================================================================================
 
@@ -55,7 +61,10 @@ DERIVED: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(table.derived) for 
 REDUCERS: Final = ("max", "min", "sum", "mean", "last", "count", "ratio", "imbalance")
 UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s", "number")
 
-_SERIES: Final = frozenset({"table", "where", "x", "y", "by", "each", "reduce", "divide", "of", "unit"})
+#: Fields of a series spec.
+SERIES: Final = frozenset(
+    {"table", "where", "x", "y", "by", "each", "reduce", "per", "slots", "scale", "divide", "of", "unit"}
+)
 _WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
 
 #: Fields that each mark has beside the series spec.
@@ -70,7 +79,8 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
     "table": frozenset({"columns", "newest", "sort", "tone", "search"}),
     "tiles": frozenset({"tiles"}),
 }
-_TILE: Final = _SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
+#: Fields of a tile.
+TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
 
 
 def check(block: Any, where: str) -> dict[str, Any]:
@@ -91,9 +101,9 @@ def check(block: Any, where: str) -> dict[str, Any]:
     mark = str(block["mark"])
     if mark == "tiles":
         _known(block, _WORDS | MARKS[mark], where)
-        _tiles(block.get("tiles"), f"{where}: tiles")
+        check_tiles(block.get("tiles"), f"{where}: tiles")
         return dict(block)
-    _known(block, _SERIES | _WORDS | MARKS[mark], where)
+    _known(block, SERIES | _WORDS | MARKS[mark], where)
     _series(block, where, needs_y=mark not in ("table", "timeline"))
     _texts(block, ("x_title", "y_title"), where)
     if not isinstance(block.get("names", {}), dict):
@@ -124,7 +134,7 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
     table = block.get("table")
     if table not in TABLES:
         raise UnknownNameError.of(f"{where}: table", table, TABLES)
-    for name in ("y", "by", "each"):
+    for name in ("y", "by", "each", "per", "slots"):
         _columns(block, name, where)
     if needs_y and not block.get("y") and block.get("reduce") != "count":
         raise InputError(f"{where}: y: got {block.get('y')!r}, expected a column of {table}")
@@ -135,10 +145,14 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
             raise UnknownNameError.of(f"{where}: {name}", block[name], choices)
     if block.get("reduce") == "ratio" and len(listed(block.get("y"))) != 2:
         raise InputError(f"{where}: y: got {block.get('y')!r}, expected two columns, whose sums are divided")
+    if "slots" in block and block.get("reduce") != "imbalance":
+        raise InputError(f"{where}: slots: got {block['slots']!r}, expected it only with reduce: imbalance")
+    if isinstance(block.get("scale", 1), bool) or not isinstance(block.get("scale", 1), int | float):
+        raise InputError(f"{where}: scale: got {block['scale']!r}, expected a number")
     _where(block, where)
     if "divide" in block:
         _mapping(block["divide"], f"{where}: divide")
-        _known(block["divide"], _SERIES, f"{where}: divide")
+        _known(block["divide"], SERIES, f"{where}: divide")
         _series(block["divide"], f"{where}: divide", needs_y=True)
 
 
@@ -189,20 +203,29 @@ def _line(block: Mapping[str, Any], line: Any, where: str) -> None:
         raise UnknownNameError.of(f"{where}: reduce", line["reduce"], REDUCERS)
 
 
-def _tiles(tiles: Any, where: str) -> None:
+def check_tiles(tiles: Any, where: str) -> None:
+    """Refuse ``tiles`` that can't be shown.
+
+    Args:
+        tiles: Of a ``live:`` block, or quantities, which have the same form.
+        where: It stands, for messages.
+
+    Raises:
+        InputError: Something in it is wrong; the message says where, what was given and what was expected.
+    """
     if not isinstance(tiles, list) or not tiles:
         raise InputError(f"{where}: got {tiles!r}, expected a list of tiles")
     for index, tile in enumerate(tiles):
         here = f"{where} {index}"
         _mapping(tile, here)
-        _known(tile, _TILE, here)
+        _known(tile, TILE, here)
         for name in ("id", "title"):
             if not isinstance(tile.get(name), str):
                 raise InputError(f"{here}: {name}: got {tile.get(name)!r}, expected a text")
         _series(tile, f"{here} ({tile['id']})", needs_y=True)
         if "capacity" in tile:
             _mapping(tile["capacity"], f"{here}: capacity")
-            _known(tile["capacity"], _SERIES, f"{here}: capacity")
+            _known(tile["capacity"], SERIES, f"{here}: capacity")
             _series(tile["capacity"], f"{here}: capacity", needs_y=True)
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]

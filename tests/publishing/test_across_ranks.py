@@ -91,7 +91,7 @@ def test_what_is_told_of_all_ranks_is_what_the_overview_says(tmp_path: Path) -> 
         found = across_ranks.numbers(run, [1, 2], pictures.margins())
     assert set(found) == {1, 2}
     for step, values in found.items():
-        for key, column in across_ranks.WHOLE.items():
+        for key, column in across_ranks.whole().items():
             assert values[key] == pytest.approx(frame.loc[step, column]), key
 
 
