@@ -101,7 +101,7 @@ def number(value: Any) -> float:
 
 
 def cell(value: Any) -> Any:
-    return None if value is None or type(value).__name__ == "NAType" or value != value else value  # noqa: PLR0124  (NaN)
+    return None if value is None or type(value).__name__ == "NAType" or value != value else value
 
 
 @pytest.mark.parametrize("name", quantities())
