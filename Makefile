@@ -4,7 +4,9 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Of the modules of a large environment few are imported: these are compiled then, which is quicker than all of them now.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
 RUN_DIR ?=
 MINUTES ?= 10
 # Two tests at a time, each worker with a stretch of the files. JOBS=0 runs one after the other, in one process.
@@ -68,7 +70,7 @@ notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
 # verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too.
 $(VENV)-tensordict-010/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-tensordict-010
-	$(VENV)-tensordict-010/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(VENV)-tensordict-010/bin/python $(INSTALL) \
 		torch==2.13.0 tensordict==0.10.0 --editable '.[demo,s3]' hypothesis 'moto[s3,server]' \
 		omegaconf pytest pytest-timeout
 	@touch $@
@@ -79,7 +81,7 @@ test-tensordict-010: $(VENV)-tensordict-010/.made  ## the core again, on the old
 # A real Ray and a real TransferQueue: some hundred megabytes that nothing else needs.
 $(VENV)-transfer-queue/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-transfer-queue
-	$(VENV)-transfer-queue/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(VENV)-transfer-queue/bin/python $(INSTALL) \
 		torch==2.13.0 tensordict==0.15.3 TransferQueue==0.1.11 ray==2.60.0 omegaconf hypothesis --editable . pytest pytest-timeout
 	@touch $@
 
@@ -89,7 +91,7 @@ test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire
 # swanlab wants an older protobuf than the rest and trackio a newer pillow: an environment of their own.
 $(VENV)-trackers/.made: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-trackers
-	$(VENV)-trackers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	$(VENV)-trackers/bin/python $(INSTALL) --constraint constraints.txt \
 		--editable '.[tensorboard,mlflow,wandb,swanlab,trackio,otlp]' hypothesis omegaconf pytest pytest-timeout
 	@touch $@
 

@@ -450,6 +450,7 @@ def peak_bytes(call):
     return top
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [entropy_from_logits, calculate_sum_pi_squared_from_logits])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_statistics_take_a_small_part_of_the_logits(function, dtype):

@@ -66,7 +66,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
     tracking = Heard()
     histogram = Histogram.from_values([1, 2, 3])
     messages = [
-        Numbers.of(4, {"a": 1.0, "b": float("nan")}),
+        Numbers.from_floats(4, {"a": 1.0, "b": float("nan")}),
         Shown("lengths", 4, histogram.plain(), newest=False),
         Shown("state", 4, histogram.plain()),
         Shown("words", 4, {"kind": "text", "text": "nobody shows this but the console"}),
@@ -264,7 +264,7 @@ def test_listening_is_no_part_of_the_training(tmp_path: Path, incidents) -> None
     scope = current_scope()
     with Tracking("p", "e", ["file"], directory=tmp_path) as tracking, subscribe(listener, "tracking.log"):
         made = Publisher(
-            tmp_path, tracking, incidents.append, command=saying(Numbers.of(1, {"a": 1.0}), Done(final=True))
+            tmp_path, tracking, incidents.append, command=saying(Numbers.from_floats(1, {"a": 1.0}), Done(final=True))
         )
         assert made.finish(60)
         assert tracking.flush()

@@ -18,7 +18,7 @@ from probe.tracking.media import Figure, Histogram, Table, Text, medium_of
 @settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.text(), st.floats()))
 def test_every_float_arrives_as_it_was(values: dict[str, float]) -> None:
-    line = messages.encode(Numbers.of(7, values))
+    line = messages.encode(Numbers.from_floats(7, values))
     assert line.count(b"\n") == 1
     arrived = messages.decode(line)
     assert isinstance(arrived, Numbers)
