@@ -47,11 +47,12 @@ test: $(VENV)/.dev  ## the whole suite
 fuzz: $(VENV)/.dev  ## the property tests with new seeds, for MINUTES=10
 	$(BIN)/python tests/fuzz.py $(MINUTES)
 
-lint: $(VENV)/.dev  ## ruff, format, types, dependencies between packages
+lint: $(VENV)/.dev  ## ruff, format, types, dependencies between the packages, docstrings
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/check_docstrings.py
 
 bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --full --write

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from probe.errors import InputError, InputTypeError
+from probe.tracking.backends.base import Backend
 from probe.tracking.notes import Notes, unsent_notes
 from probe.tracking.recovery import recover
 from probe.tracking.tracking import Tracking
@@ -320,9 +321,15 @@ def test_recovery_sends_what_was_said_to_a_server_that_was_away(tmp_path, collec
 
 
 def test_another_place_is_told_again(tmp_path):
-    class Page:
+    class Page(Backend):
         def __init__(self, location):
             self.location, self.got = location, []
+
+        def log(self, values, step):
+            raise AssertionError
+
+        def close(self, exit_code):
+            raise AssertionError
 
         def describe(self, markdown):
             self.got.append(markdown)
@@ -331,7 +338,7 @@ def test_another_place_is_told_again(tmp_path):
     for page in (first, again, moved):
         notes = Notes(tmp_path, {"x": page})
         if page is first:
-            notes.put("describe", "words")
+            notes.keep("describe", "words")
         for kind in notes.kinds():
             notes.send("x", kind)
     assert (first.got, again.got, moved.got) == (["words"], [], ["words"])

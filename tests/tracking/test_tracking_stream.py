@@ -8,13 +8,14 @@ import time
 import pytest
 
 from probe.tracking import lane as lane_module
+from probe.tracking.backends.base import Backend
 from probe.tracking.media import Text
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
 from probe.tracking.stream import Entry, Stream
 
 
-class Recording:
+class Recording(Backend):
     def __init__(self):
         self.calls = []
         self.exit_codes = []
@@ -84,7 +85,7 @@ def opened(incidents):
 
 def put(stream, step, names=None, transfer=None, **values):
     snapshot = Snapshot(values, lambda tensors: transfer)
-    stream.put(Entry(snapshot, step, time.time_ns(), names))
+    stream.enqueue(Entry(snapshot, step, time.time_ns(), names))
 
 
 def wait_for(condition, timeout=60.0):
