@@ -286,25 +286,27 @@ def test_docstrings_become_markdown(site: ModuleType) -> None:
             as it stands
 
         Args:
-            one, other: of them. last: goes on
+            one: Of *them*, `a
+                b`, goes on
                 here.
-            key: a
-            word.
+            **rest: A [word].
 
         Returns:
-            That: is all.
+            That: is
+            all.
 
         Raises:
-            InputError: no. KeyError: never.
+            probe.errors.InputError: No.
+            KeyError: Never.
 
         >>> 1 + 1
         2
         """
     )
     assert made.startswith("Do it, as `emit` does. `x[0]` stays, \\[this\\] is no link.")
-    assert "* `one`, `other`: of them.\n* `last`: goes on here.\n* `key`: a word.\n" in made
-    assert "**Returns:** That: is all." in made
-    assert "* `InputError`: no.\n* `KeyError`: never." in made
+    assert "Args:\n    one: Of \\*them\\*, `a b`, goes on here.\n    **rest: A \\[word\\].\n" in made
+    assert "Returns:\n    That: is all.\n" in made
+    assert "Raises:\n    probe.errors.InputError: No.\n    KeyError: Never.\n" in made
     assert "```pycon\n>>> 1 + 1\n2\n```" in made
     assert "```text\nas it stands\n```" in made
     assert first_line(Run) == "A run that is there, being written or finished."

@@ -1,4 +1,4 @@
-"""An extension of griffe: the docstrings' own form becomes Markdown before mkdocstrings shows them."""
+"""An extension of griffe: roles and doctests become Markdown before mkdocstrings reads the sections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Docstrings as Markdown: sections as lists, doctests as code, Sphinx roles as plain names."""
+"""Docstrings as Markdown: doctests as code, Sphinx roles as plain names; sections stay what griffe reads."""
 
 from __future__ import annotations
 
@@ -6,25 +6,12 @@ import inspect
 import re
 from typing import Final
 
-_SECTIONS: Final = {
-    "Args": "Arguments",
-    "Attributes": "Attributes",
-    "Returns": "Returns",
-    "Yields": "Yields",
-    "Raises": "Raises",
-}
-_LISTED: Final = ("Args", "Attributes", "Raises")
-_NAMES: Final = r"\*{0,2}[A-Za-z_]\w*(?:\.\w+)*(?:, \*{0,2}[A-Za-z_]\w*(?:\.\w+)*)*(?: \([^)]*\))?"
-_ITEM: Final = re.compile(rf"({_NAMES}): (.*)")
-_NEXT: Final = {
-    "Args": re.compile(r"(?<=[.;]) (?=\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*: )"),
-    "Attributes": re.compile(r"(?<=[.;]) (?=[a-z_]\w*(?:, [a-z_]\w*)*: )"),
-    "Raises": re.compile(r"(?<=[.;]) (?=[A-Z]\w*(?:Error|Interrupt|Exit)(?:, [A-Z]\w*)*: )"),
-}
 _ROLE: Final = re.compile(r":(?:class|func|meth|attr|data|mod|exc):`~?([^`]*)`")
 #: What Markdown would take for a link, for HTML or for emphasis.
 _ESCAPED: Final = re.compile(r"[\[\]]|\*(?!\s)|(?<!\w)_|_(?!\w)")
 _HEAD: Final = re.compile(r"(Args|Attributes|Returns|Yields|Raises):\s*$")
+#: What stands before the words of an entry, and isn't words itself.
+_ENTRY: Final = re.compile(r"(\*{0,2}[\w.]+): (.*)", re.DOTALL)
 
 
 def plain(text: str) -> str:
@@ -55,7 +42,7 @@ def first_line(documented: object) -> str:
 
 
 def markdown(docstring: str) -> str:
-    """A docstring in this project's form, as Markdown."""
+    """A docstring as Markdown that griffe's Google style still finds the sections in."""
     lines = inspect.cleandoc(docstring).splitlines()
     made: list[str] = []
     place = 0
@@ -103,24 +90,16 @@ def _until_blank(lines: list[str], place: int) -> tuple[list[str], int]:
 
 
 def _section(name: str, body: list[str]) -> list[str]:
-    text = inspect.cleandoc("\n".join(body))
-    if name not in _LISTED:
-        return [f"**{_SECTIONS[name]}:** " + plain(" ".join(text.split()))]
-    items: list[str] = []
-    for line in text.splitlines():
-        if not line.strip():
-            continue
-        if _ITEM.match(line) or not items:
-            items.append(line)
-        else:
-            items[-1] += " " + line.strip()
-    entries = [one for item in items for one in _NEXT[name].split(item)]
-    return [f"**{_SECTIONS[name]}:**", "", *(_entry(one) for one in entries)]
+    """A section with one line for each entry, so that code that was wrapped is whole again."""
+    entries: list[str] = []
+    for line in inspect.cleandoc("\n".join(body)).splitlines():
+        if entries and (line.startswith(" ") or name in {"Returns", "Yields"}):
+            entries[-1] += f" {line.strip()}"
+        elif line:
+            entries.append(line)
+    return [f"{name}:", *(f"    {_entry(one)}" for one in entries)]
 
 
 def _entry(text: str) -> str:
-    found = _ITEM.match(text)
-    if not found:
-        return f"* {plain(text)}"
-    names = ", ".join(f"`{name}`" for name in found[1].split(", "))
-    return f"* {names}: {plain(found[2])}"
+    found = _ENTRY.fullmatch(text)
+    return f"{found[1]}: {plain(found[2])}" if found else plain(text)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from pages.markdown import markdown
 from probe import dashboards
 
 #: Pictures of panels that are drawn by the browser alone; ``docs/make_pictures.py`` takes them.
@@ -135,8 +133,6 @@ def _charts(board: dashboards.Dashboard, panel: dashboards.Panel) -> list[str]:
 
 
 def _analysis(panel: dashboards.Panel) -> list[str]:
-    module, _, name = panel.analysis.rpartition(".")
-    function = getattr(import_module(module), name)
     return [
         "The numbers and the figure in Python:",
         "",
@@ -151,9 +147,10 @@ def _analysis(panel: dashboards.Panel) -> list[str]:
         "run.close()",
         "```",
         "",
-        f"`{panel.analysis}`",
-        "",
-        *(f"> {line}".rstrip() for line in markdown(function.__doc__ or "").splitlines()),
+        f"::: {panel.analysis}",
+        "    options:",
+        "      heading_level: 3",
+        "      show_root_full_path: true",
         "",
     ]
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.runs import version_1
+from probe.runs import version_1, views
 from probe.runs.parts import Column, columns
 
 if TYPE_CHECKING:
@@ -66,8 +66,9 @@ class Parquet:
         with self._lock:
             if self._database is None:
                 self._database = self._open()
+            asked = with_views(text)
             for table in self._paths.keys() - self._views:
-                if self._paths[table] and _names(text, table):
+                if self._paths[table] and _names(asked, table):
                     self._database.execute(_parquet_view(table, self._paths[table], self._old))
                     self._views.add(table)
             return self._database.cursor(), set(self._views)
@@ -98,6 +99,8 @@ def select(parquet: Parquet, tables: Iterable[str], tails: Tails, text: str, par
                 cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
                 sources.append(f'"tail_{table}"')
             cursor.execute(view(table, sources, "temp "))
+        for statement in worked_out(text, "temp "):
+            cursor.execute(statement)
         return cursor.sql(text, params=parameters).to_arrow_table()
 
 
@@ -114,8 +117,24 @@ def sealed(sources: Mapping[str, Any], text: str, parameters: object) -> pandas.
         for table, source in sources.items():
             database.register(f"tail_{table}", source)
             database.execute(view(table, [f'"tail_{table}"']))
+        for statement in worked_out(text):
+            database.execute(statement)
         found = database.sql(text, params=parameters)
         return None if found is None else found.to_arrow_table()
+
+
+#: Second 0 of the run: when its first process began to record.
+_START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
+
+
+def with_views(text: str) -> str:
+    """``text``, and the queries of the views that it names: what it needs of the tables."""
+    return "\n".join([text, *(views.query(name, start_ns=_START) for name in views.named(text))])
+
+
+def worked_out(text: str, temporary: str = "") -> list[str]:
+    """The statements that make the views of ``views.sql`` that ``text`` names."""
+    return [f'create {temporary}view "{name}" as {views.query(name, start_ns=_START)}' for name in views.named(text)]
 
 
 def only_selects(text: str) -> bool:
