@@ -80,13 +80,20 @@ from probe.runs.reader import Run
 with probe.start("p", "e", root="recipe_runs", rank=0, world_size=1) as session:
     with session.step(1):
         session.log({"loss": 1.0}, step=1)
+    session.flush()
+    live = Feed(session.directory)  # the live panel's, on rows that it doesn't know
+    live.open()
+    session.log({"loss": 2.0}, step=1)
+    session.flush()
+    live.update()
+    assert live.rows_read > 0
 with Run(session.directory) as run:
     assert run.tables["pauses"][["step", "reason", "seconds"]].values.tolist() == [[1, "data", 0.5]]
     assert run.sql("select sum(seconds) as s from pauses")["s"].tolist() == [0.5]
     assert run.sql("select value from scalars where key = 'probe/pauses/seconds'")["value"].tolist() == [0.5]
 feed = Feed(session.directory)
 feed.open()
-feed.poll()
+feed.update()
 assert feed.tables["scalars"].columns()["rank"].tolist()
 print("read")
 """
