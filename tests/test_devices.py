@@ -1,4 +1,4 @@
-"""Devices: what they read, and that looking neither makes a context nor waits."""
+"""Devices: what they read, and that reading them neither makes a context nor waits."""
 
 from __future__ import annotations
 

@@ -350,14 +350,22 @@ def _generic(name: str, hint: Any) -> Column | None:
     return Column("f8", "flag" if inner == [bool] else unit, name)
 
 
+def name_of(kind: type[Row]) -> str:
+    """The name of the live table of a row type that a recorder brought: that of its table in SQL, unless a declared
+    live table has it.
+
+    >>> class Happening(Row, kw_only=True, tag="events"):
+    ...     count: int
+    >>> name_of(Happening)
+    'events_rows'
+    """
+    name = str(kind.__struct_config__.tag)
+    return f"{name}_rows" if name in LIVE else name
+
+
 def of_unknown(kinds: Iterable[type[Row]]) -> dict[str, Table]:
-    """The tables of those of ``kinds`` that belong to no declared table, by name."""
-    found = {}
-    for kind in kinds:
-        name = str(kind.__struct_config__.tag)
-        if kind not in ROW_TYPES and name not in LIVE:
-            found[name] = of_row_type(kind)
-    return found
+    """The tables of those of ``kinds`` that a recorder brought, by name."""
+    return {name_of(kind): of_row_type(kind) for kind in kinds if kind not in ROW_TYPES}
 
 
 def select_list(table: Table, start_ns: int = 0) -> str:

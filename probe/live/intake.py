@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from probe.dashboards.columns import LIVE, Table, of_row_type
+from probe.dashboards.columns import LIVE, Column, Table, name_of, of_row_type
 from probe.live.nesting import Cut, Key, Nesting, Span
 from probe.live.padding_ledger import PaddingLedger
 from probe.live.rounds import Rounds
@@ -115,7 +115,6 @@ class _Gathered:
     table: Table
     rows: list[Any] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    processes: list[int] = field(default_factory=list)
 
 
 class Intake:
@@ -205,22 +204,21 @@ class Intake:
 
     def _block(self, name: str, gathered: _Gathered) -> Block:
         table, rows = gathered.table, gathered.rows
-        known = {"t": gathered.seconds, "process": gathered.processes, "round": [0] * len(rows)}
-        return block_of(
-            table,
-            {
-                column: known[column]
-                if column in known
-                else self._values(name, column, one.unit, one.dtype, one.field, rows)
-                for column, one in table.columns.items()
-            },
-        )
+        known: dict[str, Sequence[Any]] = {"t": gathered.seconds, "round": [0] * len(rows)}
+        values = {one: known.get(one) or self._values(name, one, column, rows) for one, column in table.columns.items()}
+        return block_of(table, values)
 
-    def _values(self, table: str, column: str, unit: str, dtype: str, source: str, rows: Sequence[Row]) -> list[Any]:
-        values = map(_MADE.get((table, column)) or attrgetter(source), rows)
-        if unit == "word":
-            return [self._words.code(one if one is None or isinstance(one, str) else _joined(one)) for one in values]
-        return [whole(one) for one in values] if dtype == "i4" else [*values]
+    def _values(self, table: str, name: str, column: Column, rows: Sequence[Row]) -> list[Any]:
+        made = _MADE.get((table, name))
+        if made is not None:
+            values = [made(row) for row in rows]
+        elif table in LIVE:
+            values = [*map(attrgetter(column.field), rows)]
+        else:  # written by who knows which version of a recorder
+            values = [getattr(row, column.field, None) for row in rows]
+        if column.unit == "word":
+            return self._words.codes([_joined(one) if isinstance(one, list) else one for one in values])
+        return [-1 if one is None else one for one in values] if column.dtype == "i4" else values
 
     def _gather(self, row: Row, seconds: float) -> None:
         name = _COPIED.get(type(row)) or self._found(type(row))
@@ -229,11 +227,10 @@ class Intake:
             gathered = self._gathered[name] = _Gathered(self.table(name))
         gathered.rows.append(row)
         gathered.seconds.append(seconds)
-        gathered.processes.append(self._words.code(row.process))
 
     def _found(self, kind: type[Row]) -> str:
         """The name of the live table of a row type that isn't declared."""
-        name = str(kind.__struct_config__.tag)
+        name = name_of(kind)
         if name not in self.found_tables:
             self.found_tables[name] = of_row_type(kind)
         return name

@@ -151,6 +151,7 @@ class _Loader:
         for process in np.unique(memory["process"]).tolist():
             seconds = memory["t"][memory["process"] == process]
             intake.remember_order(process, float(np.nanmax(seconds, initial=-math.inf)))
+        intake.rounds.learn(blocks["micro"])
         self._learn_padding(blocks["padding"])
         self._learn_scopes(blocks["spans"])
 
@@ -176,9 +177,10 @@ class _Loader:
 
     def _learn_cuts(self) -> None:
         """The newest batches that were cut."""
+        start_ns = self._intake.clocks.start_ns
         frame = self._ask(
             f"""select process, scope_id, micro_batch, batch_id, tokens,
-                   coalesce(sequences * width_tokens, -1) as slots, (wall_ns - {self._intake.clocks.start_ns}) / 1e9 as at
+                   coalesce(sequences * width_tokens, -1) as slots, (wall_ns - {start_ns}) / 1e9 as at
             from micro_batches where micro_batch is not null
             order by wall_ns desc, batch_id desc limit {REMEMBERED}"""  # noqa: S608  (our own names)
         )

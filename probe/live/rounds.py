@@ -34,6 +34,11 @@ class Rounds:
     def __init__(self, table: LiveTable) -> None:
         self._table = table
         self._batches: dict[Place, list[int]] = {}
+        self._forgotten = -2  # the largest step of which batches may stand in the table and not here
+
+    def learn(self, block: Block) -> None:
+        """Know what the table was filled with at once."""
+        self._forgotten = int(block["step"].max(initial=-2))
 
     def numbered(self, block: Block) -> Block:
         """``block`` with its rounds, and behind it the rows of the table whose round has changed.
@@ -58,7 +63,7 @@ class Rounds:
         """Whether it stands before a batch that is known already."""
         batches = self._batches.pop(place, None)
         if batches is None:
-            batches = self._read_again(place)
+            batches = self._read_again(place) if place[1] <= self._forgotten else []
         self._batches[place] = batches  # the newest last
         at = bisect.bisect_left(batches, batch)
         if at < len(batches) and batches[at] == batch:
@@ -98,7 +103,9 @@ class Rounds:
 
     def _forget(self) -> None:
         while len(self._batches) > REMEMBERED:
-            del self._batches[next(iter(self._batches))]
+            place = next(iter(self._batches))
+            del self._batches[place]
+            self._forgotten = max(self._forgotten, place[1])
 
 
 def _places(block: Block) -> list[Place]:

@@ -178,8 +178,8 @@ def _reduced_by(table: LiveTable, words: Words, spec: Mapping[str, Any], names: 
         under = np.nan_to_num(number(table.declared, columns, ys[1])[here])
         keys, values = _ratio(keys, value, under)
     elif how == "imbalance":
-        inner = [[columns[name][here] for name in some] for some in (slots, each)]
-        keys, values = _imbalance(keys, *inner, value)
+        waited, compared = ([columns[name][here] for name in some] for some in (slots, each))
+        keys, values = _imbalance(keys, waited, compared, value)
     else:
         if each:
             grouped, (value,) = _summed([*keys, *(columns[name][here] for name in each)], value)

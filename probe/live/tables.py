@@ -5,6 +5,7 @@ Appending costs the same however long the history is.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +45,15 @@ class Words:
             return -1
         found = self._codes.get(text)
         return self._add(text) if found is None else found
+
+    def codes(self, texts: Iterable[str | None]) -> list[int]:
+        """The numbers of many texts, new ones for those that are new; −1 for none.
+
+        >>> Words().codes(["actor", None, "actor"])
+        [0, -1, 0]
+        """
+        known = self._codes
+        return [-1 if one is None else known[one] if one in known else self._add(one) for one in texts]
 
     def _add(self, text: str) -> int:
         # A lone surrogate, as a broken file name may bring, has no UTF-8 and can't be sent.

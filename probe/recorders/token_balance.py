@@ -3,7 +3,7 @@
 Batches are cut up in three ways, told apart by ``source``: balanced partitions, dynamic batching (micro-batches of
 all shards, each with a width of its own) and sequence packing (bins, which have no rectangle).
 
-Imbalance over ranks needs the rows of all of them; the analysis works it out from the run.
+Imbalance across ranks needs the rows of all of them; the analysis works it out from the run.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Lane:
         self._medium: str | None = None  # the one that is being shown
         self._refuses_media = False  # the last one was given up: each is tried once until one is taken
         self._last_error: BaseException | None = None
-        self._told_stuck: float | None = None
+        self._reported_stuck: float | None = None
 
     def behind(self) -> bool:
         """Whether something waits to be sent."""
@@ -85,9 +85,9 @@ class Lane:
     def stuck(self, now: float, stall_s: float) -> bool:
         """Whether it has answered nothing for longer than that; true once for each time."""
         since = self.busy_since
-        if since is None or now - since <= stall_s or since == self._told_stuck:
+        if since is None or now - since <= stall_s or since == self._reported_stuck:
             return False
-        self._told_stuck = since
+        self._reported_stuck = since
         return True
 
     def job(self, closing: bool) -> Callable[[], None] | None:

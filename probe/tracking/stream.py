@@ -1,8 +1,8 @@
-"""A bounded queue, one thread behind it that takes, and beside each backend a thread that sends.
+"""A bounded queue, one thread behind it that converts, and beside each backend a thread that sends.
 
-The taking thread makes floats of what was queued and writes each call to the journal. Each backend's thread sends it
-what the journal holds, in order, at its own pace: one that hangs, fails or isn't there holds up no other, and what it
-misses waits on disk.
+The converting thread makes floats of what was queued and writes each call to the journal. Each backend's thread sends
+it what the journal holds, in order, at its own pace: one that hangs, fails or isn't there holds up no other, and what
+it misses waits on disk.
 """
 
 from __future__ import annotations
@@ -81,18 +81,18 @@ class Stream:
         self._stall_s = stall_s
         self._queue: deque[Entry] = deque()
         self._steps: dict[str, int] = {}  # last step by metric
-        self._names_told = MANY_NAMES
+        self._names_limit = MANY_NAMES
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._listening = False  # the taking thread waits for the bell
+        self._listening = False  # the converting thread waits for the bell
         self._converting = False
         self._exit_code: int | None = None  # set once the stream is closing
-        self._taken = False  # closing, and the queue is empty for good
+        self._queue_done = False  # closing, and the queue is empty for good
         self._abandoned = False  # the deadline has come
         self._patient_until = 0.0  # while closing: how long values may take to arrive from a device
         for kind in self._notes.kinds():  # what an earlier process has left
             self._pass_on(kind)
         # All of them now: an interpreter that is shutting down starts none.
-        self._threads = [threading.Thread(target=self._take, name="probe-tracking", daemon=True)]
+        self._threads = [threading.Thread(target=self._convert_queue, name="probe-tracking", daemon=True)]
         for lane in self._lanes:
             name = f"probe-tracking {lane.name}"
             self._threads.append(threading.Thread(target=self._serve, args=(lane,), name=name, daemon=True))
@@ -101,7 +101,7 @@ class Stream:
 
     # ------------------------------------------------------------------------------------------ on any thread
 
-    def put(self, entry: Entry) -> None:
+    def enqueue(self, entry: Entry) -> None:
         """Queue one call. Never waits for a backend, nor for a disk."""
         with self._lock:
             full = len(self._queue) >= self._capacity
@@ -183,7 +183,7 @@ class Stream:
                 self._journal.close()
 
     def _ring(self) -> None:
-        """Wake the taking thread where it waits. Cheaper than notifying a Condition, and training pays for it."""
+        """Wake the converting thread where it waits. Cheaper than notifying a Condition, and training pays for it."""
         if self._listening:
             self._listening = False
             self._bell.put(None)
@@ -203,7 +203,7 @@ class Stream:
         return quiet and all(lane.idle() for lane in self._lanes)
 
     def _finished(self) -> bool:
-        return self._taken and all(lane.closed for lane in self._lanes)
+        return self._queue_done and all(lane.closed for lane in self._lanes)
 
     def _tell_unsent(self, complete: bool, timeout_s: float) -> None:
         folder = self._journal.folder
@@ -226,9 +226,9 @@ class Stream:
             message = f"{len(self._queue)} calls were not sent when the time for finishing ran out"
             self._reports.tell("dropped_rows", "tracking", message, about="unfinished", count=len(self._queue))
 
-    # --------------------------------------------------------------------------------------- the taking thread
+    # --------------------------------------------------------------------------------------- the converting thread
 
-    def _take(self) -> None:
+    def _convert_queue(self) -> None:
         with silenced():
             while (job := self._next()) is not None:
                 try:
@@ -255,7 +255,7 @@ class Stream:
                     self._converting = True
                     return partial(self._convert, self._queue.popleft())
                 if self._exit_code is not None and not self._queue:
-                    self._taken = True
+                    self._queue_done = True
                     for lane in self._lanes:
                         lane.wake.notify()
                     self._change.notify_all()
@@ -318,8 +318,8 @@ class Stream:
                 message = f"{name!r} goes back from step {last} to {step}; some backends drop or misdraw that"
                 self._reports.tell("step", "tracking", message)
             self._steps[name] = step
-        if len(self._steps) > self._names_told:
-            self._names_told = 10 * len(self._steps)
+        if len(self._steps) > self._names_limit:
+            self._names_limit = 10 * len(self._steps)
             message = f"{len(self._steps)} distinct names; log a histogram or a table where a number is in the name"
             self._reports.tell("name", "tracking", message, about="many names")
 
@@ -353,7 +353,7 @@ class Stream:
             job = lane.job(self._exit_code is not None)
             if job is not None:
                 return job
-        return lane.end(self._exit_code) if self._taken and self._exit_code is not None else None
+        return lane.end(self._exit_code) if self._queue_done and self._exit_code is not None else None
 
     def _attempt(self, lane: Lane, job: Callable[[], object]) -> None:
         error: BaseException | None = None

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ from typing import Any
 
 import nbformat
 from playwright.sync_api import Page, sync_playwright
+
+from tests.ports import free_port
 
 CHROMIUM = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -41,13 +42,6 @@ SETTINGS = {
 DARK = {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}}
 
 PATIENCE_MS = 90_000
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.jupyter import browser, free_port, served
+from tests.browser.jupyter import browser, served
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

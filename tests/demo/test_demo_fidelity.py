@@ -1,4 +1,4 @@
-"""Looking changes nothing: with and without a session the demo's training gives bitwise the same."""
+"""Observing changes nothing: with and without a session the demo's training gives bitwise the same."""
 
 from __future__ import annotations
 

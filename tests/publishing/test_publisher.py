@@ -64,9 +64,9 @@ def incidents():
 
 def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> None:
     tracking = Heard()
-    histogram = Histogram.of([1, 2, 3])
+    histogram = Histogram.from_values([1, 2, 3])
     messages = [
-        Numbers.of(4, {"a": 1.0, "b": float("nan")}),
+        Numbers.from_floats(4, {"a": 1.0, "b": float("nan")}),
         Shown("lengths", 4, histogram.plain(), newest=False),
         Shown("state", 4, histogram.plain()),
         Shown("words", 4, {"kind": "text", "text": "nobody shows this but the console"}),
@@ -92,7 +92,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
 
 def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incidents) -> None:
     tracking = Heard()
-    plain = Histogram.of([1]).plain()
+    plain = Histogram.from_values([1]).plain()
     command = child(
         f"""
         import sys
@@ -105,7 +105,7 @@ def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incide
     made.at(9)
     made.at(7)
     assert made.finish(60)
-    assert tracking.calls == [("log", {"state": Histogram.of([1])}, 9, ["board"])]
+    assert tracking.calls == [("log", {"state": Histogram.from_values([1])}, 9, ["board"])]
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_listening_is_no_part_of_the_training(tmp_path: Path, incidents) -> None
     scope = current_scope()
     with Tracking("p", "e", ["file"], directory=tmp_path) as tracking, subscribe(listener, "tracking.log"):
         made = Publisher(
-            tmp_path, tracking, incidents.append, command=saying(Numbers.of(1, {"a": 1.0}), Done(final=True))
+            tmp_path, tracking, incidents.append, command=saying(Numbers.from_floats(1, {"a": 1.0}), Done(final=True))
         )
         assert made.finish(60)
         assert tracking.flush()

@@ -171,11 +171,11 @@ def rich_values():
     import plotly.graph_objects as go
 
     return {
-        "lengths": Histogram.of([1, 2, 2, 5], bins=2),
+        "lengths": Histogram.from_values([1, 2, 2, 5], bins=2),
         "samples": Table(["prompt", "reward"], [["a|b", 0.5], ["c", None]]),
         "curve": go.Figure(go.Scatter(x=[1, 2], y=[3, 4]), layout={"title": {"text": "</script> of losses"}}),
         "note": "two\nlines",
-        "picture": Image.of(np.arange(24, dtype=np.uint8).reshape(2, 4, 3)),
+        "picture": Image.from_picture(np.arange(24, dtype=np.uint8).reshape(2, 4, 3)),
         "phase": Span(1_000_000_000, 2_000_000_000, {"tokens": 7}),
         "step": Spans([Span(1_000_000_000, 2_000_000_000, name="step", number=1)]),
         "loss": 0.5,

@@ -61,7 +61,7 @@ def test_spans_histograms_and_parameters(endpoint):
     now = time.time_ns()
     phases = {"gen": Span(now, now + 5, {"tokens": 3}), "update_actor": Span(now + 5, now + 9, error="OOM")}
     with Tracking("p", "e", "otlp", {"a": {"lr": 0.5}}) as tracking:
-        tracking.log({**phases, "step": Span(now, now + 9), "lengths": Histogram.of([1, 2, 2, 5], bins=2)}, 4)
+        tracking.log({**phases, "step": Span(now, now + 9), "lengths": Histogram.from_values([1, 2, 2, 5], bins=2)}, 4)
         tracking.log({"gen": Span(now + 20, now + 25)}, 5)
     config, *found = list(spans(endpoint))
     assert otlp_attributes(config.attributes)["rl.config.a/lr"] == 0.5

@@ -85,7 +85,7 @@ def opened(incidents):
 
 def put(stream, step, names=None, transfer=None, **values):
     snapshot = Snapshot(values, lambda tensors: transfer)
-    stream.put(Entry(snapshot, step, time.time_ns(), names))
+    stream.enqueue(Entry(snapshot, step, time.time_ns(), names))
 
 
 def wait_for(condition, timeout=60.0):

@@ -176,14 +176,14 @@ class MLflow(Backend):
         with self._artifacts():
             if isinstance(medium, Figure):
                 self._put_text(medium.spec, f"figures/{path}.json")
-                self._pages.put(path, f"{name}, step {step}", medium)
+                self._pages.queue_page(path, f"{name}, step {step}", medium)
                 self._put_pages()
             elif isinstance(medium, Table):
                 self._put_table(path, medium, step)
             elif isinstance(medium, Histogram):
                 content = {"edges": list(medium.edges), "counts": list(medium.counts)}
                 self._put_text(json.dumps(content), f"histograms/{path}/step-{step:08d}.json")
-                self._pages.put(path, f"{name}, step {step}", medium.figure(name))
+                self._pages.queue_page(path, f"{name}, step {step}", medium.figure(name))
                 self._put_pages()
             elif isinstance(medium, Text):
                 self._put_text(medium.text, f"texts/{path}/step-{step:08d}.txt")

@@ -94,11 +94,11 @@ class Trackio(Backend):
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
         self._last_step = step
-        self._put(dict(values), step, wall_ns_of(values))
+        self._write_row(dict(values), step, wall_ns_of(values))
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Send one histogram, table, text or image."""
-        self._put({name: self._own(medium, step)}, step, wall_ns)
+        self._write_row({name: self._own(medium, step)}, step, wall_ns)
 
     def _own(self, medium: Medium, step: int) -> Any:
         where = {"project": self._project, "run": self._name, "step": step}
@@ -116,7 +116,7 @@ class Trackio(Backend):
             own = self._trackio.Markdown(cast("Text", medium).text)
         return own if self._remote else own._to_dict()
 
-    def _put(self, values: dict[str, Any], step: int, wall_ns: int) -> None:
+    def _write_row(self, values: dict[str, Any], step: int, wall_ns: int) -> None:
         if self._remote:
             self._run.log(values, step=step)
             return
@@ -140,7 +140,7 @@ class Trackio(Backend):
 
     def describe(self, markdown: str) -> None:
         """The markdown ``probe/summary`` at the newest step."""
-        self._put({"probe/summary": self._own(Text(markdown), self._last_step)}, self._last_step, time.time_ns())
+        self._write_row({"probe/summary": self._own(Text(markdown), self._last_step)}, self._last_step, time.time_ns())
 
     def tag(self, tags: dict[str, str]) -> None:
         """``tag/<name>`` of the configuration."""

@@ -135,7 +135,7 @@ class WandB(Backend):
         if isinstance(medium, Table):
             return self._wandb.Table(columns=list(medium.columns), data=[list(row) for row in medium.rows])
         if isinstance(medium, Figure):
-            # Whoever logs a figure has loaded plotly; by its name, as this room doesn't depend on it.
+            # Whoever logs a figure has loaded plotly; by its name, as this package doesn't depend on it.
             return self._wandb.Plotly(importlib.import_module("plotly.io").from_json(medium.spec))
         if isinstance(medium, Image):
             return self._wandb.Image(importlib.import_module("PIL.Image").open(io.BytesIO(medium.png)))
