@@ -99,6 +99,7 @@ def peak(run: Run) -> list[Finding]:
         return []
     row = rows(frame)[0]
     high = over_run(quantity("peak_memory"), course(run, "peak_memory"))
+    high = row["peak_allocated_bytes"] if unknown(high) else high  # there is no step yet
     what = memory_of(row["source"])
     text = f"The largest peak of {what} was {at(row['peak_kind'])}{size(high)}, made by {place(row)}"
     text += _batch_of(run, row) + "."

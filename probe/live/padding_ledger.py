@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from probe.live.tables import LiveTable, Words
-from probe.records import APART_SOURCES, PLANNED_SOURCES, Padding
+from probe.records import PLANNED_SOURCES, Padding, counts_for_tax
 
 #: Steps for which it is remembered which ranks have told of micro-batches.
 _STEPS: Final = 1000
@@ -147,7 +147,7 @@ class PaddingLedger:
     def _amounts(self, key: BatchKey, batch: _Batch) -> dict[Key, Amounts]:
         process, step, source, _ = key
         cut = process in self._cut.get(step, ())
-        counts = source in PLANNED_SOURCES or (not cut and source not in APART_SOURCES)
+        counts = counts_for_tax(source, cut)
         widest, code = batch.widest, self._words.code
         found: dict[Key, Amounts] = {}
         for name, field in batch.fields.items():

@@ -34,8 +34,8 @@ _ENDED: Final = "probe/cost/overhead_ratio"
 def base(key: str) -> str:
     """What the numbers over ranks of a recorder's metric are called, without their last word.
 
-    >>> base("probe/memory/{role}/peak_allocated_gib_max"), base("probe/token_balance/tokens")
-    ('probe/across_ranks/memory/{role}/peak_allocated_gib', 'probe/across_ranks/token_balance/tokens')
+    >>> base("probe/memory/{role}/peak_allocated_gib_max"), base("probe/token_balance/rank_tokens")
+    ('probe/across_ranks/memory/{role}/peak_allocated_gib', 'probe/across_ranks/token_balance/rank_tokens')
     """
     return PREFIX + re.sub(r"_(max|min|mean)$", "", key.removeprefix("probe/"))
 
