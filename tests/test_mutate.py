@@ -84,3 +84,10 @@ def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, m
     assert "1 of 2 killed" not in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
     results.add(dead)
     assert "clip.py: 1 of 2 killed" in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
+
+
+def test_a_package_and_a_module_have_the_tests_of_their_own_path():
+    assert mutate.suite_for("probe/core/timing.py", "probe/core/timing.py") == ["tests/core/test_timing.py"]
+    suite = mutate.suite_for("probe/runs", "probe/runs/compaction.py")
+    assert suite[0] == "tests/runs/test_compaction.py"
+    assert set(suite) > {"tests/runs/test_run_reader.py", "tests/runs/test_run_writer.py"}
