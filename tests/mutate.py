@@ -313,7 +313,7 @@ def _modules(target: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- running
 
 
-def suite_for(target: str, module: str) -> list[str]:
+def suite_for(tree: Path, target: str, module: str) -> list[str]:
     """The test files of a package, those whose name has the module's name in it first: they kill soonest."""
     path = Path("tests") / Path(target).relative_to("probe")
     own = path.with_name(f"test_{path.name}") if path.suffix else path
@@ -321,15 +321,15 @@ def suite_for(target: str, module: str) -> list[str]:
         own.as_posix(),
         *(more for start, tests in MORE_TESTS.items() if target.startswith(start) for more in tests),
     ]
-    files = dict.fromkeys(file for place in places for file in _test_files(place))
+    files = dict.fromkeys(file for place in places for file in _test_files(tree, place))
     stem = Path(module).stem
     return sorted(files, key=lambda file: stem not in Path(file).stem)
 
 
-def _test_files(place: str) -> list[str]:
-    path = ROOT / place
+def _test_files(tree: Path, place: str) -> list[str]:
+    path = tree / place
     files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path] if path.exists() else []
-    return [file.relative_to(ROOT).as_posix() for file in files]
+    return [file.relative_to(tree).as_posix() for file in files]
 
 
 #: Runs of tests that have to end with this process.
@@ -419,7 +419,7 @@ def outcome_of(tree: Path, target: str, mutant: Mutant, limits_s: dict[str, floa
     file.write_text(mutant.applied(source), "utf-8")
     try:
         for marks, limit_s in limits_s.items():
-            run = run_tests(tree, suite_for(target, mutant.path), marks, limit_s)
+            run = run_tests(tree, suite_for(tree, target, mutant.path), marks, limit_s)
             seconds += run.seconds
             if run.says_nothing:
                 raise RuntimeError(f"pytest failed (exit status {run.code}):\n{run.output}")
@@ -435,7 +435,7 @@ def limits_of(tree: Path, target: str, stages: list[str], factor: float) -> dict
     """How long each stage may take: ``factor`` times what it takes with nothing changed, which has to pass."""
     limits = {}
     for marks in stages:
-        run = run_tests(tree, suite_for(target, target), marks, 3600)
+        run = run_tests(tree, suite_for(tree, target, target), marks, 3600)
         if not run.passed:
             raise SystemExit(f"{target}: its tests fail with nothing changed ({run.failed or run.output})")
         limits[marks] = 20 + factor * run.seconds
@@ -542,7 +542,7 @@ def main() -> None:
     results = Results(given.results or ROOT / "build" / f"mutants-{seed}.jsonl")
     targets = [Path(one).as_posix().rstrip("/") for one in given.targets]
     for target in targets:
-        if not _modules(target) or not suite_for(target, target):
+        if not _modules(target) or not suite_for(ROOT, target, target):
             raise SystemExit(f"{target}: expected a package or module of this repository that has tests")
     work = drawn(targets, given.count, seed, given.skip)
     print(f"seed {seed}: {len(work)} mutants", flush=True)
