@@ -14,7 +14,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo check quick test fuzz lint bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
+.PHONY: demo check quick test fuzz lint js js-check bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -53,6 +53,18 @@ lint: $(VENV)/.dev  ## ruff, format, types, dependencies between the packages, d
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/check_docstrings.py
+
+node_modules/.made: package.json package-lock.json
+	npm ci --no-audit --no-fund
+	@touch $@
+
+js: node_modules/.made  ## the panel's script and styles from static/src/ (needs node)
+	node build.mjs
+
+js-check: node_modules/.made  ## types, eslint and unit tests of the JavaScript (needs node)
+	node_modules/.bin/tsc --project tsconfig.json
+	node_modules/.bin/eslint .
+	node --test tests/js/*.test.js
 
 bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --full --write
@@ -99,4 +111,4 @@ test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
 	$(VENV)-trackers/bin/python -m pytest tests/tracking tests/publishing -k "swanlab or trackio"
 
 clean:  ## remove the environments
-	rm -rf $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers
+	rm -rf node_modules $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers

@@ -103,6 +103,30 @@ class MicroBatch(Row, kw_only=True, tag="micro_batches"):
     source: str = ""  #: the hook point that formed it
 
 
+#: Sources of padding rows that tell of micro-batches: where a process has such rows in a step, they make up its padding
+#: tax, since the batches that they were cut from hold the same tokens.
+PLANNED_SOURCES: Final = ("seqlen_balancing.partition", "packing.packed", "batched_data_dict.partition")
+
+#: Sources of padding rows that tell of no rectangle of the trainer's: they never count for the padding tax.
+APART_SOURCES: Final = ("codec.packed", "ulysses.padded")
+
+
+def counts_for_tax(source: str, cut: bool) -> bool:
+    """Whether padding rows of a source make up a step's padding tax.
+
+    Args:
+        source: Of the rows.
+        cut: Whether their process has told of micro-batches in their step.
+
+    Returns:
+        True where they count; SQL says the same in the views of ``probe/runs/views.sql``.
+
+    >>> counts_for_tax("data_proto.from_dict", False), counts_for_tax("data_proto.from_dict", True)
+    (True, False)
+    """
+    return source in PLANNED_SOURCES or (not cut and source not in APART_SOURCES)
+
+
 class Padding(Row, kw_only=True, tag="padding"):
     """One cause of padding in one field of one batch. The causes of a (batch_id, field) sum exactly to
     ``rectangle_tokens − valid_tokens``; a batch without padding has one row with cause "none" and 0 tokens.

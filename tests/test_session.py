@@ -162,7 +162,7 @@ def test_a_run_holds_every_table(directory):
         scalars = run.scalars
         assert set(scalars.loc[scalars["source"] == "user", "key"]) == {"loss", "loss_max"}
         ours = set(scalars.loc[scalars["source"] == "probe", "key"])
-        assert "probe/token_balance/imbalance_ratio_max" in ours
+        assert "probe/token_balance/micro_batch_imbalance_ratio_max" in ours
         assert "probe/cost/hooks_ms" in ours
         assert run.incidents.empty, run.incidents[["kind", "where", "message"]].to_string()
 
@@ -192,8 +192,8 @@ def test_the_step_s_metrics_reach_tracking_once_and_reduced(directory):
             by_step[entry["step"]][key] = value
     assert sorted(by_step) == [0, 1, 2]
     for values in by_step.values():
-        assert {"loss", "loss_max", "probe/cost/hooks_ms", "probe/padding_tax/ratio"} <= set(values)
-        assert values["probe/token_balance/imbalance_ratio_max"] >= 1
+        assert {"loss", "loss_max", "probe/cost/hooks_ms", "probe/padding_tax/rank_ratio"} <= set(values)
+        assert values["probe/token_balance/micro_batch_imbalance_ratio_max"] >= 1
 
 
 class Broken(Recorder):

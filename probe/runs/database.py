@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.records import TABLES
-from probe.runs import version_1
+from probe.runs import version_1, views
 from probe.runs.parts import Column, columns
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class Parquet:
         with self._lock:
             if self._database is None:
                 self._database = self._open()
+            asked = with_views(text)
             for table in TABLES.keys() - self._views:
-                if self._paths.get(table) and _names(text, table):
+                if self._paths.get(table) and _names(asked, table):
                     self._database.execute(_parquet_view(table, self._paths[table], self._old))
                     self._views.add(table)
             return self._database.cursor(), set(self._views)
@@ -99,6 +100,8 @@ def select(parquet: Parquet, tails: Tails, text: str, parameters: object) -> pya
                 cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
                 sources.append(f'"tail_{table}"')
             cursor.execute(view(table, sources, "temp "))
+        for statement in worked_out(text, "temp "):
+            cursor.execute(statement)
         return cursor.sql(text, params=parameters).to_arrow_table()
 
 
@@ -115,8 +118,24 @@ def sealed(sources: Mapping[str, Any], text: str, parameters: object) -> pandas.
         for table, source in sources.items():
             database.register(f"tail_{table}", source)
             database.execute(view(table, [f'"tail_{table}"']))
+        for statement in worked_out(text):
+            database.execute(statement)
         found = database.sql(text, params=parameters)
         return None if found is None else found.to_arrow_table()
+
+
+#: Second 0 of the run: when its first process began to record.
+_START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
+
+
+def with_views(text: str) -> str:
+    """``text``, and the queries of the views that it names: what it needs of the tables."""
+    return "\n".join([text, *(views.query(name, start_ns=_START) for name in views.named(text))])
+
+
+def worked_out(text: str, temporary: str = "") -> list[str]:
+    """The statements that make the views of ``views.sql`` that ``text`` names."""
+    return [f'create {temporary}view "{name}" as {views.query(name, start_ns=_START)}' for name in views.named(text)]
 
 
 def only_selects(text: str) -> bool:

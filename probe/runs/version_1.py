@@ -34,7 +34,11 @@ ADDED: Final = ("attempt", "process")
 KEYS: Final[tuple[tuple[str, str], ...]] = (
     (r"^probe/over_ranks/imbalance_ratio$", "probe/across_ranks/rank_imbalance_ratio"),
     (r"^probe/over_ranks/lockstep_ratio$", "probe/across_ranks/sync_wait_ratio"),
+    (r"^probe/over_ranks/padding_ratio$", "probe/across_ranks/padding_tax_ratio"),
     (r"^probe/over_ranks/", "probe/across_ranks/"),
+    (r"^(probe/(across_ranks/)?token_balance/)(workload_)?imbalance_ratio", r"\1micro_batch_\3imbalance_ratio"),
+    (r"^(probe/(across_ranks/)?padding_tax/)ratio", r"\1rank_ratio"),
+    (r"^(probe/(across_ranks/)?token_balance/)tokens", r"\1rank_tokens"),
     (r"^(probe/(across_ranks/)?memory/)not_torch_gib", r"\1non_torch_gib"),
     (r"^(probe/(across_ranks/)?padding_tax/)imposed_width/", r"\1fixed_width/"),
     (r"^(probe/(across_ranks/)?padding_tax/)padding_rows/", r"\1filler_rows/"),

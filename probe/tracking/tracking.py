@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import builtins
 import logging
-import operator
 import os
 import sys
 import time
@@ -16,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from probe.errors import InputError, InputTypeError, UnknownNameError
+from probe._check import whole_number
+from probe.errors import InputTypeError, UnknownNameError
 from probe.hooks import observed
 from probe.records import Incident
 from probe.tracking.backends import BACKENDS, load_backend, open_backend
@@ -93,8 +93,7 @@ class Tracking:
         for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
             if not isinstance(given, str) or not given:
                 raise InputTypeError(f"{argument}: got {given!r}, expected a non-empty str")
-        if not isinstance(capacity, int) or capacity < 1:
-            raise InputError(f"capacity: got {capacity!r}, expected at least 1")
+        whole_number("capacity", capacity, 1)
         self._backends: dict[str, Backend] = {}
         self._finished = False
         self._pid = os.getpid()
@@ -177,7 +176,7 @@ class Tracking:
         """
         if not isinstance(data, Mapping):
             raise InputTypeError(f"data: got {type(data).__name__}, expected a mapping of names to numbers")
-        checked = step if type(step) is int and step >= 0 else _step(step)
+        checked = step if type(step) is int and step >= 0 else whole_number("step", step, 0)
         names = None if backend is None else self._chosen(backend)
         if self._open_here(f"metrics logged (step {checked})"):
             self._stream.enqueue(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
@@ -300,18 +299,6 @@ def _current_name(name: str) -> str:
         warnings.warn("the backend 'tracking' is called 'wandb'", DeprecationWarning, stacklevel=4)
         return "wandb"
     return name
-
-
-def _step(step: Any) -> int:
-    if isinstance(step, bool):
-        raise InputTypeError(f"step: got {step!r}, expected a whole number")
-    try:
-        number = operator.index(step)
-    except TypeError:
-        raise InputTypeError(f"step: got {step!r}, expected a whole number") from None
-    if number < 0:
-        raise InputError(f"step: got {number}, expected 0 or more")
-    return number
 
 
 def _announce(locations: Mapping[str, str]) -> None:

@@ -323,24 +323,24 @@ def test_a_page_that_does_not_read_holds_nobody_up() -> None:
         hub.send({"seq": seq}, [b"x" * 30])
     assert slow.behind
     assert not quick.behind
-    got = [quick.take(0) for _ in range(20)]
+    got = [quick.next_frame(0) for _ in range(20)]
     assert got == [frame("message", [b"x" * 30], head={"seq": seq}) for seq in range(20)]
     waiting = 0
-    while slow.take(0) is not None:
+    while slow.next_frame(0) is not None:
         waiting += 1
     assert waiting <= 1
     hub.end()
-    assert slow.take(0) == END
+    assert slow.next_frame(0) == END
     assert slow.over
     assert not hub.add(Channel())
 
 
 def test_what_waits_is_given_before_the_end() -> None:
     channel = Channel()
-    channel.put(b"a")
+    channel.enqueue(b"a")
     channel.close(b"z")
-    channel.put(b"too late")
-    assert [channel.take(0), channel.take(0), channel.take(0)] == [b"a", b"z", None]
+    channel.enqueue(b"too late")
+    assert [channel.next_frame(0), channel.next_frame(0), channel.next_frame(0)] == [b"a", b"z", None]
 
 
 # ------------------------------------------------------------------------------------------------- the command

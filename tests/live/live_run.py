@@ -73,4 +73,4 @@ def in_order(rows: Mapping[int, list[Row]]) -> list[Row]:
     """The rows of all ranks by the time since each clock's start: one order in which they may have been written."""
     from tests.sample_run import clock
 
-    return sorted((row for own in rows.values() for row in own), key=lambda row: row.time_ns - clock(row.rank))
+    return sorted((row for own in rows.values() for row in own), key=lambda row: row.time_ns - clock(row.rank or 0))

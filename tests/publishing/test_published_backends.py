@@ -91,8 +91,8 @@ def test_tensorboard_has_each_number_over_ranks_once(board) -> None:
     for step, values in expected(directory).items():
         assert found[step] == pytest.approx(values, rel=1e-6, nan_ok=True)
     assert (
-        found[0]["probe/across_ranks/token_balance/tokens_largest"]
-        > (found[0]["probe/across_ranks/token_balance/tokens_smallest"])
+        found[0]["probe/across_ranks/token_balance/rank_tokens_largest"]
+        > (found[0]["probe/across_ranks/token_balance/rank_tokens_smallest"])
     )
     assert found[0]["probe/across_ranks/rank_imbalance_ratio"] > 1
     lines = [json.loads(line) for line in Path(said["locations"]["file"]).read_text().splitlines()]

@@ -275,3 +275,79 @@ def test_what_settles_later_is_noted_later(clock, tmp_path):
         hand.work()
         assert noted() == expected, (step, now)
     hand.journal.close()
+
+
+# ------------------------------------------------------------------------ what tells that the backend is in order
+
+
+def test_a_call_with_numbers_tells_more_than_one_of_media_alone():
+    hand = Hand(Picky(0, "a"))
+    hand.log(0)
+    hand.log(None, a="refused too")
+    hand.log(2)
+    hand.work(ATTEMPTS + 1)
+    assert hand.backend.asked == [0] * ATTEMPTS + [2]
+    assert len(hand.told("refuses the values of step 0")) == 1
+
+
+def test_where_there_are_no_numbers_a_call_of_media_tells():
+    hand = Hand(Picky(0))
+    hand.log(0)
+    hand.log(None, a="taken")
+    hand.work(ATTEMPTS + 1)
+    assert hand.backend.asked == [0] * ATTEMPTS + ["a"]
+    assert len(hand.told("refuses the values of step 0")) == 1
+
+
+class Several(Picky):
+    """Takes several calls at once, and knows what it has."""
+
+    def __init__(self):
+        super().__init__()
+        self.looked_up = []
+        self.there = set()
+
+    def log_many(self, calls):
+        self.got.append([step for _, step in calls])
+
+    def missing(self, values, step):
+        self.looked_up.append(step)
+        return {} if step in self.there else values
+
+
+def test_calls_that_a_killed_process_may_have_sent_are_looked_up_and_no_others(tmp_path):
+    """It may have died between sending and noting that: of one call, or of two."""
+    before = Hand(Picky(), tmp_path)
+    before.log(*range(6))
+    before.journal.close()
+    hand = Hand(Several(), tmp_path)
+    hand.backend.there = {0}
+    hand.work(10)
+    assert hand.backend.looked_up == [0, 1]
+    assert hand.backend.got == [1, [2, 3, 4, 5]]
+    hand.log(6)
+    hand.work()
+    assert (hand.backend.looked_up, hand.backend.got[-1]) == ([0, 1], 6)
+    hand.journal.close()
+
+
+def test_calls_are_not_put_together_over_one_with_media_nor_after_a_failure():
+    hand = Hand(Several())
+    hand.log(0, 1, 2)
+    hand.log(3, a="words")
+    hand.log(4, 5)
+    hand.work(10)
+    assert hand.backend.got == [[0, 1, 2], 3, "a", [4, 5]]
+    hand.backend.refused = {6}
+    hand.backend.log_many = lambda calls: hand.backend.asked.append("many") or (_ for _ in ()).throw(ValueError("no"))
+    hand.log(6, 7)
+    hand.work(2)
+    assert hand.backend.asked[-2:] == ["many", 6]
+
+
+def test_so_many_values_at_most_are_sent_at_once(monkeypatch):
+    monkeypatch.setattr(lane_module, "TOGETHER", 4)
+    hand = Hand(Several())
+    hand.log(*range(9))
+    hand.work(10)
+    assert hand.backend.got == [[0, 1, 2, 3], [4, 5, 6, 7], 8]

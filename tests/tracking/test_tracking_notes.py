@@ -36,7 +36,7 @@ CHARTS = {
         "peak": {"kind": "margin", "keys": ["probe/memory/mean", "probe/memory/largest", "probe/memory/smallest"]},
         "by role": {"kind": "line", "keys": ["probe/memory/{role}/peak_gib", "loss"]},
     },
-    "padding": {"tax": {"kind": "line", "keys": ["probe/padding_tax/ratio"]}},
+    "padding": {"tax": {"kind": "line", "keys": ["probe/padding_tax/rank_ratio"]}},
 }
 
 

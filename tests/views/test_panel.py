@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -137,9 +138,12 @@ def test_a_training_process_imports_nothing_of_it(tmp_path):
 
 
 def test_the_assets_are_there():
-    assert assets.script().rstrip().endswith("};")
-    assert assets.script().count("export default") == 1
-    assert assets.styles()
+    assert re.findall(r"export\{\w+ as default\}", assets.script())  # one module, which imports nothing
+    assert not re.search(r"^import\b", assets.script(), re.MULTILINE)
+    assert ".probe-panel" in assets.styles()
+    for text in (assets.script(), assets.styles(), assets._static("LICENSES.txt")):
+        assert "uPlot" in text
+        assert "Permission is hereby granted" in text
     assert assets.plotly_packed()[:2] == b"\x1f\x8b"
     assert assets.plotly_packed() is assets.plotly_packed()
 
@@ -325,6 +329,61 @@ while shown.state.get("step") != 4 or shown._pump._sender.seq < 2:
 time.sleep(0.6)  # the copy at the end of a cell isn't made twice within half a second
 print(shown.state["step"], shown._pump._sender.seq, shown.errors)
 """
+
+
+class Recording:
+    """A session as a panel sees one: where it writes, and a flush that writes what it still holds.
+
+    Args:
+        directory: Of the run.
+        held: Rows that only a flush writes.
+    """
+
+    def __init__(self, directory: Path, held: list[Any]) -> None:
+        self.directory = directory
+        self.waits: list[float] = []
+        self._held = held
+
+    def flush(self, timeout_s: float) -> None:
+        self.waits.append(timeout_s)
+        append(self.directory, self._held)
+
+
+def test_what_a_session_still_holds_is_seen_when_its_panel_closes(tmp_path):
+    every = in_order(sample_rows(2, 4))
+    newest = next(index for index, row in enumerate(every) if row.step == 3)
+    directory = write_run(tmp_path / "run", {0: [], 1: []})
+    append(directory, every[:newest])
+    source = Recording(directory, every[newest:])
+    shown = Panel(source)
+    wire = Wire(shown)
+    assert shown.state["step"] == 2
+    shown.close()
+    assert source.waits == [panels.FLUSH_S]
+    assert shown.state["step"] == 3
+    last = wire.heads[-1]
+    assert (last["state"]["step"], last["state"]["live"]) == (3, False)
+    assert sum(entry["n"] for entry in last["tables"]) > 0
+    shown.close()
+    assert source.waits == [panels.FLUSH_S]
+
+
+def test_a_flush_that_fails_is_shown_and_the_panel_closes(tmp_path):
+    directory = write_run(tmp_path / "run", sample_rows(2, 4))
+    source = Recording(directory, [])
+    source.flush = lambda timeout_s: (_ for _ in ()).throw(OSError(f"no room, after {timeout_s} s"))  # type: ignore[method-assign]  # it fails
+    shown = Panel(source)
+    Wire(shown)
+    shown.close()
+    assert shown.closed
+    assert [(one["where"], one["message"]) for one in shown.errors] == [("flush", "OSError: no room, after 1.0 s")]
+    assert shown.state["step"] == 3
+
+
+def test_a_panel_that_nobody_showed_flushes_nothing(tmp_path):
+    source = Recording(write_run(tmp_path / "run", {0: []}), [])
+    Panel(source).close()
+    assert source.waits == []
 
 
 @pytest.mark.slow

@@ -567,7 +567,7 @@ def test_bars_of_a_field_are_stacked_by_cause(page: Any) -> None:
     totals = {field: sum(sums[key] for key in sums if key[1] == field) for _, field in sums}
     order = sorted(totals, key=lambda field: -totals[field])
     found = traces(page, "padding_by_field")
-    assert [one["name"] for one in found if one["type"] == "bar"] == ["longest row", "padding rows"]
+    assert [one["name"] for one in found if one["type"] == "bar"] == ["longest row", "filler rows"]
     unit = 1024 ** int(math.log2(max(totals.values())) // 10)
     for one in found[:2]:
         mine = dict(zip(one["y"], one["x"], strict=True))

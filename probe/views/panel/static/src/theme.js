@@ -1,11 +1,32 @@
 // Light and dark: what the host says, else what the person's system says. Colours of marks are the same in both.
 
-const PALETTE = ["#2f7ec2", "#d2620f", "#0c9b76", "#b95f9f", "#b98600", "#7b6fd0", "#5c8f2f", "#8a8f98"];
-const PATTERNS = ["", "/", ".", "x", "\\", "-", "|", "+"];
-const NO_ROLE = PALETTE.length - 1; //  grey
-const ALARM = "#d93f3f";
+import { listOf } from "./matching.js";
 
-const LOOKS = {
+/** @import { Spec, Theme } from "./types.js" */
+/** @import { Store } from "./store.js" */
+
+const PALETTE = ["#2f7ec2", "#d2620f", "#0c9b76", "#b95f9f", "#b98600", "#7b6fd0", "#5c8f2f", "#8a8f98"];
+
+export const PATTERNS = ["", "/", ".", "x", "\\", "-", "|", "+"];
+
+const NO_ROLE = PALETTE.length - 1; //  grey
+
+export const ALARM = "#d93f3f";
+
+/**
+ * What is coloured apart from the marks.
+ * @typedef {object} Look
+ * @property {string} ink
+ * @property {string} quiet
+ * @property {string} grid
+ * @property {string} axis
+ * @property {string} back
+ * @property {string} band
+ * @property {[at: number, colour: string][]} scale
+ */
+
+/** @type {Record<Theme, Look>} */
+export const LOOKS = {
   light: {
     ink: "#30363d", quiet: "#656d76", grid: "rgba(48,54,61,0.10)", axis: "rgba(48,54,61,0.30)", back: "#ffffff",
     band: "rgba(47,126,194,0.13)", scale: [[0, "#f2f6fa"], [0.35, "#b7d3ea"], [0.7, "#5f9fd0"], [1, "#174f86"]],
@@ -31,11 +52,15 @@ function hostTheme() {
   return root.classList.contains("light") || body.classList.contains("light") ? "light" : null;
 }
 
-/** Watches the theme. `told` is called with "light" or "dark" at each change; returns {now, stop}. */
-function watchTheme(told) {
+/**
+ * Watches the theme. `told` is called with "light" or "dark" at each change; returns {now, stop}.
+ * @param {(theme: Theme) => void} told
+ */
+export function watchTheme(told) {
   const system = globalThis.matchMedia?.("(prefers-color-scheme: dark)");
+  /** @returns {Theme} */
   const read = () => hostTheme() || (system?.matches ? "dark" : "light");
-  const watch = { now: read() };
+  const watch = { now: read(), stop() {} };
   const look = () => {
     const found = read();
     if (found === watch.now) return;
@@ -53,8 +78,12 @@ function watchTheme(told) {
   return watch;
 }
 
-/** The palette of a run's configuration, else the house's. */
-function palette(store, theme) {
+/**
+ * The palette of a run's configuration, else the house's.
+ * @param {Store} store
+ * @param {Theme} theme
+ */
+export function palette(store, theme) {
   const given = store.config.colours?.[theme];
   return Array.isArray(given) && given.length ? given : PALETTE;
 }
@@ -64,9 +93,13 @@ const SHARED = new Set(["phase", "cause"]);
 
 /**
  * The index of a series' colour. A role, a phase and a cause have one in all charts; anything else keeps its first.
- * @param {Map} given what this chart has given out so far
+ *  * @param {Store} store
+ * @param {Spec} spec
+ * @param {Map<string, number>} given
+ * @param {string} key
+ * @param {string} text
  */
-function colourIndex(store, spec, given, key, text) {
+export function colourIndex(store, spec, given, key, text) {
   if (listOf(spec.by ?? spec.colour)[0] === "role") {
     const role = text.split(" · ")[0];
     const roles = [...store.roles].map((code) => store.words.text(code)).sort();
@@ -75,14 +108,19 @@ function colourIndex(store, spec, given, key, text) {
     if (alone) return at >= 0 ? at : NO_ROLE;
   }
   if (!given.has(key)) given.set(key, sharedIndex(store, spec, text) ?? given.size);
-  return given.get(key);
+  return given.get(key) ?? 0;
 }
 
-/** The index that a phase or a cause has in all charts; undefined for anything else, and when the palette is used up. */
+/**
+ * The index that a phase or a cause has in all charts; undefined for anything else, and when the palette is used up.
+ * @param {Store} store
+ * @param {Spec} spec
+ * @param {string} text
+ */
 function sharedIndex(store, spec, text) {
   const by = listOf(spec.by ?? spec.colour);
   if (by.length !== 1 || !SHARED.has(by[0]) || listOf(spec.y).length > 1) return undefined;
-  const shared = ((store.colours ??= {})[by[0]] ??= new Map());
+  const shared = (store.colours[by[0]] ??= new Map());
   if (!shared.has(text) && shared.size < NO_ROLE) shared.set(text, shared.size);
   return shared.get(text);
 }
