@@ -1,6 +1,6 @@
-"""The recipes of CONTRIBUTING.md, done literally in a copy of the tree: nothing else needs to be touched.
+"""A recipe of CONTRIBUTING.md, done literally in a copy of the tree: nothing else needs to be touched.
 
-Each adds what its recipe says and nothing more; then the tests of the structure, the contracts, the schema, the
+It adds what the recipe says and nothing more; then the tests of the structure, the contracts, the schema, the
 dashboards and the docs' tables are green there.
 """
 
@@ -83,59 +83,20 @@ with probe.start("p", "e", root="recipe_runs", rank=0, world_size=1) as session:
     session.flush()
     live = Feed(session.directory)  # the live panel's, on rows that it doesn't know
     live.open()
-    session.log({"loss": 2.0}, step=1)
+    with session.step(2):
+        session.log({"loss": 2.0}, step=2)
     session.flush()
     live.update()
     assert live.rows_read > 0
 with Run(session.directory) as run:
-    assert run.tables["pauses"][["step", "reason", "seconds"]].values.tolist() == [[1, "data", 0.5]]
-    assert run.sql("select sum(seconds) as s from pauses")["s"].tolist() == [0.5]
-    assert run.sql("select value from scalars where key = 'probe/pauses/seconds'")["value"].tolist() == [0.5]
+    assert run.tables["pauses"][["step", "reason", "seconds"]].values.tolist() == [[1, "data", 0.5], [2, "data", 0.5]]
+    assert run.sql("select sum(seconds) as s from pauses")["s"].tolist() == [1.0]
+    assert run.sql("select value from scalars where key = 'probe/pauses/seconds'")["value"].tolist() == [0.5, 0.5]
 feed = Feed(session.directory)
 feed.open()
 feed.update()
 assert feed.tables["scalars"].columns()["rank"].tolist()
 print("read")
-"""
-
-BACKEND = '''
-"""Lines of text in the run directory: what a backend is at the least."""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import ClassVar
-
-from probe.tracking.backends.base import Backend, Setup
-
-
-class JotterBackend(Backend):
-    """Keeps numbers as lines."""
-
-    def __init__(self, setup: Setup) -> None:
-        super().__init__(setup)
-        self._path = (setup.directory or __import__("pathlib").Path()) / "jotter.txt"
-
-    def log(self, values: Mapping[str, float], step: int) -> None:
-        """Add a line for each number."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{step} {key} {value!r}\\n" for key, value in values.items())
-
-    def close(self, exit_code: int = 0) -> None:
-        """Nothing is open."""
-'''
-
-PANEL = """
-  - id: sequences_over_steps
-    title: Sequences by rank
-    about:
-      shows: Sequences of each step on each rank.
-      read: Level lines are good.
-      do: Nothing, where they are level.
-    analysis: probe.analysis.token_balance.by_step
-    figure: probe.figures.token_balance.over_steps
-    tables: [micro_batches]
-    columns: [step, rank]
 """
 
 
