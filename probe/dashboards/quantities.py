@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -251,7 +251,7 @@ def spell(value: float, unit: str) -> str:
     """
     if math.isnan(value):
         return say.UNKNOWN
-    spelled = {
+    spelled: Callable[[float], str] = {
         "bytes": say.size,
         "tokens": say.count,
         "tokens/s": say.count,
