@@ -14,7 +14,7 @@ def by_step(run: Run) -> pd.DataFrame:
     """Cost of each step over ranks.
 
     Returns:
-        step, hooks_ms (mean time on the training thread), hooks_ms_largest, writer_cpu_ms (mean, another
+        Step, hooks_ms (mean time on the training thread), hooks_ms_largest, writer_cpu_ms (mean, another
         thread), overhead_ratio (mean of hooks ÷ step), overhead_ratio_largest.
     """
     return run.sql(

@@ -34,7 +34,7 @@ def by_step(run: Run) -> pd.DataFrame:
     """Every step on one row, for charts that set the quantities side by side.
 
     Returns:
-        step, step_s (slowest rank), tokens (valid ones, all ranks), tokens_per_second, peak_bytes,
+        Step, step_s (slowest rank), tokens (valid ones, all ranks), tokens_per_second, peak_bytes,
         rank_imbalance_ratio, sync_wait_ratio, padding_ratio, overhead_ratio; NaN where a step has no such row.
     """
     return _Look(run).by_step()

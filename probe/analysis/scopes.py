@@ -55,7 +55,8 @@ def told(resumed: bool, where: str = "true") -> str:
     at_begin, at_end, source, happened (when the newest row about it was written).
 
     Args:
-        resumed: whether ranks may have several processes. where: which rows of memory are read.
+        resumed: Whether ranks may have several processes.
+        where: An SQL condition: which rows of memory are read.
     """
     called = rows_of("calls", "starts_with(point, 'scope.') and rank not in (select rank from measured)", resumed)
     return f"""
@@ -125,7 +126,8 @@ def paired(resumed: bool, where: str = "true") -> str:
     without one). What can't be told has no row; batch_id and slots are NULL where only the tokens can.
 
     Args:
-        resumed: whether ranks may have several processes. where: which rows of micro_batches are read.
+        resumed: Whether ranks may have several processes.
+        where: An SQL condition: which rows of micro_batches are read.
     """
     group = "rank, nth, scope_id, micro_batch"
     return f"""

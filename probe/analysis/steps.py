@@ -21,7 +21,7 @@ def durations(run: Run) -> pd.DataFrame:
     """Host time of each phase in each step. What a phase is says :mod:`probe.analysis.scopes`: no time is in two.
 
     Returns:
-        step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step),
+        Step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step),
         slowest (the rank of the largest), ranks; by step, longest phase of the run first.
     """
     return run.sql(
@@ -61,7 +61,7 @@ def on_padding(run: Run) -> pd.DataFrame:
     are of, and how wide its rectangle is.
 
     Returns:
-        step, phase, padding_s and time_s (mean over ranks, of the sums over those micro-batches), ratio (padding_s ÷
+        Step, phase, padding_s and time_s (mean over ranks, of the sums over those micro-batches), ratio (padding_s ÷
         time_s), micro_batches (how many the numbers are from), left_out (others that ran); by step and phase.
     """
     resumed = scopes.resumed(run)
@@ -111,8 +111,10 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
     """Phases of one step on every rank, on one clock.
 
     Args:
-        step: None takes the slowest. ranks: at most so many, those with the longest step.
-        bars: at most so many, the longest; micro-batches go first.
+        run: The run to read.
+        step: The global step; None takes the slowest.
+        ranks: Show at most so many ranks, those with the longest step.
+        bars: Show at most so many bars, the longest; micro-batches go first.
 
     Returns:
         Columns :data:`TIMELINE`; begin_s counts from the first beginning of the step on any rank; depth 0

@@ -60,7 +60,7 @@ def rounds(run: Run) -> pd.DataFrame:
     """One row for each batch that all ranks cut: how even it was.
 
     Returns:
-        step, phase, round (from 1), ranks, tokens, rank_imbalance_ratio, micro_batch_imbalance_ratio (the worst
+        Step, phase, round (from 1), ranks, tokens, rank_imbalance_ratio, micro_batch_imbalance_ratio (the worst
         rank's), sync_wait_ratio (what ranks lose that wait for each other after every micro-batch: sum over
         the slots of the largest ÷ sum of the means), straggler (rank with most tokens), straggler_tokens,
         mean_tokens, micro_batches, over_cap (number of micro-batches); in order of step.
@@ -80,7 +80,7 @@ def imbalance(run: Run) -> pd.DataFrame:
     """:func:`rounds` by step, its worst round standing for it.
 
     Returns:
-        step, rank_imbalance_ratio, micro_batch_imbalance_ratio, sync_wait_ratio, straggler (of the round with the
+        Step, rank_imbalance_ratio, micro_batch_imbalance_ratio, sync_wait_ratio, straggler (of the round with the
         worst rank_imbalance_ratio), phase (of that round), over_cap.
     """
     return run.sql(
@@ -104,7 +104,7 @@ def by_step(run: Run) -> pd.DataFrame:
     """:func:`imbalance` of every step, with its tokens, in one look at the micro-batches.
 
     Returns:
-        step, tokens (of the phase that cut the most, over all ranks: a step cuts the same sequences several times, for
+        Step, tokens (of the phase that cut the most, over all ranks: a step cuts the same sequences several times, for
         log-probs, then for updates), rank_imbalance_ratio and sync_wait_ratio, NaN where no micro-batch holds a token.
     """
     return run.sql(
@@ -130,7 +130,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
     """Which rounds :func:`heat` can show: the most uneven, those with most over the cap, then by unevenness.
 
     Returns:
-        label, step, phase, round; at most ``limit`` rows.
+        Label, step, phase, round; at most ``limit`` rows.
     """
     frame = rounds(run)
     if frame.empty:
@@ -186,7 +186,7 @@ def stragglers(run: Run) -> pd.DataFrame:
     """Each rank's part in the imbalance, the one that was largest most often first.
 
     Returns:
-        rank, rounds, largest_in (rounds in which it had the most tokens and the round was not even),
+        Rank, rounds, largest_in (rounds in which it had the most tokens and the round was not even),
         share_ratio (its tokens ÷ the mean of the ranks, over all rounds), tokens.
     """
     return run.sql(
