@@ -34,16 +34,22 @@ class Feed:
     """Follows one run.
 
     Args:
-        path: a run directory or the URL of one. rows: that each live table keeps. update_rows: of each table in one
-            update.
+        path: A run directory or the URL of one.
+        rows: Rows that each live table keeps.
+        update_rows: Rows of each table in one update.
 
     Attributes:
-        info: what run.json says. words: the texts of the tables. tables: by name, bounded.
-        sketches: the same, much smaller. coalesced: rows of updates that went beyond the budget; their extremes stayed.
-        left_out: rows of a large run that were not read when it was opened.
+        info: What run.json says.
+        words: The texts of the tables.
+        tables: The live tables by name, bounded.
+        sketches: The same, much smaller.
+        coalesced: Rows of updates that went beyond the budget; their extremes stayed.
+        left_out: Rows of a large run that were not read when it was opened.
 
     Raises:
-        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote it.
+        RunNotFoundError: There is nothing.
+        RunError: It isn't a run.
+        SchemaVersionError: A newer probe wrote it.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rows: int = ROWS, update_rows: int = UPDATE_ROWS) -> None:
@@ -103,7 +109,7 @@ class Feed:
         """Read what is there. A large run is not read row by row: see :mod:`probe.live.opening`.
 
         Raises:
-            RunError: the files can't be read.
+            RunError: The files can't be read.
         """
         if self._follower is not None:
             return
@@ -119,7 +125,7 @@ class Feed:
         :attr:`tables` too.
 
         Raises:
-            RunError: the files can't be read. Nothing is lost: the next look finds the rows.
+            RunError: The files can't be read. Nothing is lost: the next look finds the rows.
         """
         if self._follower is None:
             self.open()

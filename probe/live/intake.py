@@ -61,7 +61,8 @@ class Clocks:
     """Seconds since the run's start, from each rank's own clock.
 
     Args:
-        start_ns: wall-clock time of the run's start; 0 where it isn't known: then that of the first process counts.
+        start_ns: Wall-clock time of the run's start; 0 where it isn't known: then the start of the first process
+            counts.
     """
 
     def __init__(self, start_ns: int = 0) -> None:
@@ -110,9 +111,12 @@ class Intake:
     """Turns rows into live rows.
 
     Attributes:
-        rows: how many were taken. step: the newest step, −1 before the first. lost: rows that the run's writers had to
-        drop. world_size: as the processes tell. writers: the process of each rank that began last. newest: when the
-        newest row was written, seconds since the run's start; NaN before the first.
+        rows: How many were taken.
+        step: The newest step, −1 before the first.
+        lost: Rows that the run's writers had to drop.
+        world_size: As the processes tell.
+        writers: The process of each rank that began last.
+        newest: When the newest row was written, seconds since the run's start; NaN before the first.
     """
 
     def __init__(self, words: Words, padding: LiveTable, start_ns: int = 0) -> None:

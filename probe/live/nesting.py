@@ -45,7 +45,8 @@ class Span:
     """A scope: a row of the live table, and what stands in no column.
 
     Attributes:
-        top: whether the process itself is around it. home: the scope that cut its batch, where that is known.
+        top: Whether the process itself is around it.
+        home: The scope that cut its batch, where that is known.
     """
 
     step: int
@@ -90,7 +91,7 @@ class Nesting:
     """Remembers the newest scopes and cuts.
 
     Args:
-        words: numbers of the texts.
+        words: The texts that the rows' numbers stand for.
     """
 
     def __init__(self, words: Words) -> None:

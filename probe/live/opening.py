@@ -52,13 +52,16 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tu
     """The run as it is now.
 
     Args:
-        intake: learns what it would know after reading every row. words: get the texts. limit: rows of a table.
+        files: The files of the run.
+        intake: The intake that learns what it would know after reading every row.
+        words: The store that gets the texts.
+        limit: The most rows of a table.
 
     Returns:
         The tables' rows, a follower for what comes next, and how many rows were left out.
 
     Raises:
-        RunError: its files can't be read.
+        RunError: Its files can't be read.
     """
     snapshot = Snapshot(files)
     snapshot.refresh()

@@ -65,7 +65,8 @@ class PaddingLedger:
     """Takes rows, gives the sums that have changed.
 
     Args:
-        table: the live table that holds the sums given so far. words: numbers for the names.
+        table: The live table that holds the sums given so far.
+        words: The names that the rows' numbers stand for.
     """
 
     def __init__(self, table: LiveTable, words: Words) -> None:

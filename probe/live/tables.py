@@ -79,8 +79,10 @@ class LiveTable:
     """One live table.
 
     Attributes:
-        count: rows held. next: running number of the row that comes next; it counts every row ever appended, those
-            that replaced another one too. thinned: rows forgotten.
+        count: Rows held.
+        next: Running number of the row that comes next; it counts every row ever appended, those that replaced another
+            one too.
+        thinned: Rows forgotten.
     """
 
     def __init__(self, name: str, limit: int = ROWS) -> None:

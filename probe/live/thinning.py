@@ -21,8 +21,9 @@ class Rule(NamedTuple):
     """How a table forgets.
 
     Attributes:
-        scores: columns whose extremes stay. group: extremes are looked for within equal values of these columns.
-        whole: rows of a step go together.
+        scores: Columns whose extremes stay.
+        group: Extremes are looked for within equal values of these columns.
+        whole: Whether rows of a step go together.
     """
 
     scores: tuple[str, ...]
@@ -49,7 +50,9 @@ def keep(name: str, columns: Block, count: int) -> Mask:
     """The rows of a full table that stay: all of the newer half, about half of the older one.
 
     Args:
-        name: of the table. columns: at least ``count`` long. count: rows that there are.
+        name: The name of the table.
+        columns: At least ``count`` long.
+        count: The number of rows that there are.
 
     Returns:
         A mask, shape ``(count,)``, with at least a tenth of the rows to go.
