@@ -33,7 +33,7 @@ def script() -> str:
     """The panel's ES module: all of :data:`SCRIPTS` in one, no build step.
 
     Raises:
-        MissingKeyError: a file isn't there; the installation is broken.
+        MissingKeyError: A file isn't there; the installation is broken.
     """
     return "\n".join(map(_static, SCRIPTS))
 
@@ -43,7 +43,7 @@ def styles() -> str:
     """The panel's style sheet.
 
     Raises:
-        MissingKeyError: a file isn't there; the installation is broken.
+        MissingKeyError: A file isn't there; the installation is broken.
     """
     return "\n".join(map(_static, STYLES))
 
@@ -55,7 +55,7 @@ def plotly_packed() -> bytes:
     The package isn't imported.
 
     Raises:
-        MissingDependencyError: plotly isn't installed.
+        MissingDependencyError: Plotly isn't installed.
     """
     found = util.find_spec("plotly")
     if found is None or found.origin is None:
