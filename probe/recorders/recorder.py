@@ -27,7 +27,12 @@ class Recorder:
         """An observed call or a scope begins; what is returned comes back as ``state``."""
 
     def leave(self, event: Event, state: Any) -> Rows:
-        """It ended. The event is emptied afterwards: take what is needed."""
+        """The observed call ended. The event is emptied afterwards: take what is needed.
+
+        Args:
+            event: The event that ``enter`` was given.
+            state: What ``enter`` returned.
+        """
 
     def fire(self, event: Event) -> Rows:
         """A moment told by ``emit``."""
