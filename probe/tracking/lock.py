@@ -18,7 +18,7 @@ class Lock:
     nobody out. Such locks don't tell two users in one process apart, so that this module does.
 
     Attributes:
-        taken: whether it is ours. Where the file system has no locks it is.
+        taken: Whether it is ours. Where the file system has no locks it is.
     """
 
     def __init__(self, path: Path) -> None:

@@ -40,7 +40,8 @@ class Histogram(Medium):
     """How often values fall between neighbouring edges. Make one with :meth:`of`.
 
     Attributes:
-        edges: n + 1 increasing numbers. counts: n numbers; a value on an edge counts above it, on the last edge below.
+        edges: The n + 1 increasing limits of the bins.
+        counts: The n counts; a value on an edge counts above it, on the last edge below.
     """
 
     kind: ClassVar[str] = "histogram"
@@ -53,10 +54,15 @@ class Histogram(Medium):
 
     @classmethod
     def of(cls, values: Any, bins: int = 30) -> Self:
-        """Of the finite ones among ``values``: a sequence, an array, or a tensor on the CPU, of any shape.
+        """A histogram of the finite ones among ``values``.
+
+        Args:
+            values: A sequence, an array, or a tensor on the CPU, of any shape.
+            bins: How many bins it has.
 
         Raises:
-            InputTypeError: a tensor on a device, which would have to be waited for. InputError: nothing finite.
+            InputTypeError: It is a tensor on a device, which would have to be waited for.
+            InputError: None of the values is finite.
 
         >>> Histogram.of([0, 1, 1, 4], bins=2)
         Histogram(edges=(0.0, 2.0, 4.0), counts=(3, 1))
@@ -84,7 +90,7 @@ class Histogram(Medium):
 
 @dataclass(frozen=True)
 class Table(Medium):
-    """Rows of cells under named columns. :meth:`of` makes one of a pandas frame."""
+    """Rows of cells under named columns; :meth:`of` makes one of a pandas frame."""
 
     kind: ClassVar[str] = "table"
     columns: Sequence[str]
@@ -133,7 +139,7 @@ class Figure(Medium):
 
 @dataclass(frozen=True)
 class Image(Medium):
-    """A picture, as PNG. Make one with :meth:`of`."""
+    """A picture as PNG; :meth:`of` makes one."""
 
     kind: ClassVar[str] = "image"
     png: bytes
@@ -152,7 +158,7 @@ class Image(Medium):
         channels, of uint8, or of floats from 0 to 1.
 
         Raises:
-            InputError: no PNG, or an array of another shape or dtype.
+            InputError: It is no PNG, or an array of another shape or dtype.
         """
         if isinstance(picture, str | Path):
             picture = Path(picture).read_bytes()

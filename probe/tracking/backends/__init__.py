@@ -33,7 +33,7 @@ class Values(dict[str, float]):
     """The numbers of one call of ``log``: a dict of floats that also knows when the call was.
 
     Attributes:
-        wall_ns: nanoseconds since the epoch. A value that is sent again after a failure keeps its time.
+        wall_ns: Nanoseconds since the epoch. A value that is sent again after a failure keeps its time.
     """
 
     __slots__ = ("wall_ns",)
@@ -52,10 +52,11 @@ class Setup:
     """What a backend is made from.
 
     Attributes:
-        project, experiment: as given to ``Tracking``.
-        directory: of the run, absolute; None leaves the place to the backend.
+        project: The project's name, as given to ``Tracking``.
+        experiment: The experiment's name, as given to ``Tracking``.
+        directory: The directory of the run, absolute; None leaves the place to the backend.
         report: ``report(about, message)`` tells the user once of something that can't be sent as it is.
-        parameters: the configuration, flat, for backends that read settings out of it.
+        parameters: The configuration, flat, for backends that read settings out of it.
     """
 
     project: str
@@ -108,7 +109,8 @@ class Backend(Protocol):
         """Send the numbers of one step. May be called again with the same numbers after it has raised.
 
         Args:
-            values: name to number, NaN and infinities included; in fact :class:`Values`.
+            values: Name to number, NaN and infinities included; in fact :class:`Values`.
+            step: The global step.
         """
         ...
 
@@ -121,8 +123,9 @@ def open_backend(name: str, setup: Setup) -> Backend:
     """The backend of that name, or of that dotted path, ready to be used.
 
     Raises:
-        UnknownNameError: neither a name of :data:`BACKENDS` nor a dotted path.
-        BackendError: it can't be set up. MissingDependencyError: it needs a package that isn't installed.
+        UnknownNameError: Neither a name of :data:`BACKENDS` nor a dotted path.
+        BackendError: It can't be set up.
+        MissingDependencyError: It needs a package that isn't installed.
     """
     make = load_backend(name)
     try:
@@ -140,7 +143,8 @@ def load_backend(name: str) -> Callable[[Setup], Backend]:
     """What makes the backend ``name``, imported.
 
     Raises:
-        UnknownNameError, BackendError: as :func:`open_backend`.
+        UnknownNameError: As :func:`open_backend`.
+        BackendError: As :func:`open_backend`.
     """
     path = BACKENDS.get(name, name)
     module, colon, attribute = path.partition(":")
