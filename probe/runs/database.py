@@ -39,7 +39,7 @@ class Parquet:
     """The Parquet files of one moment, as tables ``parts_<table>`` of one database that any thread may ask.
 
     Args:
-        paths: of the files of each table; on this machine.
+        paths: Files of each table, on this machine.
     """
 
     def __init__(self, paths: Mapping[str, Sequence[str]]) -> None:

@@ -49,7 +49,8 @@ def encode(row: Row) -> bytes:
     """``row`` as a line, its newline included.
 
     Raises:
-        TypeError, ValueError: a field holds what JSON can't say.
+        TypeError: A field holds what JSON can't say.
+        ValueError: A field holds what JSON can't say.
     """
     for name in _FLOATS[type(row)]:
         value = getattr(row, name)
@@ -88,7 +89,8 @@ def decode(line: bytes) -> Row | None:
     left out.
 
     Raises:
-        msgspec.MsgspecError, UnicodeDecodeError: the line isn't a row.
+        msgspec.MsgspecError: The line isn't a row.
+        UnicodeDecodeError: The line isn't a row.
     """
     try:
         return _DECODE(line)  # type: ignore[no-any-return]  # the union is built from a tuple

@@ -30,7 +30,7 @@ def holding(path: Path) -> Iterator[bool]:
     """Lock ``path`` meanwhile; False where somebody else has it locked.
 
     Raises:
-        FileNotFoundError: there is no such file.
+        FileNotFoundError: There is no such file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -23,8 +23,10 @@ class SegmentFile:
     full disk) goes on at the very byte, so that no line is torn or doubled for those who follow the file.
 
     Args:
-        header: a line that begins every segment. backlog: where lines wait, and are dropped when there are
-            too many.
+        directory: The run directory.
+        rank: The rank that writes.
+        header: A line that begins every segment.
+        backlog: Where lines wait, and are dropped when there are too many.
     """
 
     def __init__(self, directory: Path, rank: int, header: bytes, backlog: Shedding) -> None:
@@ -50,7 +52,7 @@ class SegmentFile:
         """Hand all waiting lines to the operating system.
 
         Raises:
-            OSError: it takes no more; what it did take is remembered, and the next call goes on from there.
+            OSError: It takes no more; what it did take is remembered, and the next call goes on from there.
         """
         if not self.waiting:
             return
@@ -73,7 +75,7 @@ class SegmentFile:
         """Begin a new segment, in a directory that is made again should it have gone.
 
         Raises:
-            OSError: it can't be made.
+            OSError: It can't be made.
         """
         self.close()
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
