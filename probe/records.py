@@ -186,9 +186,9 @@ class Deferred:
     """Rows that don't exist yet. A recorder returns one to move work off the training thread.
 
     Args:
-        build: makes the rows; called once, in the session's writer thread, inside ``hooks.silenced()``.
-        ready: tells whether ``build`` can be called without waiting (such as a CUDA event's ``query``); polled by
-            the writer thread. None means at once.
+        build: Makes the rows; called once, in the session's writer thread, inside ``hooks.silenced()``.
+        ready: Tells whether ``build`` can be called without waiting (such as a CUDA event's ``query``); polled by the
+            writer thread. None means at once.
 
     It must not keep large tensors alive: that would move the very memory peak that is being measured.
     """
@@ -204,9 +204,10 @@ def stamp(row: Row, scope: Any, *, rank: int, time_ns: int) -> Row:
     """Write into ``row`` where and when it happened. What the recorder has set itself stays.
 
     Args:
-        row: changed in place and returned.
-        scope: a ``probe.hooks.Scope``, duck-typed so that this module imports nothing.
-        rank: of this process. time_ns: used where the row has none.
+        row: Changed in place and returned.
+        scope: A ``probe.hooks.Scope``, duck-typed so that this module imports nothing.
+        rank: The rank of this process.
+        time_ns: Used where the row has none.
     """
     row.rank = rank
     if not row.time_ns:
