@@ -18,6 +18,8 @@ SOURCES: Final = {
 }
 UNKNOWN: Final = "—"
 
+_BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
 #: What pandas has in the place of a missing number or time.
 _NO_VALUE: Final = ("NAType", "NaTType")
 
@@ -39,12 +41,23 @@ def size(value: float | None) -> str:
     """
     if missing(value):
         return UNKNOWN
-    number, unit = float(value or 0), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(number) < 1000 or unit == "TiB":
-            break
-        number /= 1024
-    return f"{number:.0f} {unit}" if unit == "B" else f"{_digits(number)} {unit}"
+    number = float(value or 0)
+    divisor, unit = byte_unit(number)
+    return f"{number:.0f} {unit}" if unit == "B" else f"{_digits(number / divisor)} {unit}"
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """Divisor and name of the unit in which so many bytes have at most three digits before the point.
+
+    >>> byte_unit(3 * 1024**3), byte_unit(2048), byte_unit(1000)
+    ((1073741824.0, 'GiB'), (1024.0, 'KiB'), (1024.0, 'KiB'))
+    """
+    divisor = 1.0
+    for unit in _BYTE_UNITS[:-1]:
+        if abs(largest) < 1000 * divisor:
+            return divisor, unit
+        divisor *= 1024
+    return divisor, _BYTE_UNITS[-1]
 
 
 def _digits(number: float) -> str:

@@ -1,16 +1,58 @@
-"""What every test shares: a test leaves the world as it found it."""
+"""What every test shares: a test leaves the world as it found it, and draws the examples that it drew before."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import shutil
+import signal
+import sys
 import threading
 import time
+from collections.abc import Iterator
+from typing import Any
 
+import hypothesis
 import pytest
 
 from probe import hooks
+
+THREADS_END_S = 60  # much longer than a thread needs on a loaded machine: only one that never ends is left behind
+
+# The same examples in every run, on every machine. `make fuzz` draws others.
+hypothesis.settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
+hypothesis.settings.register_profile("fuzz", deadline=None, print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("PROBE_EXAMPLES", "fixed"))
+
+
+class TorchRandom:
+    """Torch's generator, for Hypothesis: an example seeds it, as it seeds those of Python and NumPy."""
+
+    def seed(self, number: int) -> None:
+        if torch := sys.modules.get("torch"):
+            torch.manual_seed(number + int(os.environ.get("PROBE_FUZZ_SEED", "0")))
+
+    def getstate(self) -> Any:
+        torch = sys.modules.get("torch")
+        return torch and torch.get_rng_state()
+
+    def setstate(self, state: Any) -> None:
+        if state is not None:
+            sys.modules["torch"].set_rng_state(state)
+
+
+TORCH_RANDOM = TorchRandom()  # Hypothesis keeps a weak reference
+hypothesis.register_random(TORCH_RANDOM)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _can_be_interrupted() -> Iterator[None]:
+    """A shell starts a background job with SIGINT ignored, and children inherit that: Ctrl-C has its meaning here."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +65,7 @@ def _nothing_is_left_behind():
     assert hooks._subscriptions == hooks_before, "the test left hooks behind"
     assert hooks.current_scope() is scope_before, "the test left a scope open"
     assert not multiprocessing.active_children(), "the test left a child process behind"
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + THREADS_END_S
     while left := [one for one in threading.enumerate() if _is_ours(one) and one not in threads_before]:
         assert time.monotonic() < deadline, f"the test left threads behind: {left}"
         time.sleep(0.01)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from probe.cli.output import add_json, print_json, remark, size
+from probe.cli.output import add_json, print_json, remark
 from probe.cli.runs import add_run, find_run
+from probe.text import size
 
 ABOUT: Final = "merge the files of a run into few large ones"
 

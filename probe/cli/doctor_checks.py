@@ -127,6 +127,7 @@ def _device() -> Iterator[Check]:
 
 
 def _disk(directory: Path) -> Iterator[Check]:
+    from probe import text as words
     from probe.tracking.checks import LITTLE_ROOM
     from probe.tracking.reach import unwritable
 
@@ -137,7 +138,7 @@ def _disk(directory: Path) -> Iterator[Check]:
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     level: Level = "ok" if free >= LITTLE_ROOM else "warning"
-    yield Check("environment", "disk", level, f"{there}: {free / 2**30:.1f} GiB are free")
+    yield Check("environment", "disk", level, f"{there}: {words.size(free)} are free")
 
 
 def _extras() -> Iterator[Check]:

@@ -56,19 +56,3 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)
-
-
-def size(count: int) -> str:
-    """Bytes as people read them.
-
-    >>> size(700), size(3 * 2**20), size(5 * 2**30)
-    ('700 B', '3.0 MiB', '5.0 GiB')
-    """
-    if count < 1024:
-        return f"{count} B"
-    number = float(count)
-    for unit in ("KiB", "MiB", "GiB"):
-        number /= 1024
-        if number < 1024:
-            return f"{number:.1f} {unit}"
-    return f"{number / 1024:.1f} TiB"

@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
 
+from probe._check import whole_number
 from probe.core.batched import sharding
 from probe.core.batched.exchange import gathered
 from probe.core.batched.sharding import Shard
@@ -150,7 +151,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         >>> BatchedDataDict({"a": torch.arange(6)}).chunk(1, 3)["a"].tolist()
         [2, 3]
         """
-        sharding.check_count("chunks", chunks)
+        whole_number("chunks", chunks, 1)
         if not 0 <= rank < chunks:
             raise InputError(f"rank: got {rank}, expected 0 to {chunks - 1}")
         count = self.size
@@ -199,7 +200,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         >>> BatchedDataDict({"a": torch.tensor([1, 2])}).repeat_interleave(2)["a"].tolist()
         [1, 1, 2, 2]
         """
-        sharding.check_count("num_repeats", num_repeats, least=0)
+        whole_number("num_repeats", num_repeats, 0)
         return type(self)(columns.repeated(self.data, num_repeats, share_immutable_media))
 
     @observed("batched_data_dict.truncate_tensors", "columns are cut at the right; arguments dim, truncated_len, keys")
@@ -216,8 +217,8 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
             InputError: ``dim`` is below 1, or the length is negative.
             MissingKeyError: ``keys`` names a column that isn't there.
         """
-        sharding.check_count("dim", dim)
-        sharding.check_count("truncated_len", truncated_len, least=0)
+        whole_number("dim", dim, 1)
+        whole_number("truncated_len", truncated_len, 0)
         chosen = None if keys is None else list(keys)
         for key in chosen or ():
             if key not in self.data:
@@ -341,7 +342,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         if counts is None:
             if batch_size is None:
                 raise InputError("batch_size: got None, expected a number, as no micro-batches are planned")
-            sharding.check_count("batch_size", batch_size)
+            whole_number("batch_size", batch_size, 1)
             _check_batch(batch_idx, -(-self.size // batch_size))
             return self.slice(batch_idx * batch_size, (batch_idx + 1) * batch_size)
         _check_batch(batch_idx, len(counts))
@@ -368,7 +369,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         >>> [part["a"].tolist() for part in batch.make_microbatch_iterator(2)]
         [[0, 1], [2, 3]]
         """
-        sharding.check_count("microbatch_size", microbatch_size)
+        whole_number("microbatch_size", microbatch_size, 1)
         count = self.size
         if count % microbatch_size:
             raise InputError(f"microbatch_size: {count} rows can't be cut into micro-batches of {microbatch_size}")
@@ -384,7 +385,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
             InputError: :meth:`shard_by_batch_size` planned no dynamic batching. Raised at once, not at the first step.
         """
         spans, lengths = self._planned("dynamic_batching_args")
-        sharding.check_count("sequence_dim", sequence_dim)
+        whole_number("sequence_dim", sequence_dim, 1)
         return self._cut_micro_batches(spans, lengths, sequence_dim)
 
     def get_microbatch_iterator_dynamic_shapes_len(self) -> int:
@@ -451,6 +452,6 @@ class SlicedDataDict(BatchedDataDict[Any]):
 
 
 def _check_batch(batch_idx: int, count: int) -> None:
-    sharding.check_count("batch_idx", batch_idx, least=0)
+    whole_number("batch_idx", batch_idx, 0)
     if batch_idx >= count:
         raise RowIndexError(f"batch_idx: got {batch_idx}, expected 0 to {count - 1}")

@@ -30,6 +30,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase
 from torch.utils.data import DataLoader, Dataset
 
+from probe._check import whole_number
 from probe.core.columns import rows
 from probe.core.columns.equality import same
 from probe.core.columns.serialization import (
@@ -46,7 +47,6 @@ from probe.core.data_proto import info as data_info
 from probe.core.data_proto.checks import (
     Array,
     Keys,
-    check_count,
     check_types,
     common_size,
     key_names,
@@ -653,7 +653,7 @@ class DataProto:
         >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(6)}).chunk(3)]
         [2, 2, 2]
         """
-        check_count("chunks", chunks, 1)
+        whole_number("chunks", chunks, 1, expected="an integer")
         short = -len(self) % chunks
         if not short:
             return self._pieces([len(self) // chunks] * chunks)
@@ -678,7 +678,7 @@ class DataProto:
         >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(5)}).split(2)]
         [2, 2, 1]
         """
-        check_count("split_size", split_size, 1)
+        whole_number("split_size", split_size, 1, expected="an integer")
         whole, rest = divmod(len(self), split_size)
         return self._pieces([split_size] * whole + [rest] * bool(rest))
 
@@ -710,7 +710,7 @@ class DataProto:
         >>> data.repeat(2).batch["a"].tolist(), data.repeat(2, interleave=False).batch["a"].tolist()
         ([1, 1, 2, 2], [1, 2, 1, 2])
         """
-        check_count("repeat_times", repeat_times, 0)
+        whole_number("repeat_times", repeat_times, 0, expected="an integer")
         index = torch.arange(len(self))
         return self._take(index.repeat_interleave(repeat_times) if interleave else index.repeat(repeat_times))
 
@@ -771,7 +771,7 @@ class DataProto:
         >>> both["pair"].tolist(), both["id"].tolist()
         ([[1], [2], [3], [4]], [7, 7, 8, 8])
         """
-        check_count("n_split", n_split, 1)
+        whole_number("n_split", n_split, 1, expected="an integer")
         keys = key_names("split_keys", split_keys or ())
         columns = {} if self.batch is None else dict(self.batch.items())
         cut = {key: unfolded(key, one, n_split) for key, one in picked_any(columns, self.non_tensor_batch, keys)}
@@ -814,8 +814,8 @@ class DataProto:
         >>> [part.batch["a"].tolist() for part in data.make_iterator(2, epochs=1)]
         [[0, 1], [2, 3]]
         """
-        check_count("mini_batch_size", mini_batch_size, 1)
-        check_count("epochs", epochs, 0)
+        whole_number("mini_batch_size", mini_batch_size, 1, expected="an integer")
+        whole_number("epochs", epochs, 0, expected="an integer")
         if len(self) % mini_batch_size:
             raise InputError(f"mini_batch_size: got {mini_batch_size}, which doesn't divide the {len(self)} rows")
         chosen = dict(dataloader_kwargs or {})
@@ -851,7 +851,7 @@ class DataProto:
         >>> data.batch["a"].tolist()
         [1, 2, 2, 2]
         """
-        check_count("padding_size", padding_size, 0)
+        whole_number("padding_size", padding_size, 0, expected="an integer")
         if not padding_size:
             return
         count = len(self)
@@ -921,7 +921,7 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.zeros(6, 5)}).fold_batch_dim(2)
         DataProto(2 rows; batch: a float32(2, 3, 5))
         """
-        check_count("new_batch_size", new_batch_size, 1)
+        whole_number("new_batch_size", new_batch_size, 1, expected="an integer")
         if len(self) % new_batch_size:
             raise InputError(f"new_batch_size: got {new_batch_size}, which doesn't divide the {len(self)} rows")
         inner = len(self) // new_batch_size
@@ -938,7 +938,7 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.zeros(2, 3, 5)}).unfold_batch_dim()
         DataProto(6 rows; batch: a float32(6, 5))
         """
-        check_count("batch_dims", batch_dims, 1)
+        whole_number("batch_dims", batch_dims, 1, expected="an integer")
         columns: dict[str, Any] = {} if self.batch is None else dict(self.batch.items())
         columns = {**columns, **self.non_tensor_batch}
         size = tuple(common_size(columns, batch_dims, check_type=False)) if columns else (0,)
@@ -1030,7 +1030,7 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
     """
     if not isinstance(data, DataProto):
         raise InputTypeError(f"data: got {type(data).__name__}, expected a DataProto")
-    check_count("size_divisor", size_divisor, 1)
+    whole_number("size_divisor", size_divisor, 1, expected="an integer")
     added = -len(data) % size_divisor
     if not len(data):
         _log.warning("a batch without rows can't be padded to a multiple of %d; it stays empty", size_divisor)
@@ -1053,7 +1053,7 @@ def unpad_dataproto(data: DataProto, pad_size: int) -> DataProto:
     >>> unpad_dataproto(DataProto.from_dict({"a": torch.arange(5)}), 3).batch["a"].tolist()
     [0, 1]
     """
-    check_count("pad_size", pad_size, 0)
+    whole_number("pad_size", pad_size, 0, expected="an integer")
     if pad_size > len(data):
         raise InputError(f"pad_size: got {pad_size} for a batch of {len(data)} rows")
     if not pad_size:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import operator
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 from torch.utils.data import Dataset
 
+from probe._check import whole_number
 from probe.core.columns.rows import row_number
 from probe.core.dataset.collate import collate_fn
 from probe.core.dataset.config import DatasetConfig
@@ -278,12 +278,7 @@ class RLHFDataset(Dataset[dict[str, Any]]):
 
 
 def _sample_limit(given: Any) -> int:
-    if isinstance(given, bool):
-        raise InputTypeError(f"max_samples: got {given}, expected a whole number, or -1 for all")
-    try:
-        limit = operator.index(given)
-    except TypeError:
-        raise InputTypeError(f"max_samples: got {given!r}, expected a whole number, or -1 for all") from None
+    limit = whole_number("max_samples", given, expected="a whole number, or -1 for all")
     if limit < -1:
         raise InputError(f"max_samples: got {limit}, expected 0 or more, or -1 for all")
     return limit

@@ -14,6 +14,7 @@ import torch
 import torch.distributed
 from tensordict import TensorDict, TensorDictBase
 
+from probe._check import whole_number
 from probe.core.balancing.partition import (
     Array,
     Ints,
@@ -158,10 +159,10 @@ class _Options:
 
     def check(self) -> None:
         for name, least in (("max_token_len", 1), ("force_group_size", 1)):
-            _whole(name, getattr(self, name), least)
+            whole_number(name, getattr(self, name), least)
         for name in ("num_batches_divided_by", "min_num_micro_batch"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name), 1)
+                whole_number(name, getattr(self, name), 1)
         if self.balance not in ("tokens", "workload"):
             raise UnknownNameError.of("balance", self.balance, ("tokens", "workload"))
 
@@ -172,13 +173,6 @@ def _options(max_token_len: int, dp_group: Any, others: dict[str, Any]) -> _Opti
         if name not in known:
             raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(known)}")
     return _Options(max_token_len, dp_group, **others)
-
-
-def _whole(name: str, given: Any, least: int) -> None:
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-    if given < least:
-        raise InputError(f"{name}: got {given}, expected at least {least}")
 
 
 @observed(

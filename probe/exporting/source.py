@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
-import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
+from probe._io import written_aside
 from probe.errors import InputError, RunError
 from probe.records import TABLES
 from probe.runs.database import VIEWS
@@ -140,9 +139,8 @@ def _filled(values: Any, column: Any) -> Any:
 
 
 @contextmanager
-def written_aside(path: Path) -> Iterator[Path]:
-    """A name beside ``path`` to write to. It takes the place of ``path`` when the block ends, and is removed when it
-    fails: nobody ever sees half a file.
+def opened_for(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that becomes ``path`` when the block ends; compressed where the name ends with ``.gz``.
 
     Raises:
         InputError: ``path`` is a directory.
@@ -150,24 +148,13 @@ def written_aside(path: Path) -> Iterator[Path]:
     """
     if path.is_dir():
         raise InputError(f"path: {str(path)!r} is a directory, expected a file")
-    aside = path.with_name(f".{path.name[:80]}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield aside
-        aside.replace(path)
+        with written_aside(path, sync=False) as aside, aside.open("wb") as plain:
+            if path.suffix == ".gz":
+                with gzip.GzipFile(filename="", mode="wb", fileobj=plain, compresslevel=5) as packed:
+                    yield cast("IO[bytes]", packed)
+            else:
+                yield plain
     except OSError as error:
         raise RunError(f"path: {str(path)!r} can't be written: {error}") from error
-    finally:
-        with contextlib.suppress(OSError):  # where the directory itself can't be made there is nothing to remove
-            aside.unlink(missing_ok=True)
-
-
-@contextmanager
-def opened_for(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that becomes ``path`` when the block ends; compressed where the name ends with ``.gz``."""
-    with written_aside(path) as aside, aside.open("wb") as plain:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", mode="wb", fileobj=plain, compresslevel=5) as packed:
-                yield cast("IO[bytes]", packed)
-        else:
-            yield plain

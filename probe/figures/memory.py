@@ -35,7 +35,7 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     if frame.empty:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=380)
-    divisor, unit = look.byte_axis(float(frame["value_bytes"].max()))
+    divisor, unit = words.byte_unit(float(frame["value_bytes"].max()))
     for series, name, dash in _LINES:
         part = frame[frame["series"] == series]
         if not part.empty:
@@ -152,7 +152,7 @@ def by_phase(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     if frame.empty:
         return look.nothing(MISSING, theme)
     rows = words.rows(frame.head(24).iloc[::-1])
-    divisor, unit = look.byte_axis(float(frame["peak_allocated_bytes"].max()))
+    divisor, unit = words.byte_unit(float(frame["peak_allocated_bytes"].max()))
     figure = look.blank(theme, height=90 + 30 * len(rows), bargap=0.35)
     place = list(range(len(rows)))
     chosen = look.role_colours(frame["role"])
@@ -199,7 +199,7 @@ def by_tokens(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     if frame.empty:
         return look.nothing("No micro-batch has both its tokens and its memory recorded.", theme)
     figure = look.blank(theme, height=340)
-    divisor, unit = look.byte_axis(float(frame["peak_allocated_bytes"].max()))
+    divisor, unit = words.byte_unit(float(frame["peak_allocated_bytes"].max()))
     slopes = words.rows(slope_bytes_per_token(frame))
     for index, (_, part) in enumerate(frame.groupby(["role", "phase"], dropna=False, sort=True)):
         first = words.rows(part.head(1))[0]

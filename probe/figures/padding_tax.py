@@ -104,7 +104,7 @@ def by_field(frame: pd.DataFrame, *, theme: Theme = "light", most: int = 20) -> 
     fields = list(dict.fromkeys(frame["field"]))[:most][::-1]
     place = {field: index for index, field in enumerate(fields)}
     totals = frame.groupby("field")["bytes"].sum()
-    divisor, unit = look.byte_axis(float(totals.max()))
+    divisor, unit = words.byte_unit(float(totals.max()))
     figure = look.blank(theme, height=110 + 32 * len(fields), barmode="stack", bargap=0.35)
     causes = frame.groupby("cause")["bytes"].sum().sort_values(ascending=False).index
     for index, cause in enumerate(causes):

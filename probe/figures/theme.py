@@ -198,20 +198,6 @@ def step_axis(figure: go.Figure, steps: pd.Series, title: str = "step") -> None:
     figure.update_xaxes(title_text=title, tickformat="d", **({"dtick": 1} if few else {}))
 
 
-def byte_axis(largest: float) -> tuple[float, str]:
-    """Divisor and unit for an axis that reaches to ``largest`` bytes.
-
-    >>> byte_axis(3 * 1024**3), byte_axis(2048)
-    ((1073741824.0, 'GiB'), (1024.0, 'KiB'))
-    """
-    number, divisor = float(largest), 1.0
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            return divisor, unit
-        number, divisor = number / 1024, divisor * 1024
-    return divisor, "GiB"
-
-
 def _wrapped(text: str, width: int = 64) -> list[str]:
     import textwrap
 

@@ -238,10 +238,15 @@ def _differences(key: str, one: Any, other: Any) -> Iterator[Difference]:
         yield from _array_differences(key, one, other)
     elif _is_sequence(one) and _is_sequence(other):
         yield from _object_differences(key, one, other)
-    elif type(one) is not type(other) and not same(one, other):
-        yield Difference(key, "type", f"{type(one).__name__} {_about(one)}", f"{type(other).__name__} {_about(other)}")
     elif not same(one, other):
-        yield Difference(key, "values", *_sides(one, other))
+        yield _value_or_type(key, one, other)
+
+
+def _value_or_type(key: str, one: Any, other: Any) -> Difference:
+    if type(one) is type(other):
+        return Difference(key, "values", *_sides(one, other))
+    mine, theirs = (f"{type(side).__name__} {_about(side)}" for side in (one, other))
+    return Difference(key, "type", mine, theirs)
 
 
 def _sides(one: Any, other: Any) -> tuple[str, str]:

@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDictBase, is_non_tensor
 
+from probe import text as words
 from probe.core.columns.equality import shape_text
 from probe.core.columns.rows import is_jagged
-from probe.core.data_proto.info import object_bytes, size_words, tensor_bytes
+from probe.core.data_proto.info import object_bytes, tensor_bytes
 from probe.errors import InputTypeError
 from probe.inspection.plain_text import plain
 
@@ -285,7 +286,7 @@ def _notes(value: Any, own: list[_Span]) -> Iterator[str]:
     for span in own:
         what = f"{span.part} are a view" if span.part else "view"
         if span.used < span.end - span.begin:
-            yield f"{what} of {size_words(span.end - span.begin)}"
+            yield f"{what} of {words.size(span.end - span.begin)}"
     if not isinstance(value, torch.Tensor):
         return
     if value.requires_grad:

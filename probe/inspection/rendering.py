@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from probe.core.data_proto.info import size_words
+from probe import text as words
 from probe.inspection.look import STYLE, escaped, table
 from probe.inspection.plain_text import cut, one_line
 from probe.inspection.token_map import KINDS, MEANINGS, TokenMap, histogram, runs
@@ -42,7 +42,7 @@ def text(inspection: Inspection) -> str:
     lines = [headline(schema)]
     rows = [_column_cells(one) for one in schema.columns]
     lines += _aligned([("key", "shape", "dtype", "device", "size", "memory", "notes"), *rows]) if rows else []
-    lines += [f"memory {one.name}: {', '.join(one.members)} ({size_words(one.bytes)})" for one in schema.memories]
+    lines += [f"memory {one.name}: {', '.join(one.members)} ({words.size(one.bytes)})" for one in schema.memories]
     if inspection.closed:
         return _printable([*lines, "closed: the batch is no longer here"])
     lines += [_lengths_line(name, lengths) for name, lengths in inspection.lengths().items() if lengths]
@@ -61,15 +61,15 @@ def headline(schema: Schema) -> str:
     Bytes of elements and bytes held differ where columns share memory or are views.
     """
     rows = "" if schema.rows is None else f", {schema.rows:,} rows"
-    held = "" if schema.held_bytes == schema.bytes else f", {size_words(schema.held_bytes)} of memory behind them"
+    held = "" if schema.held_bytes == schema.bytes else f", {words.size(schema.held_bytes)} of memory behind them"
     unknown = f", {schema.unknown} of unknown size" if schema.unknown else ""
-    return f"{schema.kind}{rows}, {len(schema.columns)} columns, {size_words(schema.bytes)}{held}{unknown}"
+    return f"{schema.kind}{rows}, {len(schema.columns)} columns, {words.size(schema.bytes)}{held}{unknown}"
 
 
 def _column_cells(column: Any) -> tuple[str, ...]:
     key = f"{column.section}.{column.key}" if column.section else column.key
     dtype = f"{column.dtype} {column.kind}" if column.kind in ("jagged", "nested", "stacked") else column.dtype
-    size = "?" if column.bytes is None else size_words(column.bytes)
+    size = "?" if column.bytes is None else words.size(column.bytes)
     return key, column.shape, dtype, column.device, size, column.memory, "; ".join(column.notes)
 
 
@@ -145,7 +145,7 @@ def _columns_html(schema: Schema) -> str:
 def _memories_html(schema: Schema) -> str:
     if not schema.memories:
         return ""
-    rows = [(one.name, size_words(one.bytes), one.device, ", ".join(one.members)) for one in schema.memories]
+    rows = [(one.name, words.size(one.bytes), one.device, ", ".join(one.members)) for one in schema.memories]
     return table(("memory", "size", "device", "shared by"), rows)
 
 

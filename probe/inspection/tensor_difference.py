@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from probe.core.columns.rows import is_jagged, jagged_lengths
+from probe.core.columns.walking import differing, differing_entries, nested_rows
 from probe.inspection.plain_text import plain
-from probe.inspection.values import jagged_spans
 
 #: Elements that are compared at once.
 BLOCK: Final = 1 << 20
@@ -56,22 +56,13 @@ def of(one: torch.Tensor, other: torch.Tensor) -> Values | None:
 def of_rows(one: Any, other: Any) -> Values | None:
     """The difference of two nested tensors, row by row, as far as both rows go. ``index`` begins with the row."""
     found = _Sum(0)
-    for row, pair in enumerate(zip(_parts(one), _parts(other), strict=True)):
+    for row, pair in enumerate(zip(nested_rows(one), nested_rows(other), strict=True)):
         common = tuple(slice(0, min(sizes)) for sizes in zip(*(side.shape for side in pair), strict=True))
         mine, theirs = (side[common] for side in pair)
         found.of += mine.numel()
         if mine.numel():
             found.add((row, 0), mine, theirs)
     return found.result()
-
-
-def _parts(nested: Any) -> list[torch.Tensor]:
-    """The rows as views: ``unbind`` of a jagged tensor with holes isn't in every torch."""
-    if not is_jagged(nested):
-        return list(nested.unbind())
-    dim = nested._ragged_idx - 1
-    spans = jagged_spans(nested, 0, int(nested.size(0)))
-    return [nested._values.narrow(dim, begin, end - begin) for begin, end in spans]
 
 
 def first_length(one: Any, other: Any) -> tuple[int, str, str, int] | None:
@@ -91,11 +82,8 @@ def of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Values 
             return of(_tensor(one), _tensor(other))
         except (TypeError, ValueError):  # long doubles, which torch doesn't have
             pass
-    with np.errstate(all="ignore"):
-        differ = np.atleast_1d(one != other)
-        if one.dtype.kind in "fcmM" and other.dtype.kind in "fcmM":
-            differ &= ~np.atleast_1d(np.not_equal(one, one) & np.not_equal(other, other))
-    if not differ.any():
+    differ = differing_entries(one, other)
+    if differ is None:
         return None
     index = tuple(int(place[0]) for place in np.nonzero(differ)) if one.ndim else ()
     return Values(index, plain(one[index]), plain(other[index]), int(differ.sum()), int(one.size), None, 0)
@@ -126,21 +114,14 @@ class _Sum:
     def add(self, begin: tuple[int, ...], one: torch.Tensor, other: torch.Tensor) -> None:
         """A block; ``begin`` is where it begins: nothing for a single value, (row,), or (row, 0) inside a row."""
         mine, theirs = _alike(one, other.to(one.device))
-        if one.dtype == other.dtype and torch.equal(mine, theirs):
+        differ = differing(mine, theirs)
+        if differ is None:
             return
-        differ = mine != theirs
-        nans = None
-        if mine.dtype.is_floating_point or mine.dtype.is_complex:
-            nans = (mine.isnan(), theirs.isnan())
-            differ &= ~(nans[0] & nans[1])
-        count = int(differ.count_nonzero())
-        if not count:
-            return
-        self._count += count
+        self._count += int(differ.count_nonzero())
         if self._first is None:
             self._first = _first(begin, differ, one, other)
-        if nans is not None:
-            self._measure(mine, theirs, nans[0] ^ nans[1], differ)
+        if mine.dtype.is_floating_point or mine.dtype.is_complex:
+            self._measure(mine, theirs, mine.isnan() ^ theirs.isnan(), differ)
 
     def _measure(self, mine: torch.Tensor, theirs: torch.Tensor, single: torch.Tensor, differ: torch.Tensor) -> None:
         self._nan += int(single.count_nonzero())

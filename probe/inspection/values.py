@@ -6,13 +6,13 @@ Every function narrows a column first, as a view, and moves what is left.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 
-from probe.core.columns.rows import is_jagged
+from probe._check import is_whole
+from probe.core.columns.rows import is_jagged, jagged_spans
 from probe.errors import InputError, InputTypeError
 from probe.inspection.contents import Field, Stacked
 from probe.inspection.plain_text import cut, one_line, plain
@@ -39,7 +39,7 @@ def row_range(rows: Any, count: int, default: int | None = None) -> tuple[int, i
     """
     if rows is None:
         return 0, count if default is None else min(default, count)
-    if isinstance(rows, int | np.integer) and not isinstance(rows, bool):
+    if is_whole(rows):
         if not -count <= rows < count:
             raise InputError(f"rows: got {rows}, expected a row of a batch of {count}")
         first = int(rows) % count
@@ -113,15 +113,6 @@ def _jagged_rows(value: Any, start: int, stop: int, positions: slice | None) -> 
         return [part[begin - first : end - first] for begin, end in spans]
     rows = (value._values.narrow(dim, begin, end - begin) for begin, end in spans)
     return [_moved(row, positions if dim == 0 else None) for row in rows]
-
-
-def jagged_spans(value: Any, start: int, stop: int) -> list[tuple[int, int]]:
-    """Where rows ``start`` to ``stop`` of a jagged column begin and end in its values."""
-    begins = value.offsets()[start : stop + 1].tolist()
-    lengths = value.lengths()
-    if lengths is None:
-        return list(pairwise(begins))
-    return [(begin, begin + size) for begin, size in zip(begins, lengths[start:stop].tolist(), strict=False)]
 
 
 # --------------------------------------------------------------------------------------------------- as text

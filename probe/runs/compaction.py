@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from probe._io import holding
 from probe.errors import RunError
 from probe.records import TABLES
 from probe.runs.bundles import BundleReader, BundleWriter
@@ -29,7 +30,6 @@ from probe.runs.compaction_files import Folder, open_folder
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.liveness import why_alive
-from probe.runs.locks import holding
 from probe.runs.manifest import Bundle, Held, Manifest
 from probe.runs.parts import BAD_LINES, conformed, schema
 from probe.runs.snapshot import Tail

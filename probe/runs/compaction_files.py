@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from probe._io import AsideFile, holding, sync_directory, write_atomically
 from probe.errors import RunError
 from probe.runs.files import RunFiles
 from probe.runs.layout import part_of, segment_of
-from probe.runs.locks import holding
 from probe.runs.manifest import Manifest, bundle_of, encode_manifest, manifest_name, manifest_number
-from probe.runs.parts import sweep, sync_directory
+from probe.runs.parts import sweep
 
 
 class Folder(Protocol):
@@ -87,10 +86,8 @@ class LocalFolder:
 
     def publish(self, manifest: Manifest) -> None:
         sync_directory(self._directory)
-        aside = Aside(self._directory / manifest_name(manifest.number))
-        aside.write(encode_manifest(manifest))
-        aside.close()
-        sync_directory(self._directory)
+        path = self._directory / manifest_name(manifest.number)
+        write_atomically(path, encode_manifest(manifest), sync_folder=True)
 
     def clean(self, manifest: Manifest, before: Manifest) -> None:
         root = Path(self._files.root)
@@ -105,9 +102,8 @@ class Aside:
     """A file that appears under its name when it is complete and on the disk."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        self._file = self._aside.open("wb")
+        self._aside = AsideFile(path)
+        self._file = self._aside.path.open("wb")
 
     @property
     def closed(self) -> bool:
@@ -124,14 +120,12 @@ class Aside:
 
     def close(self) -> None:
         if not self.closed:
-            self.flush()
-            os.fsync(self._file.fileno())
             self._file.close()
-            self._aside.replace(self._path)
+            self._aside.commit()
 
     def abandon(self) -> None:
         self._file.close()
-        self._aside.unlink(missing_ok=True)
+        self._aside.discard()
 
 
 class RemoteFolder:

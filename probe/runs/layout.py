@@ -20,7 +20,6 @@ import hashlib
 import os
 import platform
 import re
-import secrets
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -31,6 +30,7 @@ from typing import Any, Final, NamedTuple
 import fsspec
 import msgspec
 
+from probe._io import write_atomically
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
 from probe.records import SCHEMA_VERSION
 
@@ -147,7 +147,7 @@ def create_run(
             directory = _named(Path(root).expanduser().absolute() / safe_name(project), experiment)
         (directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if not (directory / INFO_NAME).exists():
-            write_once(directory / INFO_NAME, encode_info(_info(project, experiment, config)))
+            write_atomically(directory / INFO_NAME, encode_info(_info(project, experiment, config)), overwrite=False)
     except OSError as error:
         raise RunError(f"run directory {given or root!s}: can't be made: {error}") from error
     read_info(directory)
@@ -220,27 +220,6 @@ def _versions() -> dict[str, str]:
 def encode_info(info: RunInfo) -> bytes:
     """``info`` as the bytes of run.json."""
     return msgspec.json.format(msgspec.json.encode(_clean(msgspec.to_builtins(info))), indent=2) + b"\n"
-
-
-def write_once(path: Path, data: bytes) -> None:
-    """Make ``path`` hold ``data``, unless it exists. Of many callers one wins, and nobody sees half a
-    file.
-    """
-    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with aside.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(aside, path)
-        except FileExistsError:
-            return
-        except OSError:  # a file system without hard links: readers wait for the bytes, see read_info
-            with contextlib.suppress(FileExistsError), path.open("xb") as file:
-                file.write(data)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  (one line for each kind of value)

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import secrets
 import time
 import types
 import typing
@@ -26,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from probe._io import ASIDE, sync_directory, written_aside
 from probe.records import SCHEMA_VERSION, TABLES, Row
 from probe.runs.layout import PARTS_NAME, Segment
 from probe.runs.lines import NON_FINITE, decode, table_of
@@ -362,31 +361,14 @@ def _write(path: Path, table: str, chunks: Iterable[pyarrow.Table], bad: int) ->
 
     metadata = {**schema(table).metadata, BAD_LINES: str(bad)}
     whole = pa.concat_tables(chunks).cast(schema(table)).replace_schema_metadata(metadata)
-    aside = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with aside.open("wb") as file:
-            pq.write_table(whole, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make renames and deletions in ``directory`` survive a power cut, where the system can."""
-    with contextlib.suppress(OSError):  # not every file system lets a directory be synced
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    with written_aside(path) as aside, aside.open("wb") as file:
+        pq.write_table(whole, file, compression="zstd")
 
 
 def sweep(directory: Path) -> None:
     """Delete aside files that a killed process left behind."""
     for folder in (directory, directory / PARTS_NAME):
-        for path in folder.glob("*.tmp"):
+        for path in folder.glob(f"*{ASIDE}"):
             with contextlib.suppress(OSError):  # somebody else sweeps too
                 if time.time() - path.stat().st_mtime > STALE_S:
                     path.unlink()

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, segment_of, write_once
-from probe.runs.locks import hold
+from probe._io import lock_descriptor, write_atomically
+from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, segment_of
 from probe.runs.manifest import decode_manifest, manifest_name, newest_manifest
 from probe.runs.shedding import Entry, Shedding
 
@@ -80,9 +80,9 @@ class SegmentFile:
         self.close()
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if self._info and not (self.directory / INFO_NAME).exists():
-            write_once(self.directory / INFO_NAME, self._info)
+            write_atomically(self.directory / INFO_NAME, self._info, overwrite=False)
         self.segment, self._descriptor = claim(self.directory, self.rank, _next_number(self.directory, self.rank))
-        hold(self._descriptor)  # until it is closed or we die: so compaction knows that somebody writes here
+        lock_descriptor(self._descriptor)  # until it is closed or we die: so compaction knows that somebody writes here
         self.size = 0
         # The rest of a line that began in a file that is gone would be torn here.
         end = 0 if self._at_line_start else self._half_written.find(b"\n") + 1

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from probe.errors import BackendError, UnknownNameError
 from probe.records import Incident
+from probe.text import size
 from probe.tracking.backends import load_backend
 from probe.tracking.backends.file import METRICS
 from probe.tracking.journal import records_in, unsent
@@ -137,7 +138,7 @@ def check_directory(directory: Path) -> list[Finding]:
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     if free < LITTLE_ROOM:
-        findings.append(Finding("warning", "tracking", "room", f"{there}: only {free // 2**20} MiB are free"))
+        findings.append(Finding("warning", "tracking", "room", f"{there}: only {size(free)} are free"))
     for name, count in unsent(directory).items():
         message = f"{count} calls wait in {directory}; the next start there with this backend sends them"
         findings.append(Finding("warning", name, "unsent", message))

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from probe.tracking.lock import Lock
+from probe._io import FileLock
 from probe.tracking.media import Medium, medium_of, strict_json
 from probe.tracking.reports import Reports
 from probe.tracking.state import FOLDER, backend_name, file_name
@@ -101,7 +101,7 @@ class Journal:
         self._marks: dict[str, int] = {}  # open <backend>.at
         self._file: int | None = None
         self._size = 0
-        self._lock: Lock | None = None
+        self._lock: FileLock | None = None
         self.folder: Path | None = None
         self.last = 0
         self._cursors: dict[str, int] = {}
@@ -116,8 +116,8 @@ class Journal:
     def _open(self, folder: Path, lasting: set[str]) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = Lock(folder / "lock")
-            if not lock.taken:
+            lock = FileLock(folder / "lock")
+            if not lock.acquire():
                 self._tell(f"another process has {folder} open; what can't be sent waits in memory only")
                 return
             self._lock = lock
@@ -336,9 +336,10 @@ def in_use(directory: Path) -> bool:
     path = directory / FOLDER / "lock"
     if not path.exists():
         return False
-    lock = Lock(path)
+    lock = FileLock(path)
+    ours = lock.acquire()
     lock.release()
-    return not lock.taken
+    return not ours
 
 
 def records_in(directory: Path) -> Iterator[Record]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
 import re
 import time
 from pathlib import Path
 from typing import Any, Final
+
+from probe._io import write_atomically
 
 #: Folder of the run's directory in which tracking keeps its own things.
 FOLDER: Final = "tracking"
@@ -42,17 +42,10 @@ class State:
         """Replace it. False where the directory can't be written: the run then can't be resumed by itself."""
         if self._path is None:
             return False
-        aside = self._path.with_suffix(f".{os.getpid()}.part")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            with aside.open("w", encoding="utf-8") as file:
-                json.dump(content, file)
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(self._path)
+            write_atomically(self._path, json.dumps(content).encode())
         except OSError:
-            with contextlib.suppress(OSError):
-                aside.unlink()
             return False
         return True
 

@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from probe import text as words
 from probe.analysis import cost as cost_of
 from probe.analysis import incidents as incidents_of
 from probe.analysis import memory as memory_of
@@ -172,7 +173,7 @@ def test_long_runs_become_areas() -> None:
 def test_bytes_by_field_add_up(run) -> None:
     frame = padding_of.by_field(run)
     figure = padding_tax.by_field(frame)
-    divisor, _ = theme.byte_axis(float(frame.groupby("field")["bytes"].sum().max()))
+    divisor, _ = words.byte_unit(float(frame.groupby("field")["bytes"].sum().max()))
     assert sum(sum(trace.x) for trace in figure.data) == pytest.approx(frame["bytes"].sum() / divisor)
 
 

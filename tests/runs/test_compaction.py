@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probe._io import holding
 from probe.errors import InputError, RunError, SchemaVersionError
 from probe.records import TABLES, Incident, Memory, MicroBatch, Process, Scalar
 from probe.runs import bundles
@@ -25,7 +26,6 @@ from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.layout import PARTS_NAME, Segment, create_run
 from probe.runs.lines import encode
-from probe.runs.locks import holding
 from probe.runs.parts import roll_over, schema
 from probe.runs.reader import NAMES, Run
 from probe.runs.snapshot import Snapshot

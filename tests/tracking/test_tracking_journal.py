@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from probe.tracking import journal as journal_module
 from probe.tracking.journal import Journal, Record, backend_name, file_name, record_of, unsent
-from probe.tracking.lock import Lock
 from probe.tracking.media import Figure, Histogram, Image, Span, Table, Text, medium_of
 from probe.tracking.reports import Reports
 
@@ -165,14 +164,3 @@ def test_no_number_is_changed_on_its_way(tmp_path):
     found = again.after("a", 0)
     assert {name: repr(value) for name, value in found.values.items()} == {n: repr(v) for n, v in values.items()}
     again.close()
-
-
-def test_a_lock_is_for_one(tmp_path):
-    first = Lock(tmp_path / "lock")
-    assert first.taken
-    assert not Lock(tmp_path / "lock").taken
-    first.release()
-    first.release()
-    second = Lock(tmp_path / "lock")
-    assert second.taken
-    second.release()

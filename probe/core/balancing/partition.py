@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from probe._check import whole_number
 from probe.core.balancing.dealing import near_optimal
 from probe.core.balancing.differencing import difference
 from probe.errors import InputError, InputTypeError, ShapeError
@@ -285,10 +286,7 @@ def _cuttable(weights: Array, part: list[int]) -> tuple[bool, float, list[int]]:
 
 def _checked(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> Array:
     weights = as_weights(seqlen_list, "seqlen_list")
-    if isinstance(k_partitions, bool) or not isinstance(k_partitions, int | np.integer):
-        raise InputTypeError(f"k_partitions: got {k_partitions!r}, expected an integer")
-    if k_partitions < 1:
-        raise InputError(f"k_partitions: got {k_partitions}, expected at least 1")
+    whole_number("k_partitions", k_partitions, 1, expected="an integer")
     if len(weights) < k_partitions:
         raise InputError(
             f"seqlen_list: got {len(weights)} lengths for {k_partitions} partitions, expected at least one for each"

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from probe._check import whole_number
 from probe.core.columns.batch_columns import rows_of
 from probe.core.columns.rows import is_jagged, jagged_lengths
 from probe.core.packing import Packer, get_packer, rounded_up
@@ -27,19 +28,6 @@ PARTITION = point(
     "of each), longest (longest row over all shards of its step), shards (of each), first_row, batch, "
     "width_tokens (of the whole batch, None for jagged rows), source",
 )
-
-
-def check_count(name: str, given: Any, least: int = 1) -> None:
-    """Raise unless ``given`` is a whole number of at least ``least``.
-
-    Raises:
-        InputTypeError: It has another type, booleans included.
-        InputError: It is too small.
-    """
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-    if given < least:
-        raise InputError(f"{name}: got {given}, expected at least {least}")
 
 
 def inverse_of(indices: Sequence[int] | torch.Tensor, count: int) -> torch.Tensor:
@@ -84,7 +72,7 @@ class _Args:
             if name not in given and one.default is MISSING:
                 raise MissingKeyError(f"{argument}: lacks {name!r}; it has {', '.join(map(str, given)) or 'nothing'}")
         made = cls(**given)
-        check_count(f"{argument}['max_tokens_per_microbatch']", made.max_tokens_per_microbatch)
+        whole_number(f"{argument}['max_tokens_per_microbatch']", made.max_tokens_per_microbatch, 1)
         return made
 
 
@@ -169,7 +157,7 @@ def plan(
     sequence_packing_args: Mapping[str, Any] | None,
 ) -> list[Shard]:
     """One :class:`Shard` for each rank; see ``BatchedDataDict.shard_by_batch_size``."""
-    check_count("shards", shards)
+    whole_number("shards", shards, 1)
     if dynamic_batching_args is not None and sequence_packing_args is not None:
         raise InputError("sequence_packing_args: got them beside dynamic_batching_args, expected one of the two")
     count = rows_of(data)
@@ -192,7 +180,7 @@ def _global_batch(count: int, shards: int, batch_size: int | None, *, even: bool
     if batch_size is None:
         each, argument = count, "shards"
     else:
-        check_count("batch_size", batch_size)
+        whole_number("batch_size", batch_size, 1)
         each, argument = batch_size, "batch_size"
         if count % batch_size:
             raise InputError(f"batch_size: {count} rows can't be cut into global batches of {batch_size}")
@@ -277,7 +265,7 @@ def dynamic_shards(
     The k-th rows of all shards are neighbours by length. A micro-batch takes on further rows while its rectangle,
     as wide as its longest row over all shards (rounded), stays within the cap.
     """
-    check_count("dynamic_batching_args['sequence_length_round']", args.sequence_length_round)
+    whole_number("dynamic_batching_args['sequence_length_round']", args.sequence_length_round, 1)
     lengths, width = _lengths(data, args)
     most = max(lengths, default=0) if width is None else width
     _check_widths(lengths, most, width is None, args)

@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
+from probe._io import sync_directory, write_durably
 from probe.errors import InputError, SerializationError
 
 MANIFEST: Final = "manifest.json"
@@ -102,35 +103,6 @@ def _inside(name: str) -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
-
-
-def write_durably(path: Path, content: bytes) -> None:
-    """Write and wait until the bytes are on the disk."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write so that ``path`` always holds all of the old or all of the new content, even after a crash."""
-    aside = path.with_name(f".{path.name}.tmp")  # one name, so that a later write clears what a crash has left
-    try:
-        write_durably(aside, content)
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the names in ``directory`` are on the disk, where the file system knows how."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems refuse; their renames are durable on their own
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def staging_of(target: Path) -> Path:

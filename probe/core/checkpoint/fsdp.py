@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata
 
+from probe._check import whole_number
+from probe._io import write_durably
 from probe.core.checkpoint import files
 from probe.core.checkpoint.files import EXTRA, HUGGINGFACE, SHARDS, Manifest
 from probe.core.checkpoint.hf import parts_of, write_full_model, write_parts
@@ -154,7 +156,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         tensors = {name: one for state in collected for name, one in state.tensors.items()}
         peers.together(lambda: save_shards(tensors, staging / SHARDS, peers))
         trees = files.to_json({kind: state.tree for kind, state in zip(_KINDS, collected, strict=False)})
-        peers.on_first(lambda: files.write_durably(staging / SHARDS / _STRUCTURE, trees))
+        peers.on_first(lambda: write_durably(staging / SHARDS / _STRUCTURE, trees))
         if "extra" in self.checkpoint_save_contents:
             peers.on_first((staging / EXTRA).mkdir)
             peers.together(lambda: self._write_extra(staging / EXTRA, peers))
@@ -308,10 +310,7 @@ def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_k
     if hdfs_path is not None and (not isinstance(hdfs_path, str) or not hdfs_path):
         raise InputTypeError(f"hdfs_path: got {hdfs_path!r}, expected a URL or None")
     for name, value in (("global_step", global_step), ("max_ckpt_to_keep", max_ckpt_to_keep or 0)):
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise InputTypeError(f"{name}: got {value!r}, expected a whole number")
-        if value < 0:
-            raise InputError(f"{name}: got {value}, expected at least 0")
+        whole_number(name, value, 0)
 
 
 def _check_shared(staging: Path) -> None:

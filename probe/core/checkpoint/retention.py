@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from probe._check import whole_number
+from probe._io import write_atomically
 from probe.core.checkpoint.files import (
     INCOMPLETE,
     MANIFEST,
@@ -24,9 +26,8 @@ from probe.core.checkpoint.files import (
     is_complete,
     settle,
     staging_of,
-    write_atomically,
 )
-from probe.errors import InputError, InputTypeError, SerializationError
+from probe.errors import InputError, SerializationError
 from probe.hooks import emit, observed, point
 
 TRACKER: Final = "latest_checkpointed_iteration.txt"
@@ -60,9 +61,10 @@ def update_checkpoint_tracker(root_path: str | os.PathLike[str], global_step: in
         InputTypeError: ``global_step`` is not a whole number.
         OSError: It can't be written; the old content is still there.
     """
-    if isinstance(global_step, bool) or not isinstance(global_step, int):
-        raise InputTypeError(f"global_step: got {global_step!r}, expected a whole number")
-    write_atomically(Path(get_checkpoint_tracker_filename(root_path)), str(global_step).encode())
+    step = whole_number("global_step", global_step)
+    write_atomically(
+        Path(get_checkpoint_tracker_filename(root_path)), str(step).encode(), unique=False, sync_folder=True
+    )
 
 
 @observed("checkpoint.find_latest_ckpt_path", "the latest complete checkpoint is looked for; result its path or None")

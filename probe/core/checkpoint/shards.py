@@ -26,7 +26,8 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from probe.core.checkpoint.files import to_json, write_durably
+from probe._io import write_durably
+from probe.core.checkpoint.files import to_json
 from probe.core.checkpoint.peers import Peers, quiet
 from probe.core.checkpoint.plain_state import as_dtype
 from probe.errors import SerializationError

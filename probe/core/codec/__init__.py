@@ -23,6 +23,7 @@ import torch
 from tensordict import LazyStackedTensorDict, NonTensorData, NonTensorStack, TensorDict, TensorDictBase
 from torch import Tensor
 
+from probe._check import whole_number
 from probe.core.batched_data_dict import BatchedDataDict
 from probe.core.codec.field_packing import PackedField, Rule, check_no_holes, join_rows, pack_field, take_rows
 from probe.core.codec.field_padding import TOKEN_FIELDS, PaddedField, Padder, unstrided
@@ -30,7 +31,7 @@ from probe.core.codec.jagged import RowLengths, Spans, is_jagged, pack_rows, val
 from probe.core.codec.wire import STRIPPED, is_object_column, object_column, object_stack, unwrap_wire_stripped_payload
 from probe.core.columns import rows as row_tools
 from probe.core.columns.rows import build_jagged
-from probe.errors import InputError, InputTypeError, ShapeError, UnknownNameError
+from probe.errors import InputTypeError, ShapeError, UnknownNameError
 from probe.hooks import emit, observed, point
 
 __all__ = [
@@ -411,10 +412,7 @@ def _check_request(
     if isinstance(names, str):
         raise InputTypeError(f"token_aligned_fields: got the string {names!r}, expected a set of names")
     for name, given, least in (("pad_to_seqlen", pad_to_seqlen, 0), ("pad_to_multiple", pad_to_multiple, 1)):
-        if isinstance(given, bool) or not isinstance(given, int | np.integer):
-            raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-        if given < least:
-            raise InputError(f"{name}: got {given}, expected at least {least}")
+        whole_number(name, given, least)
 
 
 def _wire_columns(td: TensorDictBase) -> dict[str, Any]:

@@ -12,12 +12,14 @@ Letters in shapes: B rows, T tokens of all rows together, ``*`` anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
+from probe._check import is_whole
 from probe.errors import InputTypeError, RowIndexError, ShapeError
 
 #: What may stand in the brackets of a batch.
@@ -124,7 +126,7 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
     if any(issubclass(kind, bool | np.bool_) for kind in kinds):
         raise InputTypeError("index: got a list that mixes booleans with other things")
     numbers = [one.item() if isinstance(one, torch.Tensor | np.ndarray) and one.ndim == 0 else one for one in index]
-    if not all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in numbers):
+    if not all(map(is_whole, numbers)):
         names = ", ".join(sorted({type(one).__name__ for one in numbers}))
         raise InputTypeError(f"index: got a list of {names}, expected integers or booleans")
     return torch.tensor([int(one) for one in numbers], dtype=torch.int64)
@@ -136,6 +138,19 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
 def is_jagged(value: object) -> bool:
     """Whether ``value`` is a nested tensor of the jagged layout."""
     return isinstance(value, torch.Tensor) and value.is_nested and value.layout is torch.jagged
+
+
+def jagged_spans(value: Any, start: int, stop: int) -> list[tuple[int, int]]:
+    """Where rows ``start`` to ``stop`` of a jagged column begin and end in its values.
+
+    >>> jagged_spans(build_jagged(torch.arange(5), torch.tensor([0, 2, 5]), 2, 3), 0, 2)
+    [(0, 2), (2, 5)]
+    """
+    begins = value.offsets()[start : stop + 1].tolist()
+    lengths = value.lengths()
+    if lengths is None:
+        return list(pairwise(begins))
+    return [(begin, begin + size) for begin, size in zip(begins, lengths[start:stop].tolist(), strict=False)]
 
 
 def build_jagged(

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDictBase
 
 from probe.core.columns.equality import shape_text
-from probe.errors import InputError, InputTypeError, MissingKeyError, ShapeError
+from probe.errors import InputTypeError, MissingKeyError, ShapeError
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Keys: TypeAlias = str | Iterable[str] | None
@@ -24,14 +24,6 @@ def check_types(data: Any) -> None:
         value = getattr(data, name)
         if not isinstance(value, dict):
             raise InputTypeError(f"{name}: got {type(value).__name__}, expected a dict")
-
-
-def check_count(name: str, given: object, least: int) -> None:
-    """Raise unless ``given`` is an integer of at least ``least``."""
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputTypeError(f"{name}: got {given!r}, expected an integer")
-    if given < least:
-        raise InputError(f"{name}: got {given}, expected at least {least}")
 
 
 def common_size(columns: Mapping[str, Any], dims: int, check_type: bool = True) -> torch.Size:

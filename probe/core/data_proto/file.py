@@ -15,7 +15,6 @@ import base64
 import json
 import math
 import os
-import secrets
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
 
+from probe._io import written_aside
 from probe.core.columns.rows import build_jagged, is_jagged, jagged_bounds
 from probe.core.columns.serialization import dtype_of, rows_of, tensor_from_bytes
 from probe.errors import InputError, SerializationError
@@ -89,19 +89,13 @@ def write(
 
 
 def _write_aside(path: Path, write_to: Callable[[Path], object]) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"path: got {str(path)!r}, but there is no directory {str(path.parent)!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"path: got {str(path)!r}, but there is no directory {str(path.parent)!r}")
+    with written_aside(path) as aside:
         try:
             write_to(aside)
         except SafetensorError as error:  # how safetensors tells of a full disk
             raise OSError(f"can't write {str(path)!r}: {error}") from error
-        with aside.open("rb") as written:
-            os.fsync(written.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def read(path: str | os.PathLike[str]) -> Sections:

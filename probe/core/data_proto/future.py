@@ -10,7 +10,7 @@ from typing import Any
 
 from tensordict import TensorDictBase
 
-from probe.core.data_proto.checks import check_count
+from probe._check import whole_number
 from probe.errors import InputTypeError
 
 
@@ -48,7 +48,7 @@ class DataProtoFuture:
     def chunk(self, chunks: int) -> list[DataProtoFuture]:
         """Futures of the ``chunks`` parts of this one. Each collects for itself when asked, as its reader
         may be elsewhere."""
-        check_count("chunks", chunks, 1)
+        whole_number("chunks", chunks, 1, expected="an integer")
         return [
             DataProtoFuture(
                 self.collect_fn,

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 
+from probe import text as words
 from probe.core.columns.equality import brief, shape_text
 from probe.core.columns.rows import is_jagged
 
@@ -202,9 +203,9 @@ def html_table(
     columns = table(batch, non_tensor_batch)
     total = sum(column.bytes or 0 for column in columns)
     shares = [f"{key}: {share:.1%} valid tokens" for key, share in valid_token_share(batch).items()]
-    caption = " · ".join([f"{name}: {rows} rows", size_words(total), *shares])
+    caption = " · ".join([f"{name}: {rows} rows", words.size(total), *shares])
     cells = [
-        (c.section, c.key, c.shape, c.dtype, c.device, "" if c.bytes is None else size_words(c.bytes)) for c in columns
+        (c.section, c.key, c.shape, c.dtype, c.device, "" if c.bytes is None else words.size(c.bytes)) for c in columns
     ]
     meta = [("meta_info", str(key), "", type(value).__name__, "", brief(value)) for key, value in meta_info.items()]
     head = "".join(f"<th>{title}</th>" for title in ("section", "key", "shape", "dtype", "device", "size"))
@@ -217,17 +218,3 @@ def html_table(
 
 def _html_row(cells: tuple[str, ...]) -> str:
     return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
-
-
-def size_words(count: int) -> str:
-    """Bytes in the unit that reads best.
-
-    >>> size_words(512), size_words(3 * 1024**2)
-    ('512 B', '3.0 MiB')
-    """
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"

@@ -121,7 +121,7 @@ def _refuse_tool_file(look_up: Callable[[str], Any]) -> None:
 
 def _a(kind: type, words: str) -> Callable[[str, Any], None]:
     def check(name: str, given: Any) -> None:
-        if not isinstance(given, kind) or (kind is int and isinstance(given, bool)):
+        if not (type(given) is int if kind is int else isinstance(given, kind)):
             raise InputTypeError(f"{name}: got {given!r}, expected {words}")
 
     return check

@@ -11,13 +11,12 @@ import hashlib
 import itertools
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from probe._io import written_aside
 from probe.errors import InputError
 
 #: Rows that are looked at together; few, because a row may hold pictures.
@@ -72,15 +71,14 @@ def _store(path: str, target: Path, bar: Bar) -> None:
     names = json.dumps([name for name, kind in types.items() if kind is None])
     fields = [(name, pa.string() if kind is None else kind) for name, kind in types.items()]
     schema = pa.schema(fields, metadata={"json_text": names})
-    handle, aside = tempfile.mkstemp(dir=target.parent, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file, pa.ipc.new_stream(file, schema) as writer:
-            for rows in _chunks(bar(_rows(path))):
-                columns = [_array(name, kind, [row.get(name) for row in rows]) for name, kind in types.items()]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
-        os.replace(aside, target)  # noqa: PTH105  (one rename, of a name that mkstemp gave as a string)
-    finally:
-        Path(aside).unlink(missing_ok=True)
+    with (
+        written_aside(target, sync=False) as aside,
+        aside.open("wb") as file,
+        pa.ipc.new_stream(file, schema) as writer,
+    ):
+        for rows in _chunks(bar(_rows(path))):
+            columns = [_array(name, kind, [row.get(name) for row in rows]) for name, kind in types.items()]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
 
 def _array(name: str, kind: Any, values: list[Any]) -> Any:

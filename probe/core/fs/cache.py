@@ -12,16 +12,14 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
-import os
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from probe._io import FileLock, write_atomically
 from probe.core.fs.store import Inventory, LocalSource, Source
 from probe.core.fs.transfer import PARTIAL, aside, download, remove, swap
 from probe.errors import CopyError, InputError, InputTypeError
@@ -81,9 +79,7 @@ class Place:
         """Write down that the copy is good."""
         present = LocalSource(str(self.target)).inventory()
         text = json.dumps({"source": listed.fingerprint(), "copy": present.fingerprint(), "of": listed.shown})
-        fresh = self.folder / f"{PARTIAL}{secrets.token_hex(4)}"
-        fresh.write_text(text, encoding="ascii")
-        fresh.replace(self.record)
+        write_atomically(self.record, text.encode("ascii"), unique=False)  # whoever writes it holds the lock
 
 
 def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes: int = 0) -> str:
@@ -148,60 +144,42 @@ def _renew(source: Source, place: Place, listed: Inventory, level: int, reserve_
 def locked(place: Place, level: int) -> Iterator[bool]:
     """Hold the place's lock; the value says whether another process had it first.
 
-    The lock is the operating system's (``flock``), so it ends with the process that holds it, however that ends. Where
-    the block raises, a folder with nothing in it but the lock file is deleted.
+    The lock is the operating system's, so it ends with the process that holds it, however that ends. Where the block
+    raises, a folder with nothing in it but the lock file is deleted.
 
     Raises:
         CopyError: The folder or the lock file can't be made.
     """
-    descriptor, waited = _acquire(place, level)
+    lock = FileLock(place.lock)
+    waited = _acquire(lock, place, level)
     try:
         yield waited
     except BaseException:
         _tidy(place)
         raise
     finally:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile has the descriptor, too
-        os.close(descriptor)
+        lock.release()
 
 
-def _acquire(place: Place, level: int) -> tuple[int, bool]:
-    waited = False
+def _acquire(lock: FileLock, place: Place, level: int) -> bool:
+    waits: list[Path] = []
+
+    def tell() -> None:
+        if not waits:
+            _log.log(level, "another process is copying to %s; waiting for it", place.target)
+        waits.append(place.target)
+
     while True:
         try:
             place.folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(place.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock.acquire(tell)
+            return bool(waits)
         except FileNotFoundError as error:
             if place.lock.parent != place.folder:
                 raise CopyError(f"filelock: {str(place.lock)!r} can't be made: {error}") from error
-            continue  # one whose copy failed has just deleted the folder
+            # One whose copy failed has just deleted the folder.
         except OSError as error:
             raise CopyError(f"cache_dir: {str(place.folder)!r} can't be used: {error}") from error
-        try:
-            waited |= _flock(descriptor, place, level)
-            if _is_at(descriptor, place.lock):
-                return descriptor, waited
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, place: Place, level: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        _log.log(level, "another process is copying to %s; waiting for it", place.target)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        return True
-    return False
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _tidy(place: Place) -> None:

@@ -33,6 +33,7 @@ from torch.distributed.fsdp.wrap import (
 )
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from probe._check import whole_number
 from probe.core.fsdp.offload import compute_device
 from probe.errors import InputError, InputTypeError, UnknownNameError
 
@@ -189,10 +190,7 @@ def _choice_of(module: nn.Module, config: Any, *, strict: bool) -> _Choice:
     if not isinstance(disable, bool):
         raise InputTypeError(f"disable: got {disable!r}, expected True or False")
     least = _read(config, "min_num_params") or 0
-    if not isinstance(least, int) or isinstance(least, bool):
-        raise InputTypeError(f"min_num_params: got {least!r}, expected an integer")
-    if least < 0:
-        raise InputError(f"min_num_params: got {least}, expected at least 0")
+    whole_number("min_num_params", least, 0, expected="an integer")
     names, origin = _read(config, _KEYS[2]), _KEYS[2]
     if names is None:
         names, origin = getattr(module, "_no_split_modules", None), "_no_split_modules"

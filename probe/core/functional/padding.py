@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from probe._check import is_whole
 from probe.core.columns.rows import is_jagged
 from probe.errors import InputError, InputTypeError, ShapeError
 from probe.hooks import observed
@@ -239,7 +240,7 @@ def _token_ids(name: str, given: int | Sequence[int]) -> list[int]:
     tokens = [given] if isinstance(given, Integral) else list(given) if isinstance(given, Sequence) else []
     if not tokens and isinstance(given, Sequence):
         raise InputError(f"{name}: got no id, expected one at least")
-    if not tokens or not all(isinstance(token, Integral) and not isinstance(token, bool) for token in tokens):
+    if not tokens or not all(map(is_whole, tokens)):
         raise InputTypeError(f"{name}: got {given!r}, expected an int or a list of them")
     return [int(token) for token in tokens]
 

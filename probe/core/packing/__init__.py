@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from probe._check import whole_number
 from probe.core.packing.bins import (
     Bins,
     concatenative,
@@ -145,10 +146,11 @@ class Packer:
         seed: int = 0,
     ) -> None:
         self.algorithm = algorithm
-        self.bin_capacity = _count("bin_capacity", bin_capacity)
-        self.min_bin_count = _count("min_bin_count", 1 if min_bin_count is None else min_bin_count, least=0)
-        self.bin_count_multiple = _count("bin_count_multiple", 1 if bin_count_multiple is None else bin_count_multiple)
-        self.pad_multiple = _count("sequence_length_pad_multiple", sequence_length_pad_multiple)
+        self.bin_capacity = whole_number("bin_capacity", bin_capacity, 1)
+        self.min_bin_count = whole_number("min_bin_count", 1 if min_bin_count is None else min_bin_count, 0)
+        multiple = 1 if bin_count_multiple is None else bin_count_multiple
+        self.bin_count_multiple = whole_number("bin_count_multiple", multiple, 1)
+        self.pad_multiple = whole_number("sequence_length_pad_multiple", sequence_length_pad_multiple, 1)
         self.metrics: PackingMetrics | None = None
         self._random = random.Random(seed)  # noqa: S311  (an order of sequences, not a secret)
 
@@ -272,14 +274,6 @@ def rounded_up(length: int, multiple: int) -> int:
     (16, 8, 0)
     """
     return -(-length // multiple) * multiple
-
-
-def _count(name: str, given: Any, least: int = 1) -> int:
-    if isinstance(given, bool) or not isinstance(given, int | np.integer):
-        raise InputTypeError(f"{name}: got {given!r}, expected a whole number")
-    if given < least:
-        raise InputError(f"{name}: got {given}, expected at least {least}")
-    return int(given)
 
 
 def _lengths(given: Any) -> list[int]:

@@ -15,15 +15,14 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, Final, cast
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from probe._check import whole_number
 from probe.core.ulysses.group import (
-    checked_count,
     get_ulysses_sequence_parallel_group,
     get_ulysses_sequence_parallel_rank,
     get_ulysses_sequence_parallel_world_size,
@@ -87,7 +86,7 @@ def ulysses_pad(
     >>> ulysses_pad(torch.tensor([[7, 8, 9]]), torch.tensor([[0, 1, 0]]), sp_size=4)
     (tensor([[7, 8, 9, 0]]), tensor([[0, 1, 0, 0]]), 1)
     """
-    size = checked_count("sp_size", sp_size, least=1)
+    size = whole_number("sp_size", sp_size, 1)
     _check_inputs(input_ids, position_ids)
     pad = -input_ids.shape[1] % size
     if not pad:
@@ -132,7 +131,7 @@ def ulysses_pad_and_slice_inputs(
     (tensor([[7, 8, 9]]), None, 0)
     """
     rank, size = place_of(group)
-    if checked_count("sp_size", sp_size, least=1) != size:
+    if whole_number("sp_size", sp_size, 1) != size:
         raise InputError(
             f"sp_size: got {sp_size}, but the sequence-parallel group has {size} rank{'s' if size > 1 else ''}"
             + ("" if size > 1 else "; set_ulysses_sequence_parallel_group or the argument group names another")
@@ -193,7 +192,7 @@ def gather_seq_scatter_heads(
     """
     _, size = place_of(group)
     seq, head = _two_dims(x, "seq_dim", seq_dim, "head_dim", head_dim)
-    kept = checked_count("unpadded_dim_size", unpadded_dim_size)
+    kept = whole_number("unpadded_dim_size", unpadded_dim_size, 0)
     if size == 1:
         return x
     whole = x.shape[seq] * size
@@ -268,7 +267,7 @@ def gather_outputs_and_unpad(
     if unpad_dim is None:
         return _gather(x, gather, grad_scaler, resolved, rank, size)
     unpad = _dim("unpad_dim", unpad_dim, x)
-    padding = checked_count("padding_size", padding_size)
+    padding = whole_number("padding_size", padding_size, 0)
     kept = x.shape[unpad] * (size if unpad == gather else 1) - padding
     if kept < 0:
         raise ShapeError(f"padding_size: got {padding}, but unpad_dim={unpad_dim} has {kept + padding} elements")
@@ -406,8 +405,7 @@ def _dim(name: str, dim: object, x: object) -> int:
     """``dim`` counted from the front."""
     if not isinstance(x, Tensor):
         raise InputTypeError(f"x: got {type(x).__name__}, expected a tensor")
-    if not isinstance(dim, int | np.integer) or isinstance(dim, bool):
-        raise InputTypeError(f"{name}: got {dim!r}, expected an integer")
-    if not -x.dim() <= dim < x.dim():
-        raise ShapeError(f"{name}: got {dim}, expected a dimension of x, which has shape {tuple(x.shape)}")
-    return int(dim) % x.dim()
+    number = whole_number(name, dim, expected="an integer")
+    if not -x.dim() <= number < x.dim():
+        raise ShapeError(f"{name}: got {number}, expected a dimension of x, which has shape {tuple(x.shape)}")
+    return number % x.dim()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from probe.errors import InputError, InputTypeError
+from probe._check import whole_number
+from probe.errors import InputError
 
 #: The documented setter has no scope of its own. Neither a context variable nor a thread's local would do:
 #: activation checkpointing runs the forward pass again in autograd's own threads, which must see the same group.
@@ -88,13 +88,13 @@ def validate_ulysses_config(num_heads: int, ulysses_sequence_size: int, num_key_
     ...
     probe.errors.InputError: num_heads: got 28, expected a multiple of ulysses_sequence_size, which is 8
     """
-    heads = checked_count("num_heads", num_heads, least=1)
-    size = checked_count("ulysses_sequence_size", ulysses_sequence_size, least=1)
+    heads = whole_number("num_heads", num_heads, 1)
+    size = whole_number("ulysses_sequence_size", ulysses_sequence_size, 1)
     if heads % size:
         raise InputError(f"num_heads: got {heads}, expected a multiple of ulysses_sequence_size, which is {size}")
     if num_key_value_heads is None:
         return
-    shared = checked_count("num_key_value_heads", num_key_value_heads, least=1)
+    shared = whole_number("num_key_value_heads", num_key_value_heads, 1)
     if heads % shared:
         raise InputError(f"num_key_value_heads: got {shared}, expected a divisor of num_heads, which is {heads}")
     if shared % size and size % shared:
@@ -102,12 +102,3 @@ def validate_ulysses_config(num_heads: int, ulysses_sequence_size: int, num_key_
             f"num_key_value_heads: got {shared}, expected a multiple or a divisor of ulysses_sequence_size, "
             f"which is {size}"
         )
-
-
-def checked_count(name: str, value: object, least: int = 0) -> int:
-    """``value`` as an int. A tensor is refused: reading it could make the program wait for a device."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise InputTypeError(f"{name}: got {value!r} ({type(value).__name__}), expected an integer")
-    if value < least:
-        raise InputError(f"{name}: got {value}, expected at least {least}")
-    return int(value)

@@ -319,7 +319,7 @@ def _small_chart(figure: dict[str, Any], one: Reading, index: int, rows: int) ->
 def _scale(one: Reading) -> tuple[float, str]:
     """What to divide by, and the unit to show."""
     if one.unit == "bytes":
-        return look.byte_axis(max((value for value in one.values if math.isfinite(value)), default=0.0))
+        return say.byte_unit(max((value for value in one.values if math.isfinite(value)), default=0.0))
     return (0.01, "%") if one.unit == "percent" else (1.0, one.unit)
 
 

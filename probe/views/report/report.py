@@ -25,6 +25,7 @@ import plotly.io
 from plotly.offline import get_plotlyjs
 
 from probe import text as words
+from probe._io import write_atomically
 from probe.analysis import overview
 from probe.analysis.findings import findings
 from probe.dashboards import Dashboard, Panel, dashboards
@@ -59,13 +60,10 @@ def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str]
     if path is None and "://" in str(run.path):
         raise InputError(f"path: got None for the run at {run.path}, expected the local file to write")
     target = Path(Path(run.path) / "report.html" if path is None else path).expanduser().absolute()
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         # A lone surrogate, as a broken file name may bring, has no UTF-8.
-        aside.write_text(report_html(run), encoding="utf-8", errors="replace")
-        aside.replace(target)
+        write_atomically(target, report_html(run).encode("utf-8", errors="replace"))
     except OSError as error:
-        aside.unlink(missing_ok=True)
         raise RunError(f"path: the report can't be written to {target}: {error}") from error
     return target
 

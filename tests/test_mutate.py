@@ -1,0 +1,82 @@
+"""The mutation script: which mutants it makes, and that it tells a tested line from an untested one."""
+
+from __future__ import annotations
+
+from tests import mutate
+
+SOURCE = '''"""A module."""
+
+LIMIT = 3
+
+
+def clip(value: int, mode: str = "both") -> int:
+    """A docstring."""
+    if value > LIMIT and mode == "both":
+        return LIMIT
+    return value + 1
+'''
+
+
+def changes(source=SOURCE):
+    return {(one.kind, one.applied(source)) for one in mutate.mutants_of("clip.py", source)}
+
+
+def test_each_kind_of_change_is_made_and_nothing_else():
+    def changed(old, new):
+        assert SOURCE.count(old) == 1
+        return SOURCE.replace(old, new)
+
+    assert changes() == {
+        ("change a constant", changed("LIMIT = 3", "LIMIT = 4")),
+        ("change a constant", changed('str = "both"', "str = 'both_'")),
+        ("change a constant", changed('== "both"', "== 'both_'")),
+        ("change a constant", changed("+ 1", "+ 2")),
+        (
+            "negate a condition",
+            changed('value > LIMIT and mode == "both"', "(not (value > LIMIT and mode == 'both'))"),
+        ),
+        ("swap and/or", changed('value > LIMIT and mode == "both"', "(value > LIMIT or mode == 'both')")),
+        ("swap a comparison", changed("value > LIMIT", "(value >= LIMIT)")),
+        ("swap a comparison", changed('mode == "both"', "(mode != 'both')")),
+        ("return None", changed("return LIMIT", "return None")),
+        ("return None", changed("return value + 1", "return None")),
+        ("swap an operator", changed("value + 1", "(value - 1)")),
+    }
+
+
+def test_statements_are_deleted_and_letters_outside_ascii_shift_nothing():
+    source = "def f(self):\n    x = 'é'; self.y = x\n    raise ValueError('no')\n"
+    made = {text for kind, text in changes(source) if kind == "delete a statement"}
+    assert made == {source.replace("self.y = x", "pass"), source.replace("raise ValueError('no')", "pass")}
+
+
+def test_the_same_seed_draws_the_same_mutants():
+    drawn = mutate.drawn(["probe/text.py"], 5, seed=3)
+    assert drawn == mutate.drawn(["probe/text.py"], 5, seed=3)
+    assert drawn != mutate.drawn(["probe/text.py"], 5, seed=4)
+    assert len({mutant.name for _, mutant in drawn}) == 5
+
+
+def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "clip.py").write_text(SOURCE)
+    (tmp_path / "tests" / "test_clip.py").write_text(
+        "from clip import clip\n\ndef test_clip():\n    assert clip(1) == 2\n"
+    )
+    monkeypatch.setattr(mutate, "suite_for", lambda target, module: ["tests/test_clip.py"])
+    by_change = {one.applied(SOURCE): one for one in mutate.mutants_of("clip.py", SOURCE)}
+    tested = by_change[SOURCE.replace("value + 1", "(value - 1)")]
+    untested = by_change[SOURCE.replace("return LIMIT", "return None")]
+    limits = {mutate.QUICK: 60.0}
+    dead = mutate.outcome_of(tmp_path, "clip.py", tested, limits)
+    alive = mutate.outcome_of(tmp_path, "clip.py", untested, limits)
+    assert (dead.outcome, dead.killer) == ("killed", "tests/test_clip.py::test_clip")
+    assert alive.outcome == "survived"
+    assert "-        return LIMIT\n+        return None\n" in alive.diff
+    assert (tmp_path / "clip.py").read_text() == SOURCE
+    results = mutate.Results(tmp_path / "results.jsonl")
+    results.add(alive)
+    assert mutate.Results(tmp_path / "results.jsonl").by_name == {alive.name: alive}
+    assert "1 of 2 killed" not in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
+    results.add(dead)
+    assert "clip.py: 1 of 2 killed" in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
