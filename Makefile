@@ -4,10 +4,17 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Of the modules of a large environment few are imported: these are compiled then, which is quicker than all of them now.
+INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
 RUN_DIR ?=
+MINUTES ?= 10
+# Two tests at a time, each worker with a stretch of the files. JOBS=0 runs one after the other, in one process.
+JOBS ?= 2
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo test lint bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
+.PHONY: demo check quick test fuzz lint js js-check bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -28,8 +35,17 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
 	$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR))
 
+check: $(VENV)/.dev  ## lint, types and the quick tests, side by side: for hour-to-hour work
+	@$(MAKE) --no-print-directory --jobs 2 lint quick
+
+quick: $(VENV)/.dev  ## the tests that need no browser, no farm of processes and no patience
+	$(PYTEST) -q -m "$(QUICK)"
+
 test: $(VENV)/.dev  ## the whole suite
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+fuzz: $(VENV)/.dev  ## the property tests with new seeds, for MINUTES=10
+	$(BIN)/python tests/fuzz.py $(MINUTES)
 
 lint: $(VENV)/.dev  ## ruff, format, types, dependencies between the packages, docstrings
 	$(BIN)/ruff check .
@@ -37,6 +53,18 @@ lint: $(VENV)/.dev  ## ruff, format, types, dependencies between the packages, d
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/check_docstrings.py
+
+node_modules/.made: package.json package-lock.json
+	npm ci --no-audit --no-fund
+	@touch $@
+
+js: node_modules/.made  ## the panel's script and styles from static/src/ (needs node)
+	node build.mjs
+
+js-check: node_modules/.made  ## types, eslint and unit tests of the JavaScript (needs node)
+	node_modules/.bin/tsc --project tsconfig.json
+	node_modules/.bin/eslint .
+	node --test tests/js/*.test.js
 
 bench: $(VENV)/.dev  ## every benchmark, as ratios, into docs/benchmarks.md
 	$(BIN)/python -m benchmarks --full --write
@@ -54,7 +82,7 @@ notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
 # verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too.
 $(VENV)-tensordict-010/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-tensordict-010
-	$(VENV)-tensordict-010/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(VENV)-tensordict-010/bin/python $(INSTALL) \
 		torch==2.13.0 tensordict==0.10.0 --editable '.[demo,s3]' hypothesis 'moto[s3,server]' \
 		omegaconf pytest pytest-timeout
 	@touch $@
@@ -65,7 +93,7 @@ test-tensordict-010: $(VENV)-tensordict-010/.made  ## the core again, on the old
 # A real Ray and a real TransferQueue: some hundred megabytes that nothing else needs.
 $(VENV)-transfer-queue/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-transfer-queue
-	$(VENV)-transfer-queue/bin/python -m pip install --quiet --disable-pip-version-check \
+	$(VENV)-transfer-queue/bin/python $(INSTALL) \
 		torch==2.13.0 tensordict==0.15.3 TransferQueue==0.1.11 ray==2.60.0 omegaconf hypothesis --editable . pytest pytest-timeout
 	@touch $@
 
@@ -75,7 +103,7 @@ test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire
 # swanlab wants an older protobuf than the rest and trackio a newer pillow: an environment of their own.
 $(VENV)-trackers/.made: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-trackers
-	$(VENV)-trackers/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	$(VENV)-trackers/bin/python $(INSTALL) --constraint constraints.txt \
 		--editable '.[tensorboard,mlflow,wandb,swanlab,trackio,otlp]' hypothesis omegaconf pytest pytest-timeout
 	@touch $@
 
@@ -83,4 +111,4 @@ test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
 	$(VENV)-trackers/bin/python -m pytest tests/tracking tests/publishing -k "swanlab or trackio"
 
 clean:  ## remove the environments
-	rm -rf $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers
+	rm -rf node_modules $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers

@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -36,6 +36,9 @@ HISTORIES = (1_000, 10_000, 100_000)
 TARGET_BYTES, TARGET_S = 4096, 1e-3
 MS = 1_000_000
 
+#: The place of who writes, which a session stamps on its rows.
+WRITER: Final[dict[str, Any]] = {"rank": 0, "process": "rank-00000"}
+
 
 class Trainer:
     """Writes rows as a rank would: for each of 4 charts one point an instant."""
@@ -44,7 +47,7 @@ class Trainer:
         self.directory = create_run("benchmark", "panel", root=folder)
         self._file = (self.directory / "rank-00000.jsonl").open("ab")
         self._count = 0
-        self._write([Process(time_ns=1, wall_ns=time.time_ns(), world_size=1)])
+        self._write([Process(time_ns=1, wall_ns=time.time_ns(), world_size=1, **WRITER)])
 
     def write(self, points: int) -> None:
         rows: list[Row] = []
@@ -63,6 +66,7 @@ class Trainer:
     def _instant(self) -> list[Row]:
         index = self._count
         at: dict[str, Any] = {"time_ns": 2 + index * 10 * MS, "step": index // 10, "phase": "update", "role": "actor"}
+        at |= WRITER
         used = int((20 + np.sin(index / 50)) * GIB)
         scope = {"kind": "micro_batch", "name": "micro_batch", "scope_id": index + 1, "micro_batch": index % 10}
         return [

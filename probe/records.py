@@ -1,11 +1,13 @@
-"""The narrow waist: the row types. Whatever crosses the walls between probe's rooms is one of these.
+"""The narrow waist: the row types. Whatever passes from one package of probe to another is one of these.
 
 Units are in the names: ``_bytes``, ``_ns`` (nanoseconds), ``_tokens``, ``_ratio`` (0 to 1, or a quotient).
 Times are ``time.monotonic_ns()`` of the writing process; its :class:`Process` row holds the wall clock that belongs
 to one such time. ``None`` means unknown: no number is invented. GiB means 1024³ bytes.
 
-A recorder fills what it knows. The session fills the stamp (``rank`` ... ``scope``) from the scope that the event
-happened in; :func:`stamp` is that one place.
+A recorder fills what it knows. The session fills the stamp (``attempt`` ... ``scope``) from the process and the scope
+that the event happened in; :func:`stamp` is that one place.
+
+``(process, scope_id)`` names a scope of a run, and ``(process, batch_id)`` a batch: numbers begin anew in each process.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 #: Raised when a field changes its meaning or goes away. New optional fields don't need it.
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 GIB: Final = 1024**3
 
@@ -28,7 +30,9 @@ class Row(msgspec.Struct, kw_only=True, tag_field="table", omit_defaults=False):
     sampled: ClassVar[bool] = False
 
     time_ns: int = 0  #: monotonic; the end of what the row describes
-    rank: int = 0
+    attempt: int = 1  #: one launch of the job, shared by its processes; the first is 1
+    process: str = ""  #: unique in the run: "rank-00000", and "rank-00000.1" for one that took its place later
+    rank: int | None = None  #: None for a process that has none
     step: int | None = None
     role: str | None = None
     phase: str | None = None
@@ -47,6 +51,9 @@ class Process(Row, kw_only=True, tag="process"):
     world_size: int = 1
     device: str = ""  #: "cuda:0"; "cpu" means that memory is the process's RSS
     device_name: str = ""
+    name: str = ""  #: of an actor or a job; "" until known
+    node: str = ""  #: the machine as its launcher calls it; "" until known
+    local_rank: int | None = None
 
 
 class Memory(Row, kw_only=True, tag="memory"):
@@ -94,6 +101,30 @@ class MicroBatch(Row, kw_only=True, tag="micro_batches"):
     over_cap: bool = False
     workload: float | None = None  #: attention-aware cost in arbitrary units
     source: str = ""  #: the hook point that formed it
+
+
+#: Sources of padding rows that tell of micro-batches: where a process has such rows in a step, they make up its padding
+#: tax, since the batches that they were cut from hold the same tokens.
+PLANNED_SOURCES: Final = ("seqlen_balancing.partition", "packing.packed", "batched_data_dict.partition")
+
+#: Sources of padding rows that tell of no rectangle of the trainer's: they never count for the padding tax.
+APART_SOURCES: Final = ("codec.packed", "ulysses.padded")
+
+
+def counts_for_tax(source: str, cut: bool) -> bool:
+    """Whether padding rows of a source make up a step's padding tax.
+
+    Args:
+        source: Of the rows.
+        cut: Whether their process has told of micro-batches in their step.
+
+    Returns:
+        True where they count; SQL says the same in the views of ``probe/runs/views.sql``.
+
+    >>> counts_for_tax("data_proto.from_dict", False), counts_for_tax("data_proto.from_dict", True)
+    (True, False)
+    """
+    return source in PLANNED_SOURCES or (not cut and source not in APART_SOURCES)
 
 
 class Padding(Row, kw_only=True, tag="padding"):
@@ -200,7 +231,7 @@ class Deferred:
         self.ready = ready
 
 
-def stamp(row: Row, scope: Any, *, rank: int, time_ns: int) -> Row:
+def stamp(row: Row, scope: Any, *, rank: int | None, time_ns: int, process: str = "", attempt: int = 1) -> Row:
     """Write into ``row`` where and when it happened. What the recorder has set itself stays.
 
     Args:
@@ -208,7 +239,14 @@ def stamp(row: Row, scope: Any, *, rank: int, time_ns: int) -> Row:
         scope: A ``probe.hooks.Scope``, duck-typed so that this module imports nothing.
         rank: The rank of this process.
         time_ns: Used where the row has none.
+        process: The name of this process, unique in the run.
+        attempt: The launch of the job that this process belongs to.
+
+    Returns:
+        The row.
     """
+    row.attempt = attempt
+    row.process = process
     row.rank = rank
     if not row.time_ns:
         row.time_ns = time_ns

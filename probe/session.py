@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from probe import devices, recorders
+from probe._check import is_whole
 from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputError, SessionError
 from probe.hooks import (
@@ -149,8 +150,9 @@ class Session:
         Raises:
             InputError: ``step`` isn't a non-negative whole number.
         """
-        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        if not is_whole(step) or step < 0:
             raise InputError(f"step: got {step!r}, expected a whole number of at least 0")
+        step = int(step)  # numpy's become Python's
         begin = time.monotonic_ns()
         try:
             with scope("step", "step", step=step) as opened:

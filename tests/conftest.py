@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -11,6 +12,9 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: workers share the cores
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
@@ -43,6 +47,20 @@ class TorchRandom:
 
 TORCH_RANDOM = TorchRandom()  # Hypothesis keeps a weak reference
 hypothesis.register_random(TORCH_RANDOM)
+
+
+SLOW_FIXTURES = {"mlflow_server", "own_mlflow_server", "mlflow_database"}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a server or a browser is marked for it."""
+    for item in items:
+        asked = set(getattr(item, "fixturenames", ()))
+        if asked & SLOW_FIXTURES:
+            item.add_marker("slow")
+        if "chromium" in asked:
+            item.add_marker("browser")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -84,4 +102,8 @@ def chromium() -> str:
         if os.environ.get("PROBE_REQUIRE_BROWSER"):
             pytest.fail(reason)
         pytest.skip(reason)
+    with contextlib.suppress(ImportError):
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=60_000)  # five seconds prove nothing on a loaded machine
     return path

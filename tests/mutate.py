@@ -29,7 +29,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -279,13 +279,16 @@ def _compiles(source: str) -> bool:
     return True
 
 
-def drawn(targets: list[str], count: int, seed: int) -> list[tuple[str, Mutant]]:
+def drawn(targets: list[str], count: int, seed: int, skip: Sequence[str] = ()) -> list[tuple[str, Mutant]]:
     """``count`` mutants of each target at random, together with the target."""
     dice = random.Random(seed)
     found: list[tuple[str, Mutant]] = []
     for target in targets:
         everything = [
-            mutant for path in _modules(target) for mutant in mutants_of(path, (ROOT / path).read_text("utf-8"))
+            mutant
+            for path in _modules(target)
+            if path not in skip
+            for mutant in mutants_of(path, (ROOT / path).read_text("utf-8"))
         ]
         found.extend((target, mutant) for mutant in _evenly(everything, count, dice))
     return found
@@ -329,11 +332,28 @@ def _test_files(place: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """One run of some tests. ``code`` is pytest's exit status, None where the time was up."""
+    """One run of some tests.
+
+    Attributes:
+        code: pytest's exit status, None where the time was up.
+        seconds: How long it took.
+        failed: The first test that failed, or the file that can't be imported any more; "" where none did.
+        output: The end of what pytest wrote.
+    """
 
     code: int | None
     seconds: float
     failed: str
+    output: str
+
+    @property
+    def passed(self) -> bool:
+        return self.code in (0, 5)  # 5: no test has these marks
+
+    @property
+    def says_nothing(self) -> bool:
+        """pytest itself failed, so nothing is known of the mutant."""
+        return not self.passed and self.code is not None and not self.failed
 
 
 def run_tests(tree: Path, tests: list[str], marks: str, limit_s: float) -> Run:
@@ -352,8 +372,9 @@ def run_tests(tree: Path, tests: list[str], marks: str, limit_s: float) -> Run:
         finally:
             _ended(process)
         output.seek(0)
-        failed = re.search(r"^(?:FAILED|ERROR) (\S+)", output.read(), re.MULTILINE)
-    return Run(code, time.monotonic() - began, failed[1] if failed else "")
+        text = output.read()
+    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    return Run(code, time.monotonic() - began, failed[1] if failed else "", text[-2000:])
 
 
 def _ended(process: subprocess.Popen[bytes]) -> None:
@@ -392,7 +413,9 @@ def outcome_of(tree: Path, target: str, mutant: Mutant, limits_s: dict[str, floa
         for marks, limit_s in limits_s.items():
             run = run_tests(tree, suite_for(target, mutant.path), marks, limit_s)
             seconds += run.seconds
-            if run.code not in (0, 5):  # 5: no test has these marks
+            if run.says_nothing:
+                raise RuntimeError(f"pytest failed (exit status {run.code}):\n{run.output}")
+            if not run.passed:
                 outcome = "timed out" if run.code is None else "killed"
                 return replace(blank, outcome=outcome, seconds=round(seconds, 1), killer=run.failed)
     finally:
@@ -405,8 +428,8 @@ def limits_of(tree: Path, target: str, stages: list[str], factor: float) -> dict
     limits = {}
     for marks in stages:
         run = run_tests(tree, suite_for(target, target), marks, 3600)
-        if run.code not in (0, 5):
-            raise SystemExit(f"{target}: its tests fail with nothing changed ({run.failed or run.code})")
+        if not run.passed:
+            raise SystemExit(f"{target}: its tests fail with nothing changed ({run.failed or run.output})")
         limits[marks] = 20 + factor * run.seconds
     return limits
 
@@ -453,7 +476,10 @@ def _worker(tree: Path, left: Any, limits: dict[str, dict[str, float]], results:
             target, mutant = left.get_nowait()
         except queue.Empty:
             return
-        results.add(outcome_of(tree, target, mutant, limits[target]))
+        try:
+            results.add(outcome_of(tree, target, mutant, limits[target]))
+        except RuntimeError as error:
+            print(f"no verdict on {mutant.path}:{mutant.line}: {error}", flush=True)
 
 
 # -------------------------------------------------------------------------------------------------------- report
@@ -483,6 +509,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time, each in a copy of its own")
     parser.add_argument("--factor", type=float, default=3.0, help="time limit, in times of the unchanged tests")
     parser.add_argument("--quick", action="store_true", help="leave out tests marked slow or multiprocess")
+    parser.add_argument("--skip", default=[], nargs="*", metavar="FILE", help="files without mutants")
     parser.add_argument("--results", type=Path, help="file of results (default: build/mutants-SEED.jsonl)")
     return parser.parse_args()
 
@@ -496,7 +523,7 @@ def main() -> None:
     for target in targets:
         if not _modules(target) or not suite_for(target, target):
             raise SystemExit(f"{target}: expected a package or module of this repository that has tests")
-    work = drawn(targets, given.count, seed)
+    work = drawn(targets, given.count, seed, given.skip)
     print(f"seed {seed}: {len(work)} mutants", flush=True)
     try:
         run_all(work, results, [QUICK] if given.quick else [QUICK, REST], given.jobs, given.factor)

@@ -15,6 +15,7 @@ from typing import Any
 
 from probe.records import (
     GIB,
+    SCHEMA_VERSION,
     Call,
     Incident,
     Memory,
@@ -27,6 +28,7 @@ from probe.records import (
 )
 from probe.runs.lines import encode
 from probe.runs.reader import Run
+from probe.runs.version_1 import process_name
 
 WALL_NS = 1_790_000_000_000_000_000
 CAP = 4096
@@ -63,7 +65,7 @@ def write_run(
     """Write ``run.json`` and one file for each rank; returns ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     info = {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "project": project,
         "experiment": experiment,
         "config": {"train_batch_size": 64},
@@ -74,9 +76,16 @@ def write_run(
     (directory / "run.json").write_text(json.dumps(info))
     for rank, own in rows.items():
         first = (processes or {}).get(rank) or process(rank, world_size=len(rows))
-        lines = [encode(row) for row in (first, *own)]
+        lines = [encode(written_by(row, process_name(rank, 0), rank)) for row in (first, *own)]
         (directory / f"rank-{rank:05d}.jsonl").write_bytes(b"".join(lines))
     return directory
+
+
+def written_by(row: Row, process: str, rank: int) -> Row:
+    """``row`` with the process and the rank that its writer would stamp it with, where it says none."""
+    row.process = row.process or process
+    row.rank = rank if row.rank is None else row.rank
+    return row
 
 
 def open_run(directory: Path, rows: Mapping[int, Iterable[Row]], **told: Any) -> Run:

@@ -31,7 +31,8 @@ DOCS = ROOT / "docs"
 ELSEWHERE = {"hooks.md", "benchmarks.md", "backends.md", "hosts.md", "scale.md"}
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 OURS = [page for page in PAGES if page not in ELSEWHERE]
-SLOW = {"guides/ranks.md"}
+FARMS = {"guides/ranks.md"}  # these spawn ranks
+SLOW = {"tutorial.md", "guides/ci.md"}
 
 needs_mkdocs = pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="mkdocs isn't installed")
 
@@ -63,7 +64,11 @@ def text_of(page: str) -> str:
 
 @pytest.mark.parametrize(
     "page",
-    [pytest.param(page, marks=[pytest.mark.multiprocess] if page in SLOW else []) for page in OURS],
+    [
+        *(pytest.param(page, marks=pytest.mark.multiprocess) for page in OURS if page in FARMS),
+        *(pytest.param(page, marks=pytest.mark.slow) for page in OURS if page in SLOW),
+        *(page for page in OURS if page not in FARMS | SLOW),
+    ],
 )
 def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page: str, tmp_path: Path, site: ModuleType) -> None:
     from pages import blocks
@@ -166,6 +171,7 @@ def test_links_between_pages_lead_somewhere(generated: dict[str, str]) -> None:
 # --------------------------------------------------------------------------------------------------- generated pages
 
 
+@pytest.mark.slow
 def test_the_page_of_hook_points_is_current() -> None:
     code = "import sys; sys.path.insert(0, 'docs'); import make_hooks; sys.stdout.write(make_hooks.page())"
     made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -340,7 +346,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

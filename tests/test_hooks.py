@@ -869,4 +869,4 @@ def test_tasks_that_share_one_watch_object_leave_their_own_scope():
 
 def test_hooks_load_only_the_standard_library():
     code = "import sys, probe.hooks; assert not {'torch', 'numpy', 'msgspec', 'pandas'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

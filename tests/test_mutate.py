@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests import mutate
 
 SOURCE = '''"""A module."""
@@ -74,6 +76,8 @@ def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, m
     assert alive.outcome == "survived"
     assert "-        return LIMIT\n+        return None\n" in alive.diff
     assert (tmp_path / "clip.py").read_text() == SOURCE
+    with pytest.raises(RuntimeError, match="exit status 4"):  # pytest can't run: that is no verdict
+        mutate.outcome_of(tmp_path, "clip.py", tested, {"no (such": 60.0})
     results = mutate.Results(tmp_path / "results.jsonl")
     results.add(alive)
     assert mutate.Results(tmp_path / "results.jsonl").by_name == {alive.name: alive}

@@ -38,7 +38,6 @@ def test_a_notebook_is_stored_with_its_output(path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 # The kernel's client warns of what is its own: ports without encryption on loopback, tasks at its end.
 @pytest.mark.filterwarnings("ignore:.*:ResourceWarning", "ignore:.*:DeprecationWarning")
@@ -52,5 +51,5 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     where = {"metadata": {"path": str(tmp_path)}}
-    NotebookClient(notebook, timeout=300, kernel_name="python3", resources=where, store_widget_state=False).execute()
+    NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where, store_widget_state=False).execute()
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -69,16 +70,56 @@ def test_every_module_imports_on_its_own_and_quietly(module):
     import_module(module.removesuffix(".__init__"))
 
 
-def test_the_readme_names_the_makefile_s_commands():
-    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"^make ([a-z0-9-]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
-    assert {"demo", "test"} <= named <= targets
+# ------------------------------------------------------------------------------------------- commands and what they run
+
+MAKEFILE = (ROOT / "Makefile").read_text()
+TARGETS = dict(re.findall(r"^([a-z0-9-]+):(?!=)[^\n]*\n((?:\t[^\n]*\n)+)", MAKEFILE, re.MULTILINE))
+CI = (ROOT / ".ci" / "run").read_text()
 
 
-def test_ci_runs_the_readme_s_test_command():
-    assert re.search(r"^make test$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+def commands_named(page: str) -> set[str]:
+    """The targets of make that a page tells its reader to run."""
+    text = (ROOT / page).read_text()
+    return set(re.findall(r"(?:^|`)make ([a-z0-9-]+)", text, re.MULTILINE))
 
 
+def test_pages_name_commands_that_the_makefile_has():
+    assert {"demo", "check", "test"} <= commands_named("README.md") <= set(TARGETS)
+    assert {"demo", "check", "test", "lint", "fuzz"} <= commands_named("CONTRIBUTING.md") <= set(TARGETS)
+
+
+def test_the_readme_s_test_command_leaves_nothing_out_and_is_what_ci_runs():
+    assert TARGETS["test"].split() == ["$(PYTEST)"]
+    assert re.search(r"^PYTEST := \$\(BIN\)/python -m pytest( -n \$\(JOBS\) --dist \w+)?$", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^make test$", CI, re.MULTILINE)
+
+
+def test_make_check_is_lint_and_the_tests_without_patience():
+    assert TARGETS["check"].split()[-2:] == ["lint", "quick"]
+    (chosen,) = re.findall(r"^QUICK := (.+)$", MAKEFILE, re.MULTILINE)
+    assert '-m "$(QUICK)"' in TARGETS["quick"]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
+    markers = {one.split(":")[0] for one in settings["markers"]}
+    left_out = set(chosen.removeprefix("not ").split(" and not "))
+    assert {"slow", "browser", "multiprocess"} == left_out <= markers
+
+
+@pytest.mark.slow
+def test_tests_pass_where_sigint_is_ignored():
+    """A shell starts a background job so, and whatever that starts inherits it."""
+    one = "tests/publishing/test_publisher.py::test_ctrl_c_while_the_last_edition_is_made_leaves_nothing_behind"
+    command = f"trap '' INT; exec {sys.executable} -m pytest -q -p no:cacheprovider {one}"
+    done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_ci_runs_every_command_that_can_fail():
+    lines = CI.replace("\\\n", " ").splitlines()
+    ran = {word for line in lines if line.startswith("make ") for word in line.split()}
+    assert {"lint", "demo", "docs", "test", *(name for name in TARGETS if name.startswith("test-"))} <= ran
+
+
+@pytest.mark.slow
 def test_every_hook_point_stands_in_the_docs():
     # In a process of its own: other tests make points, too.
     modules = [module.removesuffix(".__init__") for module in MODULES]

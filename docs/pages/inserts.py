@@ -1,4 +1,8 @@
-"""Small tables inside hand-written pages: ``<!-- make: name -->`` on a line of its own becomes one."""
+"""Small tables inside hand-written pages: ``<!-- make: name -->`` on a line of its own becomes one.
+
+Where ``<!-- made -->`` follows, what stands between the two is the table as it was when the page was written, for those
+who read the page itself.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,41 @@ import tomllib
 from pathlib import Path
 from typing import Final
 
+from pages import backends
+
 _ROOT: Final = Path(__file__).resolve().parent.parent.parent
-_PLACE: Final = re.compile(r"^<!-- make: (\w+) -->$", re.MULTILINE)
+_PLACE: Final = re.compile(
+    r"^<!-- make: (?P<name>\w+) -->$(?P<written>\n(?:(?!<!--).*\n)*?<!-- made -->$)?", re.MULTILINE
+)
 
 
-def filled(text: str) -> str:
+def filled(text: str, *, keep_marks: bool = False) -> str:
     """The page with its tables.
 
+    Args:
+        text: Of the page.
+        keep_marks: Renew only the tables that are written in the page, and leave the marks around them.
+
+    Returns:
+        The page's text.
+
     Raises:
-        KeyError: there is no table of that name.
+        KeyError: There is no table of that name.
     """
-    return _PLACE.sub(lambda found: TABLES[found[1]](), text)
+
+    def made(found: re.Match[str]) -> str:
+        if not keep_marks:
+            return TABLES[found["name"]]()
+        name = found["name"]
+        return f"<!-- make: {name} -->\n{TABLES[name]()}\n<!-- made -->" if found["written"] else found[0]
+
+    return _PLACE.sub(made, text)
+
+
+def written(text: str) -> dict[str, str]:
+    """The tables that are written in a page, by name."""
+    found = ((one["name"], one["written"]) for one in _PLACE.finditer(text))
+    return {name: table.removesuffix("<!-- made -->").strip() for name, table in found if table}
 
 
 def targets() -> str:
@@ -48,4 +76,11 @@ def _table(head: tuple[str, str], rows: list[tuple[str, str]]) -> str:
 
 
 #: What can stand in a page.
-TABLES: Final = {"targets": targets, "extras": extras, "constraints": constraints}
+TABLES: Final = {
+    "targets": targets,
+    "extras": extras,
+    "constraints": constraints,
+    "backend_kinds": backends.kinds,
+    "backend_runs": backends.run,
+    "backend_sections": backends.sections,
+}

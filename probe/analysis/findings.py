@@ -13,6 +13,8 @@ import pandas as pd
 
 from probe.analysis import cost as own_cost
 from probe.analysis import incidents, memory, padding_tax, reduction, token_balance
+from probe.analysis.quantities import course
+from probe.dashboards.quantities import over_run, quantity
 from probe.text import at, count, name, number, percent, place, ratio, rows, seconds, size
 from probe.text import memory as memory_of
 from probe.text import missing as unknown
@@ -92,13 +94,14 @@ def trouble(run: Run) -> list[Finding]:
 
 def peak(run: Run) -> list[Finding]:
     """Which scope made the largest memory peak, on which rank, and what headroom was left."""
-    frame = memory.largest(run, memory.height(run))
+    frame = memory.largest(run)
     if frame.empty:
         return []
     row = rows(frame)[0]
+    high = over_run(quantity("peak_memory"), course(run, "peak_memory"))
+    high = row["peak_allocated_bytes"] if unknown(high) else high  # there is no step yet
     what = memory_of(row["source"])
-    high = f"{at(row['peak_kind'])}{size(row['peak_allocated_bytes'])}"
-    text = f"The largest peak of {what} was {high}, made by {place(row)}"
+    text = f"The largest peak of {what} was {at(row['peak_kind'])}{size(high)}, made by {place(row)}"
     text += _batch_of(run, row) + "."
     if row["source"] == "process_rss" or unknown(row["headroom_ratio"]):
         return [Finding("fine", "memory", text, "no accelerator capacity is known to compare it with", 40)]
@@ -196,15 +199,14 @@ def _uneven_micro_batches(frame: pd.DataFrame) -> list[Finding]:
 
 def tax(run: Run) -> list[Finding]:
     """The padding tax and its largest cause."""
-    ledger = padding_tax.by_step(run)
-    causes, ratios = padding_tax.by_cause(run, ledger), padding_tax.ratios(run, ledger)
-    if ratios.empty:
+    total = over_run(quantity("padding_tax"), course(run, "padding_tax"))
+    if unknown(total):
         return []
-    total = float(ratios["padding_tokens"].sum() / max(ratios["rectangle_tokens"].sum(), 1))
+    causes = padding_tax.by_cause(run)
     if causes.empty or not total:
         return [Finding("fine", "padding_tax", "The batches hold no padding.", "nothing to do")]
-    parts = ", ".join(f"{percent(row['ratio'])} {row['cause'].replace('_', ' ')}" for row in rows(causes.head(4)))
-    text = f"Padding fills {percent(total)} of the token slots in the batches' rectangles: {parts}."
+    parts = ", ".join(f"{percent(row['share_ratio'])} {row['cause'].replace('_', ' ')}" for row in rows(causes.head(4)))
+    text = f"Padding fills {percent(total)} of the token slots of a usual step; by cause it is {parts}."
     severity = _grade(total, TAXED)
     advice = _ADVICE.get(causes["cause"][0], "see which field and source it comes from")
     return [Finding(severity, "padding_tax", text, advice if severity != "fine" else "nothing to do", 70 * total)]
@@ -245,14 +247,15 @@ def misread_metrics(run: Run) -> list[Finding]:
 
 def cost(run: Run) -> list[Finding]:
     """What probe itself took."""
-    frame = own_cost.by_step(run)
-    if frame.empty or frame["overhead_ratio"].isna().all():
+    found = course(run, "own_cost")
+    usual = over_run(quantity("own_cost"), found)
+    if unknown(usual):
         return []
-    mean, worst = float(frame["overhead_ratio"].mean()), float(frame["overhead_ratio_largest"].max())
-    text = f"probe took {percent(mean)} of a step on the training thread ({percent(worst)} at worst)"
+    frame, worst = own_cost.by_step(run), max(one for one in found.values if not unknown(one))
+    text = f"probe took {percent(usual)} of a usual step on the training thread of its worst rank"
     hooks, writer = (seconds(frame[key].mean() / 1e3) for key in ("hooks_ms", "writer_cpu_ms"))
-    text += f", {hooks}; its writer thread {writer}."
-    dear = mean > COST_TARGET
+    text += f" ({percent(worst)} at worst); on the mean rank {hooks}, and its writer thread {writer}."
+    dear = usual > COST_TARGET
     advice = "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
     return [Finding("notice" if dear else "fine", "overview", text, advice, 5)]
 

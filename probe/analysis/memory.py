@@ -7,13 +7,13 @@ the "owners" here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
 
-from probe.analysis import scopes
 from probe.analysis.query import POINTS, bucket, empty, extent, literal, started_ns
+from probe.runs import views
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -37,82 +37,40 @@ TIMELINE: Final = (
     "device_total_bytes",
 )
 
-# A child lies within its parent in time as well: a resumed run uses its scope ids again. A peak of kind
-# "at_most" is the height of an older one, and counts only where nothing better is known. What the device
-# holds is only sampled.
+#: What is known of the device of each rank. What a device holds is only sampled.
 _DEVICES: Final = """
   select rank, max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes
   from memory group by rank"""
-_ENDS: Final = """
-  select rank, scope_id, parent_id, step, role, phase, micro_batch, kind, name, source,
-         peak_kind, wall_ns, wall_ns - coalesce(host_duration_ns, 0) as begin_ns,
-         coalesce(host_duration_ns, 0) as duration_ns, peak_allocated_bytes, peak_reserved_bytes
-  from memory where edge = 'leave' and peak_allocated_bytes is not null"""
-_MADE: Final = """
-  select * from ends outside where not exists (
-    select 1 from ends inside
-    where inside.rank = outside.rank and inside.parent_id = outside.scope_id
-      and inside.wall_ns between outside.begin_ns and outside.wall_ns
-      and inside.peak_allocated_bytes >= outside.peak_allocated_bytes
-  )"""
 
 
 def _owners(where: str = "true") -> str:
-    """Common table expressions that end in ``owners``, of the rows of memory under ``where``."""
+    """Common table expressions that end in ``owners``: who made a peak (the view ``peaks_made``), of the rows of memory
+    under ``where``, under the names of the rows.
+    """
+    made = views.query("peaks_made", {"memory": f"(select * from memory where {where})"})  # noqa: S608  (our own names)
     return f"""
 with devices as ({_DEVICES}),
-known as (
-  select count(*) > 0 as better from memory where edge = 'leave' and peak_kind in ('exact', 'at_least')
-), ends as materialized (
-  select found.* from ({_ENDS} and {where}) found, known where peak_kind is distinct from 'at_most' or not better
-), owners as materialized ({_MADE})
+owners as materialized (
+  select rank, process, step, role, phase, micro_batch, kind, name, source, peak_kind, end_ns as wall_ns, begin_ns,
+         end_ns - begin_ns as duration_ns, peak as peak_allocated_bytes, reserved_peak as peak_reserved_bytes
+  from ({made}))
 """  # noqa: S608  (our own names)
 
 
-# Of any rows of memory: the largest of their peaks that counts, and whether some are better than "at_most".
-HEIGHTS: Final = """
-  max(peak_allocated_bytes) filter (edge = 'leave') as any_peak,
-  max(peak_allocated_bytes) filter (edge = 'leave' and peak_kind is distinct from 'at_most') as better_peak,
-  coalesce(bool_or(edge = 'leave' and peak_kind in ('exact', 'at_least')), false) as better"""
-
-
-class Height(NamedTuple):
-    """How high the largest peak of a run is."""
-
-    bytes: int
-    better: bool  #: whether peaks of kind "at_most" don't count
-
-
-def height(run: Run) -> Height | None:
-    """How high the largest peak is; None where nothing tells of any."""
-    row = run.sql(f"select {HEIGHTS} from memory").iloc[0]  # noqa: S608  (our own names)
-    found = row["better_peak"] if row["better"] else row["any_peak"]
-    return None if pd.isna(found) else Height(int(found), bool(row["better"]))
-
-
-def largest(run: Run, of: Height | None) -> pd.DataFrame:
+def largest(run: Run) -> pd.DataFrame:
     """The first row of :func:`peaks`, the largest of all; no row where there is none.
 
-    Only scopes as high as it can have made it, so this looks at few rows, whatever the size of the run.
+    It looks only at scopes as high as the largest, so at few rows, whatever the size of the run.
 
     Args:
-        run: The run to read.
-        of: What :func:`height` told of the run.
+        run: The run.
+
+    Returns:
+        Columns of :func:`peaks`.
     """
-    if of is None:
-        return peaks(run)
-    counts = " and peak_kind is distinct from 'at_most'" if of.better else ""
-    frame = run.sql(
-        f"""
-        with ends as materialized ({_ENDS} and peak_allocated_bytes = {of.bytes}{counts}),
-        owners as ({_MADE}),
-        best as materialized (select * from owners order by role, duration_ns, wall_ns, rank limit 1)
-        select best.*, device_total_bytes, non_torch_bytes
-        from best, (select max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes
-                    from memory where rank = (select rank from best))
-        """  # noqa: S608  (numbers, and our own names)
-    )
-    return peaks(run).head(1) if frame.empty else _with_headroom(frame)
+    high = run.sql("select max(peak) as height from peaks_counted")["height"][0]
+    frame = peaks(run, "false" if pd.isna(high) else f"peak_allocated_bytes >= {int(high)}")
+    return (peaks(run) if frame.empty else frame).head(1)
 
 
 def _with_headroom(frame: pd.DataFrame) -> pd.DataFrame:
@@ -122,8 +80,12 @@ def _with_headroom(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
-def peaks(run: Run) -> pd.DataFrame:
+def peaks(run: Run, where: str = "true") -> pd.DataFrame:
     """The largest peak of each role and the scope that made it, largest first.
+
+    Args:
+        run: The run.
+        where: An SQL condition on the rows of memory.
 
     Returns:
         One row a role: role (None outside any), phase, micro_batch, step, rank, kind, name,
@@ -132,7 +94,7 @@ def peaks(run: Run) -> pd.DataFrame:
         else allocated, and what isn't torch's are taken off), source, wall_ns.
     """
     frame = run.sql(
-        _owners()  # noqa: S608  (a user's text is quoted by literal())
+        _owners(where)  # noqa: S608  (a user's text is quoted by literal())
         + """
         , heights as (select role, max(peak_allocated_bytes) as height from owners group by role)
         , best as (
@@ -175,40 +137,23 @@ def by_phase(run: Run) -> pd.DataFrame:
     )
 
 
-def by_step(run: Run) -> pd.DataFrame:
-    """The largest peak of each step over all ranks, with the place that made it: step,
-    peak_allocated_bytes, …"""
-    return run.sql(
-        _owners()  # noqa: S608  (a user's text is quoted by literal())
-        + """
-        , heights as (select step, max(peak_allocated_bytes) as height from owners group by step)
-        , best as (
-          select owners.* from owners join heights on owners.step = heights.step and peak_allocated_bytes = height
-          qualify row_number() over (partition by owners.step order by duration_ns, wall_ns, rank) = 1)
-        select step, peak_allocated_bytes, rank, role, phase, micro_batch, name, source, device_total_bytes
-        from best join devices using (rank) order by step
-        """
-    )
-
-
 def by_tokens(run: Run, points: int = POINTS, rank: int | None = None) -> pd.DataFrame:
     """Peak memory of each micro-batch beside its tokens: what one more token costs.
 
-    Which batch a micro-batch was of is told by the rule of :mod:`probe.analysis.scopes`; those of which it can't be
+    Which batch a micro-batch was of is told by the view ``spans``; those of which it can't be
     told are left out. Beyond ``points`` rows the largest peaks are kept and the rest are thinned evenly. ``rank``
     takes only that rank's.
 
     Returns:
         Rank, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
     """
-    resumed = scopes.resumed(run)
     where = "true" if rank is None else f"rank = {literal(int(rank))}"
+    sources = {} if rank is None else {table: f"(select * from {table} where {where})" for table in views.SOURCES}  # noqa: S608
     frame = run.sql(
         f"""
-        with recursive {scopes.told(resumed, where)}, {scopes.paired(resumed, where)}
         select rank, step, role, phase, micro_batch, tokens, sequences, longest, peak as peak_allocated_bytes, source
-        from told join paired using (rank, nth, scope_id)
-        where tokens > 0 and peak is not null and {where}
+        from ({views.query("spans", sources)})
+        where tokens > 0 and peak is not null
         order by peak desc, rank, step, phase, micro_batch, begin_ns
         """  # noqa: S608  (our own names)
     )
@@ -243,7 +188,7 @@ def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFra
 
     Args:
         run: The run to read.
-        rank: Whose memory; None takes the one that made the largest peak.
+        rank: None takes the one that made the largest peak.
         points: At most so many scopes of a role, and so many values of a line; peaks are kept.
 
     Returns:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 
 from probe import text as words
-from probe.analysis import scopes
 from probe.analysis.query import empty, literal
+from probe.runs import views
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -18,18 +18,20 @@ TIMELINE: Final = ("rank", "step", "phase", "role", "kind", "name", "begin_s", "
 
 
 def durations(run: Run) -> pd.DataFrame:
-    """Host time of each phase in each step. What a phase is says :mod:`probe.analysis.scopes`: no time is in two.
+    """Host time of each phase in each step. What a phase is says the view ``spans``: no time is in two.
+
+    Args:
+        run: The run.
 
     Returns:
-        Step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step),
-        slowest (the rank of the largest), ranks; by step, longest phase of the run first.
+        Step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step), slowest (the rank
+        of the largest), ranks; by step, longest phase of the run first.
     """
     return run.sql(
-        _scopes(run)  # noqa: S608  (our own names)
-        + """
-        , per_rank as (
-          select step, phase, rank, sum(duration_ns)::bigint as ns from scopes
-          where level = 'phase' and step is not null group by all
+        """
+        with per_rank as (
+          select step, phase, rank, sum(end_ns - begin_ns)::bigint as ns from spans
+          where level = 'phase' and end_ns is not null and step is not null group by all
         )
         select step, phase, avg(ns) / 1e9 as mean_s, max(ns) / 1e9 as largest_s,
                arg_max(rank, (ns, -rank)) as slowest, count(*) as ranks
@@ -40,16 +42,21 @@ def durations(run: Run) -> pd.DataFrame:
 
 
 def times(run: Run) -> pd.DataFrame:
-    """Host time of each step: step, mean_s, largest_s (over ranks), slowest (rank), ranks, begin_ns (wall
-    clock)."""
+    """Host time of each step.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Step, mean_s, largest_s (over ranks), slowest (rank), ranks, begin_ns (wall clock).
+    """
     return run.sql(
-        f"""
-        with recursive {scopes.told(scopes.resumed(run), "kind = 'step'")},
-        scopes as (select *, end_ns - begin_ns as duration_ns from told where end_ns is not null)
-        select step, avg(duration_ns) / 1e9 as mean_s, max(duration_ns) / 1e9 as largest_s,
-               arg_max(rank, (duration_ns, -rank)) as slowest, count(distinct rank) as ranks, min(begin_ns) as begin_ns
+        """
+        select step, avg(end_ns - begin_ns) / 1e9 as mean_s, max(end_ns - begin_ns) / 1e9 as largest_s,
+               arg_max(rank, (end_ns - begin_ns, -rank)) as slowest, count(distinct rank) as ranks,
+               min(begin_ns) as begin_ns
         from scopes where kind = 'step' and step is not null group by step order by step
-        """  # noqa: S608  (our own names)
+        """
     )
 
 
@@ -60,19 +67,19 @@ def on_padding(run: Run) -> pd.DataFrame:
     that packs its rows first spends none on padding. Only micro-batches count of which it is known which batch they
     are of, and how wide its rectangle is.
 
+    Args:
+        run: The run.
+
     Returns:
         Step, phase, padding_s and time_s (mean over ranks, of the sums over those micro-batches), ratio (padding_s ÷
         time_s), micro_batches (how many the numbers are from), left_out (others that ran); by step and phase.
     """
-    resumed = scopes.resumed(run)
     return run.sql(
-        f"""
-        with recursive {scopes.told(resumed)}, {scopes.paired(resumed)},
-        ran as (
+        """
+        with ran as (
           select step, phase, rank, end_ns - begin_ns as ns,
                  round((end_ns - begin_ns) * (1 - tokens / nullif(slots, 0)))::bigint as padding_ns
-          from told left join paired using (rank, nth, scope_id)
-          where kind = 'micro_batch' and end_ns is not null and step is not null
+          from spans where kind = 'micro_batch' and end_ns is not null and step is not null
         ), per_rank as (
           select step, phase, rank, sum(padding_ns)::bigint as padding_ns,
                  sum(ns) filter (padding_ns is not null)::bigint as ns, count(padding_ns) as known, count(*) as of
@@ -82,16 +89,8 @@ def on_padding(run: Run) -> pd.DataFrame:
                avg(padding_ns) / nullif(avg(ns), 0) as ratio, sum(known)::bigint as micro_batches,
                sum(of - known)::bigint as left_out
         from per_rank group by step, phase having sum(known) > 0 order by step, phase
-        """  # noqa: S608  (our own names)
+        """
     )
-
-
-def _scopes(run: Run, where: str = "true") -> str:
-    """Common table expressions that end in ``scopes``: those that have ended, with level and duration_ns; of memory
-    only the rows under ``where``.
-    """
-    return f"""with recursive {scopes.told(scopes.resumed(run), where)}, {scopes.LEVELED},
-        scopes as (select *, end_ns - begin_ns as duration_ns from leveled where end_ns is not null)"""  # noqa: S608  (our own names)
 
 
 def choices(run: Run, limit: int = 24) -> pd.DataFrame:
@@ -112,9 +111,9 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
 
     Args:
         run: The run to read.
-        step: The global step; None takes the slowest.
-        ranks: Show at most so many ranks, those with the longest step.
-        bars: Show at most so many bars, the longest; micro-batches go first.
+        step: None takes the slowest.
+        ranks: At most so many, those with the longest step.
+        bars: At most so many, the longest; micro-batches go first.
 
     Returns:
         Columns :data:`TIMELINE`; begin_s counts from the first beginning of the step on any rank; depth 0
@@ -126,17 +125,19 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
             return empty(TIMELINE)
         step = int(found["step"][0])
     # What lies around a scope of the step is of the step, or of none.
+    memory = f"(select * from memory where step = {literal(int(step))} or step is null)"  # noqa: S608  (a number)
     frame = run.sql(
-        _scopes(run, f"(step = {literal(int(step))} or step is null)")  # noqa: S608  (our own names)
-        + f"""
-        , here as (select * from scopes where step = {literal(int(step))})
-        , chosen as (
+        f"""
+        with here as materialized (
+          select *, end_ns - begin_ns as duration_ns from ({views.query("spans", {"memory": memory})})
+          where step = {literal(int(step))} and end_ns is not null),
+        chosen as (
           select rank from here group by rank order by max(duration_ns) desc, rank limit {int(ranks)})
         select rank, step, phase, role, kind, name,
                (begin_ns - (select min(begin_ns) from here)) / 1e9 as begin_s,
                duration_ns / 1e9 as duration_s,
                (level = 'micro_batch')::int as depth
-        from here semi join chosen on here.rank = chosen.rank
+        from here semi join chosen on here.rank is not distinct from chosen.rank
         where level in ('phase', 'micro_batch')
         order by depth, duration_ns desc limit {int(bars)}
         """  # noqa: S608  (a user's text is quoted by literal())

@@ -1,7 +1,8 @@
 """How evenly tokens lie over micro-batches and over ranks, and who makes the others wait.
 
-Imbalance is largest ÷ mean: 1 is perfect, 2 means that the largest has twice the mean. Batches of several
-ranks belong together when they are the n-th of their (step, phase): that is a "round".
+Imbalance is largest ÷ mean: 1 is perfect, 2 means that the largest has twice the mean. How large it is say the
+quantities ``rank_imbalance``, ``sync_wait`` and ``micro_batch_imbalance``. Batches of several ranks belong together
+when they are the n-th of their (step, phase): that is a "round" (the view ``micro_batches_counted``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 from probe import text as words
+from probe.analysis.quantities import courses
 from probe.analysis.query import empty, literal, same
+from probe.dashboards import compile as sql
+from probe.dashboards.quantities import field_of, quantity
+from probe.dashboards.spec import listed
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -31,99 +36,77 @@ HEAT: Final = (
     "round",
 )
 
-# Sums are of integers and decimals: of floats the last bits change with the order in which threads bring them.
+#: What says how uneven batches are.
+UNEVEN: Final = ("rank_imbalance", "micro_batch_imbalance", "sync_wait")
+
+#: Who has most in each round. A process without a rank is none of those that wait.
 _ROUNDS: Final = """
-with cut as (
-  select *, dense_rank() over (partition by rank, step, phase order by batch_id) as round from micro_batches
-), per_batch as (
-  select rank, step, phase, round, sum(tokens)::bigint as tokens, max(tokens) as largest, avg(tokens) as mean,
-         count(*) as micro_batches, sum(over_cap::int) as over_cap
-  from cut group by all
-), per_slot as (
-  select step, phase, round, micro_batch, max(tokens) as largest, avg(tokens) as mean
-  from cut group by all
-), waits as (
-  select step, phase, round, sum(largest) / nullif(sum(mean::decimal(38, 12))::double, 0) as sync_wait_ratio
-  from per_slot group by all
+per_batch as (
+  select rank, step, phase, round, sum(tokens)::bigint as tokens, count(*) as micro_batches, sum(over) as over_cap
+  from micro_batches_counted where rank is not null group by all
 ), rounds as (
   select step, phase, round, count(*) as ranks, sum(tokens)::bigint as tokens,
-         max(tokens) / nullif(avg(tokens), 0) as rank_imbalance_ratio,
-         max(largest / nullif(mean, 0)) as micro_batch_imbalance_ratio,
-         arg_max(rank, (tokens, -rank)) as straggler, max(tokens) as straggler_tokens, avg(tokens) as mean_tokens,
-         max(micro_batches) as micro_batches, sum(over_cap)::bigint as over_cap
+         arg_max(rank, (tokens, -rank)) as straggler, max(tokens) as straggler_tokens,
+         min(tokens) = max(tokens) as even, avg(tokens) as mean_tokens, max(micro_batches) as micro_batches,
+         sum(over_cap)::bigint as over_cap
   from per_batch group by all having sum(tokens) > 0
 )
 """
+
+_ROUND: Final = ("step", "phase", "round")
 
 
 def rounds(run: Run) -> pd.DataFrame:
     """One row for each batch that all ranks cut: how even it was.
 
+    Args:
+        run: The run.
+
     Returns:
-        Step, phase, round (from 1), ranks, tokens, rank_imbalance_ratio, micro_batch_imbalance_ratio (the worst
-        rank's), sync_wait_ratio (what ranks lose that wait for each other after every micro-batch: sum over
-        the slots of the largest ÷ sum of the means), straggler (rank with most tokens), straggler_tokens,
-        mean_tokens, micro_batches, over_cap (number of micro-batches); in order of step.
+        Step, phase, round (from 1), ranks, tokens, straggler (rank with most tokens), straggler_tokens, mean_tokens,
+        micro_batches, over_cap (number of micro-batches), and of this round alone rank_imbalance_ratio,
+        micro_batch_imbalance_ratio (the worst rank's) and sync_wait_ratio (what ranks lose that wait for each other
+        after every micro-batch); in order of step.
     """
-    return run.sql(
-        _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
-        + """
-        select rounds.*, sync_wait_ratio from rounds join waits
-          on rounds.step is not distinct from waits.step and rounds.phase is not distinct from waits.phase
-         and rounds.round = waits.round
-        order by rounds.step, rounds.phase, rounds.round
-        """
+    found = {field_of(quantity(name)): _of_rounds(name) for name in UNEVEN}
+    joins = "".join(
+        f" left join ({query}) {name} on "
+        + " and ".join(f"{name}.{one} is not distinct from rounds.{one}" for one in _ROUND)
+        for name, query in found.items()
     )
+    values = ", ".join(f"{name}.value as {name}" for name in found)
+    return run.sql(
+        f"""with {_ROUNDS} select rounds.* exclude (even), {values} from rounds {joins}
+        order by rounds.step, rounds.phase, rounds.round"""  # noqa: S608  (our own names)
+    )
+
+
+def _of_rounds(name: str) -> str:
+    """The query for a quantity in each round, where the quantity itself takes the worst of them."""
+    spec = dict(quantity(name))
+    per = [one for one in listed(spec.pop("per", None)) if one not in _ROUND]
+    return sql.series({**spec, **({"per": per} if per else {}), "x": "step", "by": ["phase", "round"]})
 
 
 def imbalance(run: Run) -> pd.DataFrame:
-    """:func:`rounds` by step, its worst round standing for it.
+    """How uneven each step was, and who was fullest in its worst round.
+
+    Args:
+        run: The run.
 
     Returns:
-        Step, rank_imbalance_ratio, micro_batch_imbalance_ratio, sync_wait_ratio, straggler (of the round with the
-        worst rank_imbalance_ratio), phase (of that round), over_cap.
+        Step, rank_imbalance_ratio, micro_batch_imbalance_ratio, sync_wait_ratio (the quantities), straggler and phase
+        (of the round with the worst rank_imbalance_ratio), over_cap.
     """
-    return run.sql(
-        _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
-        + """
-        select rounds.step as step, max(rank_imbalance_ratio) as rank_imbalance_ratio,
-               max(micro_batch_imbalance_ratio) as micro_batch_imbalance_ratio,
-               max(sync_wait_ratio) as sync_wait_ratio,
-               arg_min(straggler, (-rank_imbalance_ratio, rounds.phase, rounds.round)) as straggler,
-               arg_min(rounds.phase, (-rank_imbalance_ratio, rounds.phase, rounds.round)) as phase,
-               sum(over_cap)::bigint as over_cap
-        from rounds join waits
-          on rounds.step is not distinct from waits.step and rounds.phase is not distinct from waits.phase
-         and rounds.round = waits.round
-        where rounds.step is not null group by rounds.step order by rounds.step
-        """
-    )
-
-
-def by_step(run: Run) -> pd.DataFrame:
-    """:func:`imbalance` of every step, with its tokens, in one look at the micro-batches.
-
-    Returns:
-        Step, tokens (of the phase that cut the most, over all ranks: a step cuts the same sequences several times, for
-        log-probs, then for updates), rank_imbalance_ratio and sync_wait_ratio, NaN where no micro-batch holds a token.
-    """
-    return run.sql(
-        _ROUNDS  # noqa: S608  (our own names)
-        + """
-        , cuts as (
-          select step, phase, sum(tokens)::double as tokens from per_batch where step is not null group by all),
-        uneven as (
-          select rounds.step as step, max(rank_imbalance_ratio) as rank_imbalance_ratio,
-                 max(sync_wait_ratio) as sync_wait_ratio
-          from rounds join waits
-            on rounds.step = waits.step and rounds.phase is not distinct from waits.phase and rounds.round = waits.round
-          group by rounds.step
-        )
-        select step, max(tokens) as tokens, any_value(rank_imbalance_ratio) as rank_imbalance_ratio,
-               any_value(sync_wait_ratio) as sync_wait_ratio
-        from cuts left join uneven using (step) group by step
-        """
-    )
+    specs = [quantity(name) for name in UNEVEN]
+    frame = rounds(run).dropna(subset=["step"])
+    worst = frame.sort_values(["step", "rank_imbalance_ratio"], ascending=[True, False], kind="stable")
+    found = worst.drop_duplicates("step")[["step", "straggler", "phase"]].reset_index(drop=True)
+    found["over_cap"] = frame.groupby("step")["over_cap"].sum().to_numpy()
+    for place, (spec, course) in enumerate(zip(specs, courses(run, specs), strict=True), 1):
+        values = found["step"].map(dict(zip(course.steps, course.values, strict=True)))
+        found.insert(place, field_of(spec), values.astype("float64"))
+    return found
 
 
 def choices(run: Run, limit: int = 24) -> pd.DataFrame:
@@ -171,12 +154,12 @@ def heat(run: Run, step: int | None = None, phase: str | None = None, round: int
         step, phase, round = (None if pd.isna(v) else v for v in found.iloc[0][["step", "phase", "round"]])
     frame = run.sql(
         f"""
-        select rank, micro_batch, tokens, cap_tokens, over_cap, sequences, list_max(lengths) as longest,
-               list_min(lengths) as shortest, step, phase, round
-        from (select *, dense_rank() over (partition by rank, step, phase order by batch_id) as round
-              from micro_batches
-              where {same("step", None if step is None else int(step))} and {same("phase", phase)})
-        where round = {literal(int(round or 1))} order by rank, micro_batch
+        select rank, micro_batch, tokens, cap as cap_tokens, over::boolean as over_cap, sequences, longest, shortest,
+               step, phase, round
+        from micro_batches_counted
+        where {same("step", None if step is None else int(step))} and {same("phase", phase)}
+          and round = {literal(int(round or 1))}
+        order by rank, micro_batch
         """  # noqa: S608  (a user's text is quoted by literal())
     )
     return frame[list(HEAT)]
@@ -190,11 +173,9 @@ def stragglers(run: Run) -> pd.DataFrame:
         share_ratio (its tokens ÷ the mean of the ranks, over all rounds), tokens.
     """
     return run.sql(
-        _ROUNDS  # noqa: S608  (a user's text is quoted by literal())
-        + """
+        f"""with {_ROUNDS}
         select per_batch.rank, count(*) as rounds,
-               count(*) filter (rounds.straggler = per_batch.rank and rounds.rank_imbalance_ratio > 1)
-                 as largest_in,
+               count(*) filter (rounds.straggler = per_batch.rank and not rounds.even) as largest_in,
                sum(per_batch.tokens) / nullif(sum(rounds.mean_tokens::decimal(38, 12))::double, 0) as share_ratio,
                sum(per_batch.tokens)::bigint as tokens
         from per_batch join rounds
@@ -203,7 +184,7 @@ def stragglers(run: Run) -> pd.DataFrame:
          and rounds.round = per_batch.round
         where rounds.ranks > 1
         group by per_batch.rank order by largest_in desc, share_ratio desc, per_batch.rank
-        """
+        """  # noqa: S608  (our own names)
     )
 
 

@@ -170,7 +170,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
             InputTypeError: See :func:`probe.core.columns.rows.row_numbers`.
         """
         index = rows.row_numbers(list(indices) if isinstance(indices, tuple) else indices, self.size)
-        return type(self)(columns.take(self.data, index))
+        return type(self)(columns.columns_at(self.data, index))
 
     @observed("batched_data_dict.reorder_data", "rows go back to the order they had; argument reordered_indices")
     def reorder_data(self, reordered_indices: Sequence[int] | torch.Tensor) -> None:
@@ -185,7 +185,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         >>> batch.reorder_data([2, 0, 1]); batch["a"].tolist()
         [10, 20, 30]
         """
-        self.data = columns.take(self.data, sharding.inverse_of(reordered_indices, self.size))
+        self.data = columns.columns_at(self.data, sharding.inverse_of(reordered_indices, self.size))
         self._plan(None)
 
     @observed("batched_data_dict.repeat_interleave", "every row is repeated; argument num_repeats")
@@ -310,7 +310,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
 
     def _shard(self, shard: Shard) -> SlicedDataDict:
         index = torch.tensor(shard.rows, dtype=torch.int64)
-        made = SlicedDataDict(columns.take(self.data, index))
+        made = SlicedDataDict(columns.columns_at(self.data, index))
         made._plan(shard)
         return made
 

@@ -3,7 +3,7 @@
 Two contracts live side by side. :func:`reduce_metrics` keeps the documented one of verl: the reducer is
 guessed from the key ("max", then "min", else the mean), which reads "min" in "timing/admin". A
 :class:`Metric` carries its own reducer and wins over the name; it keeps a small state that can be merged, so
-that a mean over ranks with unequal counts is the mean of the values and not a mean of means.
+that a mean across ranks with unequal counts is the mean of the values and not a mean of means.
 """
 
 from __future__ import annotations

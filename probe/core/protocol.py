@@ -322,7 +322,7 @@ class DataProto:
 
     def _take(self, index: torch.Tensor) -> Self:
         """The rows ``index`` (int64, not negative), copied."""
-        batch = None if self.batch is None else rows.take(self.batch, index)
+        batch = None if self.batch is None else rows.rows_at(self.batch, index)
         arrays = self.non_tensor_batch
         if arrays:
             numbers = index.cpu().numpy()

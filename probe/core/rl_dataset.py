@@ -84,7 +84,7 @@ class RLHFDataset(Dataset[dict[str, Any]]):
     def __init__(
         self, data_files: Any, tokenizer: Any, config: Any, processor: Any = None, max_samples: int = -1
     ) -> None:
-        self.config = DatasetConfig.of(config)
+        self.config = DatasetConfig.from_config(config)
         self.data_files = file_list(data_files)
         self.tokenizer = tokenizer
         self.processor = processor

@@ -240,7 +240,7 @@ def rearrange_micro_batches(
     )
     partitions, _ = _partition(batch, options, "rearrange_micro_batches")
     selector = RowSelector(batch)
-    return [selector.take(rows) for rows in partitions], partitions
+    return [selector.select(rows) for rows in partitions], partitions
 
 
 @observed("seqlen_balancing.prepare_dynamic_batch", "a DataProto is cut into micro-batches; result (list, indices)")
@@ -310,7 +310,7 @@ class MicroBatches:
             with scope("micro_batch", str(index), micro_batch=index, tokens=tokens, sequences=len(rows)):
                 try:
                     if self._data is None:
-                        yield self._selector.take(rows)
+                        yield self._selector.select(rows)
                     else:
                         yield _part(self._data, self._selector, rows)
                 except GeneratorExit:  # the loop was left early, which is no failure of this micro-batch
@@ -349,7 +349,7 @@ class _Units:
     workload: list[int]
 
     @classmethod
-    def of(cls, batch: TensorDictBase, options: _Options) -> _Units:
+    def from_batch(cls, batch: TensorDictBase, options: _Options) -> _Units:
         lengths, width = sequence_lengths(batch)
         size = options.force_group_size
         if len(lengths) % size:
@@ -383,7 +383,7 @@ def _partition(batch: TensorDictBase, options: _Options, source: str) -> tuple[l
         options.check()
         if not isinstance(batch, TensorDictBase):
             raise InputTypeError(f"batch: got {type(batch).__name__}, expected a TensorDict")
-        units = _Units.of(batch, options)
+        units = _Units.from_batch(batch, options)
         fitting = _fitting(units, options)
     except Exception as error:  # told to the other ranks first: they would wait for this one
         failure = error
@@ -484,4 +484,4 @@ def _tensors(data: DataProto) -> TensorDictBase:
 
 def _part(data: DataProto, selector: RowSelector, rows: list[int]) -> DataProto:
     others = {key: value[rows] for key, value in data.non_tensor_batch.items()}
-    return type(data)(batch=selector.take(rows), non_tensor_batch=others, meta_info=dict(data.meta_info))
+    return type(data)(batch=selector.select(rows), non_tensor_batch=others, meta_info=dict(data.meta_info))

@@ -14,15 +14,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib import import_module, resources
-from importlib.resources.abc import Traversable
-from pathlib import Path
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
+from probe.dashboards import files
 from probe.dashboards import spec as live_blocks
-from probe.errors import InputError, MissingKeyError, UnknownNameError
+from probe.dashboards.quantities import resolved
+from probe.errors import InputError, UnknownNameError
 from probe.records import TABLES
 
 if TYPE_CHECKING:
@@ -226,7 +224,7 @@ def dashboards() -> tuple[Dashboard, ...]:
     Raises:
         InputError: A file says something that can't be used; the message names file, panel and field.
     """
-    return tuple(parse(name, _source(name).read_text(encoding="utf-8")) for name in NAMES)
+    return tuple(parse(name, files.text(name)) for name in NAMES)
 
 
 def dashboard(name: str) -> Dashboard:
@@ -261,7 +259,17 @@ def views() -> tuple[View, ...]:
         InputError: A file says something that can't be used; the message names file, panel and field.
     """
     shared = [panel for board in dashboards() for panel in board.panels]
-    return parse_views(_source("views").read_text(encoding="utf-8"), shared)
+    return parse_views(files.text("views"), shared)
+
+
+def overview_tiles() -> tuple[Mapping[str, Any], ...]:
+    """The tiles of the overview, with all that their quantities say.
+
+    Returns:
+        In the order in which they are shown.
+    """
+    live = [panel.live for view in views() for panel in view.panels]
+    return next((tuple(one["tiles"]) for one in live if one["mark"] == "tiles"), ())
 
 
 def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
@@ -275,7 +283,7 @@ def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
         InputError: The text doesn't describe views.
         UnknownNameError: It names a panel that isn't there, or that isn't live.
     """
-    data = _loaded(text, "views")
+    data = files.loaded(text, "views")
     _expect(data, {"views": list, "panels": list}, set(), "views")
     own = [_live_panel(one, f"views, panel {index}") for index, one in enumerate(data["panels"])]
     live = [LivePanel(one.id, one.title, one.about, one.live) for one in shared if one.live is not None]
@@ -300,9 +308,7 @@ def _live_panel(data: Any, where: str) -> LivePanel:
     _expect(data, {"id": str, "title": str, "about": dict, "live": dict}, set(), where)
     where = f"{where} ({data['id']})"
     _expect(data["about"], _ABOUT, set(), f"{where}: about")
-    return LivePanel(
-        data["id"], data["title"], About(**data["about"]), live_blocks.check(data["live"], f"{where}: live")
-    )
+    return LivePanel(data["id"], data["title"], About(**data["about"]), _live(data["live"], f"{where}: live"))
 
 
 def parse(name: str, text: str) -> Dashboard:
@@ -315,7 +321,7 @@ def parse(name: str, text: str) -> Dashboard:
     Raises:
         InputError: The text isn't such a dashboard.
     """
-    data = _loaded(text, f"dashboard {name!r}")
+    data = files.loaded(text, f"dashboard {name!r}")
     _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")
     panels = tuple(_panel(one, f"dashboard {name!r}, panel {index}") for index, one in enumerate(data["panels"]))
     titles = [chart.title for one in panels for chart in one.charts]
@@ -323,13 +329,6 @@ def parse(name: str, text: str) -> Dashboard:
     if twice:
         raise InputError(f"dashboard {name!r}: charts: got the title {twice[0]!r} twice, expected each once")
     return Dashboard(name, data["title"], data["about"], panels)
-
-
-def _loaded(text: str, where: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{where}: not YAML: {error}") from error
 
 
 _ABOUT: Final[Mapping[str, type]] = {"shows": str, "read": str, "do": str}
@@ -361,7 +360,7 @@ def _panel(data: Any, where: str) -> Panel:
             raise InputError(f"{where}: {name}: got {data[name]!r}, expected a {kind.__name__}")
     _expect(data["about"], _ABOUT, set(), f"{where}: about")
     if "live" in data:
-        live_blocks.check(data["live"], f"{where}: live")
+        data = {**data, "live": _live(data["live"], f"{where}: live")}
     for table in data["tables"]:
         if table not in TABLES:
             raise UnknownNameError.of(f"{where}: tables", table, TABLES)
@@ -376,6 +375,14 @@ def _panel(data: Any, where: str) -> Panel:
     lists = {name: tuple(data.get(name, ())) for name in ("tables", "columns", "keys")}
     charts = tuple(_chart(one, f"{where}: charts {index}") for index, one in enumerate(data.get("charts", ())))
     return Panel(**{**data, **lists, "about": About(**data["about"]), "charts": charts})
+
+
+def _live(block: Any, where: str) -> dict[str, Any]:
+    """A ``live:`` block, checked, with the fields of the quantities that it names."""
+    try:
+        return live_blocks.check(resolved(block), where)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"{where}: {error}") from error
 
 
 def _chart(data: Any, where: str) -> Chart:
@@ -401,17 +408,6 @@ def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: 
     for name, kind in required.items():
         if not isinstance(data.get(name), kind):
             raise InputError(f"{where}: {name}: got {data.get(name)!r}, expected a {kind.__name__}")
-
-
-def _source(name: str) -> Traversable | Path:
-    """The file of a dashboard: packed into an installed wheel, else in the source tree beside the package."""
-    packed = resources.files("probe") / "_dashboards" / f"{name}.yaml"
-    if packed.is_file():
-        return packed
-    beside = Path(__file__).resolve().parents[2] / "dashboards" / f"{name}.yaml"
-    if beside.is_file():
-        return beside
-    raise MissingKeyError(f"dashboard {name!r}: neither {packed} nor {beside} is there; install probe-rl again")
 
 
 def _load(path: str) -> Callable[..., Any]:

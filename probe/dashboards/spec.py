@@ -14,8 +14,14 @@ A series spec has these fields:
 ``by``      a column or a list of them: one series for each value
 ``each``    a column or a list of them: ``y`` is summed for each value first, and reduced over them then
 ``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``
+``per``     a column or a list of them: reduced for each of their values, and the largest of these results is shown
+``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's
+            mean is over the values of ``each`` that it has; without ``slots`` there is one
+``scale``   a number: every value is multiplied by it at the end
 ``divide``  a series spec: the value is divided by that one's at the same x
 ``of``      "run", or "step": only the step that the panel shows
+``quantity`` one of ``quantities.yaml``, which brings all fields that don't stand beside it (see
+            :mod:`probe.dashboards.quantities`)
 ``unit``    one of :data:`UNITS`
 =========== ==========================================================================================================
 
@@ -40,124 +46,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from probe.dashboards.columns import LIVE
 from probe.errors import InputError, UnknownNameError
 
-#: Columns of each table and their dtypes as in the messages to the browser; "word" is a code (i4) for a text.
-#: Times are seconds since the run's start, memory is in bytes. A missing number is NaN, a missing whole one −1.
-#: A span's level (step, phase, micro_batch, inner), maker and batch follow the rules of ``probe.analysis.scopes``.
+#: Columns of each declared table and their dtypes; "word" is a code (i4) for a text.
 TABLES: Final[Mapping[str, Mapping[str, str]]] = {
-    "spans": {
-        "step": "i4",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "kind": "word",
-        "level": "word",
-        "name": "word",
-        "micro_batch": "i4",
-        "scope": "i4",
-        "parent": "i4",
-        "begin": "f8",
-        "end": "f8",
-        "peak": "f8",
-        "reserved_peak": "f8",
-        "at_begin": "f8",
-        "at_end": "f8",
-        "batch": "i4",
-        "tokens": "i4",
-        "slots": "i4",
-        "peak_kind": "word",
-        "maker": "u1",
-    },
-    "memory": {
-        "t": "f8",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "step": "i4",
-        "allocated": "f8",
-        "reserved": "f8",
-        "non_torch": "f8",
-        "used": "f8",
-        "total": "f8",
-    },
-    "micro": {
-        "step": "i4",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "batch": "i4",
-        "micro_batch": "i4",
-        "tokens": "i4",
-        "sequences": "i4",
-        "longest": "i4",
-        "width": "i4",
-        "cap": "i4",
-        "workload": "f4",
-        "over": "u1",
-    },
-    "padding": {
-        "step": "i4",
-        "rank": "i4",
-        "source": "word",
-        "field": "word",
-        "cause": "word",
-        "counted": "u1",
-        "tokens": "f8",
-        "bytes": "f8",
-        "rectangle": "f8",
-        "valid": "f8",
-    },
-    "scalars": {"t": "f8", "step": "i4", "rank": "i4", "key": "word", "value": "f8", "own": "u1"},
-    "reductions": {
-        "step": "i4",
-        "rank": "i4",
-        "key": "word",
-        "reducer": "word",
-        "chosen_by": "word",
-        "count": "i4",
-        "smallest": "f8",
-        "largest": "f8",
-        "nan": "i4",
-        "value": "f8",
-    },
-    "calls": {
-        "t": "f8",
-        "step": "i4",
-        "rank": "i4",
-        "role": "word",
-        "phase": "word",
-        "point": "word",
-        "name": "word",
-        "duration": "f8",
-        "rows_in": "i4",
-        "rows_out": "i4",
-        "bytes_in": "f8",
-        "bytes_out": "f8",
-        "added": "word",
-        "removed": "word",
-        "error": "word",
-    },
-    "events": {
-        "t": "f8",
-        "step": "i4",
-        "rank": "i4",
-        "kind": "word",
-        "where": "word",
-        "message": "word",
-        "count": "i4",
-        "off": "u1",
-    },
+    name: {column: "word" if one.unit == "word" else one.dtype for column, one in table.columns.items()}
+    for name, table in LIVE.items()
 }
 
-#: Columns that are worked out from others: a span's seconds, and those of them that a micro-batch spends on padding if
-#: the model computes on all slots of its rectangle; the padding of a micro-batch, and how full it is.
-DERIVED: Final[Mapping[str, tuple[str, ...]]] = {"spans": ("duration", "on_padding"), "micro": ("padding", "use")}
+#: Columns that are worked out from others.
+DERIVED: Final[Mapping[str, tuple[str, ...]]] = {name: tuple(table.derived) for name, table in LIVE.items()}
 
 REDUCERS: Final = ("max", "min", "sum", "mean", "last", "count", "ratio", "imbalance")
 UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s", "number")
 
-_SERIES: Final = frozenset({"table", "where", "x", "y", "by", "each", "reduce", "divide", "of", "unit"})
+#: Fields of a series spec.
+SERIES: Final = frozenset(
+    {"table", "where", "x", "y", "by", "each", "reduce", "per", "slots", "scale", "divide", "of", "unit"}
+)
 _WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
 
 #: Fields that each mark has beside the series spec.
@@ -172,7 +79,8 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
     "table": frozenset({"columns", "newest", "sort", "tone", "search"}),
     "tiles": frozenset({"tiles"}),
 }
-_TILE: Final = _SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
+#: Fields of a tile.
+TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
 
 
 def check(block: Any, where: str) -> dict[str, Any]:
@@ -194,9 +102,9 @@ def check(block: Any, where: str) -> dict[str, Any]:
     mark = str(block["mark"])
     if mark == "tiles":
         _known(block, _WORDS | MARKS[mark], where)
-        _tiles(block.get("tiles"), f"{where}: tiles")
+        check_tiles(block.get("tiles"), f"{where}: tiles")
         return dict(block)
-    _known(block, _SERIES | _WORDS | MARKS[mark], where)
+    _known(block, SERIES | _WORDS | MARKS[mark], where)
     _series(block, where, needs_y=mark not in ("table", "timeline"))
     _texts(block, ("x_title", "y_title"), where)
     if not isinstance(block.get("names", {}), dict):
@@ -227,7 +135,7 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
     table = block.get("table")
     if table not in TABLES:
         raise UnknownNameError.of(f"{where}: table", table, TABLES)
-    for name in ("y", "by", "each"):
+    for name in ("y", "by", "each", "per", "slots"):
         _columns(block, name, where)
     if needs_y and not block.get("y") and block.get("reduce") != "count":
         raise InputError(f"{where}: y: got {block.get('y')!r}, expected a column of {table}")
@@ -238,10 +146,14 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
             raise UnknownNameError.of(f"{where}: {name}", block[name], choices)
     if block.get("reduce") == "ratio" and len(listed(block.get("y"))) != 2:
         raise InputError(f"{where}: y: got {block.get('y')!r}, expected two columns, whose sums are divided")
+    if "slots" in block and block.get("reduce") != "imbalance":
+        raise InputError(f"{where}: slots: got {block['slots']!r}, expected it only with reduce: imbalance")
+    if isinstance(block.get("scale", 1), bool) or not isinstance(block.get("scale", 1), int | float):
+        raise InputError(f"{where}: scale: got {block['scale']!r}, expected a number")
     _where(block, where)
     if "divide" in block:
         _mapping(block["divide"], f"{where}: divide")
-        _known(block["divide"], _SERIES, f"{where}: divide")
+        _known(block["divide"], SERIES, f"{where}: divide")
         _series(block["divide"], f"{where}: divide", needs_y=True)
 
 
@@ -292,20 +204,29 @@ def _line(block: Mapping[str, Any], line: Any, where: str) -> None:
         raise UnknownNameError.of(f"{where}: reduce", line["reduce"], REDUCERS)
 
 
-def _tiles(tiles: Any, where: str) -> None:
+def check_tiles(tiles: Any, where: str) -> None:
+    """Refuse ``tiles`` that can't be shown.
+
+    Args:
+        tiles: Of a ``live:`` block, or quantities, which have the same form.
+        where: It stands, for messages.
+
+    Raises:
+        InputError: Something in it is wrong; the message says where, what was given and what was expected.
+    """
     if not isinstance(tiles, list) or not tiles:
         raise InputError(f"{where}: got {tiles!r}, expected a list of tiles")
     for index, tile in enumerate(tiles):
         here = f"{where} {index}"
         _mapping(tile, here)
-        _known(tile, _TILE, here)
+        _known(tile, TILE, here)
         for name in ("id", "title"):
             if not isinstance(tile.get(name), str):
                 raise InputError(f"{here}: {name}: got {tile.get(name)!r}, expected a text")
         _series(tile, f"{here} ({tile['id']})", needs_y=True)
         if "capacity" in tile:
             _mapping(tile["capacity"], f"{here}: capacity")
-            _known(tile["capacity"], _SERIES, f"{here}: capacity")
+            _known(tile["capacity"], SERIES, f"{here}: capacity")
             _series(tile["capacity"], f"{here}: capacity", needs_y=True)
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]

@@ -75,7 +75,7 @@ class Actor:
     @watch(role="actor")
     def update(self, mini: DataProto) -> dict[str, Metric]:
         """One optimizer step on one mini-batch: the mean of the clipped loss over the tokens of all ranks."""
-        tokens = self.over_ranks(mini.batch["response_mask"].sum())
+        tokens = self.across_ranks(mini.batch["response_mask"].sum())
         metrics: dict[str, Metric] = {}
         for micro in micro_batches(mini, max_token_len=self.settings.max_tokens, dp_group=self.group):
             batch, mask = micro.batch, micro.batch["response_mask"]
@@ -96,7 +96,7 @@ class Actor:
     @watch(role="actor", phase="warm_up")
     def imitate(self, data: DataProto) -> float:
         """One supervised step on right answers. Returns the loss, its mean over the tokens of all ranks."""
-        tokens = self.over_ranks(data.batch["response_mask"].sum())
+        tokens = self.across_ranks(data.batch["response_mask"].sum())
         total = torch.zeros(())
         parts, _ = rearrange_micro_batches(data.batch, max_token_len=self.settings.max_tokens, dp_group=self.group)
         for part in parts:
@@ -104,7 +104,7 @@ class Actor:
             self.backward(loss)
             total += loss.detach()
         self.optimizer_step()
-        return self.over_ranks(total).item()
+        return self.across_ranks(total).item()
 
     def backward(self, share: Tensor) -> None:
         """Add the gradients of this rank's share of the loss; FSDP means over the ranks, and a sum is wanted."""
@@ -118,7 +118,7 @@ class Actor:
         self.optimizer.zero_grad()
         return norm.item()
 
-    def over_ranks(self, value: Tensor) -> Tensor:
+    def across_ranks(self, value: Tensor) -> Tensor:
         """The sum of ``value`` over all ranks."""
         if self.group is not None:
             dist.all_reduce(value, group=self.group)

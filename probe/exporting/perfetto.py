@@ -15,7 +15,7 @@ counter, tokens        tokens of the micro-batch that is running (0 between them
 instant                a row of ``incidents``
 =====================  ==============================================================================================
 
-Which batch a micro-batch was of is told by the rule of :mod:`probe.analysis.scopes`, as everywhere; where it can't be
+Which batch a micro-batch was of is told by the view ``batches_run``, as everywhere; where it can't be
 told, the slice has no tokens. A category is the kind of a scope: what counts as a phase of a step is for figures.
 """
 
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from probe.analysis import scopes
 from probe.exporting.source import Source, opened_for
 from probe.exporting.trace_writer import TraceWriter
+from probe.runs import views
 
 _PROCESSES: Final = """
 select rank, count(*) as processes, arg_max(host, wall_ns) as host, arg_max(device, wall_ns) as device,
@@ -40,13 +40,14 @@ from processes group by rank order by rank
 # cap and the sequences of a micro-batch are known only where its batch is.
 _SLICES: Final = """
 with batch_of as (
-  with recursive {scopes}, caps as (
-    select rank, nth, batch_id, micro_batch, any_value(cap_tokens) as cap_tokens from {formed} group by all
+  with told as materialized ({nested}), paired as ({run}), caps as (
+    select process, batch_id, micro_batch, any_value(cap_tokens) as cap_tokens from micro_batches
+    where micro_batch is not null group by all
   )
-  select rank, nth, scope_id, any_value(tokens) as tokens,
+  select process, scope_id, any_value(tokens) as tokens,
          any_value(if(batch_id is null, null, sequences)) as sequences, any_value(cap_tokens) as cap_tokens
-  from paired join told using (rank, nth, scope_id)
-              left join caps using (rank, nth, batch_id, micro_batch)
+  from paired join told using (process, scope_id)
+              left join caps using (process, batch_id, micro_batch)
   group by all having count(*) = 1
 ), leaves as (
   select rank, scope_id, time_ns, max(peak_allocated_bytes) as peak_allocated_bytes,
@@ -54,16 +55,16 @@ with batch_of as (
   from memory where edge = 'leave' group by rank, scope_id, time_ns
 ), timed as (
   select *, greatest(wall_ns - time_ns + if(begin_ns > 0, begin_ns, time_ns - duration_ns), 0) as begin
-  from {calls}
+  from calls where wall_ns >= 0
 ), seen as (
   select rank, anchor, max(wall_ns) as wall_ns from (
     select rank, wall_ns - time_ns as anchor, wall_ns from memory
     union all select rank, wall_ns - time_ns, wall_ns from calls
   ) group by rank, anchor
 ), ends as (
-  select rank, nth, wall_ns - time_ns as anchor, scope_id, time_ns, wall_ns, edge, kind, name, scope, step, role, phase,
+  select rank, process, wall_ns - time_ns as anchor, scope_id, time_ns, wall_ns, edge, kind, name, scope, step, role, phase,
          micro_batch, line
-  from {edges}
+  from memory where edge in ('enter', 'leave') and wall_ns >= 0 and scope_id > 0
 ), latest as (
   select rank, anchor, arg_max(scope, (time_ns, line)) as scope from ends group by rank, anchor
 ), unfinished as (
@@ -74,7 +75,7 @@ with batch_of as (
     select 1 from ends other where other.edge = 'leave' and other.rank = ends.rank
       and other.anchor = ends.anchor and other.scope_id = ends.scope_id)
 ), slices as (
-  select timed.rank, nth, begin, begin + greatest(duration_ns, 0) as "end",
+  select timed.rank, process, begin, begin + greatest(duration_ns, 0) as "end",
          if(starts_with(point, 'scope.'), point[7:], 'function') as category, name, point, timed.scope_id,
          timed.time_ns, step, role, phase, micro_batch, rows_in, rows_out, bytes_in, bytes_out, error,
          peak_allocated_bytes, peak_kind, device_duration_ns, false as unfinished
@@ -82,13 +83,13 @@ with batch_of as (
   left join leaves on starts_with(point, 'scope.') and timed.rank = leaves.rank
     and timed.scope_id = leaves.scope_id and timed.time_ns = leaves.time_ns
   union all by name
-  select rank, nth, wall_ns as begin, greatest(seen_ns, wall_ns) as "end", kind as category, name,
+  select rank, process, wall_ns as begin, greatest(seen_ns, wall_ns) as "end", kind as category, name,
          'scope.' || kind as point, scope_id, time_ns, step, role, phase, micro_batch, true as unfinished
   from unfinished
 )
-select slices.* exclude (nth), tokens, sequences, cap_tokens
-from slices left join batch_of on point = 'scope.micro_batch' and slices.rank = batch_of.rank
-  and slices.nth = batch_of.nth and slices.scope_id = batch_of.scope_id
+select slices.* exclude (process), tokens, sequences, cap_tokens
+from slices left join batch_of on point = 'scope.micro_batch' and slices.process = batch_of.process
+  and slices.scope_id = batch_of.scope_id
 order by slices.rank, begin, "end" desc, category = 'function', slices.scope_id, time_ns desc
 """
 
@@ -151,12 +152,10 @@ def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str]) -
     target = Path(path).expanduser().absolute()
     with Source(run) as source, opened_for(target) as file:
         writer = TraceWriter(file.write, source.info.wall_ns)
-        resumed = False
         for batch in source.ask(_PROCESSES):
             for row in batch.to_pylist():
                 writer.process(row["rank"], f": {row['host']}, {row['device']}, pid {row['pids']}")
-                resumed = resumed or row["processes"] > 1
-        for batch in source.ask(_slices(resumed)):
+        for batch in source.ask(_slices()):
             writer.add_slices(batch)
         writer.end_slices()
         for query, add in (
@@ -171,11 +170,7 @@ def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str]) -
     return Trace(str(target), len(writer.ranks), writer.slices, writer.counters, writer.instants, unplaced, size)
 
 
-def _slices(resumed: bool) -> str:
-    """The query of the slices, outermost first; ``resumed`` is whether a rank has several processes."""
-    return _SLICES.format(
-        scopes=f"{scopes.told(resumed)}, {scopes.paired(resumed)}",
-        formed=scopes.rows_of("micro_batches", "micro_batch is not null", resumed),
-        calls=scopes.rows_of("calls", "wall_ns >= 0", resumed),
-        edges=scopes.rows_of("memory", "edge in ('enter', 'leave') and wall_ns >= 0 and scope_id > 0", resumed),
-    )
+def _slices() -> str:
+    """The query of the slices, outermost first."""
+    run = views.query("batches_run", {"scopes_nested": "told"})
+    return _SLICES.format(nested=views.query("scopes_nested"), run=run)

@@ -16,13 +16,13 @@ MISSING = "No step has ended yet, so that probe's own cost isn't known."
 def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     """Share of the step that hooks took on the training thread, from ``analysis.cost.by_step``, beside its
     target."""
-    frame = frame[frame["overhead_ratio"].notna()] if not frame.empty else frame
+    frame = frame[frame["own_cost_ratio"].notna()] if not frame.empty else frame
     if frame.empty:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=260)
     lines = (
-        ("overhead_ratio_largest", "largest over ranks", "dot"),
-        ("overhead_ratio", "mean over ranks", "solid"),
+        ("own_cost_ratio", "worst rank", "solid"),
+        ("own_cost_ratio_mean", "mean over ranks", "dot"),
     )
     for column, name, dash in lines:
         part = frame.iloc[look.thin(frame[column])]

@@ -281,7 +281,7 @@ def _tensor_differences(key: str, one: torch.Tensor, other: torch.Tensor) -> Ite
     elif one.is_nested or one.shape != other.shape:
         yield Difference(key, "shape", shape_text(one), shape_text(other))
     elif "meta" not in (one.device.type, other.device.type):
-        yield from _value_difference(key, tensor_difference.of(one.detach(), other.detach()))
+        yield from _value_difference(key, tensor_difference.difference_of_tensors(one.detach(), other.detach()))
 
 
 def _layout(tensor: torch.Tensor) -> str:
@@ -298,7 +298,7 @@ def _nested_differences(key: str, one: Any, other: Any) -> Iterator[Difference]:
     if lengths is not None:
         row, mine, theirs, count = lengths
         yield Difference(key, "lengths", str(mine), str(theirs), (row,), count, int(one.size(0)))
-    yield from _value_difference(key, tensor_difference.of_rows(one.detach(), other.detach()))
+    yield from _value_difference(key, tensor_difference.difference_of_rows(one.detach(), other.detach()))
 
 
 def _value_difference(key: str, found: tensor_difference.Values | None) -> Iterator[Difference]:
@@ -312,7 +312,7 @@ def _array_differences(key: str, one: Any, other: Any) -> Iterator[Difference]:
     if one.shape != other.shape:
         yield Difference(key, "shape", str(one.shape), str(other.shape))
         return
-    yield from _value_difference(key, tensor_difference.of_arrays(one, other))
+    yield from _value_difference(key, tensor_difference.difference_of_arrays(one, other))
 
 
 def _object_differences(key: str, one: Any, other: Any) -> Iterator[Difference]:

@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from probe._check import is_whole
 from probe.inspection.plain_text import cut
 
 _DARK: Final = (
@@ -83,6 +84,6 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[Any]], *, caption: str 
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, int) and not isinstance(value, bool):
+    if is_whole(value):
         return f'<td class="number">{value:,}</td>'
     return f"<td>{escaped(value)}</td>"

@@ -35,10 +35,10 @@ class Values:
     nan: int
 
 
-def of(one: torch.Tensor, other: torch.Tensor) -> Values | None:
+def difference_of_tensors(one: torch.Tensor, other: torch.Tensor) -> Values | None:
     """The difference of two tensors of one shape, None where all values are equal. Dtypes and devices may differ.
 
-    >>> of(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]), torch.tensor([[1.0, 2.5], [3.0, 1.0]]))
+    >>> difference_of_tensors(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]), torch.tensor([[1.0, 2.5], [3.0, 1.0]]))
     Values(index=(0, 1), a='2.0', b='2.5', count=2, of=4, max_abs=0.5, nan=1)
     """
     found = _Sum(one.numel())
@@ -53,7 +53,7 @@ def of(one: torch.Tensor, other: torch.Tensor) -> Values | None:
     return found.result()
 
 
-def of_rows(one: Any, other: Any) -> Values | None:
+def difference_of_rows(one: Any, other: Any) -> Values | None:
     """The difference of two nested tensors, row by row, as far as both rows go. ``index`` begins with the row."""
     found = _Sum(0)
     for row, pair in enumerate(zip(nested_rows(one), nested_rows(other), strict=True)):
@@ -75,11 +75,11 @@ def first_length(one: Any, other: Any) -> tuple[int, str, str, int] | None:
     return (rows[0], str(mine[rows[0]]), str(theirs[rows[0]]), len(rows)) if rows else None
 
 
-def of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Values | None:
+def difference_of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> Values | None:
     """The difference of two numeric, text or time arrays of one shape."""
     if all(array.dtype.kind in "biufc" and array.dtype.itemsize <= 16 for array in (one, other)):
         try:
-            return of(_tensor(one), _tensor(other))
+            return difference_of_tensors(_tensor(one), _tensor(other))
         except (TypeError, ValueError):  # long doubles, which torch doesn't have
             pass
     differ = differing_entries(one, other)

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable
 from typing import Any, Final
 
-from probe.dashboards.spec import TABLES
+from probe.dashboards.columns import LIVE
 from probe.live import opening, thinning
-from probe.live.intake import Intake, block_of
+from probe.live.intake import Intake
 from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
 from probe.live.thinning import Block
 from probe.records import Process
@@ -36,12 +36,12 @@ class Feed:
     Args:
         path: A run directory or the URL of one.
         rows: Rows that each live table keeps.
-        update_rows: Rows of each table in one update.
+        update_rows: Of each table in one update.
 
     Attributes:
         info: What run.json says.
         words: The texts of the tables.
-        tables: The live tables by name, bounded.
+        tables: By name, bounded; also those of row types that a recorder brought, once there is a row.
         sketches: The same, much smaller.
         coalesced: Rows of updates that went beyond the budget; their extremes stayed.
         left_out: Rows of a large run that were not read when it was opened.
@@ -58,13 +58,13 @@ class Feed:
         self.local = self._files.local
         self.info = self._files.info()
         self.words = Words()
-        self.tables = {name: LiveTable(name, rows) for name in TABLES}
-        self.sketches = {name: LiveTable(name, min(SKETCH_ROWS, rows)) for name in TABLES}
+        self.tables = {name: LiveTable(name, rows) for name in LIVE}
+        self.sketches = {name: LiveTable(name, min(SKETCH_ROWS, rows)) for name in LIVE}
         self.coalesced = 0
         self.left_out = 0
         self._rows = rows
         self._update_rows = update_rows
-        self._intake = Intake(self.words, self.tables["padding"], self.info.wall_ns)
+        self._intake = Intake(self.words, self.tables, self.info.wall_ns)
         self._follower: Follower | None = None
         self._asked_at = -math.inf
         self._alive = ""
@@ -160,19 +160,25 @@ class Feed:
     def _poll(self, budget: int | None) -> dict[str, Block]:
         if self._follower is None:
             return {}
-        found = self._intake.take(self._follower.poll())
-        blocks = {}
-        for name, rows in found.items():
-            block, gone = block_of(name, rows), 0
-            if budget is not None and len(rows) > budget:
-                block, gone = thinning.reduced(name, block, budget)
-            self.coalesced += gone
-            blocks[name] = block
+        blocks = self._intake.read(self._follower.poll())
+        if budget is not None:
+            blocks = {name: self._within(name, block, budget) for name, block in blocks.items()}
         self._store(blocks)
         return blocks
 
+    def _within(self, name: str, block: Block, budget: int) -> Block:
+        """``block`` cut down to about ``budget`` rows; what went is counted."""
+        if len(next(iter(block.values()))) <= budget:
+            return block
+        block, gone = thinning.reduced(self._intake.table(name).thinning, block, budget)
+        self.coalesced += gone
+        return block
+
     def _store(self, blocks: dict[str, Block]) -> None:
         for name, block in blocks.items():
+            if name not in self.tables:  # of a row type that nobody declared
+                for tables, limit in ((self.tables, self._rows), (self.sketches, min(SKETCH_ROWS, self._rows))):
+                    tables[name] = LiveTable(name, limit, self._intake.table(name))
             self.tables[name].append(block)
             self.sketches[name].append(block)
 

@@ -1,4 +1,8 @@
-"""Rows of records as rows of the live tables, one at a time, with what must be remembered between them."""
+"""Rows of records as rows of the live tables, with what must be remembered between them.
+
+What a column is a copy of says its declaration (:mod:`probe.dashboards.columns`); here stands what is made of several
+fields, or of other rows.
+"""
 
 from __future__ import annotations
 
@@ -6,48 +10,69 @@ import itertools
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from probe.dashboards.spec import TABLES
+from probe.dashboards.columns import LIVE, Column, Table, name_of, of_row_type
 from probe.live.nesting import Cut, Key, Nesting, Span
 from probe.live.padding_ledger import PaddingLedger
-from probe.live.tables import LiveTable, Words, dtype
+from probe.live.rounds import Rounds
+from probe.live.tables import LiveTable, Words
 from probe.live.thinning import Block
 from probe.records import Call, Incident, Memory, MicroBatch, Padding, Process, Reduction, Row, Scalar
-
-#: Rows of a live table in the order of its columns.
-Rows = list[tuple[Any, ...]]
 
 _NAN: Final = math.nan
 #: What four bytes hold.
 _LEAST: Final = -(2**31)
 _MOST: Final = 2**31 - 1
 
-_NOTHING: Final = np.empty(0)
-#: Of each table the places of its columns by dtype: an array for each dtype is made faster than one for each column.
-_PLACES: Final[Mapping[str, Mapping[str, Sequence[int]]]] = {
-    table: {code: [at for at, one in enumerate(columns.values()) if dtype(one) == code] for code in codes}
-    for table, columns in TABLES.items()
-    for codes in [dict.fromkeys(map(dtype, columns.values()))]
+#: Live table by the row type that it is made of, row by row.
+_COPIED: Final[Mapping[type[Row], str]] = {
+    Memory: "memory",
+    MicroBatch: "micro",
+    Reduction: "reductions",
+    Scalar: "scalars",
+    Call: "calls",
+    Incident: "events",
+}
+
+#: Columns that are made of several fields of one row; SQL has the same in ``Column.sql``.
+_MADE: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
+    ("micro", "longest"): lambda row: max(row.lengths, default=0),
+    ("scalars", "own"): lambda row: row.source == "probe",
+    ("calls", "duration"): lambda row: row.duration_ns / 1e9,
+    ("calls", "added"): lambda row: ", ".join(row.keys_added) or None,
+    ("calls", "removed"): lambda row: ", ".join(row.keys_removed) or None,
+    ("events", "count"): lambda row: 1 if row.kind == "listener" else row.count,
 }
 
 
-def block_of(table: str, rows: Rows) -> Block:
-    """``rows`` as columns. Whole numbers that don't fit four bytes become the nearest that does."""
-    names, columns = tuple(TABLES[table]), tuple(zip(*rows, strict=True))
-    found: Block = dict.fromkeys(names, _NOTHING)
-    for code, places in _PLACES[table].items():
-        chosen = [columns[at] for at in places]
-        made = _whole(chosen) if code == "i4" else np.array(chosen, dtype=code)  # None among floats becomes NaN
-        for at, values in zip(places, made, strict=True):
-            found[names[at]] = values
+def block_of(table: Table, values: Mapping[str, Sequence[Any]]) -> Block:
+    """Columns of one length as arrays. Whole numbers that don't fit four bytes become the nearest that does.
+
+    Args:
+        table: What the columns are.
+        values: By column; None is a missing number.
+
+    Returns:
+        The arrays, in the order of the table's columns.
+    """
+    found: Block = dict.fromkeys(table.columns, np.empty(0))
+    by_dtype: dict[str, list[str]] = {}  # an array for each dtype is made faster than one for each column
+    for name, column in table.columns.items():
+        by_dtype.setdefault(column.dtype, []).append(name)
+    for code, names in by_dtype.items():
+        chosen = [values[name] for name in names]
+        made = _whole_numbers(chosen) if code == "i4" else np.array(chosen, dtype=code)  # None becomes NaN
+        found.update(zip(names, made, strict=True))
     return found
 
 
-def _whole(columns: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
+def _whole_numbers(columns: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
     """Several columns of one length as the rows of one array."""
     shape = len(columns), len(columns[0])
     values = itertools.chain.from_iterable(columns)
@@ -58,16 +83,15 @@ def _whole(columns: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
 
 
 class Clocks:
-    """Seconds since the run's start, from each rank's own clock.
+    """Seconds since the run's start, from each process's own clock.
 
     Args:
-        start_ns: Wall-clock time of the run's start; 0 where it isn't known: then the start of the first process
-            counts.
+        start_ns: Wall-clock time of the run's start; 0 where it isn't known: then that of the first process counts.
     """
 
     def __init__(self, start_ns: int = 0) -> None:
         self.start_ns = start_ns
-        self._offsets: dict[int, int] = {}  # by rank: wall clock − monotonic
+        self._offsets: dict[str, int] = {}  # by process: wall clock − monotonic
 
     def begin(self, processes: Iterable[Process]) -> None:
         """Know the start at the latest now, if any process is known."""
@@ -75,79 +99,70 @@ class Clocks:
             self.start_ns = min((one.wall_ns for one in processes), default=0)
 
     def set(self, process: Process) -> None:
-        """From here on, rows of its rank are those of ``process``."""
-        self._offsets[process.rank] = process.wall_ns - process.time_ns
+        """Rows of ``process`` have its clock."""
+        self._offsets[process.process] = process.wall_ns - process.time_ns
 
     def seconds(self, row: Row, before_ns: int = 0) -> float:
         """When ``row`` happened, or so long before; NaN where its process never said what time it is."""
-        offset = self._offsets.get(row.rank)
+        offset = self._offsets.get(row.process)
         return _NAN if offset is None else (row.time_ns + offset - before_ns - self.start_ns) / 1e9
 
 
-class Scopes:
-    """Numbers of scopes that stay unique over the processes of a rank: a resumed run begins to count again."""
+@dataclass(slots=True)
+class _Gathered:
+    """Rows of one live table that came since the last look, and what is known of each when it comes."""
 
-    def __init__(self) -> None:
-        self._base: dict[int, int] = {}
-        self._top: dict[int, int] = {}
-
-    def restart(self, rank: int) -> None:
-        """A new process writes for ``rank``."""
-        self._base[rank] = self._top.get(rank, -1) + 1
-
-    def resume(self, rank: int, base: int, top: int) -> None:
-        """Go on where ``top`` is the largest number given, and ``base`` that of the process's scope 0."""
-        self._base[rank], self._top[rank] = base, top
-
-    def number(self, rank: int, scope: int) -> int:
-        """The number of scope ``scope`` of the process that writes for ``rank`` now."""
-        found = self._base.get(rank, 0) + scope
-        if found > self._top.get(rank, -1):
-            self._top[rank] = found
-        return found
+    table: Table
+    rows: list[Any] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
 
 class Intake:
     """Turns rows into live rows.
 
+    Args:
+        words: Numbers of the texts.
+        tables: The live tables that hold what was given so far.
+        start_ns: Wall-clock time of the run's start; 0 where it isn't known.
+
     Attributes:
-        rows: How many were taken.
+        rows: How many were read.
         step: The newest step, −1 before the first.
         lost: Rows that the run's writers had to drop.
         world_size: As the processes tell.
-        writers: The process of each rank that began last.
+        writers: Of each rank the process that began last; by name those without a rank.
         newest: When the newest row was written, seconds since the run's start; NaN before the first.
+        found_tables: Tables of row types that aren't declared, by name.
     """
 
-    def __init__(self, words: Words, padding: LiveTable, start_ns: int = 0) -> None:
+    def __init__(self, words: Words, tables: Mapping[str, LiveTable], start_ns: int = 0) -> None:
         self.clocks = Clocks(start_ns)
-        self.scopes = Scopes()
-        self.ledger = PaddingLedger(padding, words)
+        self.ledger = PaddingLedger(tables["padding"], words)
+        self.rounds = Rounds(tables["micro"])
         self.step = -1
         self.lost = 0
         self.rows = 0
         self.world_size = 0
-        self.writers: dict[int, Process] = {}
+        self.writers: dict[int | str, Process] = {}
         self.newest = _NAN
         self.nesting = Nesting(words)
         self.open: dict[Key, tuple[float, float]] = {}  # when the scope began, and what was allocated then
-        self.measured: set[int] = set()  # ranks whose memory is recorded: their scopes come from there
-        self._newest: dict[int, float] = {}  # by rank: time of its last memory row
+        self.measured: set[int] = set()  # processes whose memory is recorded: their scopes come from there
+        self.found_tables: dict[str, Table] = {}
+        self._newest: dict[int, float] = {}  # by process: time of its last memory row
         self._words = words
-        self._rows: dict[str, Rows] = {}
+        self._gathered: dict[str, _Gathered] = {}
         self._padding: list[Padding] = []
-        self._take: dict[type[Row], Callable[[Any], None]] = {
-            Process: self._process,
-            Memory: self._memory,
-            MicroBatch: self._micro_batch,
-            Padding: self._padding.append,
-            Call: self._call,
-            Reduction: self._reduction,
-            Scalar: self._scalar,
-            Incident: self._incident,
+        self._readers: Mapping[type[Row], Callable[[Any, float], None]] = {
+            Process: lambda row, _: self.begin_process(row),
+            Memory: self._read_memory,
+            MicroBatch: self._read_micro_batch,
+            Padding: self._read_padding,
+            Call: self._read_call,
+            Incident: self._read_incident,
         }
 
-    def take(self, rows: Iterable[Row]) -> dict[str, Rows]:
+    def read(self, rows: Iterable[Row]) -> dict[str, Block]:
         """The live rows that ``rows`` make, by table; tables without any are left out."""
         rows = list(rows)
         self.rows += len(rows)
@@ -155,101 +170,143 @@ class Intake:
         for row in rows:
             if row.step is not None and row.step > self.step:
                 self.step = row.step
-            self._take[type(row)](row)
-        for row in {row.rank: row for row in rows}.values():  # the last of each rank
+            reader = self._readers.get(type(row), self._gather)
+            reader(row, self.clocks.seconds(row))
+        for row in {row.process: row for row in rows}.values():  # the last of each process
             self.newest = later(self.newest, self.clocks.seconds(row))
-        self._rows["spans"] = [*self.nesting.take()]
-        if self._padding:
-            self._rows["padding"] = [*self.ledger.take(self._padding)]
-        found = {name: made for name, made in self._rows.items() if made}
+        return {name: block for name, block in self._blocks().items() if len(next(iter(block.values())))}
+
+    def table(self, name: str) -> Table:
+        """What the columns of a live table are."""
+        return LIVE.get(name) or self.found_tables[name]
+
+    def remember_order(self, process: int, seconds: float) -> None:
+        """Memory rows of ``process`` up to that time have been given."""
+        self._newest[process] = seconds
+
+    # ------------------------------------------------------------------------------------------ rows as columns
+
+    def _blocks(self) -> dict[str, Block]:
+        gathered, self._gathered = self._gathered, {}
+        found = {name: self._block(name, one) for name, one in gathered.items()}
         if "memory" in found:
             found["memory"] = self._in_order(found["memory"])
-        self._rows = {}
-        self._padding.clear()
-        return {name: made for name, made in found.items() if made}
+        if "micro" in found:
+            found["micro"] = self.rounds.numbered(found["micro"])
+        spans = self.nesting.changed()
+        if spans:
+            table = LIVE["spans"]
+            found["spans"] = block_of(table, {name: [*map(attrgetter(name), spans)] for name in table.columns})
+        if self._padding:
+            found["padding"] = block_of(LIVE["padding"], self.ledger.changed(self._padding))
+            self._padding = []
+        return found
 
-    def remember_order(self, rank: int, seconds: float) -> None:
-        """Memory rows of ``rank`` up to that time have been given."""
-        self._newest[rank] = seconds
+    def _block(self, name: str, gathered: _Gathered) -> Block:
+        table, rows = gathered.table, gathered.rows
+        known: dict[str, Sequence[Any]] = {"t": gathered.seconds, "round": [0] * len(rows)}
+        values = {one: known.get(one) or self._values(name, one, column, rows) for one, column in table.columns.items()}
+        return block_of(table, values)
 
-    def _in_order(self, rows: Rows) -> Rows:
-        """By time, those of a rank never going back.
+    def _values(self, table: str, name: str, column: Column, rows: Sequence[Row]) -> list[Any]:
+        made = _MADE.get((table, name))
+        if made is not None:
+            values = [made(row) for row in rows]
+        elif table in LIVE:
+            values = [*map(attrgetter(column.field), rows)]
+        else:  # written by who knows which version of a recorder
+            values = [getattr(row, column.field, None) for row in rows]
+        if column.unit == "word":
+            return self._words.codes([_joined(one) if isinstance(one, list) else one for one in values])
+        return [-1 if one is None else one for one in values] if column.dtype == "i4" else values
+
+    def _gather(self, row: Row, seconds: float) -> None:
+        name = _COPIED.get(type(row)) or self._found(type(row))
+        gathered = self._gathered.get(name)
+        if gathered is None:
+            gathered = self._gathered[name] = _Gathered(self.table(name))
+        gathered.rows.append(row)
+        gathered.seconds.append(seconds)
+
+    def _found(self, kind: type[Row]) -> str:
+        """The name of the live table of a row type that isn't declared."""
+        name = name_of(kind)
+        if name not in self.found_tables:
+            self.found_tables[name] = of_row_type(kind)
+        return name
+
+    def _in_order(self, block: Block) -> Block:
+        """By time, those of a process never going back.
 
         The beginning of a long scope is written late, with the next sample; what was allocated then stands in the
         scope's own row, and a line that goes back in time can't be drawn.
         """
-        kept: Rows = []
-        for row in sorted(rows, key=lambda one: one[0]):
-            seconds, rank = row[0], row[1]
-            if not seconds < self._newest.get(rank, -math.inf):
-                kept.append(row)
-                self._newest[rank] = seconds
-        return kept
+        order = np.argsort(block["t"], kind="stable")
+        kept = []
+        for place, seconds, process in zip(
+            order.tolist(), block["t"][order].tolist(), block["process"][order].tolist(), strict=True
+        ):
+            if not seconds < self._newest.get(process, -math.inf):
+                kept.append(place)
+                self._newest[process] = seconds
+        return {name: values[kept] for name, values in block.items()}
 
-    def _add(self, table: str, row: tuple[Any, ...]) -> None:
-        self._rows.setdefault(table, []).append(row)
+    # --------------------------------------------------------------------------------- what one row says of others
 
-    def _where(self, row: Row) -> tuple[int, int]:
-        code = self._words.code
-        return code(row.role), code(row.phase)
-
-    def _process(self, row: Process) -> None:
+    def begin_process(self, row: Process) -> None:
+        """A process begins to write."""
         self.clocks.set(row)
-        self.writers[row.rank] = row
-        self.scopes.restart(row.rank)
-        self._newest.pop(row.rank, None)
-        for key in [one for one in self.open if one[0] == row.rank]:
-            del self.open[key]  # its process is gone, and ended in it
+        place = row.process if row.rank is None else row.rank
+        before = self.writers.get(place)
+        self.writers[place] = row
+        if before is not None and before.process != row.process:  # it is gone, and ended in what is open
+            gone = self._words.code(before.process)
+            self._newest.pop(gone, None)
+            for key in [one for one in self.open if one[0] == gone]:
+                del self.open[key]
         self.world_size = max(self.world_size, row.world_size)
 
-    def _memory(self, row: Memory) -> None:
-        self.measured.add(row.rank)
-        seconds, where = self.clocks.seconds(row), self._where(row)
-        self._add(
-            "memory",
-            (
-                seconds,
-                row.rank,
-                *where,
-                whole(row.step),
-                row.allocated_bytes,
-                row.reserved_bytes,
-                row.non_torch_bytes,
-                row.device_used_bytes,
-                row.device_total_bytes,
-            ),
-        )
+    def _read_memory(self, row: Memory, seconds: float) -> None:
+        self.measured.add(self._words.code(row.process))
+        self._gather(row, seconds)
         if row.edge == "enter":
-            self._enter(row, seconds, where)
+            self._enter(row, seconds)
         elif row.edge == "leave":
-            self._leave(row, seconds, where)
+            self._leave(row, seconds)
 
-    def _enter(self, row: Memory, seconds: float, where: tuple[int, int]) -> None:
+    def _enter(self, row: Memory, seconds: float) -> None:
         begun = _number(row.allocated_bytes)
-        span = self._scope(row, self.scopes.number(row.rank, row.scope_id), where, (seconds, _NAN), begun)
+        span = self._scope(row, (seconds, _NAN), begun)
         span.at_end = span.peak = span.reserved_peak = _NAN
         self.open[span.key] = seconds, begun
-        self.nesting.put(span)
+        self.nesting.add(span)
 
-    def _leave(self, row: Memory, seconds: float, where: tuple[int, int]) -> None:
-        scope = self.scopes.number(row.rank, row.scope_id)
-        begin, begun = self.open.pop((row.rank, scope), (seconds, _NAN))
+    def _leave(self, row: Memory, seconds: float) -> None:
+        begin, begun = self.open.pop((self._words.code(row.process), row.scope_id), (seconds, _NAN))
         if row.host_duration_ns is not None:
             begin = self.clocks.seconds(row, row.host_duration_ns)
-        self.nesting.put(self._scope(row, scope, where, (begin, seconds), begun))
+        self.nesting.add(self._scope(row, (begin, seconds), begun))
 
-    def _scope(self, row: Memory, scope: int, where: tuple[int, int], times: tuple[float, float], begun: float) -> Span:
+    def _place(self, row: Row) -> dict[str, int]:
+        """Where a scope stands, as its span says it."""
+        code = self._words.code
+        return {
+            "step": whole(row.step),
+            "rank": whole(row.rank),
+            "process": code(row.process),
+            "role": code(row.role),
+            "phase": code(row.phase),
+            "micro_batch": whole(row.micro_batch),
+            "scope": row.scope_id,
+        }
+
+    def _scope(self, row: Memory, times: tuple[float, float], begun: float) -> Span:
         code = self._words.code
         return Span(
-            step=whole(row.step),
-            rank=row.rank,
-            role=where[0],
-            phase=where[1],
+            **self._place(row),
             kind=code(row.kind),
             name=code(row.name),
-            micro_batch=whole(row.micro_batch),
-            scope=scope,
-            parent=self.scopes.number(row.rank, row.parent_id or 0),
+            parent=row.parent_id or 0,
             begin=times[0],
             end=times[1],
             peak=_number(row.peak_allocated_bytes),
@@ -257,98 +314,47 @@ class Intake:
             at_begin=begun,
             at_end=_number(row.allocated_bytes),
             peak_kind=code(row.peak_kind),
-            top=not row.parent_id,
         )
 
-    def _micro_batch(self, row: MicroBatch) -> None:
-        index = whole(row.micro_batch)
+    def _read_micro_batch(self, row: MicroBatch, seconds: float) -> None:
         if row.micro_batch is not None:
-            slot = (row.rank, self.scopes.number(row.rank, row.scope_id), index)
             slots = -1 if row.width_tokens is None else row.sequences * row.width_tokens
             numbers = map(fit, (row.batch_id, row.tokens, slots))
-            self.nesting.put_cut(slot, Cut(self.clocks.seconds(row), *numbers))
-        self._add(
-            "micro",
-            (
-                whole(row.step),
-                row.rank,
-                *self._where(row),
-                row.batch_id,
-                index,
-                row.tokens,
-                row.sequences,
-                max(row.lengths, default=0),
-                whole(row.width_tokens),
-                whole(row.cap_tokens),
-                row.workload,
-                int(row.over_cap),
-            ),
-        )
+            self.nesting.add_cut((self._words.code(row.process), row.scope_id, row.micro_batch), Cut(seconds, *numbers))
+        self._gather(row, seconds)
 
-    def _call(self, row: Call) -> None:
-        if row.point.startswith("scope."):
-            if row.rank not in self.measured:
-                self._scope_call(row)
-            return
-        code = self._words.code
-        self._add(
-            "calls",
-            (
-                self.clocks.seconds(row),
-                whole(row.step),
-                row.rank,
-                *self._where(row),
-                code(row.point),
-                code(row.name),
-                row.duration_ns / 1e9,
-                whole(row.rows_in),
-                whole(row.rows_out),
-                row.bytes_in,
-                row.bytes_out,
-                code(", ".join(row.keys_added) or None),
-                code(", ".join(row.keys_removed) or None),
-                code(row.error),
-            ),
-        )
+    def _read_padding(self, row: Padding, _: float) -> None:
+        self._padding.append(row)
 
-    def _scope_call(self, row: Call) -> None:
+    def _read_call(self, row: Call, seconds: float) -> None:
+        if not row.point.startswith("scope."):
+            self._gather(row, seconds)
+        elif self._words.code(row.process) not in self.measured:
+            self._scope_call(row, seconds)
+
+    def _scope_call(self, row: Call, seconds: float) -> None:
         """Nobody records memory: a scope has its times alone, and its path says where it lies."""
-        code, number = self._words.code, self.scopes.number
-        top = bool(row.scope) and row.scope == row.name
+        code = self._words.code
+        is_outermost = bool(row.scope) and row.scope == row.name
         span = Span(
-            step=whole(row.step),
-            rank=row.rank,
-            role=code(row.role),
-            phase=code(row.phase),
+            **self._place(row),
             kind=code(row.point.removeprefix("scope.")),
             name=code(row.name),
-            micro_batch=whole(row.micro_batch),
-            scope=number(row.rank, row.scope_id),
-            parent=number(row.rank, 0) if top else -1,
+            parent=0 if is_outermost else -1,
             begin=self.clocks.seconds(row, row.duration_ns),
-            end=self.clocks.seconds(row),
-            top=top,
+            end=seconds,
         )
-        around = "" if top else row.scope[: max(len(row.scope) - len(row.name) - 1, 0)]
-        self.nesting.put_call(span, row.scope, around)
+        around = "" if is_outermost else row.scope[: max(len(row.scope) - len(row.name) - 1, 0)]
+        self.nesting.add_call(span, row.scope, around)
 
-    def _reduction(self, row: Reduction) -> None:
-        code = self._words.code
-        names = (code(row.key), code(row.reducer), code(row.chosen_by))
-        numbers = (row.count, row.smallest, row.largest, row.nan_count, row.value)
-        self._add("reductions", (whole(row.step), row.rank, *names, *numbers))
-
-    def _scalar(self, row: Scalar) -> None:
-        key, own = self._words.code(row.key), int(row.source == "probe")
-        self._add("scalars", (self.clocks.seconds(row), whole(row.step), row.rank, key, row.value, own))
-
-    def _incident(self, row: Incident) -> None:
+    def _read_incident(self, row: Incident, seconds: float) -> None:
         if row.kind == "dropped_rows":
             self.lost += row.count
-        # A listener's row says for which time it failed, and there is one for each.
-        count = 1 if row.kind == "listener" else row.count
-        texts = [self._words.code(text) for text in (row.kind, row.where, row.message)]
-        self._add("events", (self.clocks.seconds(row), whole(row.step), row.rank, *texts, count, int(row.switched_off)))
+        self._gather(row, seconds)
+
+
+def _joined(texts: Iterable[str]) -> str | None:
+    return ", ".join(texts) or None
 
 
 def whole(value: int | None) -> int:
@@ -376,6 +382,11 @@ def fit(value: int) -> int:
     (7, 2147483647)
     """
     return min(max(value, _LEAST), _MOST)
+
+
+def limits_of(dtype: str) -> tuple[int, int]:
+    """What a column of whole numbers can hold."""
+    return (0, 255) if dtype == "u1" else (_LEAST, _MOST)
 
 
 def _number(value: int | None) -> float:

@@ -1,5 +1,5 @@
-"""Scopes as rows of the live table, and what one says about another: the rules of :mod:`probe.analysis.scopes`, row by
-row.
+"""Scopes as rows of the live table, and what one says about another: the rules of ``probe/runs/views.sql`` (``spans``),
+row by row.
 
 A scope's row is written when it ends, so that scopes inside come first, and what is true of them may be known only
 later: then their rows are given once more. Rows may come in any order; the end is the same.
@@ -10,24 +10,18 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
-from probe.analysis.scopes import NO_PHASE
-from probe.dashboards.spec import TABLES
 from probe.live.tables import Words
 
 #: Scopes, and cuts of batches, that are remembered; and of the cuts of one scope the newest.
 REMEMBERED: Final = 8192
 CUTS: Final = 64
 
-#: Rank and number of a scope; and rank, number and index of a micro-batch.
+#: Process and number of a scope; and process, number of the scope that cut it, and index of a micro-batch.
 Key = tuple[int, int]
 Slot = tuple[int, int, int]
-
-_row: Final[Callable[[Span], tuple[Any, ...]]] = attrgetter(*TABLES["spans"])
 
 
 class Cut(NamedTuple):
@@ -42,15 +36,16 @@ class Cut(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Span:
-    """A scope: a row of the live table, and what stands in no column.
+    """A scope: a row of the live table, with its columns; texts are codes. ``parent`` is 0 where the process itself is
+    around it, −1 where that isn't known.
 
     Attributes:
-        top: Whether the process itself is around it.
-        home: The scope that cut its batch, where that is known.
+        home: The scope that cut its batch, where that is known; in no column.
     """
 
     step: int
     rank: int
+    process: int
     role: int
     phase: int
     kind: int
@@ -60,7 +55,6 @@ class Span:
     parent: int
     begin: float
     end: float
-    top: bool
     peak: float = math.nan
     reserved_peak: float = math.nan
     at_begin: float = math.nan
@@ -75,16 +69,17 @@ class Span:
 
     @property
     def key(self) -> Key:
-        return self.rank, self.scope
+        return self.process, self.scope
 
     @property
     def around(self) -> Key:
         """The scope that it lies in."""
-        return self.rank, self.parent
+        return self.process, self.parent
 
     @property
-    def row(self) -> tuple[Any, ...]:
-        return _row(self)
+    def is_outermost(self) -> bool:
+        """Whether the process itself is around it."""
+        return self.parent == 0
 
 
 class Nesting:
@@ -102,19 +97,19 @@ class Nesting:
         self._children: dict[Key, list[Key]] = {}
         self._waiting: dict[Key, list[Key]] = {}  # by the scope that must be known first: micro-batches
         self._runs: dict[Slot, list[tuple[float, Key]]] = {}  # by where the batch was cut
-        self._newest: dict[int, float] = {}  # by rank: when the newest micro-batch began
+        self._newest: dict[int, float] = {}  # by process: when the newest micro-batch began
         self._paths: dict[tuple[int, str], list[Key]] = {}  # scopes of calls, by the path of the scope around
         self._changed: dict[Key, None] = {}
         self._at_most, self._step, self._micro, self._phase, self._inner = (
-            words.code(one) for one in ("at_most", *NO_PHASE, "phase", "inner")
+            words.code(one) for one in ("at_most", "step", "micro_batch", "phase", "inner")
         )
 
-    def take(self) -> Iterator[tuple[Any, ...]]:
-        """The rows that are new or have changed since the last call."""
-        for key in self._changed:
-            yield self.spans[key].row
+    def changed(self) -> list[Span]:
+        """The scopes that are new or have changed since the last call; they may change again with the next one."""
+        found = [self.spans[key] for key in self._changed]
         self._changed.clear()
         self._forget()
+        return found
 
     def _forget(self) -> None:
         if len(self.spans) > REMEMBERED:
@@ -128,7 +123,7 @@ class Nesting:
 
     # ------------------------------------------------------------------------------------------- what comes in
 
-    def put(self, span: Span) -> None:
+    def add(self, span: Span) -> None:
         """A scope has begun or ended."""
         key = span.key
         old = self.spans.pop(key, None)
@@ -136,17 +131,17 @@ class Nesting:
             self._leave_home(old)
         self.spans[key] = span
         self._changed[key] = None
-        if old is None and span.parent >= 0 and not span.top:
+        if old is None and span.parent >= 0 and not span.is_outermost:
             self._children.setdefault(span.around, []).append(key)
         self._settle(span)
         self._tell_outside(span)
         if old is None:
             self._known(span)
 
-    def put_call(self, span: Span, path: str, around: str) -> None:
+    def add_call(self, span: Span, path: str, around: str) -> None:
         """A scope has ended of which only paths tell where it lies: its own, and that of the scope around it."""
-        self.put(span)
-        for key in self._paths.pop((span.rank, path), ()):
+        self.add(span)
+        for key in self._paths.pop((span.process, path), ()):
             child = self.spans.get(key)
             if child is not None and child.begin >= span.begin:
                 self._adopt(child, span)
@@ -155,23 +150,23 @@ class Nesting:
 
     def await_path(self, span: Span, around: str) -> None:
         """The scope around it, which has that path, isn't known yet."""
-        self._paths.setdefault((span.rank, around), []).append(span.key)
+        self._paths.setdefault((span.process, around), []).append(span.key)
 
-    def put_cut(self, slot: Slot, cut: Cut) -> None:
+    def add_cut(self, slot: Slot, cut: Cut) -> None:
         """A batch was cut by the scope of ``slot``."""
         cuts = self.cuts.setdefault(slot, [])
         bisect.insort(cuts, cut)
         del cuts[:-CUTS]
         if cut.at <= self._newest.get(slot[0], -math.inf):  # late: it may be of one that has begun
             for span in list(self.spans.values()):
-                if span.rank == slot[0] and span.micro_batch == slot[2] and span.kind == self._micro:
+                if span.process == slot[0] and span.micro_batch == slot[2] and span.kind == self._micro:
                     self._find_home(span)
 
     def restore(self, span: Span) -> None:
         """A scope whose row has been given, as it stands there; those inside come first."""
-        given = (span.level, span.maker, span.batch, span.tokens, span.slots)
-        self.put(span)
-        span.level, span.maker, span.batch, span.tokens, span.slots = given
+        told = (span.level, span.maker, span.batch, span.tokens, span.slots)
+        self.add(span)
+        span.level, span.maker, span.batch, span.tokens, span.slots = told
         self._changed.clear()
 
     # ---------------------------------------------------------------------------------------- what follows from it
@@ -180,7 +175,7 @@ class Nesting:
         span.level = self._level(span)
         span.maker = self._maker(span)
         if span.kind == self._micro and span.micro_batch >= 0:
-            self._newest[span.rank] = max(self._newest.get(span.rank, -math.inf), span.begin)
+            self._newest[span.process] = max(self._newest.get(span.process, -math.inf), span.begin)
             self._find_home(span)
 
     def _level(self, span: Span) -> int:
@@ -189,7 +184,7 @@ class Nesting:
         if span.phase < 0:
             return self._inner
         outer = self.spans.get(span.around)
-        if span.top:
+        if span.is_outermost:
             found = True
         elif outer is None:
             found = span.kind == self._phase
@@ -205,7 +200,7 @@ class Nesting:
     def _tell_outside(self, span: Span) -> None:
         """Its peak, to the scope around it."""
         well = span.peak_kind != self._at_most
-        if math.isnan(span.peak) or (span.top and (self.better or not well)):
+        if math.isnan(span.peak) or (span.is_outermost and (self.better or not well)):
             return
         around = span.around
         known, any_ = self._inside.get(around, (-math.inf, -math.inf))
@@ -234,7 +229,7 @@ class Nesting:
         self._set(child, parent=outer.scope)
         self._children.setdefault(outer.key, []).append(child.key)
         self._set(child, level=self._level(child))
-        waiting = self._waiting.pop((child.rank, -1 - child.scope), [])
+        waiting = self._waiting.pop((child.process, -1 - child.scope), [])
         for run in (child, *(self.spans[key] for key in waiting if key in self.spans)):
             if run.kind == self._micro:
                 self._find_home(run)
@@ -252,32 +247,32 @@ class Nesting:
         self._leave_home(run)
         at = run
         while at.parent >= 0:
-            cuts = self.cuts.get((run.rank, at.parent, run.micro_batch))
+            cuts = self.cuts.get((run.process, at.parent, run.micro_batch))
             if cuts and cuts[0].at <= run.begin:
                 self._enter_home(run, at.parent)
                 return
-            outer = None if at.top else self.spans.get(at.around)
+            outer = None if at.is_outermost else self.spans.get(at.around)
             if outer is None:
-                if not at.top:
+                if not at.is_outermost:
                     self._waiting.setdefault(at.around, []).append(run.key)
                 break
             at = outer
         else:  # a call whose surroundings aren't known yet
-            self._waiting.setdefault((at.rank, -1 - at.scope), []).append(run.key)
+            self._waiting.setdefault((at.process, -1 - at.scope), []).append(run.key)
         self._set(run, batch=-1, tokens=-1, slots=-1)
 
     def _leave_home(self, run: Span) -> None:
         if run.home is not None:
-            runs = self._runs.get((run.rank, run.home, run.micro_batch), [])
+            runs = self._runs.get((run.process, run.home, run.micro_batch), [])
             place = bisect.bisect_left(runs, (run.begin, run.key))
             if place < len(runs) and runs[place][1] == run.key:
                 del runs[place]
-                self._tell_batches((run.rank, run.home, run.micro_batch), place)
+                self._tell_batches((run.process, run.home, run.micro_batch), place)
             run.home = None
 
     def _enter_home(self, run: Span, home: int) -> None:
         run.home = home
-        slot = (run.rank, home, run.micro_batch)
+        slot = (run.process, home, run.micro_batch)
         runs = self._runs.setdefault(slot, [])
         place = bisect.bisect_left(runs, (run.begin, run.key))
         runs.insert(place, (run.begin, run.key))

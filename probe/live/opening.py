@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from probe.analysis import scopes
-from probe.dashboards.spec import TABLES
-from probe.live.intake import Intake, fit
+from probe.dashboards.columns import LIVE, WHERE, Table, of_unknown, select_list
+from probe.live.intake import Intake, fit, limits_of
 from probe.live.nesting import REMEMBERED, Cut, Span
-from probe.live.padding_ledger import APART, PLANNED
-from probe.live.tables import ROWS, Words, dtype
+from probe.live.tables import ROWS, Words
 from probe.live.thinning import Block
-from probe.records import Process
+from probe.records import PLANNED_SOURCES, TABLES, Process
+from probe.runs import views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
-from probe.runs.snapshot import Snapshot, query
+from probe.runs.snapshot import VIEWS, Snapshot, query
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +51,7 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tu
     """The run as it is now.
 
     Args:
-        files: The files of the run.
+        files: Of the run.
         intake: The intake that learns what it would know after reading every row.
         words: The store that gets the texts.
         limit: The most rows of a table.
@@ -78,45 +77,38 @@ class _Loader:
         self._limit = limit
         self.processes = self._processes()
         intake.clocks.begin(self.processes)
-        ranks = [one.rank for one in self.processes]
-        self._resumed = len(set(ranks)) < len(ranks)
+        intake.found_tables.update(of_unknown(TABLES.values()))
 
     def blocks(self) -> dict[str, Block]:
-        makers = {
-            "spans": (self._spans, ("memory", "calls")),
-            "memory": (self._memory, ("memory",)),
-            "micro": (self._micro, ("micro_batches",)),
-            "padding": (self._padding, ("padding",)),
-            "scalars": (self._scalars, ("scalars",)),
-            "reductions": (self._reductions, ("reductions",)),
-            "calls": (self._calls, ("calls",)),
-            "events": (self._events, ("incidents",)),
-        }
-        found = {}
-        for name, (make, sources) in makers.items():
-            if any(map(self._snapshot.count, sources)):
-                found[name] = self._block(name, make())
-            else:  # a query costs some 20 ms, even of nothing
-                found[name] = {column: np.empty(0, dtype(kind)) for column, kind in TABLES[name].items()}
+        tables = {**LIVE, **self._intake.found_tables}
+        found = {name: self._rows(name, table) for name, table in tables.items()}
         self._learn(found)
         return {name: block for name, block in found.items() if len(next(iter(block.values())))}
+
+    def _rows(self, name: str, table: Table) -> Block:
+        worked_out = {"spans": self._spans, "micro": self._micro, "padding": self._padding}
+        sources = ("memory", "calls") if name == "spans" else (table.rows,)
+        if not any(map(self._snapshot.count, sources)):  # a query costs some 20 ms, even of nothing
+            return {column: np.empty(0, one.dtype) for column, one in table.columns.items()}
+        make = worked_out.get(name)
+        return self._block(table, self._extremes(name, table) if make is None else make())
 
     # -------------------------------------------------------------------------------------------- asking
 
     def _ask(self, text: str) -> pd.DataFrame:
         return query(self._snapshot, text, None)
 
-    def _block(self, table: str, frame: pd.DataFrame) -> Block:
+    def _block(self, table: Table, frame: pd.DataFrame) -> Block:
         block: Block = {}
-        for name, kind in TABLES[table].items():
+        for name, one in table.columns.items():
             column = frame[name]
-            if kind == "word":
+            if one.unit == "word":
                 block[name] = self._codes(column)
-            elif kind in ("f8", "f4"):
-                block[name] = column.astype("Float64").to_numpy(float, na_value=math.nan).astype(kind)
+            elif one.dtype in ("f8", "f4"):
+                block[name] = column.astype("Float64").to_numpy(float, na_value=math.nan).astype(one.dtype)
             else:
                 whole = column.astype("Int64").fillna(-1).to_numpy(np.int64)
-                block[name] = whole.clip(-(2**31), 2**31 - 1).astype(dtype(kind))
+                block[name] = whole.clip(*limits_of(one.dtype)).astype(one.dtype)
         return block
 
     def _codes(self, column: pd.Series) -> Any:
@@ -127,98 +119,84 @@ class _Loader:
         return codes[numbers]
 
     def _processes(self) -> list[Process]:
-        frame = self._ask("select rank, pid, time_ns, wall_ns, world_size, host from processes order by wall_ns")
-        names = [frame[name].to_list() for name in ("rank", "pid", "time_ns", "wall_ns", "world_size", "host")]
-        return [
-            Process(rank=rank, pid=pid, time_ns=time, wall_ns=wall, world_size=size, host=host)
-            for rank, pid, time, wall, size, host in zip(*names, strict=True)
-        ]
+        names = ("process", "rank", "pid", "time_ns", "wall_ns", "world_size", "host", "schema_version")
+        frame = self._ask(f"select {', '.join(names)} from processes order by wall_ns")  # noqa: S608  (our own names)
+        columns = [frame[name].astype(object).where(frame[name].notna(), None).to_list() for name in names]
+        return [Process(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
     # ------------------------------------------------------------------------------- what the intake must know
 
     def _learn(self, blocks: dict[str, Block]) -> None:
         intake = self._intake
         for process in self.processes:  # in the order in which they began: the last one of a rank writes now
-            intake.clocks.set(process)
-            intake.writers[process.rank] = process
-            intake.world_size = max(intake.world_size, process.world_size)
-        names = ("memory", "calls", "scalars", "micro_batches", "padding", "reductions", "incidents", "processes")
+            intake.begin_process(process)
         written = " union all ".join(
-            f"select max(step) as step, max(wall_ns) as wall_ns from {name}"  # noqa: S608  (our own names)
-            for name in names
+            f"select max(step) as step, max(wall_ns) as wall_ns from {VIEWS.get(name, name)}"  # noqa: S608  (our own names)
+            for name in TABLES
         )
         found = self._ask(
             f"""with written as ({written})
               select (select max(step) from written) as step, (select max(wall_ns) from written) as newest,
               (select coalesce(sum(count), 0)::bigint from incidents where kind = 'dropped_rows') as lost,
-              (select list(distinct rank) from memory) as measured"""  # noqa: S608  (our own names)
+              (select list(distinct process) from memory) as measured"""  # noqa: S608  (our own names)
         )
         if found["step"].notna().all():
             intake.step = int(found["step"][0])
         if found["newest"].notna().all():
             intake.newest = (int(found["newest"][0]) - intake.clocks.start_ns) / 1e9
         intake.lost = int(found["lost"][0])
-        intake.measured.update(found["measured"][0] or ())
+        measured = found["measured"][0]
+        intake.measured.update(self._words.code(str(one)) for one in (() if measured is None else measured))
         memory = blocks["memory"]
-        for rank in np.unique(memory["rank"]).tolist():
-            intake.remember_order(rank, float(np.nanmax(memory["t"][memory["rank"] == rank], initial=-math.inf)))
+        for process in np.unique(memory["process"]).tolist():
+            seconds = memory["t"][memory["process"] == process]
+            intake.remember_order(process, float(np.nanmax(seconds, initial=-math.inf)))
+        intake.rounds.learn(blocks["micro"])
         self._learn_padding(blocks["padding"])
         self._learn_scopes(blocks["spans"])
 
     def _learn_padding(self, block: Block) -> None:
-        planned = np.isin(block["source"], [self._words.code(one) for one in PLANNED])
-        for step, rank in sorted(
-            set(zip(block["step"][planned].tolist(), block["rank"][planned].tolist(), strict=True))
-        ):
-            self._intake.ledger.note_cut(step, rank)
+        planned = np.isin(block["source"], [self._words.code(one) for one in PLANNED_SOURCES])
+        pairs = zip(block["step"][planned].tolist(), block["process"][planned].tolist(), strict=True)
+        for step, process in sorted(set(pairs)):
+            self._intake.ledger.note_cut(step, process)
 
     def _learn_scopes(self, block: Block) -> None:
-        """Which scopes are open or may change, and from where the numbers of a rank's next process go on."""
-        bases = {}
-        for row in self._ask(self._bases()).to_dict("records"):
-            rank, base = int(row["rank"]), int(row["base"])
-            self._intake.scopes.resume(rank, base, int(row["top"]))
-            bases[rank] = base
+        """Which scopes are open or may change."""
         self._learn_cuts()
         chosen = np.isnan(block["end"])
         chosen[-REMEMBERED:] = True
         names = list(block)
         for values in zip(*(one[chosen].tolist() for one in block.values()), strict=True):
-            row = dict(zip(names, values, strict=True))
-            base = bases.get(row["rank"], 0)
-            if row["scope"] < base:  # its process is gone
-                continue
-            self._intake.nesting.restore(Span(**row, top=row["parent"] == base))
-            if math.isnan(row["end"]):
-                self._intake.open[row["rank"], row["scope"]] = (row["begin"], row["at_begin"])
+            span = Span(**dict(zip(names, values, strict=True)))
+            self._intake.nesting.restore(span)
+            if math.isnan(span.end):
+                self._intake.open[span.key] = (span.begin, span.at_begin)
         if (block["parent"] < 0).any():
             self._learn_paths()
 
     def _learn_cuts(self) -> None:
         """The newest batches that were cut."""
-        number = self._intake.scopes.number
-        source = scopes.rows_of("micro_batches", "micro_batch is not null", self._resumed)
+        start_ns = self._intake.clocks.start_ns
         frame = self._ask(
-            f"""with last as (select rank, count(*) - 1 as nth from processes group by rank)
-            select rank, scope_id, micro_batch, batch_id, tokens, coalesce(sequences * width_tokens, -1) as slots,
-                   (wall_ns - {self._intake.clocks.start_ns}) / 1e9 as at
-            from {source} semi join last using (rank, nth) order by wall_ns desc, batch_id desc limit {REMEMBERED}"""  # noqa: S608  (our own names)
+            f"""select process, scope_id, micro_batch, batch_id, tokens,
+                   coalesce(sequences * width_tokens, -1) as slots, (wall_ns - {start_ns}) / 1e9 as at
+            from micro_batches where micro_batch is not null
+            order by wall_ns desc, batch_id desc limit {REMEMBERED}"""  # noqa: S608  (our own names)
         )
         for row in frame[::-1].to_dict("records"):
-            slot = (int(row["rank"]), number(int(row["rank"]), int(row["scope_id"])), int(row["micro_batch"]))
+            slot = (self._words.code(row["process"]), int(row["scope_id"]), int(row["micro_batch"]))
             numbers = (fit(int(row[name])) for name in ("batch_id", "tokens", "slots"))
-            self._intake.nesting.put_cut(slot, Cut(float(row["at"]), *numbers))
+            self._intake.nesting.add_cut(slot, Cut(float(row["at"]), *numbers))
 
     def _learn_paths(self) -> None:
         """Where scopes lie of which only the path says so, and what is around them hasn't ended yet."""
         frame = self._ask(
-            f"""with recursive {scopes.told(self._resumed)}
-            select rank, scope_id, around from outer_calls
-            where parent_id is null and around is not null order by wall_ns"""  # noqa: S608  (our own names)
+            f"""select process, scope_id, around from ({views.query("scopes_nested")})
+            where parent_id is null and around is not null order by happened"""  # noqa: S608  (our own names)
         )
         for row in frame.to_dict("records"):
-            rank = int(row["rank"])
-            span = self._intake.nesting.spans.get((rank, self._intake.scopes.number(rank, int(row["scope_id"]))))
+            span = self._intake.nesting.spans.get((self._words.code(row["process"]), int(row["scope_id"])))
             if span is not None and span.parent < 0:
                 self._intake.nesting.await_path(span, row["around"])
 
@@ -241,25 +219,31 @@ class _Loader:
         numbers = [str(int(steps[index])) for index in kept]
         return f"coalesce(step, {numbers[-1]}) in ({', '.join(numbers)})"
 
-    def _extremes(self, table: str, columns: str, scores: Sequence[str], group: Sequence[str], where: str) -> str:
-        """A query for ``columns`` of ``table``: all rows, or of each time slice and group those with an extreme."""
-        source = f"select {columns}, wall_ns as happened from {table} where {where}"  # noqa: S608  (our own names)
+    def _extremes(self, name: str, table: Table) -> pd.DataFrame:
+        """The rows of a table each of which is made of one row: all, or of each time slice and group those with an
+        extreme.
+        """
+        columns, where = select_list(table, self._intake.clocks.start_ns), WHERE.get(name, "true")
+        source = f"select {columns}, wall_ns as happened from {table.rows} where {where}"  # noqa: S608  (our own names)
         everything = f"select * from ({source}) order by happened"  # noqa: S608  (our own names)
-        if self._snapshot.count(table) <= self._limit:
-            return everything
+        if self._snapshot.count(table.rows) <= self._limit:
+            return self._ask(everything)
+        group = dict.fromkeys((*table.thinning.group, "process"))
         frame = self._ask(
-            f"""select count(*) as n, count(distinct ({", ".join(group) or "1"})) as g, min(wall_ns) as a,
-            max(wall_ns) as b from {table} where {where}"""  # noqa: S608  (our own names)
+            f"""select count(*) as n, count(distinct ({", ".join(group)})) as g, min(wall_ns) as a,
+            max(wall_ns) as b from {table.rows} where {where}"""  # noqa: S608  (our own names)
         )
+        if int(frame["n"][0]) <= self._limit:
+            return self._ask(everything)
+        return self._ask(self._sliced(source, table.thinning.scores, list(group), frame))
+
+    def _sliced(self, source: str, scores: Sequence[str], group: Sequence[str], frame: pd.DataFrame) -> str:
+        """A query for those rows of ``source`` that hold an extreme of their time slice and group."""
         n, groups = int(frame["n"][0]), max(int(frame["g"][0]), 1)
-        if n <= self._limit:
-            return everything
         self.left_out += n - self._limit
         slices = max(1, self._limit // (groups * (len(scores) + 1)))
         first, last = int(frame["a"][0]), int(frame["b"][0])
-        known = {one: f"case when isnan(row.{one}) then null else row.{one} end" for one in scores}
-        picks = [f"arg_min(row, {known[scores[0]]})", *(f"arg_max(row, {one})" for one in known.values())]
-        picks.append(f"any_value(row) filter (where isnan(row.{scores[0]}))")
+        picks = _picks(scores) if scores else ["any_value(row)"]
         keys = ", ".join([*group, "slice"])
         return f"""
             with source as ({source}), sliced as (
@@ -270,115 +254,30 @@ class _Loader:
             select * from (select distinct row.* from picked where row is not null) order by happened
             """  # noqa: S608  (our own names)
 
-    @property
-    def _t(self) -> str:
-        return f"(wall_ns - {self._intake.clocks.start_ns}) / 1e9 as t"
-
-    # ----------------------------------------------------------------------------------------- table by table
-
-    def _memory(self) -> pd.DataFrame:
-        columns = f"""{self._t}, rank, role, phase, step, allocated_bytes::double as allocated,
-            reserved_bytes::double as reserved, non_torch_bytes::double as non_torch,
-            device_used_bytes::double as used, device_total_bytes::double as total"""
-        return self._ask(self._extremes("memory", columns, ("allocated", "reserved", "used"), ("rank",), "true"))
-
-    def _scalars(self) -> pd.DataFrame:
-        columns = f"{self._t}, step, rank, key, value, (source = 'probe')::int as own"
-        return self._ask(self._extremes("scalars", columns, ("value",), ("key", "rank"), "true"))
-
-    def _reductions(self) -> pd.DataFrame:
-        columns = """step, rank, key, reducer, chosen_by, count, smallest, largest, nan_count as nan, value"""
-        return self._ask(self._extremes("reductions", columns, ("value",), ("key", "rank"), "true"))
-
-    def _calls(self) -> pd.DataFrame:
-        columns = f"""{self._t}, step, rank, role, phase, point, name, duration_ns / 1e9 as duration, rows_in, rows_out,
-            bytes_in::double as bytes_in, bytes_out::double as bytes_out,
-            nullif(array_to_string(keys_added, ', '), '') as added,
-            nullif(array_to_string(keys_removed, ', '), '') as removed, error"""
-        scores, where = ("duration", "bytes_out"), "not starts_with(point, 'scope.')"
-        return self._ask(self._extremes("calls", columns, scores, ("point",), where))
-
-    def _events(self) -> pd.DataFrame:
-        columns = f"""{self._t}, step, rank, kind, "where", message,
-            (case when kind = 'listener' then 1 else count end)::double as count, switched_off::int as off"""
-        return self._ask(self._extremes("incidents", columns, ("count",), (), "true"))
+    # ------------------------------------------------------------------------------------ what many rows make
 
     def _micro(self) -> pd.DataFrame:
-        steps = self._steps("micro_batches", "tokens", "true")
-        return self._ask(
-            f"""select step, rank, role, phase, batch_id as batch, micro_batch, tokens, sequences,
-            coalesce(list_max(lengths), 0) as longest, width_tokens as width, cap_tokens as cap, workload,
-            over_cap::int as over from micro_batches where {steps} order by wall_ns, batch_id, micro_batch"""  # noqa: S608  (our own names)
-        )
+        chosen = f"(select * from micro_batches where {self._steps('micro_batches', 'tokens', 'true')})"  # noqa: S608  (our own names)
+        counted = views.query("micro_batches_counted", {"micro_batches": chosen})
+        return self._ask(f"select * from ({counted}) order by wall_ns, batch, micro_batch")  # noqa: S608  (our own names)
 
     def _padding(self) -> pd.DataFrame:
-        planned, apart = (", ".join(f"'{one}'" for one in names) for names in (PLANNED, APART))
-        steps = self._steps("padding", "tokens", "true", "count(distinct (rank, source, field, cause))")
-        return self._ask(
-            f"""
-            with base as (
-              select rank, coalesce(step, -1) as step, source, batch_id, field, cause, sum(tokens) as tokens,
-                     sum(bytes) as bytes, max(rectangle_tokens) as rectangle, max(valid_tokens) as valid
-              from padding where {steps} group by all),
-            cut as (select distinct rank, step, true as cut from base where source in ({planned})),
-            fields as (
-              select rank, step, source, batch_id, field, max(rectangle) as rectangle, max(valid) as valid,
-                     min(cause) as first,
-                     row_number() over (partition by rank, step, source, batch_id
-                       order by max(rectangle) desc, field <> 'input_ids', field) = 1 as widest
-              from base group by rank, step, source, batch_id, field),
-            told as (
-              select base.step, base.rank, base.source, base.field, cause, tokens, bytes,
-                     if(cause = first, fields.rectangle, 0) as rectangle, if(cause = first, fields.valid, 0) as valid,
-                     case when not (base.source in ({planned}) or (cut is null and base.source not in ({apart}))) then 0
-                          when widest then 2 else 1 end as counted
-              from base join fields using (rank, step, source, batch_id, field) left join cut using (rank, step))
-            select step, rank, source, field, cause, counted, sum(tokens)::double as tokens,
-                   sum(bytes)::double as bytes, sum(rectangle)::double as rectangle, sum(valid)::double as valid
-            from told group by all order by step, rank, source, field, cause, counted"""  # noqa: S608  (our own names)
-        )
-
-    # -------------------------------------------------------------------------------------------------- scopes
-
-    def _scopes(self) -> str:
-        """SQL: of each (rank, nth) the offset of its scopes' numbers, and the largest number of its own."""
-        own = "rank not in (select distinct rank from memory)"
-        measured = scopes.rows_of("memory", "edge in ('enter', 'leave')", self._resumed)
-        called = scopes.rows_of("calls", f"starts_with(point, 'scope.') and {own}", self._resumed)
-        cut = scopes.rows_of("micro_batches", "micro_batch is not null", self._resumed)
-        return f"""
-            seen as (
-              select rank, nth, max(scope_id) as top from (
-                select rank, nth, scope_id from {measured} union all select rank, nth, scope_id from {called}
-                union all select rank, nth, scope_id from {cut}
-              ) group by rank, nth),
-            bases as (
-              select rank, nth, top, coalesce(sum(top + 1) over (
-                partition by rank order by nth rows between unbounded preceding and 1 preceding), 0) as base
-              from seen)"""  # noqa: S608  (our own names)
-
-    def _bases(self) -> str:
-        """Of the process of each rank that began last."""
-        last = "(select rank, count(*) - 1 as last from processes group by rank)"
-        return f"""with {self._scopes()}
-            select p.rank, coalesce(max(base) filter (where nth = last), max(base + top + 1), 0)::bigint as base,
-                   coalesce(max(base + top), -1)::bigint as top
-            from {last} p left join bases on bases.rank = p.rank group by p.rank"""  # noqa: S608  (our own names)
+        steps = self._steps("padding", "tokens", "true", "count(distinct (process, source, field, cause))")
+        counted = views.query("padding_counted", {"padding": f"(select * from padding where {steps})"})  # noqa: S608  (our own names)
+        return self._ask(f"select * from ({counted}) order by step, process, source, field, cause, counted")  # noqa: S608  (our own names)
 
     def _spans(self) -> pd.DataFrame:
         steps = self._steps("memory", "peak_allocated_bytes", "edge = 'leave'")
-        start, resumed = self._intake.clocks.start_ns, self._resumed
-        return self._ask(
-            f"""with recursive {self._scopes()}, {scopes.told(resumed, steps)}, {scopes.LEVELED},
-            {scopes.paired(resumed, steps)}
-            select step, rank, role, phase, kind, level, name, micro_batch, (scope_id + base)::bigint as scope,
-                   coalesce(parent_id + base, -1)::bigint as parent, (begin_ns - {start}) / 1e9 as begin,
-                   (end_ns - {start}) / 1e9 as "end", peak::double as peak, reserved::double as reserved_peak,
-                   at_begin::double as at_begin, at_end::double as at_end, batch_id as batch, tokens, slots, peak_kind,
-                   maker::int as maker
-            from leveled join bases using (rank, nth) left join paired using (rank, nth, scope_id)
-            order by happened, begin_ns desc"""  # noqa: S608  (our own names)
-        )
+        chosen = {name: f"(select * from {name} where {steps})" for name in ("memory", "micro_batches")}  # noqa: S608  (our own names)
+        spans = views.query("spans", chosen, self._intake.clocks.start_ns)
+        return self._ask(f"select * from ({spans}) order by happened, begin_ns desc")  # noqa: S608  (our own names)
+
+
+def _picks(scores: Sequence[str]) -> list[str]:
+    """SQL for the rows with the smallest and the largest of the first score, the largest of each other, and one NaN."""
+    known = [f'case when isnan(row."{one}"::double) then null else row."{one}" end' for one in scores]
+    largest = [f"arg_max(row, {one})" for one in known]
+    return [f"arg_min(row, {known[0]})", *largest, f'any_value(row) filter (where isnan(row."{scores[0]}"::double))']
 
 
 def chosen_steps(counts: Sequence[int], scores: Sequence[float], limit: int) -> list[int]:

@@ -10,26 +10,45 @@ that sums over causes are right.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from probe.live.tables import LiveTable, Words
-from probe.records import Padding
-
-#: Sources that tell of micro-batches, and those that tell of no rectangle of the trainer's.
-PLANNED: Final = ("seqlen_balancing.partition", "packing.packed", "batched_data_dict.partition")
-APART: Final = ("codec.packed", "ulysses.padded")
+from probe.records import PLANNED_SOURCES, Padding, counts_for_tax
 
 #: Steps for which it is remembered which ranks have told of micro-batches.
 _STEPS: Final = 1000
 
-#: step, rank, source, field, cause, counted
-Key = tuple[int, int, int, int, int, int]
-#: tokens, bytes, rectangle, valid
-Amounts = tuple[float, float, float, float]
 
-_ZERO: Final = (0.0, 0.0, 0.0, 0.0)
+class Key(NamedTuple):
+    """The columns by which rows of the live table replace each other."""
+
+    step: int
+    process: int
+    source: int
+    field: int
+    cause: int
+    counted: int
+
+
+class Amounts(NamedTuple):
+    """The columns that are summed."""
+
+    tokens: float
+    bytes: float
+    rectangle: float
+    valid: float
+
+    def plus(self, other: Amounts, sign: int = 1) -> Amounts:
+        """The sum, or with ``sign`` −1 the difference."""
+        return Amounts(*(one + sign * two for one, two in zip(self, other, strict=True)))
+
+
+_ZERO: Final = Amounts(0.0, 0.0, 0.0, 0.0)
+
+#: Process, step, source and number of a batch.
+BatchKey = tuple[int, int, str, int]
 
 
 class _Field:
@@ -66,58 +85,69 @@ class PaddingLedger:
 
     Args:
         table: The live table that holds the sums given so far.
-        words: The names that the rows' numbers stand for.
+        words: Numbers of the texts.
     """
 
     def __init__(self, table: LiveTable, words: Words) -> None:
         self._table = table
         self._words = words
-        self._batches: dict[tuple[int, int, str, int], _Batch] = {}
-        self._before: set[tuple[int, int, str, int]] = set()
-        self._cut: dict[int, set[int]] = {}  # step → ranks that have told of micro-batches
+        self._batches: dict[BatchKey, _Batch] = {}
+        self._before: set[BatchKey] = set()
+        self._cut: dict[int, set[int]] = {}  # step → processes that have told of micro-batches
+        self._ranks: dict[int, int] = {}  # by process
 
-    def take(self, rows: Iterable[Padding]) -> list[tuple[float, ...]]:
-        """The rows of the live table that ``rows`` change, in its columns' order."""
+    def changed(self, rows: Iterable[Padding]) -> dict[str, list[Any]]:
+        """The rows of the live table that ``rows`` change, by column."""
         totals: dict[Key, Amounts] = {}
-        touched: set[tuple[int, int, str, int]] = set()
-        for row in rows:
-            key = (row.rank, -1 if row.step is None else row.step, row.source, row.batch_id)
-            if key not in self._batches:
-                self._batches[key] = _Batch(row.source)
-            self._batches[key].add(row)
-            touched.add(key)
-        for rank, step, source, _ in touched:
-            if source in PLANNED and self.note_cut(step, rank):
-                self._stop_counting(step, rank, totals)
+        touched = self._note(rows)
+        for process, step, source, _ in touched:
+            if source in PLANNED_SOURCES and self.note_cut(step, process):
+                self._stop_counting(step, process, totals)
         for key in touched:
             self._count(key, totals)
         self._forget(touched)
-        return [(*key, *amounts) for key, amounts in totals.items()]
+        columns: dict[str, list[Any]] = {"rank": [self._ranks[key.process] for key in totals]}
+        for name in Key._fields:
+            columns[name] = [getattr(key, name) for key in totals]
+        for name in Amounts._fields:
+            columns[name] = [getattr(amounts, name) for amounts in totals.values()]
+        return columns
 
-    def note_cut(self, step: int, rank: int) -> bool:
-        """``rank`` has told of micro-batches in ``step``; whether that is new."""
-        ranks = self._cut.setdefault(step, set())
-        if rank in ranks:
+    def note_cut(self, step: int, process: int) -> bool:
+        """``process`` has told of micro-batches in ``step``; whether that is new."""
+        processes = self._cut.setdefault(step, set())
+        if process in processes:
             return False
-        ranks.add(rank)
+        processes.add(process)
         if len(self._cut) > _STEPS:
             self._cut.pop(next(iter(self._cut)))
         return True
 
-    def _count(self, key: tuple[int, int, str, int], totals: dict[Key, Amounts]) -> None:
+    def _note(self, rows: Iterable[Padding]) -> set[BatchKey]:
+        """Which batches ``rows`` tell of."""
+        touched: set[BatchKey] = set()
+        for row in rows:
+            process = self._words.code(row.process)
+            self._ranks[process] = -1 if row.rank is None else row.rank
+            key = (process, -1 if row.step is None else row.step, row.source, row.batch_id)
+            if key not in self._batches:
+                self._batches[key] = _Batch(row.source)
+            self._batches[key].add(row)
+            touched.add(key)
+        return touched
+
+    def _count(self, key: BatchKey, totals: dict[Key, Amounts]) -> None:
         batch = self._batches[key]
         new = self._amounts(key, batch)
-        for one in batch.given.keys() - new.keys():
-            _add(totals, one, self._total(totals, one), batch.given[one], -1)
-        for one, amounts in new.items():
-            _add(totals, one, self._total(totals, one), amounts, 1)
-            _add(totals, one, totals[one], batch.given.get(one, _ZERO), -1)
+        for one in dict.fromkeys((*batch.given, *new)):
+            change = new.get(one, _ZERO).plus(batch.given.get(one, _ZERO), -1)
+            totals[one] = self._total(totals, one).plus(change)
         batch.given = new
 
-    def _amounts(self, key: tuple[int, int, str, int], batch: _Batch) -> dict[Key, Amounts]:
-        rank, step, source, _ = key
-        cut = rank in self._cut.get(step, ())
-        counts = source in PLANNED or (not cut and source not in APART)
+    def _amounts(self, key: BatchKey, batch: _Batch) -> dict[Key, Amounts]:
+        process, step, source, _ = key
+        cut = process in self._cut.get(step, ())
+        counts = counts_for_tax(source, cut)
         widest, code = batch.widest, self._words.code
         found: dict[Key, Amounts] = {}
         for name, field in batch.fields.items():
@@ -125,8 +155,8 @@ class PaddingLedger:
             first = min(field.causes)
             for cause, (tokens, size) in field.causes.items():
                 whole = (float(field.rectangle), float(field.valid)) if cause == first else (0.0, 0.0)
-                at = (step, rank, code(source), code(name), code(cause), counted)
-                found[at] = (float(tokens), float(size), *whole)
+                at = Key(step, process, code(source), code(name), code(cause), counted)
+                found[at] = Amounts(float(tokens), float(size), *whole)
         return found
 
     def _total(self, totals: dict[Key, Amounts], key: Key) -> Amounts:
@@ -135,42 +165,27 @@ class PaddingLedger:
         row = self._table.row(key)
         if row is None:
             return _ZERO
-        value = self._table.value
-        return (
-            float(value("tokens", row)),
-            float(value("bytes", row)),
-            float(value("rectangle", row)),
-            float(value("valid", row)),
-        )
+        return Amounts(*(float(self._table.value(name, row)) for name in Amounts._fields))
 
-    def _stop_counting(self, step: int, rank: int, totals: dict[Key, Amounts]) -> None:
-        """Micro-batches tell of the tokens of this (step, rank) from now on; what counted until then doesn't."""
-        planned = [self._words.code(source) for source in PLANNED]
+    def _stop_counting(self, step: int, process: int, totals: dict[Key, Amounts]) -> None:
+        """Micro-batches tell of the tokens of this step of the process from now on; what counted until then doesn't."""
+        planned = [self._words.code(source) for source in PLANNED_SOURCES]
         columns = self._table.columns()
-        here = (columns["step"] == step) & (columns["rank"] == rank) & (columns["counted"] > 0)
+        here = (columns["step"] == step) & (columns["process"] == process) & (columns["counted"] > 0)
         here &= ~np.isin(columns["source"], planned)
         for row in np.flatnonzero(here).tolist():
-            names = ("step", "rank", "source", "field", "cause", "counted")
-            old: Key = tuple(int(columns[name][row]) for name in names)  # type: ignore[assignment]  # six of them
+            old = Key(*(int(columns[name][row]) for name in Key._fields))
             amounts = self._total(totals, old)
             totals[old] = _ZERO
-            new: Key = (*old[:5], 0)
-            _add(totals, new, self._total(totals, new), amounts, 1)
+            new = old._replace(counted=0)
+            totals[new] = self._total(totals, new).plus(amounts)
+            self._ranks[process] = int(columns["rank"][row])
         for key, batch in self._batches.items():
-            if key[:2] == (rank, step) and batch.source not in PLANNED:
-                batch.given = {(*one[:5], 0): amounts for one, amounts in batch.given.items()}
+            if key[:2] == (process, step) and batch.source not in PLANNED_SOURCES:
+                batch.given = {one._replace(counted=0): amounts for one, amounts in batch.given.items()}
 
-    def _forget(self, touched: set[tuple[int, int, str, int]]) -> None:
+    def _forget(self, touched: set[BatchKey]) -> None:
         """The rows of a batch are written together: two looks at the files see all of them."""
         for key in self._batches.keys() - touched - self._before:
             del self._batches[key]
         self._before = touched
-
-
-def _add(totals: dict[Key, Amounts], key: Key, before: Amounts, amounts: Amounts, sign: int) -> None:
-    totals[key] = (
-        before[0] + sign * amounts[0],
-        before[1] + sign * amounts[1],
-        before[2] + sign * amounts[2],
-        before[3] + sign * amounts[3],
-    )

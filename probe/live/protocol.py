@@ -3,10 +3,29 @@
 A message is a JSON head and one binary buffer for each table: the table's columns one after the other, each of them
 ``n`` values of its dtype in the machine's (little-endian) order, each column's start padded to 8 bytes. Texts are
 codes into a list of words that grows. What a delta costs depends on its new rows alone.
+
+What the browser must know of the tables comes as ``schema``, a mapping from live table to ::
+
+    {"columns": {"step": ["i4", "id"], "role": ["i4", "word"], "begin": ["f8", "s"], ...},
+     "derived": {"duration": ["s", ["-", "end", "begin"]], ...},
+     "key": ["process", "scope"],
+     "thin": {"scores": ["peak"], "group": [], "whole": true},
+     "time": ["begin", "end"]}
+
+``columns`` says dtype and unit of each, as in :mod:`probe.dashboards.columns`: a missing float is NaN, a missing i4 is
+−1, "word" is the code of a text, "flag" is never missing. A formula of ``derived`` is a column's name, a number, or
+``[operator, left, right]`` with one of ``+ - * /``; where a side is missing, or the divisor is 0, so is the result.
+Rows with equal values of ``key`` replace each other; one of which the last of them is missing replaces none. ``thin``
+says how a full table forgets: with ``whole`` the rows of a step (and of equal ``group``) go together, else single rows
+go and the extremes of ``scores`` within equal ``group`` stay. ``time`` names begin and end, one moment, or nothing.
+
+The declared tables stand in the panel's configuration. Those of row types that a recorder brought stand in the head of
+every keyframe and snapshot, and of the delta that brings a table for the first time.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,8 +33,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from probe.dashboards.spec import TABLES
-from probe.live.tables import LiveTable, Words, dtype
+from probe.dashboards.columns import LIVE, Table, as_data
+from probe.live.tables import LiveTable, Words
 from probe.live.thinning import Block
 
 VERSION: Final = 1
@@ -29,15 +48,8 @@ _TICKING: Final = ("cost", "updated_at")
 
 Message = tuple[dict[str, Any], list[bytes]]
 
-#: Names and dtypes of the columns, as short as may be: they stand in every message.
-_HEADERS: Final = {
-    name: " ".join(f"{column}:{dtype(kind)}" for column, kind in columns.items()) for name, columns in TABLES.items()
-}
 #: The wire is little-endian, whatever the machine.
 _WIRE: Final = {code: np.dtype(code).newbyteorder("<") for code in ("f8", "f4", "i4", "u1")}
-_COLUMNS: Final = {
-    name: [(column, _WIRE[dtype(kind)]) for column, kind in columns.items()] for name, columns in TABLES.items()
-}
 _PADDING: Final = tuple(map(bytes, range(8)))
 _head_text: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -56,6 +68,7 @@ class Sender:
         self._words = words
         self._known = 0  # words that the browser has
         self._state: dict[str, Any] = {}
+        self._described: set[str] = set()  # tables that the browser knows and that aren't declared
 
     @property
     def keyframe_is_due(self) -> bool:
@@ -74,10 +87,11 @@ class Sender:
         for name, block in blocks.items():
             count = len(next(iter(block.values())))
             entry = {"name": name, "from": tables[name].next - count, "n": count, "buffer": len(buffers)}
-            entries.append({**entry, "cols": _HEADERS[name]})
-            buffers.append(packed(name, block))
+            entries.append({**entry, "cols": header(tables[name].declared)})
+            buffers.append(packed(tables[name].declared, block))
         words, first = self._words.texts[self._known :], self._known
-        head = {"t": "d" if entries else "s", "words": words, "words_from": first, "tables": entries}
+        head: dict[str, Any] = {"t": "d" if entries else "s", "words": words, "words_from": first, "tables": entries}
+        head |= self._schema({name: tables[name] for name in blocks if name not in self._described})
         changed = {key: value for key, value in state.items() if self._state.get(key, head) != value}
         return self._numbered({**head, "state": changed}, buffers, state)
 
@@ -85,7 +99,7 @@ class Sender:
         """All that ``tables`` hold, and all words."""
         entries, buffers = whole(tables)
         head = {"t": "k", "words": list(self._words.texts), "words_from": 0, "tables": entries, "state": dict(state)}
-        return self._numbered(head, buffers, state)
+        return self._numbered({**head, **self._schema(tables)}, buffers, state)
 
     def snapshot(self, tables: Mapping[str, LiveTable], state: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:
         """What a page that opens now must know: a keyframe without a number of its own, its buffers in one. It tells of
@@ -97,7 +111,13 @@ class Sender:
         head = {"v": VERSION, "t": "k", "seq": self.seq, "words": list(self._words.texts), "words_from": 0}
         if not self.seq:  # nobody else is listening yet, so that this is all that anybody knows
             self._known, self._state = len(self._words.texts), dict(state)
-        return {**head, "tables": entries, "state": dict(state)}, b"".join(buffers)
+        return {**head, "tables": entries, "state": dict(state), **self._schema(tables)}, b"".join(buffers)
+
+    def _schema(self, tables: Mapping[str, LiveTable]) -> dict[str, Any]:
+        """What the browser must know of those of ``tables`` that aren't declared; nothing where there are none."""
+        found = {name: table.declared for name, table in tables.items() if name not in LIVE}
+        self._described |= found.keys()
+        return {"schema": as_data(found)} if found else {}
 
     def _numbered(self, head: dict[str, Any], buffers: list[bytes], state: Mapping[str, Any]) -> Message:
         self.seq += 1
@@ -123,8 +143,8 @@ def whole(tables: Mapping[str, LiveTable]) -> tuple[list[dict[str, Any]], list[b
         if not table.count:
             continue
         entry = {"name": name, "from": table.next - table.count, "n": table.count, "next": table.next}
-        entries.append({**entry, "cols": _HEADERS[name], "buffer": len(buffers)})
-        buffers.append(packed(name, table.columns()))
+        entries.append({**entry, "cols": header(table.declared), "buffer": len(buffers)})
+        buffers.append(packed(table.declared, table.columns()))
     return entries, buffers
 
 
@@ -138,19 +158,31 @@ def columns_of(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, code) for name, _, code in pairs]
 
 
-def packed(name: str, block: Block) -> bytes:
-    """The columns of table ``name`` one after the other, each padded to 8 bytes.
+@functools.cache
+def _header(columns: tuple[tuple[str, str], ...]) -> str:
+    return " ".join(f"{name}:{dtype}" for name, dtype in columns)
+
+
+def header(table: Table) -> str:
+    """Names and dtypes of the columns, as short as may be: they stand in every message.
+
+    >>> header(LIVE["padding"])[:27]
+    'step:i4 rank:i4 process:i4 '
+    """
+    return _header(tuple((name, one.dtype) for name, one in table.columns.items()))
+
+
+def packed(table: Table, block: Block) -> bytes:
+    """The columns of a table one after the other, each padded to 8 bytes.
 
     >>> import numpy as np
-    >>> from probe.dashboards.spec import TABLES
-    >>> from probe.live.tables import dtype
-    >>> block = {column: np.zeros(3, dtype(kind)) for column, kind in TABLES["events"].items()}
-    >>> len(packed("events", block))  # one column of 24 bytes, six of 12 and one of 3
-    128
+    >>> block = {name: np.zeros(3, column.dtype) for name, column in LIVE["events"].columns.items()}
+    >>> len(packed(LIVE["events"], block))  # one column of 24 bytes, seven of 12 and one of 3
+    144
     """
     parts: list[memoryview | bytes] = []
-    for column, kind in _COLUMNS[name]:
-        data = np.ascontiguousarray(block[column], dtype=kind)
+    for name, column in table.columns.items():
+        data = np.ascontiguousarray(block[name], dtype=_WIRE[column.dtype])
         parts.append(data.data)
         if data.nbytes % 8:
             parts.append(_PADDING[-data.nbytes % 8])

@@ -1,133 +1,271 @@
-"""A series spec of a ``live:`` block read in Python: one number for each step, from the live tables.
+"""A series spec of a ``live:`` block read in Python: numbers of the live tables.
 
-The browser reads the same specs; this is for what is shown without one: the overview's tiles in a saved notebook, as
-text, SVG and plotly JSON. It takes a few milliseconds at any length of the history, since the tables are bounded.
+SQL and the browser read the same specs; this is for what is shown without them: the overview's tiles in a saved
+notebook, as text, SVG and plotly JSON. It takes a few milliseconds at any length of the history, since the tables are
+bounded. On rows before thinning whole numbers are exactly those of SQL, and others to 12 digits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from probe.dashboards.spec import TABLES, listed
+from probe.dashboards.columns import Formula, Table
+from probe.dashboards.spec import listed
 from probe.live.tables import LiveTable, Words
 
 Numbers = npt.NDArray[np.float64]
+Keys = list[npt.NDArray[Any]]
+
+#: What a number belongs to: the values of ``x`` and ``by``, texts as texts, None for missing.
+Cell = tuple[Any, ...]
+
+_OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "+": np.add,
+    "-": np.subtract,
+    "*": np.multiply,
+    "/": lambda above, below: np.where(np.equal(below, 0), np.nan, np.divide(above, below)),
+}
+_EXTREMES: Final = {"max": np.maximum, "min": np.minimum, "fmax": np.fmax}
 
 
 def by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> tuple[list[int], list[float]]:
     """The value of ``spec`` at each step; where it has several series (``by``), the largest of them.
 
+    Args:
+        tables: The live tables by name.
+        words: Their texts.
+        spec: As in :mod:`probe.dashboards.spec`.
+
     Returns:
         Steps in order, and a value for each: NaN where there is none. Rows outside any step are left out.
     """
-    found = _values(tables, words, spec)
-    if "divide" in spec:
-        under = _values(tables, words, spec["divide"])
-        found = {step: value / under[step] if under.get(step) else np.nan for step, value in found.items()}
+    found = _by_step(tables, words, spec)
     steps = sorted(step for step in found if step >= 0)
-    return steps, [float(found[step]) for step in steps]
+    return steps, [found[step] for step in steps]
 
 
 def total(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> float:
-    """The sum of ``spec`` over the run, rows outside any step included; the largest for reduce: max."""
-    values = [one for one in _values(tables, words, spec).values() if not np.isnan(one)]
+    """The sum of ``spec`` over the run, rows outside any step included; the largest for reduce: max.
+
+    Args:
+        tables: The live tables by name.
+        words: Their texts.
+        spec: As in :mod:`probe.dashboards.spec`.
+
+    Returns:
+        The number; NaN where nothing was recorded of which there could be a largest.
+    """
+    values = [one for one in _by_step(tables, words, spec).values() if not np.isnan(one)]
     if spec.get("reduce", "max") == "max":
         return max(values, default=np.nan)
     return float(sum(values))
 
 
-def _values(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[int, float]:
-    columns = tables[spec["table"]].columns()
-    ys = listed(spec.get("y"))
-    value = number(columns, ys[0]) if ys else np.ones(len(columns["rank"]))
-    here = ~np.isnan(value)
-    for name, ask in spec.get("where", {}).items():
-        here &= _wanted(spec["table"], columns[name], name, ask, words)
-    names = ("step", *listed(spec.get("by")))
-    keys = [columns[name][here] for name in names]
-    value, how = value[here], str(spec.get("reduce", "max"))
-    if not len(value):
-        return {}
-    if how == "ratio":
-        under = np.nan_to_num(number(columns, ys[1])[here])
-        keys, (above, below) = _summed(keys, value, under)
+def cells(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[Cell, float]:
+    """The value of ``spec`` for each ``x`` and each of its series.
+
+    Args:
+        tables: The live tables by name.
+        words: Their texts.
+        spec: As in :mod:`probe.dashboards.spec`, with one ``y``; ``x`` is "step" where it has none.
+
+    Returns:
+        Values by (x …, by …). Where ``divide`` has nothing for an x, NaN.
+    """
+    table = tables[spec["table"]]
+    x = _x(table.declared, spec)
+    names = [*x, *listed(spec.get("by"))]
+    keys, values = _reduced_by(table, words, spec, names)
+    places = [_plain(table.declared, words, name, key) for name, key in zip(names, keys, strict=True)]
+    found = dict(zip(zip(*places, strict=True), values.tolist(), strict=True))
+    if "divide" in spec:
+        under = _largest((place[: len(x)], value) for place, value in _under(tables, words, spec).items())
+        found = {place: _divided(value, under.get(place[: len(x)])) for place, value in found.items()}
+    return {place: value * spec.get("scale", 1) for place, value in found.items()}
+
+
+def _under(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[Cell, float]:
+    return cells(tables, words, {"x": spec.get("x", "step"), **spec["divide"]})
+
+
+def number(table: Table, columns: Mapping[str, npt.NDArray[Any]], name: str) -> Numbers:
+    """A column, or one derived from others, as floats.
+
+    Args:
+        table: What the columns are.
+        columns: The columns that are kept.
+        name: Of the one that is asked for; one that isn't there is missing in every row.
+
+    Returns:
+        Shape ``(rows,)``, NaN where it is missing.
+    """
+    if name in table.derived:
         with np.errstate(divide="ignore", invalid="ignore"):
-            reduced = np.where(below != 0, above / below, np.nan)
-    else:
-        each = [columns[name][here] for name in listed(spec.get("each"))]
-        if each:
-            grouped, (value,) = _summed([*keys, *each], value)
-            keys = grouped[: len(names)]
-        keys, reduced = _reduced(keys, value, how)
-    found: dict[int, float] = {}
-    for step, one in zip(keys[0].tolist(), reduced.tolist(), strict=True):
-        found[step] = one if np.isnan(found.get(step, np.nan)) else max(found[step], one)
+            return np.asarray(_evaluated(table, columns, table.derived[name].formula), np.float64)
+    if name not in columns:
+        return np.full(len(next(iter(columns.values()))), np.nan)
+    values = columns[name]
+    found = values.astype(np.float64)
+    if values.dtype == np.int32:
+        found[values == -1] = np.nan
     return found
 
 
-def number(columns: Mapping[str, npt.NDArray[Any]], name: str) -> Numbers:
-    """A column, or one derived from others, as floats; NaN where it is missing."""
-    if name in columns:
-        values = columns[name]
-        found = values.astype(np.float64)
-        if values.dtype == np.int32:
-            found[values == -1] = np.nan
-        return found
-    if name == "duration":
-        return number(columns, "end") - number(columns, "begin")
-    if name == "on_padding":
-        with np.errstate(divide="ignore", invalid="ignore"):
-            padding = 1 - number(columns, "tokens") / number(columns, "slots")
-        return np.where(number(columns, "slots") > 0, number(columns, "duration") * padding, np.nan)
-    if name == "padding":
-        return number(columns, "sequences") * number(columns, "width") - number(columns, "tokens")
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return number(columns, "tokens") / number(columns, "cap")  # "use"
+def _evaluated(table: Table, columns: Mapping[str, npt.NDArray[Any]], formula: Formula) -> Any:
+    if isinstance(formula, str):
+        return number(table, columns, formula)
+    if not isinstance(formula, tuple):
+        return float(formula)
+    operator, left, right = formula
+    return _OPERATORS[operator](_evaluated(table, columns, left), _evaluated(table, columns, right))
 
 
-def _wanted(table: str, values: npt.NDArray[Any], name: str, ask: Any, words: Words) -> npt.NDArray[np.bool_]:
-    """Which rows a ``where`` asks for."""
-    if isinstance(ask, dict):
-        return ~_wanted(table, values, name, ask["not"], words)
-    if TABLES[table][name] != "word":
-        return np.isin(values, [float(one) for one in listed(ask)])
-    asked = [str(one) for one in listed(ask)]
-    codes = [
+def _by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[int, float]:
+    """By step the largest over the series; −1 for rows outside any."""
+    keys, values = _reduced_by(tables[spec["table"]], words, spec, ["step", *listed(spec.get("by"))])
+    found = _largest(zip(keys[0].tolist(), values.tolist(), strict=True))
+    if "divide" in spec:
+        under = _by_step(tables, words, spec["divide"])
+        found = {step: _divided(value, under.get(step)) for step, value in found.items()}
+    return {step: value * spec.get("scale", 1) for step, value in found.items()}
+
+
+def _largest(found: Iterable[tuple[Any, float]]) -> dict[Any, float]:
+    """By place the largest of its values; NaN where all of them are."""
+    largest: dict[Any, float] = {}
+    for place, value in found:
+        known = largest.get(place, np.nan)
+        largest[place] = value if np.isnan(known) or value > known else known
+    return largest
+
+
+def _divided(value: float, under: float | None) -> float:
+    return value / under if under else np.nan
+
+
+def _x(table: Table, spec: Mapping[str, Any]) -> list[str]:
+    asked = listed(spec.get("x")) or ["step"]
+    return [table.time[0] if one == "time" and table.time else one for one in asked]
+
+
+def _plain(table: Table, words: Words, name: str, values: npt.NDArray[Any]) -> list[Any]:
+    """The values of a key: texts as texts, None for missing."""
+    if name in table.words:
+        return [None if one < 0 else words.texts[one] for one in values.tolist()]
+    return [None if one == -1 or one != one else one for one in values.tolist()]  # noqa: PLR0124  (NaN)
+
+
+# ------------------------------------------------------------------------------------------------- the numbers
+
+
+def _reduced_by(table: LiveTable, words: Words, spec: Mapping[str, Any], names: Sequence[str]) -> tuple[Keys, Numbers]:
+    """One number for each combination of the columns ``names``: where it has several (``per``), the largest."""
+    columns, how = table.columns(), str(spec.get("reduce", "max"))
+    ys, each, slots, per = (listed(spec.get(one)) for one in ("y", "each", "slots", "per"))
+    value = number(table.declared, columns, ys[0]) if ys else np.ones(table.count)
+    here = ~np.isnan(value) & _wanted_rows(table, words, spec)
+    if "rank" in each:  # a process without a rank is not one of the ranks
+        here &= columns["rank"] != -1
+    keys = [_key(table.declared, columns, name)[here] for name in (*names, *per)]
+    value = value[here]
+    if not len(value):
+        return keys[: len(names)], value
+    if how == "ratio":
+        under = np.nan_to_num(number(table.declared, columns, ys[1])[here])
+        keys, values = _ratio(keys, value, under)
+    elif how == "imbalance":
+        waited, compared = ([columns[name][here] for name in some] for some in (slots, each))
+        keys, values = _imbalance(keys, waited, compared, value)
+    else:
+        if each:
+            grouped, (value,) = _summed([*keys, *(columns[name][here] for name in each)], value)
+            keys = grouped[: len(keys)]
+        keys, values = _reduced(keys, value, how)
+    return _reduced(keys[: len(names)], values, "fmax") if per else (keys, values)
+
+
+def _key(table: Table, columns: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[Any]:
+    return columns[name] if name in columns else number(table, columns, name)
+
+
+def _wanted_rows(table: LiveTable, words: Words, spec: Mapping[str, Any]) -> npt.NDArray[np.bool_]:
+    """Which rows ``where`` asks for."""
+    columns, found = table.columns(), np.ones(table.count, dtype=bool)
+    for name, ask in spec.get("where", {}).items():
+        asked = listed(ask["not"] if isinstance(ask, dict) else ask)
+        if name in table.declared.words and name in columns:
+            here = _has_text(columns[name], asked, words)
+        else:
+            here = np.isin(number(table.declared, columns, name), [float(one) for one in asked])
+        found &= ~here if isinstance(ask, dict) else here
+    return found
+
+
+def _has_text(codes: npt.NDArray[Any], asked: Sequence[Any], words: Words) -> npt.NDArray[np.bool_]:
+    asked = [str(one) for one in asked]
+    wanted = [
         code
         for code, text in enumerate(words.texts)
         if any(text.startswith(one[:-1]) if one.endswith("*") else text == one for one in asked)
     ]
-    return np.isin(values, [*codes, *([-1] if "" in asked else [])])
+    return np.isin(codes, [*wanted, *([-1] if "" in asked else [])])
 
 
-def _summed(keys: Sequence[npt.NDArray[Any]], *values: Numbers) -> tuple[list[npt.NDArray[Any]], list[Numbers]]:
+def _summed(keys: Keys, *values: Numbers) -> tuple[Keys, list[Numbers]]:
     order, starts = _groups(keys)
     return [key[order][starts] for key in keys], [np.add.reduceat(one[order], starts) for one in values]
 
 
-def _reduced(keys: Sequence[npt.NDArray[Any]], value: Numbers, how: str) -> tuple[list[npt.NDArray[Any]], Numbers]:
+def _ratio(keys: Keys, value: Numbers, under: Numbers) -> tuple[Keys, Numbers]:
+    """Sum ÷ sum; NaN where the lower one is 0."""
+    keys, (above, below) = _summed(keys, value, under)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return keys, np.where(below != 0, above / below, np.nan)
+
+
+def _imbalance(keys: Keys, slots: Keys, each: Keys, value: Numbers) -> tuple[Keys, Numbers]:
+    """(Sum over slots of the largest) ÷ (sum over slots of the mean); NaN where there is nothing but 0.
+
+    Args:
+        keys: Of the result.
+        slots: What is waited for in turn; none: there is one slot.
+        each: What is compared in a slot, over which ``value`` is summed first.
+        value: Of each row.
+
+    Returns:
+        The keys, each combination once, and their values.
+    """
+    grouped, (value,) = _summed([*keys, *slots, *each], value)
+    inner = grouped[: len(keys) + len(slots)]
+    order, starts = _groups(inner)
+    counts = np.diff(np.append(starts, len(value)))
+    largest, sums = (how.reduceat(value[order], starts) for how in (np.maximum, np.add))
+    places = [key[order][starts] for key in inner]
+    if slots:
+        places, (largest, means) = _summed(places[: len(keys)], largest, sums / counts)
+    else:
+        largest, means = largest * counts, sums
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return places, np.where(means > 0, largest / means, np.nan)
+
+
+def _reduced(keys: Keys, value: Numbers, how: str) -> tuple[Keys, Numbers]:
     order, starts = _groups(keys)
     value = value[order]
     counts = np.diff(np.append(starts, len(value)))
     kept = [key[order][starts] for key in keys]
-    if how in ("max", "min"):
-        return kept, (np.maximum if how == "max" else np.minimum).reduceat(value, starts)
+    if how in _EXTREMES:
+        return kept, _EXTREMES[how].reduceat(value, starts)
     if how == "last":
         return kept, value[np.append(starts[1:], len(value)) - 1]
     if how == "count":
         return kept, counts.astype(np.float64)
     sums = np.add.reduceat(value, starts)
-    if how == "mean":
-        return kept, sums / counts
-    if how == "imbalance":
-        largest = np.maximum.reduceat(value, starts)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return kept, np.where(sums > 0, largest * counts / sums, np.nan)
-    return kept, sums
+    return kept, sums / counts if how == "mean" else sums
 
 
 def _groups(keys: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:

@@ -5,13 +5,13 @@ Appending costs the same however long the history is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from probe.dashboards.spec import TABLES
+from probe.dashboards.columns import LIVE, Table
 from probe.live import thinning
 from probe.live.thinning import Block
 
@@ -25,23 +25,6 @@ SKETCH_ROWS: Final = 768
 WORDS: Final = 20_000
 WORD_CHARACTERS: Final = 500
 TOO_MANY: Final = "… (more different texts than the panel keeps)"
-
-#: Rows with the same values here replace each other.
-KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "spans": ("rank", "scope"),
-    "padding": ("step", "rank", "source", "field", "cause", "counted"),
-}
-
-_DTYPES: Final = {"word": "i4"}
-
-
-def dtype(kind: str) -> str:
-    """The dtype of a column as it is stored and sent.
-
-    >>> dtype("word"), dtype("f8")
-    ('i4', 'f8')
-    """
-    return _DTYPES.get(kind, kind)
 
 
 class Words:
@@ -63,6 +46,15 @@ class Words:
         found = self._codes.get(text)
         return self._add(text) if found is None else found
 
+    def codes(self, texts: Iterable[str | None]) -> list[int]:
+        """The numbers of many texts, new ones for those that are new; −1 for none.
+
+        >>> Words().codes(["actor", None, "actor"])
+        [0, -1, 0]
+        """
+        known = self._codes
+        return [-1 if one is None else known[one] if one in known else self._add(one) for one in texts]
+
     def _add(self, text: str) -> int:
         # A lone surrogate, as a broken file name may bring, has no UTF-8 and can't be sent.
         text = text[:WORD_CHARACTERS].encode("utf-8", "replace").decode()
@@ -78,6 +70,11 @@ class Words:
 class LiveTable:
     """One live table.
 
+    Args:
+        name: Of the table.
+        limit: Rows that it keeps.
+        declared: What its columns are; None: as declared for ``name``.
+
     Attributes:
         count: Rows held.
         next: Running number of the row that comes next; it counts every row ever appended, those that replaced another
@@ -85,14 +82,15 @@ class LiveTable:
         thinned: Rows forgotten.
     """
 
-    def __init__(self, name: str, limit: int = ROWS) -> None:
+    def __init__(self, name: str, limit: int = ROWS, declared: Table | None = None) -> None:
         self.name = name
+        self.declared = LIVE[name] if declared is None else declared
         self.limit = limit
         self.count = 0
         self.next = 0
         self.thinned = 0
-        self._columns: Block = {column: np.empty(64, dtype(kind)) for column, kind in TABLES[name].items()}
-        self._key = KEYS.get(name, ())
+        self._columns: Block = {column: np.empty(64, one.dtype) for column, one in self.declared.columns.items()}
+        self._key = self.declared.key
         self._rows: dict[tuple[int, ...], int] = {}  # by key
 
     def append(self, block: Block) -> None:
@@ -136,7 +134,7 @@ class LiveTable:
             return behind, free + given
         places = []
         for key in zip(*(block[name].tolist() for name in self._key), strict=True):
-            found = self._rows.setdefault(key, free)
+            found = self._rows.setdefault(key, free) if key[-1] != -1 else free
             places.append(found)
             free += found == free
         # Most often all of them are new, and a slice is filled faster.
@@ -152,7 +150,7 @@ class LiveTable:
             self._columns[name] = made
 
     def _thin(self) -> None:
-        kept = thinning.keep(self.name, self._columns, self.count)
+        kept = thinning.keep(self.declared.thinning, self._columns, self.count)
         left = int(kept.sum())
         for values in self._columns.values():
             values[:left] = values[: self.count][kept]

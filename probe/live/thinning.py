@@ -6,77 +6,53 @@ the rows of a step together, as long as that is enough.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from probe.dashboards.columns import Thinning
 
 #: A table's columns, all of one length.
 Block = dict[str, npt.NDArray[Any]]
 Mask = npt.NDArray[np.bool_]
 
 
-class Rule(NamedTuple):
-    """How a table forgets.
-
-    Attributes:
-        scores: Columns whose extremes stay.
-        group: Extremes are looked for within equal values of these columns.
-        whole: Whether rows of a step go together.
-    """
-
-    scores: tuple[str, ...]
-    group: tuple[str, ...] = ()
-    whole: bool = False
-
-
-RULES: Final[Mapping[str, Rule]] = {
-    "spans": Rule(("peak",), whole=True),
-    "micro": Rule(("tokens",), whole=True),
-    "padding": Rule(("tokens",), whole=True),
-    "memory": Rule(("allocated", "reserved", "used"), ("rank",)),
-    "scalars": Rule(("value",), ("key", "rank")),
-    "reductions": Rule(("value",), ("key", "rank")),
-    "calls": Rule(("duration", "bytes_out"), ("point",)),
-    "events": Rule(("count",)),
-}
-
 #: A thinning that frees less than this share of the rows isn't worth its time; a blunter one is taken.
 _WORTH: Final = 0.1
 
 
-def keep(name: str, columns: Block, count: int) -> Mask:
+def keep(rule: Thinning, columns: Block, count: int) -> Mask:
     """The rows of a full table that stay: all of the newer half, about half of the older one.
 
     Args:
-        name: The name of the table.
+        rule: Of the table.
         columns: At least ``count`` long.
         count: The number of rows that there are.
 
     Returns:
         A mask, shape ``(count,)``, with at least a tenth of the rows to go.
     """
-    rule, half = RULES[name], count // 2
+    half = count // 2
     kept = np.ones(count, dtype=bool)
     if rule.whole:
-        kept = _whole_steps(columns["step"][:count], columns[rule.scores[0]][:count], half)
+        group = [columns[one][:count] for one in rule.group]
+        kept = _whole_steps(columns["step"][:count], columns[rule.scores[0]][:count], half, group)
     if _freed(kept) < _WORTH * count:
         old = {column: values[:half] for column, values in columns.items()}
         kept = np.ones(count, dtype=bool)
-        kept[:half] = extremes(name, old, 2 * (len(rule.scores) + 1))
+        kept[:half] = extremes(rule, old, 2 * (len(rule.scores) + 1))
     if _freed(kept) < _WORTH * count:  # more groups than buckets: the oldest go
         kept[: count // 4] = False
     return kept
 
 
-def extremes(name: str, columns: Block, size: int) -> Mask:
+def extremes(rule: Thinning, columns: Block, size: int) -> Mask:
     """Of each ``size`` rows of a group that follow each other, those that hold an extreme: the smallest and the largest
     of the first score, the largest of each other; and one NaN, where there is one. The newest bucket of each group
     may be smaller.
     """
-    rule = RULES[name]
-    count = len(columns[rule.scores[0]])
+    count = len(next(iter(columns.values())))
     kept = np.zeros(count, dtype=bool)
     if not count:
         return kept
@@ -95,13 +71,13 @@ def extremes(name: str, columns: Block, size: int) -> Mask:
     return kept
 
 
-def reduced(name: str, columns: Block, target: int) -> tuple[Block, int]:
+def reduced(rule: Thinning, columns: Block, target: int) -> tuple[Block, int]:
     """``columns`` cut down to about ``target`` rows by :func:`extremes`, and how many rows went."""
     count = len(next(iter(columns.values())))
     found, left = columns, count
     while left > target:
-        per_bucket = 2 * len(RULES[name].scores)
-        kept = extremes(name, found, max(per_bucket + 1, -(-left * per_bucket // target)))
+        per_bucket = 2 * max(len(rule.scores), 1)
+        kept = extremes(rule, found, max(per_bucket + 1, -(-left * per_bucket // target)))
         if _freed(kept) < _WORTH * left:  # nearly every row is a group of its own
             kept = np.zeros(left, dtype=bool)
             kept[np.linspace(0, left - 1, target).astype(int)] = True
@@ -114,25 +90,39 @@ def _freed(kept: Mask) -> int:
     return int(len(kept) - kept.sum())
 
 
-def _whole_steps(steps: npt.NDArray[Any], score: npt.NDArray[Any], half: int) -> Mask:
-    """Of each four steps whose rows all lie in the older half, the one with the largest and the smallest score."""
-    kept = np.ones(len(steps), dtype=bool)
-    distinct, inverse = np.unique(steps, return_inverse=True)
-    last = np.zeros(len(distinct), dtype=np.int64)
+def _whole_steps(
+    steps: npt.NDArray[Any], score: npt.NDArray[Any], half: int, group: list[npt.NDArray[Any]] | None = None
+) -> Mask:
+    """Of each four steps (of one group) whose rows all lie in the older half, the one with the largest and the smallest
+    score.
+    """
+    distinct, inverse = np.unique(np.stack([*(group or []), steps]), axis=1, return_inverse=True)
+    inverse = inverse.reshape(-1)
+    last = np.zeros(distinct.shape[1], dtype=np.int64)
     np.maximum.at(last, inverse, np.arange(len(steps)))
-    top = np.full(len(distinct), -np.inf)
+    top = np.full(len(last), -np.inf)
     np.fmax.at(top, inverse, score.astype(np.float64))
-    old = np.flatnonzero((last < half) & (distinct >= 0))
-    old = old[np.argsort(last[old], kind="stable")]
-    fours = old[: len(old) // 4 * 4].reshape(-1, 4)
+    old = np.flatnonzero((last < half) & (distinct[-1] >= 0))
+    fours = _fours(old[np.lexsort((last[old], *distinct[:-1, old][::-1]))], distinct[:-1])
     largest, smallest = top[fours].argmax(axis=1), top[fours].argmin(axis=1)
     smallest = np.where(smallest == largest, (largest + 1) % 4, smallest)
     place = np.arange(4)
     goes = (place != largest[:, None]) & (place != smallest[:, None])
-    dropped = np.zeros(len(distinct), dtype=bool)
+    dropped = np.zeros(len(last), dtype=bool)
     dropped[fours[goes]] = True
-    kept[dropped[inverse]] = False
-    return kept
+    return ~dropped[inverse]
+
+
+def _fours(places: npt.NDArray[np.intp], groups: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """``places``, which are sorted by their group, in fours of one group; what is left over of a group stays out."""
+    if not len(places):
+        return places.reshape(0, 4)
+    own = groups[:, places]
+    new = np.append(True, (own[:, 1:] != own[:, :-1]).any(axis=0))
+    begins = np.flatnonzero(new)
+    sizes = np.diff(np.append(begins, len(places)))
+    at = np.arange(len(places)) - np.repeat(begins, sizes)
+    return places[at < np.repeat(sizes // 4 * 4, sizes)].reshape(-1, 4)
 
 
 def _buckets(group: list[npt.NDArray[Any]], count: int, size: int) -> npt.NDArray[np.int64]:

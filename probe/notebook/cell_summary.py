@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from probe import recorders
 from probe.hooks import Event, Listener, Scope, silenced, subscribe
 from probe.inspection.look import STYLE, escaped, table
-from probe.recorders.packing_padding import POINTS as PLANNED
-from probe.recorders.padding_tax import PACKED, PARTITION, SEQUENCE_PARALLEL
 from probe.recorders.recorder import Recorder
-from probe.records import Deferred, Memory, MicroBatch, Padding, Row, stamp
+from probe.records import PLANNED_SOURCES, Deferred, Memory, MicroBatch, Padding, Row, counts_for_tax, stamp
 from probe.runs.layout import typed_here
 
 if TYPE_CHECKING:
@@ -261,8 +259,8 @@ def _with_tokens(base: CellSummary, rows: Sequence[Mapping[str, Any]]) -> CellSu
 
 def _with_padding(base: CellSummary, rows: Sequence[Mapping[str, Any]]) -> CellSummary:
     """Each token once: of micro-batches where there are any, else of batches; of each the widest field."""
-    told = [row for row in rows if row["source"] not in (PACKED, SEQUENCE_PARALLEL)]
-    chosen = [row for row in told if row["source"] in (PARTITION, *PLANNED)] or told
+    cut = any(row["source"] in PLANNED_SOURCES for row in rows)
+    chosen = [row for row in rows if counts_for_tax(row["source"], cut)]
     widest: dict[tuple[Any, Any], Mapping[str, Any]] = {}
     for row in chosen:
         key = (row["source"], row["batch_id"])

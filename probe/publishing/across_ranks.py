@@ -1,33 +1,27 @@
-"""Numbers that only all ranks together give: the smallest, mean and largest value of a metric, imbalance, throughput.
+"""Numbers that only all ranks together give: the smallest, mean and largest value of a metric, and the quantities.
 
 Each rank's own metrics stand in the run as rows of its session; a rank has ended a step when they are there. Which of
-them are compared is said by the dashboards' margin charts.
+them are compared is said by the dashboards' margin charts. What the quantities of ``dashboards/quantities.yaml`` say of
+all ranks is published under their names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.analysis import overview
-from probe.dashboards import MARGIN, pattern
+import pandas as pd
+
+from probe.analysis import overview, quantities
+from probe.dashboards import MARGIN, panel, pattern
+from probe.dashboards.quantities import field_of, quantity
+from probe.dashboards.quantities import quantities as defined
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from probe.runs.reader import Run
 
 PREFIX: Final = "probe/across_ranks/"
-
-#: Key → column of ``analysis.overview.by_step``.
-WHOLE: Final[Mapping[str, str]] = {
-    f"{PREFIX}tokens": "tokens",
-    f"{PREFIX}tokens_per_second": "tokens_per_second",
-    f"{PREFIX}rank_imbalance_ratio": "rank_imbalance_ratio",
-    f"{PREFIX}sync_wait_ratio": "sync_wait_ratio",
-    f"{PREFIX}padding_ratio": "padding_ratio",
-}
 
 #: What the margins of scopes are called, without their last word.
 STEP_TIME: Final = f"{PREFIX}step_time_s"
@@ -40,16 +34,25 @@ _ENDED: Final = "probe/cost/overhead_ratio"
 def base(key: str) -> str:
     """What the numbers over ranks of a recorder's metric are called, without their last word.
 
-    >>> base("probe/memory/{role}/peak_allocated_gib_max"), base("probe/token_balance/tokens")
-    ('probe/across_ranks/memory/{role}/peak_allocated_gib', 'probe/across_ranks/token_balance/tokens')
+    >>> base("probe/memory/{role}/peak_allocated_gib_max"), base("probe/token_balance/rank_tokens")
+    ('probe/across_ranks/memory/{role}/peak_allocated_gib', 'probe/across_ranks/token_balance/rank_tokens')
     """
     return PREFIX + re.sub(r"_(max|min|mean)$", "", key.removeprefix("probe/"))
+
+
+def whole() -> dict[str, str]:
+    """The keys of the quantities.
+
+    Returns:
+        Key → column of ``analysis.overview.by_step``.
+    """
+    return {f"{PREFIX}{field_of(spec)}": field_of(spec) for spec in defined().values()}
 
 
 def keys_of(recorded: Iterable[str]) -> set[str]:
     """The keys that the publisher may log, given those that the recorders declare."""
     bases = [STEP_TIME, PHASE_TIME, *map(base, recorded)]
-    return set(WHOLE) | {f"{one}_{word}" for one in bases for word in MARGIN}
+    return set(whole()) | {f"{one}_{word}" for one in bases for word in MARGIN}
 
 
 def ended(run: Run, *, final: bool = False) -> list[int]:
@@ -83,8 +86,8 @@ def numbers(run: Run, steps: Sequence[int], wanted: Iterable[str]) -> dict[int, 
     Args:
         run: The run to read.
         steps: The steps that are asked for.
-        wanted: Keys with their last word, with places such as ``{role}``: the margins to make. What
-            ``overview.by_step`` tells of all ranks together is there anyway.
+        wanted: Keys with their last word, with places such as ``{role}``: the margins to make. The quantities are there
+            anyway.
 
     A metric that a rank hasn't got in a step is compared over those that have it. NaN counts as the largest; a mean
     that it goes into is NaN.
@@ -100,7 +103,7 @@ def numbers(run: Run, steps: Sequence[int], wanted: Iterable[str]) -> dict[int, 
                 key = f"{name}_{word}"
                 if step in found and any(one.fullmatch(key) for one in patterns):
                     found[step][key] = float(value)
-    _add_whole(found, overview.by_step(run))
+    _add_whole(found, overview.by_step(run, _within(span)))
     return found
 
 
@@ -120,32 +123,32 @@ def _metrics(run: Run, span: tuple[int, int]) -> pd.DataFrame:
     return frame
 
 
+def _within(span: tuple[int, int]) -> str:
+    return f"step between {span[0]} and {span[1]}"
+
+
 def _scopes(run: Run, span: tuple[int, int]) -> pd.DataFrame:
-    frame = run.sql(
-        """
-        with own as (
-          select step, point, case point when 'scope.step' then '' else name end as name, rank,
-                 sum(duration_ns) / 1e9 as s
-          from calls where point in ('scope.step', 'scope.phase') and step between ? and ? group by all
-        )
-        select step, point, name, min(s) as smallest, avg(s) as mean, max(s) as largest from own group by all
-        """,
-        list(span),
-    )
-    names = [
-        STEP_TIME if point == "scope.step" else PHASE_TIME.format(phase=segment(name))
-        for point, name in zip(frame.pop("point"), frame.pop("name"), strict=True)
-    ]
-    frame.insert(1, "key", names)
-    return frame
+    """How long steps and phases took on the ranks: the quantity, and the panel's series, of each rank by itself."""
+    phases = panel("phase_durations").live or {}
+    step = {**quantity("step_time"), "by": "rank"}
+    phase = {**phases, "by": ["phase", "rank"], "each": None, "reduce": "sum"}
+    parts = [quantities.series(run, spec, _within(span)) for spec in (step, phase)]
+    parts[0].insert(1, "key", STEP_TIME)
+    names = [PHASE_TIME.format(phase=segment(str(name))) for name in parts[1].pop("phase")]
+    parts[1].insert(1, "key", names)
+    frame = pd.concat(parts, ignore_index=True).dropna(subset=["step", "value"])
+    ranked = frame[frame["rank"].notna()].groupby(["step", "key"])["value"]
+    found: pd.DataFrame = ranked.agg(["min", "mean", "max"]).reset_index()
+    return found
 
 
 def _add_whole(found: dict[int, dict[str, float]], frame: pd.DataFrame) -> None:
-    columns = ["step", *WHOLE.values()]
-    for step, *values in frame[columns].astype("Float64").itertuples(index=False):
+    keys = whole()
+    columns = ["step", *keys.values()]
+    for step, *values in frame[columns].itertuples(index=False):
         numbers = found.get(int(step))
         if numbers is not None:
-            known = zip(WHOLE, values, strict=True)
+            known = zip(keys, values, strict=True)
             numbers.update({key: float(value) for key, value in known if not _missing(value)})
 
 

@@ -93,7 +93,7 @@ class Editions:
             found[steps[-1]].update(self._system.numbers(self._run))
         for step, values in found.items():
             if values:
-                self._say(Numbers.of(step, values))
+                self._say(Numbers.from_floats(step, values))
                 self._names.update(values)
 
     def _say_lengths(self, steps: list[int]) -> None:

@@ -19,10 +19,10 @@ class Numbers(msgspec.Struct, tag="numbers"):
     values: dict[str, float | str]
 
     @classmethod
-    def of(cls, step: int, values: Mapping[str, float]) -> Numbers:
+    def from_floats(cls, step: int, values: Mapping[str, float]) -> Numbers:
         """From floats.
 
-        >>> Numbers.of(3, {"a": 0.5, "b": float("nan")})
+        >>> Numbers.from_floats(3, {"a": 0.5, "b": float("nan")})
         Numbers(step=3, values={'a': 0.5, 'b': 'nan'})
         """
         return cls(step, {key: value if math.isfinite(value) else str(value) for key, value in values.items()})
@@ -94,7 +94,7 @@ def decode(line: bytes) -> Message:
     Raises:
         msgspec.MsgspecError: It is something else.
 
-    >>> decode(encode(Numbers.of(1, {"a": float("-inf")}))).floats()
+    >>> decode(encode(Numbers.from_floats(1, {"a": float("-inf")}))).floats()
     {'a': -inf}
     """
     found: Message = _decoder.decode(line)

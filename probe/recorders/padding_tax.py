@@ -36,7 +36,7 @@ from probe.recorders.columns import batch_id_of, batches_of, next_batch_id, tens
 from probe.recorders.packing_padding import POINTS as PLANNED
 from probe.recorders.packing_padding import deferred_packing_rows
 from probe.recorders.recorder import Recorder, Rows
-from probe.records import GIB, Deferred, Incident, Padding, Row
+from probe.records import GIB, PLANNED_SOURCES, Deferred, Incident, Padding, Row, counts_for_tax
 
 PREFIX = "probe/padding_tax/"
 PARTITION: Final = "seqlen_balancing.partition"
@@ -81,7 +81,7 @@ class PaddingTaxRecorder(Recorder):
     #: Padding over the rectangle, and its parts; each token once and not once for each field, but for the
     #: bytes.
     keys: ClassVar[tuple[str, ...]] = (
-        f"{PREFIX}ratio",
+        f"{PREFIX}rank_ratio",
         f"{PREFIX}padding_gib",
         f"{PREFIX}{{cause}}/padding_tokens",
     )
@@ -141,8 +141,8 @@ class PaddingTaxRecorder(Recorder):
         are counted already: neither is part of the ratio, and the latter has its cause.
         """
         told = [row for row in rows if isinstance(row, Padding)]
-        padding = [row for row in told if row.source not in (PACKED, SEQUENCE_PARALLEL)]
-        chosen = [row for row in padding if row.source in (PARTITION, *PLANNED)] or padding
+        cut = any(row.source in PLANNED_SOURCES for row in told)
+        chosen = [row for row in told if counts_for_tax(row.source, cut)]
         seen: dict[int, Padding] = {}
         causes = _sequence_parallel_metric(told)
         for row in chosen:
@@ -154,7 +154,7 @@ class PaddingTaxRecorder(Recorder):
         spare = rectangle - sum(row.valid_tokens for row in seen.values())
         amount = sum(row.bytes for row in chosen)
         return causes | {
-            f"{PREFIX}ratio": Metric("mean", spare / rectangle),
+            f"{PREFIX}rank_ratio": Metric("mean", spare / rectangle),
             f"{PREFIX}padding_gib": Metric("sum", amount / GIB),
         }
 

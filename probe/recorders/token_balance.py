@@ -3,7 +3,7 @@
 Batches are cut up in three ways, told apart by ``source``: balanced partitions, dynamic batching (micro-batches of
 all shards, each with a width of its own) and sequence packing (bins, which have no rectangle).
 
-Imbalance over ranks needs the rows of all of them; the analysis works it out from the run.
+Imbalance across ranks needs the rows of all of them; the analysis works it out from the run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class TokenBalanceRecorder(Recorder):
     #: Those of packing are about its bins alone, in real tokens: rounding counts as waste. Its balance is
     #: 1 − standard deviation / mean of the bins' utilisation; 1 is even.
     keys: ClassVar[tuple[str, ...]] = (
-        f"{PREFIX}imbalance_ratio_max",
-        f"{PREFIX}workload_imbalance_ratio_max",
+        f"{PREFIX}micro_batch_imbalance_ratio_max",
+        f"{PREFIX}micro_batch_workload_imbalance_ratio_max",
         f"{PREFIX}utilisation_ratio_mean",
         f"{PREFIX}largest_micro_batch_tokens",
         f"{PREFIX}micro_batches",
         f"{PREFIX}cap_violations",
-        f"{PREFIX}tokens",
+        f"{PREFIX}rank_tokens",
         f"{PREFIX}packing/utilisation_ratio_mean",
         f"{PREFIX}packing/waste_ratio_mean",
         f"{PREFIX}packing/balance_ratio_mean",
@@ -75,15 +75,17 @@ class TokenBalanceRecorder(Recorder):
         parts = [part for batch in batches.values() for part in batch]
         tokens = [part.tokens for part in parts]
         found = {
-            "imbalance_ratio_max": Metric("max", _imbalances([[p.tokens for p in b] for b in batches.values()])),
-            "workload_imbalance_ratio_max": Metric("max", _imbalances(_workloads(batches.values()))),
+            "micro_batch_imbalance_ratio_max": Metric(
+                "max", _imbalances([[p.tokens for p in b] for b in batches.values()])
+            ),
+            "micro_batch_workload_imbalance_ratio_max": Metric("max", _imbalances(_workloads(batches.values()))),
             "utilisation_ratio_mean": Metric(
                 "mean", [p.utilisation_ratio for p in parts if p.utilisation_ratio is not None]
             ),
             "largest_micro_batch_tokens": Metric("max", tokens),
             "micro_batches": Metric("sum", len(parts)),
             "cap_violations": Metric("sum", sum(part.over_cap for part in parts)),
-            "tokens": Metric("sum", tokens),
+            "rank_tokens": Metric("sum", tokens),
         }
         found |= _packing([batch for batch in batches.values() if batch[0].source == PACKED])
         return {PREFIX + name: metric for name, metric in found.items() if metric.count}

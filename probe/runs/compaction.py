@@ -25,14 +25,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from probe._io import holding
 from probe.errors import RunError
 from probe.records import TABLES
+from probe.runs import version_1
 from probe.runs.bundles import BundleReader, BundleWriter
 from probe.runs.compaction_files import Folder, open_folder
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.liveness import why_alive
 from probe.runs.manifest import Bundle, Held, Manifest
-from probe.runs.parts import BAD_LINES, conformed, schema
-from probe.runs.snapshot import Tail
+from probe.runs.parts import BAD_LINES, conformed, either_schema
+from probe.runs.snapshot import Snapshot, Tail
 
 if TYPE_CHECKING:
     import pyarrow
@@ -132,6 +133,11 @@ class _Work:
         self._force = force
         self._listing = files.listing()
         self._read: dict[Segment, int] = {}  # bytes that were read of JSONL files
+        self._old: list[version_1.Writer] | None = None
+        if files.has_old_rows:
+            snapshot = Snapshot(files)
+            snapshot.refresh()
+            self._old = snapshot.old_writers()
 
     def do(self, locks: contextlib.ExitStack) -> int:
         """Returns how many rows were written."""
@@ -216,12 +222,19 @@ class _Work:
             for segment in sorted({*new, *old}):
                 if segment in old:
                     held, reader = old[segment]
-                    yield Taken(held, {table: [reader.rows(table, segment)] for table in TABLES})
+                    yield self._named(Taken(held, {table: [reader.rows(table, segment)] for table in TABLES}))
                     continue
                 try:
-                    yield next(read).result()
+                    yield self._named(next(read).result())
                 except _LeaveItError as error:
                     self.left[segment.name] = str(error)
+
+    def _named(self, taken: Taken) -> Taken:
+        """With the process that wrote them in rows of version 1, which don't say it."""
+        if self._old is None:
+            return taken
+        rows = {table: [version_1.attributed(one, self._old) for one in pieces] for table, pieces in taken.rows.items()}
+        return Taken(taken.held, rows)
 
     def _read_ahead(self, sources: dict[Segment, Parts | None]) -> Generator[Future[Taken], None, None]:
         """The rows of each of ``sources``, in their order; the next ones are read meanwhile."""
@@ -276,7 +289,7 @@ def _of_parts(files: RunFiles, segment: Segment, parts: Parts) -> Taken:
             found, metadata = _whole(files, path)
         except pa.ArrowInvalid as error:
             raise RunError(f"run {files.shown!r}: a part can't be read: {error}") from error
-        more = set(found.column_names) - set(schema(table).names)
+        more = set(found.column_names) - set(either_schema(table).names)
         if more:
             raise _LeaveItError(f"its {table} has columns that this probe doesn't know: {', '.join(sorted(more))}")
         rows[table] = [conformed(table, found)]

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.records import TABLES
+from probe.runs import version_1, views
 from probe.runs.parts import Column, columns
 
 if TYPE_CHECKING:
@@ -39,11 +40,13 @@ class Parquet:
     """The Parquet files of one moment, as tables ``parts_<table>`` of one database that any thread may ask.
 
     Args:
-        paths: Files of each table, on this machine.
+        paths: Of the files of each table; on this machine.
+        old: The processes of version 1, where the files may hold rows of it; else None.
     """
 
-    def __init__(self, paths: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, paths: Mapping[str, Sequence[str]], old: Sequence[version_1.Writer] | None = None) -> None:
         self._paths = paths
+        self._old = old
         self._lock = threading.Lock()
         self._database: duckdb.DuckDBPyConnection | None = None
         self._views: set[str] = set()
@@ -64,9 +67,10 @@ class Parquet:
         with self._lock:
             if self._database is None:
                 self._database = self._open()
+            asked = with_views(text)
             for table in TABLES.keys() - self._views:
-                if self._paths.get(table) and _names(text, table):
-                    self._database.execute(_parquet_view(table, self._paths[table]))
+                if self._paths.get(table) and _names(asked, table):
+                    self._database.execute(_parquet_view(table, self._paths[table], self._old))
                     self._views.add(table)
             return self._database.cursor(), set(self._views)
 
@@ -96,6 +100,8 @@ def select(parquet: Parquet, tails: Tails, text: str, parameters: object) -> pya
                 cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
                 sources.append(f'"tail_{table}"')
             cursor.execute(view(table, sources, "temp "))
+        for statement in worked_out(text, "temp "):
+            cursor.execute(statement)
         return cursor.sql(text, params=parameters).to_arrow_table()
 
 
@@ -112,8 +118,24 @@ def sealed(sources: Mapping[str, Any], text: str, parameters: object) -> pandas.
         for table, source in sources.items():
             database.register(f"tail_{table}", source)
             database.execute(view(table, [f'"tail_{table}"']))
+        for statement in worked_out(text):
+            database.execute(statement)
         found = database.sql(text, params=parameters)
         return None if found is None else found.to_arrow_table()
+
+
+#: Second 0 of the run: when its first process began to record.
+_START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
+
+
+def with_views(text: str) -> str:
+    """``text``, and the queries of the views that it names: what it needs of the tables."""
+    return "\n".join([text, *(views.query(name, start_ns=_START) for name in views.named(text))])
+
+
+def worked_out(text: str, temporary: str = "") -> list[str]:
+    """The statements that make the views of ``views.sql`` that ``text`` names."""
+    return [f'create {temporary}view "{name}" as {views.query(name, start_ns=_START)}' for name in views.named(text)]
 
 
 def only_selects(text: str) -> bool:
@@ -144,15 +166,18 @@ def _duck(kind: str) -> str:
     return f"{_DUCK[kind[5:-1]]}[]" if kind.startswith("list<") else _DUCK[kind]
 
 
-def _parquet_view(table: str, paths: Sequence[str]) -> str:
-    """With the types of the row type, whatever the files hold: an older one lacks columns."""
+def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> str:
+    """With the types of the row type, whatever the files hold: an older one lacks columns or has old names."""
+    types = {one.name: _duck(one.type) for one in columns(table)}
+    selected = "*" if old is None else version_1.selection(table, list(types), old)
+    if old is not None:
+        types |= {before: types[now] for before, now in version_1.old_columns(table).items()}
     kinds = ", ".join(
-        f"'{one.name}': {{name: '{one.name}', type: '{_duck(one.type)}', default_value: NULL}}"
-        for one in columns(table)
+        f"'{name}': {{name: '{name}', type: '{kind}', default_value: NULL}}" for name, kind in types.items()
     )
     listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
     source = f"read_parquet([{listed}], schema=map {{{kinds}}}, hive_partitioning=false)"
-    return f'create view "parts_{table}" as select * from {source}'  # noqa: S608  (our own names, and quoted paths)
+    return f'create view "parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
 
 
 def view(table: str, sources: Sequence[str], temporary: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import posixpath
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from probe.errors import InputTypeError, ProbeError, RunError
+from probe.runs import version_1
 from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, part_of, segment_of
 from probe.runs.manifest import Manifest, decode_manifest, manifest_name, newest_manifest
 
@@ -94,6 +96,14 @@ class RunFiles:
             if found is not None and found[1] not in gone:
                 parts.setdefault(found[1], {})[found[0]] = f"{self.folder}/{name}"
         return Listing(segments - gone, parts, manifest)
+
+    @functools.cached_property
+    def has_old_rows(self) -> bool:
+        """Whether rows of version 1 may be here: an older probe has begun the run, and a new one may go on in it."""
+        try:
+            return self.info().schema_version <= version_1.VERSION
+        except RunError:  # there is no run.json, or a broken one: whoever needs it says so
+            return False
 
     @property
     def folder(self) -> str:

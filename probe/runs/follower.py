@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Self
 
 import msgspec
 
 from probe.records import TABLES, Process, Row
+from probe.runs import version_1
 from probe.runs.bundles import BundleReader
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.lines import decode
 from probe.runs.manifest import Manifest
-from probe.runs.parts import LINE, rows_of, schema
+from probe.runs.parts import LINE, conformed, either_schema, rows_of, schema
 from probe.runs.snapshot import TRIES, Snapshot
 
 
@@ -39,7 +41,9 @@ class Follower:
         self._files = files
         self._places: dict[Segment, _Place] = {}
         self._done: set[Segment] = set()
-        self._processes: set[tuple[int, int, int]] = set()
+        self._processes: set[tuple[int | None, int, int]] = set()
+        self._writers: dict[int, str] = {}  # of rows of version 1, which don't say: by rank, the one that began last
+        self._numbers: dict[int, itertools.count[int]] = defaultdict(itertools.count)
 
     @classmethod
     def from_snapshot(cls, files: RunFiles, snapshot: Snapshot, processes: Iterable[Process]) -> Self:
@@ -56,7 +60,8 @@ class Follower:
             place = made._places.setdefault(segment, _Place())
             place.offset, place.lines = offset, lines
         made._done.update(whole)
-        made._processes.update((one.rank, one.pid, one.time_ns) for one in processes)
+        for process in processes:
+            made._is_new(process)
         return made
 
     def poll(self) -> list[Row]:
@@ -115,7 +120,7 @@ class Follower:
         for line in data[:end].split(b"\n")[:-1]:
             place.lines += 1
             try:
-                row = decode(line)
+                row = version_1.decode(line) if self._files.has_old_rows else decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 self.bad_lines += 1
                 continue
@@ -130,16 +135,28 @@ class Follower:
         if table not in TABLES:
             return []
         system = None if self._files.local else self._files.system
-        part: Any = ds.dataset([path], schema=schema(table), filesystem=system, format="parquet")
-        return list(rows_of(table, part.to_table(filter=ds.field(LINE) >= begin)))
+        columns = either_schema(table) if self._files.has_old_rows else schema(table)
+        part: Any = ds.dataset([path], schema=columns, filesystem=system, format="parquet")
+        return list(rows_of(table, conformed(table, part.to_table(filter=ds.field(LINE) >= begin))))
 
     def _is_new(self, row: Row) -> bool:
         """Every segment of a process begins with the same Process row; it counts once."""
         if not isinstance(row, Process):
+            self._attribute(row)
             return True
         check_version(row.schema_version, self._files.shown)
         key = (row.rank, row.pid, row.time_ns)
         if key in self._processes:
             return False
         self._processes.add(key)
+        self._attribute(row)
         return True
+
+    def _attribute(self, row: Row) -> None:
+        """Tell who wrote a row of version 1: the process of its rank that began last."""
+        if not self._files.has_old_rows or row.rank is None:
+            return
+        if isinstance(row, Process) and row.schema_version == version_1.VERSION:
+            name = version_1.process_name(row.rank, next(self._numbers[row.rank]))
+            self._writers[row.rank] = row.process or name
+        row.process = row.process or self._writers.get(row.rank) or version_1.process_name(row.rank, 0)

@@ -26,6 +26,7 @@ import msgspec
 
 from probe._io import ASIDE, sync_directory, written_aside
 from probe.records import SCHEMA_VERSION, TABLES, Row
+from probe.runs import version_1
 from probe.runs.layout import PARTS_NAME, Segment
 from probe.runs.lines import NON_FINITE, decode, table_of
 
@@ -103,14 +104,31 @@ def schema(table: str) -> pyarrow.Schema:
 
 
 def conformed(table: str, found: pyarrow.Table) -> pyarrow.Table:
-    """``found`` with exactly the columns of :func:`schema`: what an older probe hadn't yet is null."""
+    """``found`` with exactly the columns of :func:`schema`: under today's names, and what an older probe hadn't yet is
+    null.
+    """
     import pyarrow as pa
 
     wanted = schema(table)
+    if _of_version_1(found):
+        found = version_1.upgraded(table, found)
     if found.schema.equals(wanted):
         return found.replace_schema_metadata(wanted.metadata)
     arrays = [found[one.name] if one.name in found.column_names else pa.nulls(len(found), one.type) for one in wanted]
     return pa.Table.from_arrays(arrays, names=wanted.names).cast(wanted)
+
+
+def _of_version_1(found: pyarrow.Table) -> bool:
+    return "process" not in found.column_names or found["process"].null_count > 0
+
+
+@functools.cache
+def either_schema(table: str) -> pyarrow.Schema:
+    """:func:`schema` with the old names of columns beside today's: what a file of either version is read by."""
+    found = schema(table)
+    for old, new in version_1.old_columns(table).items():
+        found = found.append(found.field(new).with_name(old))
+    return found
 
 
 # ------------------------------------------------------------------------------------------- lines to columns
@@ -168,17 +186,23 @@ class Columnar:
 
     def _decode(self, line: bytes) -> Row | None:
         try:
-            return decode(line)
+            return version_1.decode(line) if self._old else decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             self.bad += 1
             return None
 
+    @property
+    def _old(self) -> bool:
+        return self.newest_version == version_1.VERSION
+
     def _columns(self, table: str, lines: list[bytes], numbers: list[int]) -> pyarrow.Table:
         import pyarrow as pa
 
-        found = _fast(table, lines)
+        found = _fast(table, lines, old=self._old)
         if found is None:
             found, numbers = self._slow(table, lines, numbers)
+        if self._old:  # who wrote it is told when all processes of the run are known
+            found = found.set_column(found.column_names.index("process"), "process", pa.nulls(len(found), pa.string()))
         if table != "process":
             found = found.append_column(pa.field(WALL, pa.int64()), self._wall(found))
         found = found.append_column(pa.field(LINE, pa.int64()), _integers(numbers))
@@ -214,15 +238,16 @@ def _stored(table: str) -> tuple[Column, ...]:
 
 
 @functools.cache
-def _parse_options(table: str) -> Any:
+def _parse_options(table: str, old: bool) -> Any:
     import pyarrow as pa
     import pyarrow.json as pj
 
-    fields = pa.schema([pa.field(one.name, _arrow_type(one.type)) for one in _stored(table)])
-    return pj.ParseOptions(explicit_schema=fields, unexpected_field_behavior="ignore")
+    names = [one.name for one in _stored(table)] + (list(version_1.old_columns(table)) if old else [])
+    fields = [either_schema(table).field(name) for name in names]
+    return pj.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
 
 
-def _fast(table: str, lines: list[bytes]) -> pyarrow.Table | None:
+def _fast(table: str, lines: list[bytes], *, old: bool) -> pyarrow.Table | None:
     """By Arrow's own JSON reader, which holds no lock of Python's; None where it wouldn't be exact."""
     import pyarrow as pa
 
@@ -230,21 +255,24 @@ def _fast(table: str, lines: list[bytes]) -> pyarrow.Table | None:
     if any(text in data for text in NON_FINITE) or not _is_text(data):
         return None
     try:
-        found = _parse(table, data)
+        found = _parse(table, data, old)
     except pa.ArrowException:
         return None
-    strict = (one.name for one in _stored(table) if not one.optional)
+    if old:
+        found = version_1.upgraded(table, found).select([one.name for one in _stored(table)])
+    added = version_1.ADDED if old else ()
+    strict = (one.name for one in _stored(table) if not one.optional and one.name not in added)
     if len(found) != len(lines) or any(found[name].null_count for name in strict):
         return None
     return found
 
 
-def _parse(table: str, data: bytes) -> pyarrow.Table:
+def _parse(table: str, data: bytes, old: bool = False) -> pyarrow.Table:
     import pyarrow as pa
     import pyarrow.json as pj
 
     options = pj.ReadOptions(use_threads=False, block_size=len(data) + 2**10)
-    return pj.read_json(pa.BufferReader(data), read_options=options, parse_options=_parse_options(table))
+    return pj.read_json(pa.BufferReader(data), read_options=options, parse_options=_parse_options(table, old))
 
 
 def _is_text(data: bytes) -> bool:
@@ -274,7 +302,7 @@ def _from_rows(table: str, rows: list[Row]) -> pyarrow.Table:
     import pyarrow as pa
 
     if not rows:
-        return pa.Table.from_batches([], schema=_parse_options(table).explicit_schema)
+        return pa.Table.from_batches([], schema=_parse_options(table, False).explicit_schema)
     found = _parse(table, b"\n".join(map(msgspec.json.encode, rows)))
     for one in _stored(table):
         if one.type == "double":

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from probe._io import lock_descriptor, write_atomically
+from probe.records import Process
 from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, segment_of
+from probe.runs.lines import encode
 from probe.runs.manifest import decode_manifest, manifest_name, newest_manifest
 from probe.runs.shedding import Entry, Shedding
+from probe.runs.version_1 import process_name
 
 #: Rows that go to the operating system in one call. What is taken for one call can't be dropped any more.
 ROWS_PER_WRITE: Final = 4096
@@ -24,18 +27,18 @@ class SegmentFile:
 
     Args:
         directory: The run directory.
-        rank: The rank that writes.
-        header: A line that begins every segment.
+        rank: Whose segments they are.
+        process: Who writes; begins every segment. It gets its name by the first one.
         backlog: Where lines wait, and are dropped when there are too many.
     """
 
-    def __init__(self, directory: Path, rank: int, header: bytes, backlog: Shedding) -> None:
+    def __init__(self, directory: Path, rank: int, process: Process, backlog: Shedding) -> None:
         self.directory = directory
         self.rank = rank
         self.backlog = backlog
         self.segment: Segment | None = None
         self.size = 0  #: bytes in the file
-        self._header = header
+        self._process = process
         self._descriptor = -1
         self._half_written = b""
         self._at_line_start = True  # whether _half_written begins with the first byte of a line
@@ -82,11 +85,13 @@ class SegmentFile:
         if self._info and not (self.directory / INFO_NAME).exists():
             write_atomically(self.directory / INFO_NAME, self._info, overwrite=False)
         self.segment, self._descriptor = claim(self.directory, self.rank, _next_number(self.directory, self.rank))
+        if not self._process.process:  # nobody else ever has this segment, so nobody has this name
+            self._process.process = process_name(self.rank, self.segment.segment)
         lock_descriptor(self._descriptor)  # until it is closed or we die: so compaction knows that somebody writes here
         self.size = 0
         # The rest of a line that began in a file that is gone would be torn here.
         end = 0 if self._at_line_start else self._half_written.find(b"\n") + 1
-        self._half_written = self._header + self._half_written[end:]
+        self._half_written = encode(self._process) + self._half_written[end:]
         self._at_line_start = True
 
     def finish(self) -> Segment | None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from probe.errors import RunError
 from probe.records import TABLES
-from probe.runs import database
+from probe.runs import database, version_1
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.manifest import Bundle, Span
-from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, schema
+from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, conformed, either_schema, schema
 
 if TYPE_CHECKING:
     import pandas
@@ -58,6 +58,7 @@ class Snapshot:
         self._checked: dict[Segment, int] = {}  # bad lines of each segment in parts
         self._parquet: database.Parquet | None = None
         self._scans: dict[str, Any] = {}
+        self._writers: list[version_1.Writer] | None = None
 
     def refresh(self) -> None:
         """Look at the files as they are now.
@@ -92,6 +93,7 @@ class Snapshot:
         if parts != self._parts or bundles.keys() != self._bundles.keys():
             self._parquet = None
         self._scans = {}
+        self._writers = None
         self._tails, self._parts, self._bundles = tails, parts, bundles
 
     def _tail(self, segment: Segment) -> Tail:
@@ -162,7 +164,7 @@ class Snapshot:
         """The same moment, which a later :meth:`refresh` of this one doesn't change."""
         other = Snapshot(self._files)
         other._parts, other._checked, other._bundles = self._parts, self._checked, self._bundles
-        other._parquet, other._scans = self._reader(), self._scans
+        other._parquet, other._scans, other._writers = self._reader(), self._scans, self.old_writers()
         for segment, tail in self._tails.items():
             kept = other._tails[segment] = Tail()
             kept.tables = {table: list(chunks) for table, chunks in tail.tables.items()}
@@ -183,22 +185,33 @@ class Snapshot:
 
     def table(self, name: str) -> pyarrow.Table:
         """All rows of a table; those of one rank in the order in which they were written."""
+        return self._attributed(self._as_written(name))
+
+    def old_writers(self) -> list[version_1.Writer]:
+        """The processes of version 1 that wrote to the run."""
+        if self._writers is None:
+            self._writers = version_1.writers(self._as_written("process")) if self._files.has_old_rows else []
+        return self._writers
+
+    def _as_written(self, name: str) -> pyarrow.Table:
         import pyarrow as pa
 
-        whole = {key: self._dataset(name, self._compacted(one, name)).to_table() for key, one in self._bundles.items()}
+        whole = {key: self._loaded(name, self._compacted(one, name)) for key, one in self._bundles.items()}
         spans = {key: one.spans(name) for key, one in self._bundles.items()}
         pieces = [schema(name).empty_table()]
         for kind, group in self._groups():
             if kind in whole:
                 pieces.extend(whole[kind].slice(begin, end - begin) for begin, end in _joined(spans[kind], group))
             else:
-                pieces.extend(piece.to_table() for piece in self._loose(name, kind, group))
+                pieces.extend(conformed(name, piece.to_table()) for piece in self._loose(name, kind, group))
         return pa.concat_tables(pieces)
 
     def scan(self, name: str) -> Any:
         """A table as a pyarrow data set, of which a query reads the columns that it needs."""
         import pyarrow.dataset as ds
 
+        if name not in self._scans and self._files.has_old_rows:
+            self._scans[name] = ds.dataset(self.table(name))
         if name not in self._scans:
             self._scans[name] = ds.dataset([ds.dataset(schema(name).empty_table()), *self._pieces(name)])
         return self._scans[name]
@@ -246,20 +259,25 @@ class Snapshot:
     def _compacted(self, bundle: Bundle, name: str) -> list[str]:
         return [f"{self._files.folder}/{file.name}" for file in bundle.files.get(name, ())]
 
+    def _loaded(self, name: str, paths: list[str]) -> pyarrow.Table:
+        return conformed(name, self._dataset(name, paths).to_table())
+
     def _dataset(self, name: str, paths: list[str]) -> Any:
         import pyarrow.dataset as ds
 
         if not paths:
             return ds.dataset(schema(name).empty_table())
         system = None if self._files.local else self._files.system
-        return ds.dataset(paths, schema=schema(name), filesystem=system, format="parquet")
+        columns = either_schema(name) if self._files.has_old_rows else schema(name)
+        return ds.dataset(paths, schema=columns, filesystem=system, format="parquet")
 
     # --------------------------------------------------------------------------------------------- asking it
 
     def _reader(self) -> database.Parquet | None:
         """Whether DuckDB can read the files by itself, and what does so."""
         if self._parquet is None and self._files.local and database.Parquet.readable(self._files.root):
-            self._parquet = database.Parquet({name: list(self._paths(name)) for name in TABLES})
+            old = self.old_writers() if self._files.has_old_rows else None
+            self._parquet = database.Parquet({name: list(self._paths(name)) for name in TABLES}, old)
         return self._parquet
 
     def _paths(self, name: str) -> Iterator[str]:
@@ -279,7 +297,11 @@ class Snapshot:
         if reader is None or not database.only_selects(text):
             return database.sealed({name: self.scan(name) for name in TABLES}, text, parameters)
         tails = {name: self._tail_of(name, sorted(self._tails)) for name in TABLES}
-        return database.select(reader, {k: v for k, v in tails.items() if v is not None}, text, parameters)
+        known = {name: self._attributed(found) for name, found in tails.items() if found is not None}
+        return database.select(reader, known, text, parameters)
+
+    def _attributed(self, found: pyarrow.Table) -> pyarrow.Table:
+        return version_1.attributed(found, self.old_writers()) if self._files.has_old_rows else found
 
     def compacted_since(self) -> bool:
         """Whether files of this moment were compacted since."""

@@ -56,8 +56,8 @@ class RunWriter:
 
     Args:
         directory: A run directory, as :func:`probe.runs.layout.create_run` makes it.
-        rank: The rank of this process.
-        process: The row that says who writes; it begins every file.
+        rank: Of this process.
+        process: Who writes; begins every file. It gets its name here, by the place that it takes in the directory.
         capacity: Rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents never; the
             number dropped is told by an incident row of kind ``"dropped_rows"``.
         interval_s: Seconds between two rounds of the thread.
@@ -105,6 +105,7 @@ class RunWriter:
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._lock = threading.Lock()
+        self._process = process
         self._file = _open(self.directory, rank, process, Shedding(capacity))
         self._thread = threading.Thread(target=self._run, name="probe-run-writer", daemon=True)
         self._thread.start()
@@ -269,8 +270,12 @@ class RunWriter:
             if isinstance(item, Deferred):
                 self._deferred.append(_Waiting(number, item, scope, time_ns))
             else:
-                rows.append(stamp(item, scope, rank=self.rank, time_ns=time_ns))
+                rows.append(self._stamp(item, scope, time_ns))
         return rows
+
+    def _stamp(self, row: Row, scope: Scope, time_ns: int) -> Row:
+        process = self._process
+        return stamp(row, scope, rank=self.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
 
     def _built(self, last: bool) -> list[Row]:
         """Rows of the deferred items that are ready. At the end all must be; those that aren't are given
@@ -291,7 +296,7 @@ class RunWriter:
                 if isinstance(row, Deferred):
                     self.put(row, one.scope, one.time_ns)
                 elif row is not None:
-                    rows.append(stamp(row, one.scope, rank=self.rank, time_ns=one.time_ns))
+                    rows.append(self._stamp(row, one.scope, one.time_ns))
         if last and waiting:
             message = f"{len(waiting)} deferred rows were not ready when the run closed, and are missing"
             self._report("deferred", "close", message, count=len(waiting))
@@ -476,7 +481,7 @@ def _check(**values: float) -> None:
 
 def _open(directory: Path, rank: int, process: Process, backlog: Shedding) -> SegmentFile:
     process.rank = rank
-    file = SegmentFile(directory, rank, encode(process), backlog)
+    file = SegmentFile(directory, rank, process, backlog)
     try:
         file.open()
         file.write()

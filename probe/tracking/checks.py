@@ -9,15 +9,15 @@ import contextlib
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from probe.errors import BackendError, UnknownNameError
 from probe.records import Incident
 from probe.text import size
-from probe.tracking.backends import load_backend
+from probe.tracking.backends import backend_class, load_backend
 from probe.tracking.backends.file import METRICS
 from probe.tracking.journal import records_in, unsent
 from probe.tracking.names import NameMap
@@ -115,14 +115,11 @@ def _values(line: bytes) -> list[tuple[str, int]]:
 def check_backend(name: str, *, directory: Path | None = None) -> list[Finding]:
     """Whether a backend exists, has its package, and can be reached or written."""
     try:
-        backend: Any = load_backend(name)
+        backend = backend_class(name)
     except (UnknownNameError, BackendError) as error:
         return [Finding("error", name, "backend", str(error))]
-    reach = getattr(backend, "reach", None)
-    if reach is None:
-        return []
     try:
-        check, why = reach(directory)
+        check, why = backend.reach(directory)
     except Exception as error:  # a setting that it refuses, or a user's own backend
         check, why = "backend", str(error) or repr(error)
     return [Finding("error", name, check, why)] if why else []
@@ -153,12 +150,9 @@ def check_names(names: Iterable[str], backend: str) -> list[Finding]:
     'loss/actor' would be 'loss_2/actor' there, as 'loss/actor' collides with another name
     'clip%' would be 'clip_pct' there
     """
-    clean: Callable[[str], str] | None = getattr(load_backend(backend), "clean", None)
-    if clean is None:
-        return []
+    there = backend_class(backend)
     collided: list[tuple[str, str]] = []
-    directories = getattr(load_backend(backend), "directories", False)
-    known = NameMap(clean, lambda name, wanted, _: collided.append((name, wanted)), directories=directories)
+    known = NameMap(there.clean, lambda name, wanted, _: collided.append((name, wanted)), directories=there.directories)
     findings: list[Finding] = []
     for name in dict.fromkeys(names):
         mapped = known(name)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from probe.tracking.backends import Backend, Values
+from probe.tracking.backends.base import Backend, Values
 from probe.tracking.journal import Journal, Record
 from probe.tracking.reports import Reports
 
@@ -64,7 +64,7 @@ class Lane:
         self._parts: dict[int, int] = {}  # how much of a call was sent before it failed
         # The process before may have died between sending (one call, or two; more where a backend takes its time with
         # what it was sent) and noting that.
-        slow = getattr(backend, "settles_s", 0.0) > 0
+        slow = backend.settles_s > 0
         self._doubted = journal.last if slow else min(journal.last, journal.cursor(name) + 2)
         self._under_way: deque[tuple[float, int, int]] = deque()  # when, number and step of calls that aren't noted yet
         self._held: Record | None = None
@@ -72,7 +72,7 @@ class Lane:
         self._medium: str | None = None  # the one that is being shown
         self._refuses_media = False  # the last one was given up: each is tried once until one is taken
         self._last_error: BaseException | None = None
-        self._told_stuck: float | None = None
+        self._reported_stuck: float | None = None
 
     def behind(self) -> bool:
         """Whether something waits to be sent."""
@@ -85,9 +85,9 @@ class Lane:
     def stuck(self, now: float, stall_s: float) -> bool:
         """Whether it has answered nothing for longer than that; true once for each time."""
         since = self.busy_since
-        if since is None or now - since <= stall_s or since == self._told_stuck:
+        if since is None or now - since <= stall_s or since == self._reported_stuck:
             return False
-        self._told_stuck = since
+        self._reported_stuck = since
         return True
 
     def job(self, closing: bool) -> Callable[[], None] | None:
@@ -112,7 +112,7 @@ class Lane:
             return
         several = self._several(record)
         if len(several) > 1:
-            self.backend.log_many([(Values(one.values, one.wall_ns), one.step) for one in several])  # type: ignore[attr-defined]  # optional
+            self.backend.log_many([(Values(one.values, one.wall_ns), one.step) for one in several])
         else:
             self._send(record)
         self._settle(several[-1].n, several[-1].step)
@@ -120,7 +120,7 @@ class Lane:
     def _several(self, first: Record) -> list[Record]:
         """Calls to send at once: those that wait, where the backend takes several and nothing has gone wrong."""
         found = [first]
-        if self._attempts or self._parts or first.n <= self._doubted or not hasattr(self.backend, "log_many"):
+        if self._attempts or self._parts or first.n <= self._doubted or not self.backend.takes("log_many"):
             return found
         size = 0
         while not found[-1].media and (size := size + len(found[-1].values)) < TOGETHER:
@@ -190,9 +190,9 @@ class Lane:
         for place, (name, medium) in enumerate(record.media.items(), 1):
             if place < done:
                 continue
-            if medium.kind in getattr(self.backend, "shows", ()):
+            if medium.kind in self.backend.shows:
                 self._medium = name
-                self.backend.show(name, medium, record.step, record.wall_ns)  # type: ignore[attr-defined]  # optional
+                self.backend.show(name, medium, record.step, record.wall_ns)
                 self._medium, self._refuses_media = None, False
             else:
                 message = f"can't show a {medium.kind}: {name!r} at step {record.step} is left out"
@@ -201,9 +201,8 @@ class Lane:
 
     def _send_values(self, record: Record) -> None:
         values = Values(record.values, record.wall_ns)
-        missing = getattr(self.backend, "missing", None)
-        if record.n <= self._doubted and missing is not None:
-            values = Values(missing(values, record.step), record.wall_ns)
+        if record.n <= self._doubted:
+            values = Values(self.backend.missing(values, record.step), record.wall_ns)
         if values:
             self.backend.log(values, record.step)
 
@@ -217,7 +216,7 @@ class Lane:
 
     def _note(self, n: int, step: int | None) -> None:
         """Note what the backend surely has: all, or what it was sent some seconds and a step ago."""
-        settles_s = getattr(self.backend, "settles_s", 0.0)
+        settles_s = self.backend.settles_s
         if not settles_s:
             self._journal.note(self.name, n)
             return

@@ -53,7 +53,7 @@ class Histogram(Medium):
             raise InputError(f"edges: got {len(self.edges)} for {len(self.counts)} counts, expected one more")
 
     @classmethod
-    def of(cls, values: Any, bins: int = 30) -> Self:
+    def from_values(cls, values: Any, bins: int = 30) -> Self:
         """A histogram of the finite ones among ``values``.
 
         Args:
@@ -64,7 +64,7 @@ class Histogram(Medium):
             InputTypeError: It is a tensor on a device, which would have to be waited for.
             InputError: None of the values is finite.
 
-        >>> Histogram.of([0, 1, 1, 4], bins=2)
+        >>> Histogram.from_values([0, 1, 1, 4], bins=2)
         Histogram(edges=(0.0, 2.0, 4.0), counts=(3, 1))
         """
         device = getattr(getattr(values, "device", None), "type", "cpu")
@@ -104,7 +104,7 @@ class Table(Medium):
         object.__setattr__(self, "rows", tuple(tuple(map(_cell, row)) for row in self.rows))
 
     @classmethod
-    def of(cls, frame: Any) -> Self:
+    def from_frame(cls, frame: Any) -> Self:
         """Of a pandas frame."""
         return cls(list(frame.columns), frame.to_numpy(dtype=object).tolist())
 
@@ -151,7 +151,7 @@ class Image(Medium):
         return {**super().plain(), "png": base64.b64encode(self.png).decode()}
 
     @classmethod
-    def of(cls, picture: Any) -> Self:
+    def from_picture(cls, picture: Any) -> Self:
         """Of a path or bytes of a PNG, of a Pillow image, or of an array or CPU tensor.
 
         An array is (height, width), (height, width, channels) or (channels, height, width), with 1, 3 or 4
@@ -228,9 +228,9 @@ def as_medium(value: Any) -> Medium | None:
     if hasattr(value, "to_plotly_json") and hasattr(value, "to_json"):
         return Figure(value.to_json())
     if module == "PIL" and hasattr(value, "mode"):
-        return Image.of(value)
+        return Image.from_picture(value)
     if module == "pandas" and hasattr(value, "columns"):
-        return Table.of(value)
+        return Table.from_frame(value)
     return None
 
 

@@ -11,14 +11,11 @@ import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from probe.errors import InputError, InputTypeError
-from probe.tracking.backends import Backend
+from probe.tracking.backends.base import NOTES, Backend
 from probe.tracking.state import State, file_name
-
-#: The kinds, which are the names of the backends' methods, and what each is called in a report.
-WHAT: Final = {"params": "the parameters", "describe": "the description", "tag": "the tags", "layout": "the layout"}
 
 #: Charts by title, by category: ``{"kind": "line" | "margin", "keys": [...]}``.
 Charts = Mapping[str, Mapping[str, Mapping[str, Any]]]
@@ -29,14 +26,14 @@ class Notes:
 
     Args:
         directory: The directory of the run; None keeps them for this process only.
-        backends: The backends by name. One takes a kind when it has a method of that name.
+        backends: By name.
     """
 
     def __init__(self, directory: Path | None, backends: Mapping[str, Backend]) -> None:
         self._backends = backends
         self._guard = threading.Lock()
         self._kept = State(directory, "notes")
-        self._latest: dict[str, Any] = {kind: one for kind, one in self._kept.read().items() if kind in WHAT}
+        self._latest: dict[str, Any] = {kind: one for kind, one in self._kept.read().items() if kind in NOTES}
         self._marks = {name: _marks(directory, name) for name in backends}
         self._sent: dict[str, dict[str, Any]] = {name: mark.read() for name, mark in self._marks.items()}
 
@@ -44,8 +41,8 @@ class Notes:
         """Those that an earlier process has left."""
         return list(self._latest)
 
-    def put(self, kind: str, content: Any) -> None:
-        """Take a new one. Tags are added to those that there are; the others are replaced."""
+    def keep(self, kind: str, content: Any) -> None:
+        """Keep a new one. Tags are added to those that there are; the others are replaced."""
         with self._guard:
             before = self._latest.get(kind)
             self._latest[kind] = {**before, **content} if kind == "tag" and before else content
@@ -54,14 +51,14 @@ class Notes:
 
     def takers(self, kind: str) -> list[str]:
         """The backends that take that kind."""
-        return [name for name, backend in self._backends.items() if hasattr(backend, kind)]
+        return [name for name, backend in self._backends.items() if backend.takes(kind)]
 
     def send(self, name: str, kind: str) -> None:
         """Give a backend the newest of a kind, if it hasn't got it. On that backend's thread."""
         backend = self._backends[name]
         with self._guard:
             content = self._latest[kind]
-        if self._sent[name].get(kind) == _digest(backend, content) and not getattr(backend, "repeats_notes", False):
+        if self._sent[name].get(kind) == _digest(backend, content) and not backend.repeats_notes:
             return
         getattr(backend, kind)(content)
         self._sent[name][kind] = _digest(backend, content)
@@ -70,7 +67,7 @@ class Notes:
 
 def unsent_notes(directory: Path, backends: Sequence[str]) -> dict[str, list[str]]:
     """The kinds that backends of a run's directory never got, by backend. Reads only."""
-    kept = [kind for kind in State(directory, "notes").read() if kind in WHAT]
+    kept = [kind for kind in State(directory, "notes").read() if kind in NOTES]
     found = {name: [kind for kind in kept if kind not in _marks(directory, name).read()] for name in backends}
     return {name: kinds for name, kinds in found.items() if kinds}
 
@@ -81,8 +78,9 @@ def _marks(directory: Path | None, name: str) -> State:
 
 def _digest(backend: Backend, content: Any) -> str:
     """Of what was sent and where to: another run there, such as after a deletion, is told again."""
-    where = [str(getattr(backend, "location", "")), str(getattr(backend, "run_id", ""))]
-    return hashlib.sha256(json.dumps([*where, content], sort_keys=True).encode()).hexdigest()[:32]
+    return hashlib.sha256(json.dumps([backend.location, backend.run_id, content], sort_keys=True).encode()).hexdigest()[
+        :32
+    ]
 
 
 def checked_markdown(markdown: Any) -> str:

@@ -34,9 +34,9 @@ class Pages:
 
     >>> now = [0.0]
     >>> pages = Pages(lambda: now[0])
-    >>> pages.put("a", "a", Figure("{}"))
+    >>> pages.queue_page("a", "a", Figure("{}"))
     >>> pages.done(pages.due())
-    >>> pages.put("a", "a", Figure('{"data": []}')); pages.due() is None
+    >>> pages.queue_page("a", "a", Figure('{"data": []}')); pages.due() is None
     True
     >>> now[0] = 31.0; pages.due().figure.spec
     '{"data": []}'
@@ -47,7 +47,7 @@ class Pages:
         self._waiting: dict[str, Page] = {}
         self._sent: dict[str, tuple[float, Figure]] = {}
 
-    def put(self, path: str, title: str, figure: Figure) -> None:
+    def queue_page(self, path: str, title: str, figure: Figure) -> None:
         """Take a figure's newest state."""
         self._waiting[path] = Page(path, title, figure)
 

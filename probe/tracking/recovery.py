@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.records import Incident
-from probe.tracking.backends import load_backend
+from probe.tracking.backends import backend_class
 from probe.tracking.journal import in_use, unsent
 from probe.tracking.notes import unsent_notes
 from probe.tracking.state import State
@@ -56,5 +56,5 @@ def _behind(place: Path, known: dict[str, Any], waiting: dict[str, int]) -> list
     """The backends that lack calls, what was said of the run, or its status."""
     named = known.get("backends", [])
     complete = known.get("complete", [])
-    unfinished = [name for name in named if name not in complete and getattr(load_backend(name), "status", True)]
+    unfinished = [name for name in named if name not in complete and backend_class(name).status]
     return list(dict.fromkeys([*waiting, *unsent_notes(place, named), *unfinished]))

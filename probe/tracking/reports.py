@@ -25,7 +25,7 @@ class Reports:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._counts: dict[tuple[str, str, str], int] = {}
-        self._told: dict[tuple[str, str, str], int] = {}
+        self._reported: dict[tuple[str, str, str], int] = {}
 
     def tell(
         self,
@@ -55,7 +55,7 @@ class Reports:
             self._counts[key] = seen + count
             if seen:
                 return
-            self._told[key] = count
+            self._reported[key] = count
         self._publish(kind, where, message, count, error)
 
     def count(self, kind: str, where: str, about: str = "") -> int:
@@ -65,8 +65,8 @@ class Reports:
     def close(self) -> None:
         """Tell of everything that has happened more often than was told."""
         with self._lock:
-            more = {key: count - self._told[key] for key, count in self._counts.items()}
-            self._told = dict(self._counts)
+            more = {key: count - self._reported[key] for key, count in self._counts.items()}
+            self._reported = dict(self._counts)
         for (kind, where, about), count in more.items():
             if count:
                 self._publish(kind, where, f"{about or kind}: {count} more since the first report", count, None)

@@ -1,8 +1,8 @@
-"""A bounded queue, one thread behind it that takes, and beside each backend a thread that sends.
+"""A bounded queue, one thread behind it that converts, and beside each backend a thread that sends.
 
-The taking thread makes floats of what was queued and writes each call to the journal. Each backend's thread sends it
-what the journal holds, in order, at its own pace: one that hangs, fails or isn't there holds up no other, and what it
-misses waits on disk.
+The converting thread makes floats of what was queued and writes each call to the journal. Each backend's thread sends
+it what the journal holds, in order, at its own pace: one that hangs, fails or isn't there holds up no other, and what
+it misses waits on disk.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from probe.errors import UnknownNameError
 from probe.hooks import silenced
-from probe.tracking.backends import Backend
+from probe.tracking.backends.base import NOTES, Backend
 from probe.tracking.journal import Journal
 from probe.tracking.lane import CLOSING_FAILURES, Item, Lane
-from probe.tracking.notes import WHAT, Notes
+from probe.tracking.notes import Notes
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
 from probe.tracking.state import LastStep
@@ -83,18 +83,18 @@ class Stream:
         self._stall_s = stall_s
         self._queue: deque[Entry] = deque()
         self._steps: dict[str, int] = {}  # last step by metric
-        self._names_told = MANY_NAMES
+        self._names_limit = MANY_NAMES
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._listening = False  # the taking thread waits for the bell
+        self._listening = False  # the converting thread waits for the bell
         self._converting = False
         self._exit_code: int | None = None  # set once the stream is closing
-        self._taken = False  # closing, and the queue is empty for good
+        self._queue_done = False  # closing, and the queue is empty for good
         self._abandoned = False  # the deadline has come
         self._patient_until = 0.0  # while closing: how long values may take to arrive from a device
         for kind in self._notes.kinds():  # what an earlier process has left
             self._pass_on(kind)
         # All of them now: an interpreter that is shutting down starts none.
-        self._threads = [threading.Thread(target=self._take, name="probe-tracking", daemon=True)]
+        self._threads = [threading.Thread(target=self._convert_queue, name="probe-tracking", daemon=True)]
         for lane in self._lanes:
             name = f"probe-tracking {lane.name}"
             self._threads.append(threading.Thread(target=self._serve, args=(lane,), name=name, daemon=True))
@@ -103,7 +103,7 @@ class Stream:
 
     # ------------------------------------------------------------------------------------------ on any thread
 
-    def put(self, entry: Entry) -> None:
+    def enqueue(self, entry: Entry) -> None:
         """Queue one call. Never waits for a backend, nor for a disk."""
         with self._lock:
             full = len(self._queue) >= self._capacity
@@ -143,9 +143,8 @@ class Stream:
         if not self._wait(self._idle, deadline):
             return False
         for lane in self._lanes:
-            flush = getattr(lane.backend, "flush", None)
-            if flush is not None and not lane.closed:
-                self.do(lane.name, "flush", flush)
+            if lane.backend.takes("flush") and not lane.closed:
+                self.do(lane.name, "flush", lane.backend.flush)
         return self._wait(self._idle, deadline)
 
     def close(self, exit_code: int, timeout_s: float) -> bool:
@@ -186,7 +185,7 @@ class Stream:
                 self._journal.close()
 
     def _ring(self) -> None:
-        """Wake the taking thread where it waits. Cheaper than notifying a Condition, and training pays for it."""
+        """Wake the converting thread where it waits. Cheaper than notifying a Condition, and training pays for it."""
         if self._listening:
             self._listening = False
             self._bell.put(None)
@@ -206,7 +205,7 @@ class Stream:
         return quiet and all(lane.idle() for lane in self._lanes)
 
     def _finished(self) -> bool:
-        return self._taken and all(lane.closed for lane in self._lanes)
+        return self._queue_done and all(lane.closed for lane in self._lanes)
 
     def _tell_unsent(self, complete: bool, timeout_s: float) -> None:
         folder = self._journal.folder
@@ -229,9 +228,9 @@ class Stream:
             message = f"{len(self._queue)} calls were not sent when the time for finishing ran out"
             self._reports.tell("dropped_rows", "tracking", message, about="unfinished", count=len(self._queue))
 
-    # --------------------------------------------------------------------------------------- the taking thread
+    # --------------------------------------------------------------------------------------- the converting thread
 
-    def _take(self) -> None:
+    def _convert_queue(self) -> None:
         with silenced():
             while (job := self._next()) is not None:
                 try:
@@ -258,7 +257,7 @@ class Stream:
                     self._converting = True
                     return partial(self._convert, self._queue.popleft())
                 if self._exit_code is not None and not self._queue:
-                    self._taken = True
+                    self._queue_done = True
                     for lane in self._lanes:
                         lane.wake.notify()
                     self._change.notify_all()
@@ -292,12 +291,12 @@ class Stream:
 
     def _keep(self, noted: Mapping[str, Any]) -> None:
         for kind, content in noted.items():
-            self._notes.put(kind, content)
+            self._notes.keep(kind, content)
             self._pass_on(kind)
 
     def _pass_on(self, kind: str) -> None:
         for name in self._notes.takers(kind):
-            self.do(name, WHAT[kind], partial(self._notes.send, name, kind))
+            self.do(name, NOTES[kind], partial(self._notes.send, name, kind))
 
     def _convert(self, entry: Entry) -> None:
         good, bad = entry.snapshot.floats()
@@ -321,8 +320,8 @@ class Stream:
                 message = f"{name!r} goes back from step {last} to {step}; some backends drop or misdraw that"
                 self._reports.tell("step", "tracking", message)
             self._steps[name] = step
-        if len(self._steps) > self._names_told:
-            self._names_told = 10 * len(self._steps)
+        if len(self._steps) > self._names_limit:
+            self._names_limit = 10 * len(self._steps)
             message = f"{len(self._steps)} distinct names; log a histogram or a table where a number is in the name"
             self._reports.tell("name", "tracking", message, about="many names")
 
@@ -356,7 +355,7 @@ class Stream:
             job = lane.job(self._exit_code is not None)
             if job is not None:
                 return job
-        return lane.end(self._exit_code) if self._taken and self._exit_code is not None else None
+        return lane.end(self._exit_code) if self._queue_done and self._exit_code is not None else None
 
     def _attempt(self, lane: Lane, job: Callable[[], object]) -> None:
         error: BaseException | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import builtins
 import logging
-import operator
 import os
 import sys
 import time
@@ -16,14 +15,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
-from probe.errors import InputError, InputTypeError, UnknownNameError
+from probe._check import whole_number
+from probe.errors import InputTypeError, UnknownNameError
 from probe.hooks import observed
 from probe.records import Incident
-from probe.tracking.backends import BACKENDS, Backend, Setup, UnreachableError, load_backend, open_backend
+from probe.tracking.backends import BACKENDS, load_backend, open_backend
+from probe.tracking.backends.base import NOTES, Backend, Setup, UnreachableError, own_object
 from probe.tracking.checks import start_checks
 from probe.tracking.journal import Journal
 from probe.tracking.late import Late
-from probe.tracking.notes import WHAT, Charts, Notes, checked_charts, checked_markdown, checked_tags
+from probe.tracking.notes import Charts, Notes, checked_charts, checked_markdown, checked_tags
 from probe.tracking.numbers import Snapshot
 from probe.tracking.parameters import flatten
 from probe.tracking.reports import Reports
@@ -97,21 +98,19 @@ class Tracking:
         for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
             if not isinstance(given, str) or not given:
                 raise InputTypeError(f"{argument}: got {given!r}, expected a non-empty str")
-        if not isinstance(capacity, int) or capacity < 1:
-            raise InputError(f"capacity: got {capacity!r}, expected at least 1")
-        self.logger: dict[str, Backend] = {}
+        whole_number("capacity", capacity, 1)
+        self._backends: dict[str, Backend] = {}
         self._finished = False
         self._pid = os.getpid()
         self._reports = Reports(on_incident)
         self._parameters = self._flat(config)
         place = None if directory is None else Path(directory).absolute()
         self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
-        self.locations: dict[str, str] = {
-            name: str(backend.location) for name, backend in self.logger.items() if hasattr(backend, "location")
-        }
+        self.logger: dict[str, Any] = {name: own_object(backend) for name, backend in self._backends.items()}
+        self.locations = {name: backend.location for name, backend in self._backends.items() if backend.location}
         if announce:
             _announce(self.locations)
-        lasting = {name for name, backend in self.logger.items() if getattr(backend, "lasting", True)}
+        lasting = {name for name, backend in self._backends.items() if backend.lasting}
         kept = place if lasting else None
         journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
         kept = None if journal.folder is None else kept  # another process may have it
@@ -119,10 +118,10 @@ class Tracking:
         run = {"project": project_name, "experiment": experiment_name, "backends": sorted(lasting)}
         self._ending.write({**run, "exit_code": None})
         self._stream = Stream(
-            self.logger,
+            self._backends,
             self._reports,
             journal=journal,
-            notes=Notes(kept, self.logger),
+            notes=Notes(kept, self._backends),
             last_step=LastStep(kept),
             capacity=capacity,
         )
@@ -139,9 +138,9 @@ class Tracking:
         try:
             for name in names:
                 setup = Setup(project, experiment, directory, partial(self._report, name), self._parameters)
-                self.logger[name] = self._opened(name, setup)
+                self._backends[name] = self._opened(name, setup)
         except BaseException:
-            for opened, backend in self.logger.items():
+            for opened, backend in self._backends.items():
                 _close_quietly(opened, backend)
             raise
 
@@ -182,10 +181,10 @@ class Tracking:
         """
         if not isinstance(data, Mapping):
             raise InputTypeError(f"data: got {type(data).__name__}, expected a mapping of names to numbers")
-        checked = step if type(step) is int and step >= 0 else _step(step)
+        checked = step if type(step) is int and step >= 0 else whole_number("step", step, 0)
         names = None if backend is None else self._chosen(backend)
         if self._open_here(f"metrics logged (step {checked})"):
-            self._stream.put(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
+            self._stream.enqueue(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
 
     def describe(self, markdown: str) -> None:
         """Say in words what this run is or has found: the newest counts, in every backend that has a place for it.
@@ -220,10 +219,10 @@ class Tracking:
 
     def shows(self, kind: str) -> list[str]:
         """The backends that show a kind of ``probe.tracking.media``, such as "figure" or "spans"."""
-        return [name for name, backend in self.logger.items() if kind in getattr(backend, "shows", ())]
+        return [name for name, backend in self._backends.items() if kind in backend.shows]
 
     def _note(self, kind: str, content: Any) -> None:
-        if self._open_here(f"{WHAT[kind]} given"):
+        if self._open_here(f"{NOTES[kind]} given"):
             self._stream.note(kind, content)
 
     def _open_here(self, what: str) -> bool:
@@ -306,18 +305,6 @@ def _current_name(name: str) -> str:
         warnings.warn("the backend 'tracking' is called 'wandb'", DeprecationWarning, stacklevel=4)
         return "wandb"
     return name
-
-
-def _step(step: Any) -> int:
-    if isinstance(step, bool):
-        raise InputTypeError(f"step: got {step!r}, expected a whole number")
-    try:
-        number = operator.index(step)
-    except TypeError:
-        raise InputTypeError(f"step: got {step!r}, expected a whole number") from None
-    if number < 0:
-        raise InputError(f"step: got {number}, expected 0 or more")
-    return number
 
 
 def _announce(locations: Mapping[str, str]) -> None:

@@ -115,11 +115,6 @@ def test_by_phase_tells_the_lowest_rank_too(run) -> None:
     assert update["rank"] == 0
 
 
-def test_by_step_names_the_place(run) -> None:
-    row = memory.by_step(run).iloc[0]
-    assert (row["step"], row["rank"], row["micro_batch"], row["peak_allocated_bytes"]) == (0, 0, 1, 8 * GIB)
-
-
 def test_timeline_shows_the_rank_with_the_peak_in_seconds_of_the_run(run) -> None:
     frame = memory.timeline(run)
     assert set(frame["rank"]) == {0}
@@ -154,9 +149,11 @@ def test_scope_ids_that_a_resumed_run_uses_again_do_not_hide_a_peak(tmp_path: Pa
         *ends(1, None, 1000, 1100, 9, role="a", phase="p", step=1),
         *ends(2, 1, 1010, 1020, 9, role="a", phase="p", step=1),
     ]
+    for row in second:
+        row.process = "rank-00000.1"
     with open_run(tmp_path, {0: [*first, *second]}) as run:
-        frame = memory.by_step(run)
-    assert frame["peak_allocated_bytes"].tolist() == [4 * GIB, 9 * GIB]
+        frame = run.sql("select step, name, peak from peaks_made order by step")
+    assert frame["peak"].tolist() == [4 * GIB, 9 * GIB]
     assert frame["name"].tolist() == ["s1", "s2"]
 
 
@@ -228,7 +225,6 @@ def test_nothing_recorded_gives_empty_frames(tmp_path: Path) -> None:
         for look in (
             memory.peaks,
             memory.by_phase,
-            memory.by_step,
             memory.by_tokens,
             memory.timeline,
             memory.ranks,

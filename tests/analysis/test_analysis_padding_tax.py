@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.analysis import padding_tax
+from probe.analysis.quantities import course
 from probe.records import Padding, Row
 from tests.sample_run import clock, open_run
 
@@ -63,17 +64,16 @@ def test_tokens_are_counted_once_and_bytes_for_each_field(tmp_path: Path) -> Non
             ("mask", "fixed_width"): 6,
             ("mask", "longest_row"): 2,
         }
-        assert padding_tax.ratios(run)["ratio"].tolist() == [0.5]
+        assert course(run, "padding_tax").values == [0.5]
         causes = padding_tax.by_cause(run)
         assert causes["cause"].tolist() == ["fixed_width", "longest_row"]
-        assert causes["ratio"].tolist() == [6 / 16, 2 / 16]
+        assert causes["share_ratio"].tolist() == [6 / 8, 2 / 8]
 
 
 def test_the_same_tokens_told_at_two_moments_are_counted_once(tmp_path: Path) -> None:
     rows = [*ledger(1, [3, 5], 8, source="data_proto.from_dict"), *ledger(2, [3], 8), *ledger(3, [5], 8)]
     with open_run(tmp_path, {0: rows}) as run:
-        ratios = padding_tax.ratios(run).iloc[0]
-        assert (ratios["rectangle_tokens"], ratios["padding_tokens"]) == (16, 8)
+        assert padding_tax.by_step(run)[["rectangle_tokens", "valid_tokens"]].to_numpy().tolist() == [[16, 8]]
         sources = padding_tax.by_source(run).set_index("source")
         assert sources["batches"].to_dict() == {PARTITION: 2, "data_proto.from_dict": 1}
 
@@ -81,13 +81,13 @@ def test_the_same_tokens_told_at_two_moments_are_counted_once(tmp_path: Path) ->
 def test_steps_without_micro_batches_count_their_batches(tmp_path: Path) -> None:
     rows = [*ledger(1, [3], 8, step=0), *ledger(2, [4], 8, step=1, source="data_proto.concat")]
     with open_run(tmp_path, {0: rows}) as run:
-        assert padding_tax.ratios(run)["padding_tokens"].tolist() == [5, 4]
+        assert padding_tax.by_step(run)["tokens"].tolist() == [5, 4]
 
 
 def test_a_batch_without_padding_has_no_tax(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: ledger(1, [8, 8], 8)}) as run:
         assert padding_tax.by_cause(run).empty
-        assert padding_tax.ratios(run)["ratio"].tolist() == [0]
+        assert course(run, "padding_tax").values == [0]
         assert padding_tax.by_field(run).empty
 
 
@@ -109,5 +109,5 @@ def test_causes_sum_exactly(
         for _, part in padding_tax.by_step(run).groupby("step"):
             assert part["tokens"].sum() == part["rectangle_tokens"].iloc[0] - part["valid_tokens"].iloc[0]
         total = sum(20 * len(lengths) - sum(lengths) for _, _, lengths in batches)
-        assert padding_tax.ratios(run)["padding_tokens"].sum() == total
+        assert padding_tax.by_step(run)["tokens"].sum() == total
         assert padding_tax.by_field(run)["bytes"].sum() == 6 * total

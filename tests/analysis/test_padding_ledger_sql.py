@@ -75,11 +75,10 @@ def by_source(rows):
     return {source: tuple(one) for source, one in told.items()}
 
 
-@pytest.mark.parametrize("at_a_time", [padding_tax.ROWS_AT_A_TIME, 1])
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(batches, min_size=1, max_size=30), st.booleans())
-def test_the_sql_says_what_the_loops_say(tmp_path_factory, monkeypatch, at_a_time, found, usual):
-    monkeypatch.setattr(padding_tax, "ROWS_AT_A_TIME", at_a_time)  # 1 asks for each rank by itself
+def test_the_sql_says_what_the_loops_say(tmp_path_factory, found, usual):
     if usual:  # one look is enough where "input_ids" is the widest field of each batch
         found = [{**one, "field": "input_ids"} for one in found]
     rows = rows_of(found)

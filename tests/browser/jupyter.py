@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -22,6 +21,8 @@ from typing import Any
 
 import nbformat
 from playwright.sync_api import Page, sync_playwright
+
+from tests.ports import free_port
 
 CHROMIUM = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -43,13 +44,6 @@ DARK = {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}}
 PATIENCE_MS = 90_000
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
 @contextlib.contextmanager
 def served(command: Sequence[str], url: str, place: Path, **variables: str) -> Iterator[str]:
     """A server process, from the moment that ``url`` answers."""
@@ -66,7 +60,7 @@ def served(command: Sequence[str], url: str, place: Path, **variables: str) -> I
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 pass
             with contextlib.suppress(ProcessLookupError):
@@ -75,7 +69,7 @@ def served(command: Sequence[str], url: str, place: Path, **variables: str) -> I
 
 
 def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
             urllib.request.urlopen(url, timeout=2).close()
@@ -139,12 +133,12 @@ def _note_outside(page: Any, url: str) -> None:
 
 def end_kernels(url: str, notebook: str) -> None:
     """Shut the kernel of a notebook down, as when its server has gone."""
-    with urllib.request.urlopen(f"{url}/api/sessions", timeout=10) as reply:
+    with urllib.request.urlopen(f"{url}/api/sessions", timeout=60) as reply:
         sessions = json.load(reply)
     for one in sessions:
         if one["path"] == notebook:
             asked = urllib.request.Request(f"{url}/api/sessions/{one['id']}", method="DELETE")
-            urllib.request.urlopen(asked, timeout=10).close()
+            urllib.request.urlopen(asked, timeout=60).close()
 
 
 def write_notebook(path: Path, *cells: str) -> Path:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.browser.conftest import notebooks
-from tests.browser.jupyter import Lab, browser, free_port, jupyter, served, write_notebook
+from tests.browser.jupyter import Lab, browser, jupyter, served, write_notebook
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 

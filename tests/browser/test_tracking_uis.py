@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.browser.jupyter import browser, free_port, served
+from tests.browser.jupyter import browser, served
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -29,7 +30,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("demo") / "run"
     command = [sys.executable, "-m", "probe", "demo", "--steps", str(STEPS), "--run-dir", str(directory)]
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TENSORBOARD_"))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=plain)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=plain)
     assert done.returncode == 0, done.stderr
     assert "In TensorBoard, Custom Scalars has the dashboards" in done.stdout
     return directory
@@ -73,7 +74,7 @@ def card(page: Any, kind: str, title: str) -> Any:
     """A chart of TensorBoard's, scrolled to: it draws those that are in sight."""
     found = page.locator(f"tf-custom-scalar-{kind}-chart-card", has_text=title).first
     found.scroll_into_view_if_needed()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not any(length > LINE for length in drawn(found, "line")):
         assert time.monotonic() < deadline, f"{title} is never drawn"
         page.wait_for_timeout(200)
@@ -135,7 +136,7 @@ def test_mlflow_s_artifacts_are_interactive_figures(chromium, mlflow, tmp_path: 
         entry = frame.locator(".legend g.traces").first
         assert "opacity: 1" in entry.get_attribute("style")
         frame.locator(".legendtoggle").first.click()  # switches what it stands for off
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while "opacity: 0.5" not in entry.get_attribute("style"):
             assert time.monotonic() < deadline, "a click on the legend does nothing"
             page.wait_for_timeout(200)

@@ -13,7 +13,7 @@ def probe(*arguments: str, cwd: Path | None = None, **variables: str) -> subproc
         [sys.executable, "-m", "probe", *arguments],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         cwd=cwd,
         env={**os.environ, "COLUMNS": "120", "NO_COLOR": "1", **variables},
     )

@@ -40,6 +40,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 # ------------------------------------------------------------------------------------------------------- report
 
 
+@pytest.mark.slow
 def test_a_report_goes_where_it_is_told(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "my report.html"
     target.write_text("old")
@@ -48,12 +49,14 @@ def test_a_report_goes_where_it_is_told(run: Path, tmp_path: Path, capsys: pytes
     assert "<html" in target.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_report_belongs_to_its_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = write_run(tmp_path / "runs" / "p" / "e", {})
     assert said(capsys, "report", str(tmp_path / "runs")).startswith(f"{place / 'report.html'} (")
     assert (place / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_a_report_needs_a_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "-o", str(tmp_path)]) == 2
     assert "is a directory, expected a file such as" in capsys.readouterr().err
@@ -167,7 +170,7 @@ def test_sql_takes_parameters(run: Path, capsys: pytest.CaptureFixture[str], giv
 def test_sql_reads_a_query_from_standard_input(run: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "probe", "sql", str(run), "-", "--json"],
-        input="select 1 as one", capture_output=True, text=True, timeout=100, check=True,
+        input="select 1 as one", capture_output=True, text=True, timeout=300, check=True,
     )  # fmt: skip
     assert json.loads(done.stdout) == [{"one": 1}]
 
@@ -224,7 +227,7 @@ def test_a_reader_that_has_enough_is_no_error(run: Path) -> None:
     command = (
         f"{sys.executable} -m probe sql {run} 'select * from calls, range(2000)' | head -1; echo ${{PIPESTATUS[0]}}"
     )
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.splitlines()[-1] == "141"
     assert done.stderr == ""
 
@@ -232,6 +235,7 @@ def test_a_reader_that_has_enough_is_no_error(run: Path) -> None:
 # --------------------------------------------------------------------------------------------------- being written
 
 
+@pytest.mark.slow
 def test_a_run_that_is_being_written_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its last line isn't whole yet."""
     run = write_run(tmp_path / "run", sample_rows(ranks=1, steps=2))

@@ -12,7 +12,6 @@ import re
 import select
 import shutil
 import signal
-import statistics
 import struct
 import subprocess
 import sys
@@ -26,10 +25,11 @@ import pytest
 
 from probe.analysis import overview, steps
 from probe.cli import main
+from probe.dashboards import overview_tiles
+from probe.dashboards.quantities import field_of
 from probe.live import series
 from probe.records import Incident
 from probe.runs.reader import Run
-from probe.views.terminal import lines, numbers
 from probe.views.terminal.following import Following
 from probe.views.terminal.view import bar, spark, view
 from tests.live.live_run import append, opened, roll
@@ -75,7 +75,7 @@ def test_each_step_has_the_numbers_of_the_panel(run: Path, capsys) -> None:
     found = [one for one in objects(told(capsys, str(run), "--json")) if one["type"] == "step"]
     assert [one["step"] for one in found] == list(range(12))
     feed = opened(run)
-    for tile in numbers.overview_tiles():
+    for tile in overview_tiles():
         if tile.get("total"):
             continue
         of_panel = dict(zip(*series.by_step(feed.tables, feed.words, tile), strict=True))
@@ -88,14 +88,10 @@ def test_each_step_has_the_numbers_of_the_report(run: Path, capsys) -> None:
     found = {one["step"]: one for one in objects(told(capsys, str(run), "--json")) if one["type"] == "step"}
     with Run(run) as read:
         frame, phases = overview.by_step(read).set_index("step"), steps.durations(read)
-    columns = {
-        "step_time_s": "step_s",
-        "tokens_per_second": "tokens_per_second",
-        "peak_memory_bytes": "peak_bytes",
-        "padding_tax_ratio": "padding_ratio",
-    }
-    for name, column in columns.items():
-        assert [one[name] for one in found.values()] == pytest.approx(frame[column].tolist(), rel=1e-9)
+    names = {tile["id"]: field_of(tile) for tile in overview_tiles() if not tile.get("total")}
+    assert len(names) >= 6
+    for name in names.values():
+        assert [one[name] for one in found.values()] == pytest.approx(frame[name].tolist(), rel=1e-12), name
     slowest = {(row.step, row.phase): row.largest_s for row in phases.itertuples()}
     mine = {(step, one["phase"]): one["time_s"] for step, told in found.items() for one in told["phases"]}
     assert mine == pytest.approx(slowest, rel=1e-6)  # the panel's times are 64-bit seconds since the run's start
@@ -268,11 +264,9 @@ def test_rates_and_ranks(tmp_path: Path) -> None:
     more = of_step(9, 2)
     append(path, more)
     time.sleep(0.6)
-    before = time.monotonic()
     following.look()
     assert following.feed.rows_read == len(more) + sum(len(own) + 1 for own in sample_rows(2, 9).values())
     assert 0 < following.rows_per_second < len(more) / 0.5
-    assert time.monotonic() - before < 60
 
 
 BEGIN = {"table": "spans", "where": {"kind": "step"}, "y": "begin", "reduce": "min"}
@@ -299,7 +293,7 @@ def test_a_pipe_gets_each_step_as_it_ends(tmp_path: Path) -> None:
         append(path, [Incident(kind="listener", where="x", message="late", rank=1, time_ns=1, step=9)])
         assert json.loads(process.stdout.readline())["message"] == "late"
         roll(path)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert [json.loads(line)["state"] for line in out.splitlines()] == ["finished"]
     assert (process.returncode, err) == (0, "")
 
@@ -313,7 +307,7 @@ def test_follow_stays_for_a_run_that_is_resumed_until_ctrl_c(run: Path) -> None:
         append(run, [process_again(0), *of_step(13, 1)], segment=1)
         assert json.loads(process.stdout.readline())["step"] == 12
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert err == "probe tail: interrupted\n"
 
@@ -328,7 +322,7 @@ def test_a_reader_that_has_had_enough_is_no_error(run: Path) -> None:
     with tail(str(run), "--tables", "memory") as process:
         assert process.stdout.readline().startswith("memory")
         process.stdout.close()
-        assert process.wait(30) == 141
+        assert process.wait(120) == 141
         assert "Traceback" not in process.stderr.read()
 
 
@@ -442,14 +436,14 @@ class Screen:
         return bool(got)
 
     def await_text(self, pattern: str) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen)):
             assert time.monotonic() < end, self.seen[-3000:]
             self.read(0.2)
 
     def wait(self) -> int:
         """Its exit code. A process whose output nobody reads doesn't end."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while self.process.poll() is None:
             assert time.monotonic() < end, self.seen[-3000:]
             self.read(0.1)
@@ -504,19 +498,17 @@ def test_help_of_both_commands_brings_nothing_heavy() -> None:
             f"    probe.cli.main(['{command}', '--help'])\n"
             "print(sorted({'torch', 'pandas', 'plotly', 'duckdb', 'pyarrow', 'rich'} & set(sys.modules)))"
         )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
         assert done.stdout.strip() == "[]"
 
 
-def test_numbers_of_the_middle_are_the_report_s(run: Path) -> None:
-    """What "the run" says is the median over its steps, as the report's tiles say."""
+def test_every_tile_says_what_the_report_says(run: Path) -> None:
     following = Following(str(run))
     following.look()
     with Run(run) as read:
-        report = overview.numbers(read).set_index("name")["text"]
-    mine = {one.id: one.reading.text for one in following.numbers.tiles}
-    assert {name: mine[name] for name in ("step_time", "tokens_per_second")} == {
-        name: report[name] for name in ("step_time", "tokens_per_second")
-    }
-    ratios = list(following.numbers.tiles[4].by_step.values())
-    assert lines.plain(mine["padding_tax"]) == f"{100 * statistics.median(ratios):.0f} %"
+        report = overview.numbers(read).set_index("name")
+    assert [one.id for one in following.numbers.tiles] == report.index.tolist()
+    for one in following.numbers.tiles:
+        told = report.loc[one.id]
+        said = (one.reading.text, one.reading.note, one.reading.means, one.reading.status)
+        assert said == (told["text"], told["note"], told["about"], told["status"]), one.id

@@ -99,6 +99,7 @@ def test_cut_and_joined_again(lengths, data):
     check(joined, list(range(len(lengths))), lengths)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(lengths_lists, st.data())
 def test_selected_and_put_back(lengths, data):

@@ -224,4 +224,4 @@ def test_without_an_accelerator_the_lines_say_resident_set(lines, monkeypatch):
 
 def test_importing_it_loads_no_torch():
     code = "import sys, probe.core.memory_logger; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

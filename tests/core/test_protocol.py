@@ -658,6 +658,8 @@ def test_to_and_from_tensordict_keep_dtypes_and_shapes():
 def test_tensordict_conflicts_are_errors():
     with pytest.raises(ConflictError, match="'a'"):
         DataProto.from_dict({"a": torch.zeros(2)}, {"a": ["x", "y"]}).to_tensordict()
+    with pytest.raises(ConflictError, match="'a'"):
+        DataProto.from_dict({"a": torch.zeros(2)}, meta_info={"a": 1}).to_tensordict()
     both = DataProto.from_dict({"a": torch.zeros(2)}, meta_info={"t": 1}).to_tensordict()
     assert DataProto.from_tensordict(both, {"u": 2}).meta_info == {"t": 1, "u": 2}
     with pytest.raises(ConflictError, match="'t'"):

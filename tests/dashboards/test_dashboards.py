@@ -34,7 +34,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
 
 def test_all_files_are_read_in_order() -> None:
     folder = Path(__file__).parents[2] / "dashboards"
-    assert {path.stem for path in folder.glob("*.yaml")} == {*NAMES, "views"}
+    assert {path.stem for path in folder.glob("*.yaml")} == {*NAMES, "views", "quantities"}
     assert tuple(board.name for board in dashboards.dashboards()) == NAMES
     assert len({panel.id for panel in PANELS}) == len(PANELS)
 
@@ -306,6 +306,7 @@ def test_unknown_names_list_the_choices() -> None:
 ROWS = sample_rows(2, 3)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=6)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.1, 0.5, 0.95]), st.sets(st.sampled_from(list(TABLES))))
 def test_whatever_is_missing_the_rest_is_shown(
@@ -332,8 +333,8 @@ def test_an_installed_wheel_brings_its_own(tmp_path: Path, monkeypatch: pytest.M
     source = Path(__file__).parents[2] / "dashboards"
     packed = tmp_path / "site" / "probe"
     shutil.copytree(source, packed / "_dashboards")
-    monkeypatch.setattr(dashboards.resources, "files", lambda _: packed)
-    monkeypatch.setattr(dashboards, "__file__", str(packed / "dashboards" / "__init__.py"))
+    monkeypatch.setattr(dashboards.files.resources, "files", lambda _: packed)
+    monkeypatch.setattr(dashboards.files, "__file__", str(packed / "dashboards" / "__init__.py"))
     dashboards.dashboards.cache_clear()
     try:
         assert len(dashboards.dashboards()) == len(NAMES)

@@ -56,7 +56,7 @@ def main(rank: int, ranks: int, directory: Path) -> None:
     """Everything that one rank does."""
     torch.set_num_threads(1)
     store = dist.FileStore(str(directory / "meeting"), ranks)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=100))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=300))
     found: dict[str, Any] = {"plain": trained(directory, None), "updated": updated(rank, ranks, directory)}
     with start("fidelity", run_dir=directory / "run", track=["file"]) as session:
         found["observed"] = trained(directory, session)

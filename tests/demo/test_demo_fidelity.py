@@ -1,4 +1,4 @@
-"""Looking changes nothing: with and without a session the demo's training gives bitwise the same."""
+"""Observing changes nothing: with and without a session the demo's training gives bitwise the same."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_two_ranks_stay_equal_and_unchanged_by_a_session(tmp_path: Path, problem
     ]
     try:
         for rank in ranks:
-            errors = rank.communicate(timeout=120)[1]
+            errors = rank.communicate(timeout=300)[1]
             assert rank.returncode == 0, errors
     finally:
         for rank in ranks:

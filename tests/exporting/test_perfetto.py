@@ -347,10 +347,10 @@ def test_values_at_the_ends_of_their_range_come_back(tmp_path: Path) -> None:
 
 def test_hostile_names_stay_names(tmp_path: Path) -> None:
     names = ['"; drop table calls; --', "a\nb\x00c\x1b[2J", "тест 🚀", "", "x" * 10_000]
-    rows = [call(i * 10, 1, name, point="room.function") for i, name in enumerate(names)]
+    rows = [call(i * 10, 1, name, point="package.function") for i, name in enumerate(names)]
     trace = export({0: [*rows, Incident(kind="k", where="w'", message="<script>", time_ns=clock(0) + 5)]}, tmp_path)
     found = [one.name for one in trace.slices]
-    assert found[:4] == [*names[:3], "room.function"]
+    assert found[:4] == [*names[:3], "package.function"]
     assert found[4].startswith("x" * 4096)
     assert found[4].endswith("(5904 more characters)")
     assert trace.instants[0].name == "k: w'"

@@ -62,7 +62,7 @@ def test_perfettos_own_processor_finds_every_row(tmp_path: Path, perfetto: str, 
         page.route("**/*", lambda route: route.continue_() if route.request.url.startswith(perfetto) else route.abort())
         page.goto(perfetto)
         page.locator("input.trace_file").set_input_files(told.path)
-        page.wait_for_function("window.app && window.app.trace && window.app.trace.engine", timeout=60_000)
+        page.wait_for_function("window.app && window.app.trace && window.app.trace.engine", timeout=120_000)
         ask = functools.partial(page.evaluate, QUERY)
         assert ask("select name from stats where severity != 'info' and value != 0") == []
         _compare(ask, Run(path))

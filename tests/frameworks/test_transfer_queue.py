@@ -156,7 +156,6 @@ def put(queue, sent, keys):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(180)
 def test_batches_through_a_real_queue(queue):
     fields = batch()
     keys = [f"sample-{row}" for row in range(len(LENGTHS))]

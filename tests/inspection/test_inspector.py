@@ -280,7 +280,7 @@ def test_in_a_kernel_the_output_holds_both_and_in_the_end_the_static_form_alone(
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}})
+    client = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
     client.execute()
     closed, live, summary = (notebook.cells[at].outputs for at in (1, 3, 5))
     assert [sorted(one.data) for one in closed] == [["text/html", "text/plain"]] * 2
@@ -332,7 +332,7 @@ def page(chromium, tmp_path):
 
 @pytest.mark.browser
 def test_the_widget_asks_waits_and_shows(page, tmp_path):
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(60_000)
     wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     batch = batch_of()

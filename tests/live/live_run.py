@@ -9,10 +9,12 @@ from typing import Any
 
 from probe.dashboards.spec import TABLES
 from probe.live.feed import Feed
-from probe.records import Row
+from probe.records import Process, Row
 from probe.runs.layout import segment_of
 from probe.runs.lines import encode
 from probe.runs.parts import roll_over
+from probe.runs.version_1 import process_name
+from tests.sample_run import written_by
 
 Told = list[tuple[Any, ...]]
 
@@ -47,10 +49,12 @@ def opened(path: Path | str, **options: Any) -> Feed:
 
 def append(directory: Path, rows: Iterable[Row], segment: int | None = None) -> None:
     """Add rows to the files of their ranks, as their writers would."""
-    by_rank: dict[int, list[bytes]] = {}
+    by_rank: dict[int, list[Row]] = {}
     for row in rows:
-        by_rank.setdefault(row.rank, []).append(encode(row))
-    for rank, lines in by_rank.items():
+        by_rank.setdefault(row.rank or 0, []).append(row)
+    for rank, own in by_rank.items():
+        number = (segment or 0) if any(isinstance(row, Process) for row in own) else 0
+        lines = [encode(written_by(row, process_name(rank, number), rank)) for row in own]
         name = f"rank-{rank:05d}.jsonl" if segment is None else f"rank-{rank:05d}.{segment}.jsonl"
         with (directory / name).open("ab") as file:
             file.write(b"".join(lines))
@@ -69,4 +73,4 @@ def in_order(rows: Mapping[int, list[Row]]) -> list[Row]:
     """The rows of all ranks by the time since each clock's start: one order in which they may have been written."""
     from tests.sample_run import clock
 
-    return sorted((row for own in rows.values() for row in own), key=lambda row: row.time_ns - clock(row.rank))
+    return sorted((row for own in rows.values() for row in own), key=lambda row: row.time_ns - clock(row.rank or 0))

@@ -194,6 +194,7 @@ def assert_same_peaks(feed: Feed, peaks: Any) -> None:
     assert mine == {(role or None, phase or None): peak for role, phase, peak in told_of}
 
 
+@pytest.mark.slow
 def test_opening_in_the_middle_of_anything_goes_on_alike(tmp_path):
     for seed in range(6):
         told_by = ("memory", "calls")[seed % 2]
@@ -267,13 +268,14 @@ def test_what_is_remembered_is_bounded():
     words = Words()
     nesting = Nesting(words)
     numbers = dict.fromkeys(("peak", "reserved_peak", "at_begin", "at_end"), 1.0)
-    place: dict[str, Any] = {"step": 0, "rank": 0, "role": -1, "phase": -1, "name": -1, "peak_kind": -1, "parent": 0}
+    place: dict[str, Any] = dict.fromkeys(("step", "rank", "process", "parent"), 0)
+    place |= dict.fromkeys(("role", "phase", "name", "peak_kind"), -1)
     for index in range(3 * REMEMBERED):
         kind, at = words.code("micro_batch"), float(index)
-        nesting.put_cut((0, 0, index), Cut(at, index, 7, 9))
-        span = Span(top=True, kind=kind, micro_batch=index, scope=index + 1, begin=at, end=at + 0.5, **place, **numbers)
-        nesting.put(span)
-        (row,) = nesting.take()
-        assert row[-4:-2] == (7, 9)
+        nesting.add_cut((0, 0, index), Cut(at, index, 7, 9))
+        span = Span(kind=kind, micro_batch=index, scope=index + 1, begin=at, end=at + 0.5, **place, **numbers)
+        nesting.add(span)
+        (found,) = nesting.changed()
+        assert (found.tokens, found.slots) == (7, 9)
     sizes = [len(one) for one in vars(nesting).values() if isinstance(one, dict)]
     assert max(sizes) <= REMEMBERED

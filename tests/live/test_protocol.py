@@ -13,25 +13,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.panel import Trainer
-from probe.dashboards.spec import TABLES
+from probe.dashboards.columns import LIVE
 from probe.live import protocol
 from probe.live.feed import Feed
+from probe.live.intake import limits_of
 from probe.live.protocol import Sender, packed, size_of, unpacked
 from probe.live.pump import Pump
-from probe.live.tables import SKETCH_ROWS, dtype
+from probe.live.tables import SKETCH_ROWS
 from tests.live.live_run import append, in_order, opened
 from tests.sample_run import sample_rows, write_run
-
-_LIMITS = {"i4": (-(2**31), 2**31 - 1), "u1": (0, 255), "word": (-1, 2**31 - 1)}
 
 
 @st.composite
 def blocks(draw: st.DrawFn) -> tuple[str, dict[str, np.ndarray]]:
-    table, count = draw(st.sampled_from(sorted(TABLES))), draw(st.integers(0, 9))
+    table, count = draw(st.sampled_from(sorted(LIVE))), draw(st.integers(0, 9))
     made = {}
-    for name, kind in TABLES[table].items():
-        one = st.floats(width=32 if kind == "f4" else 64) if kind[0] == "f" else st.integers(*_LIMITS[kind])
-        made[name] = np.array(draw(st.lists(one, min_size=count, max_size=count)), dtype(kind))
+    for name, column in LIVE[table].columns.items():
+        kind = column.dtype
+        one = st.floats(width=32 if kind == "f4" else 64) if kind[0] == "f" else st.integers(*limits_of(kind))
+        made[name] = np.array(draw(st.lists(one, min_size=count, max_size=count)), kind)
     return table, made
 
 
@@ -39,8 +39,8 @@ def blocks(draw: st.DrawFn) -> tuple[str, dict[str, np.ndarray]]:
 @given(blocks())
 def test_columns_survive_the_wire_bit_by_bit(given_: tuple[str, dict[str, np.ndarray]]) -> None:
     table, block = given_
-    entry = {"n": len(next(iter(block.values()))), "cols": protocol._HEADERS[table]}
-    data = packed(table, block)
+    entry = {"n": len(next(iter(block.values()))), "cols": protocol.header(LIVE[table])}
+    data = packed(LIVE[table], block)
     assert len(data) % 8 == 0
     for name, values in unpacked(entry, data).items():
         assert values.tobytes() == block[name].tobytes()
@@ -115,7 +115,7 @@ def test_lost_messages_are_noticed_and_healed(tmp_path_factory, seed, lost):
     assert browser.words == feed.words.texts
     for name, table in feed.tables.items():
         assert browser.next.get(name, 0) == table.next
-        if not dropped and name not in ("spans", "padding"):  # in these, rows replace each other
+        if not dropped and not table.declared.key:  # in these, rows replace each other
             kept = list(zip(*(values.tolist() for values in table.columns().values()), strict=True))
             assert repr(browser.rows.get(name, [])) == repr(kept)
     assert browser.state["step"] == feed.step

@@ -7,18 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.dashboards.spec import TABLES
+from probe.dashboards.columns import LIVE
 from probe.live import thinning
-from probe.live.tables import LiveTable, dtype
-from probe.live.thinning import RULES
+from probe.live.tables import LiveTable
 
 
 def block(table: str, count: int, **columns: object) -> thinning.Block:
-    made = {name: np.zeros(count, dtype(kind)) for name, kind in TABLES[table].items()}
+    made = {name: np.zeros(count, column.dtype) for name, column in LIVE[table].columns.items()}
     for name, values in columns.items():
         made[name][:] = values
     return made
 
+
+SCALARS = LIVE["scalars"].thinning
 
 NUMBERS = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_size=1, max_size=200)
 
@@ -27,7 +28,7 @@ NUMBERS = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_s
 @given(values=NUMBERS, groups=st.integers(1, 5), size=st.integers(3, 20))
 def test_extremes_of_every_group_stay(values, groups, size):
     column, key = np.array(values), np.arange(len(values)) % groups
-    kept = thinning.extremes("scalars", block("scalars", len(values), value=column, key=key), size)
+    kept = thinning.extremes(SCALARS, block("scalars", len(values), value=column, key=key), size)
     for group in range(groups):
         mine = column[key == group]
         left = column[(key == group) & kept]
@@ -40,14 +41,14 @@ def test_extremes_of_every_group_stay(values, groups, size):
 @settings(deadline=None, max_examples=40)
 @given(values=NUMBERS, target=st.integers(4, 60))
 def test_a_reduction_comes_near_its_target(values, target):
-    found, gone = thinning.reduced("scalars", block("scalars", len(values), value=values), target)
+    found, gone = thinning.reduced(SCALARS, block("scalars", len(values), value=values), target)
     assert len(found["value"]) == len(values) - gone <= max(target, 3)
     if len(values) <= target:
         assert gone == 0
 
 
 def test_many_groups_are_reduced_too():
-    found, gone = thinning.reduced("scalars", block("scalars", 1000, key=np.arange(1000)), 100)
+    found, gone = thinning.reduced(SCALARS, block("scalars", 1000, key=np.arange(1000)), 100)
     assert (len(found["key"]), gone) == (100, 900)
 
 
@@ -63,14 +64,15 @@ def test_steps_stay_whole_and_the_largest_is_among_them(lengths, seed):
     assert kept[len(steps) // 2 :].all()
 
 
-@pytest.mark.parametrize("table", sorted(TABLES))
+@pytest.mark.parametrize("table", sorted(LIVE))
 def test_every_table_forgets_without_end(table):
-    assert set(RULES) == set(TABLES)
     made = LiveTable(table, limit=100)
     for begin in range(0, 1000, 7):
         numbers = np.arange(begin, begin + 7)
         columns = {
-            name: numbers for name in ("step", "scope", "value", "tokens", "peak", "batch") if name in TABLES[table]
+            name: numbers
+            for name in ("step", "scope", "value", "tokens", "peak", "batch")
+            if name in LIVE[table].columns
         }
         made.append(block(table, 7, **columns))
         assert made.count <= 100
@@ -83,7 +85,7 @@ def test_every_table_forgets_without_end(table):
 
 def test_one_step_larger_than_the_table_is_cut_inside():
     made = LiveTable("micro", limit=100)
-    made.append(block("micro", 1000, step=3, tokens=np.arange(1000)))
+    made.append(block("micro", 1000, step=3, tokens=np.arange(1000), micro_batch=np.arange(1000)))
     assert 0 < made.count <= 100
     assert made.columns()["tokens"].max() == 999
 

@@ -25,13 +25,17 @@ def test_the_smallest_the_mean_and_the_largest(tmp_path: Path) -> None:
             took(rank, 3, 1.0 + rank),
             took(rank, 3, 0.25, "update"),
             took(rank, 3, 0.25, "update"),
-            *ended(rank, 3, 5, **{"token_balance/tokens": 10.0 * (rank + 1), "memory/actor/peak_rss_gib_max": 2.0}),
+            *ended(
+                rank, 3, 5, **{"token_balance/rank_tokens": 10.0 * (rank + 1), "memory/actor/peak_rss_gib_max": 2.0}
+            ),
         ]
         for rank in range(3)
     }
     with run_of(tmp_path, rows) as run:
         found = across_ranks.numbers(run, [3], pictures.margins())[3]
-    assert [found[f"probe/across_ranks/token_balance/tokens_{word}"] for word in ("smallest", "mean", "largest")] == [
+    assert [
+        found[f"probe/across_ranks/token_balance/rank_tokens_{word}"] for word in ("smallest", "mean", "largest")
+    ] == [
         10.0,
         20.0,
         30.0,
@@ -65,24 +69,29 @@ def test_a_rank_that_left_out_a_step_s_metrics_holds_nothing_up(tmp_path: Path) 
 
 def test_nan_is_nan_and_what_a_rank_lacks_is_left_to_the_others(tmp_path: Path) -> None:
     rows = {
-        0: ended(0, 0, 1, **{"padding_tax/ratio": math.nan, "token_balance/tokens": 5.0}),
-        1: ended(1, 0, 1, **{"padding_tax/ratio": 0.5}),
+        0: ended(0, 0, 1, **{"padding_tax/rank_ratio": math.nan, "token_balance/rank_tokens": 5.0}),
+        1: ended(1, 0, 1, **{"padding_tax/rank_ratio": 0.5}),
     }
     with run_of(tmp_path, rows) as run:
         found = across_ranks.numbers(run, [0], pictures.margins())[0]
-    assert math.isnan(found["probe/across_ranks/padding_tax/ratio_mean"])
-    assert math.isnan(found["probe/across_ranks/padding_tax/ratio_largest"])
-    assert found["probe/across_ranks/padding_tax/ratio_smallest"] == 0.5
-    assert found["probe/across_ranks/token_balance/tokens_mean"] == 5.0
+    assert math.isnan(found["probe/across_ranks/padding_tax/rank_ratio_mean"])
+    assert math.isnan(found["probe/across_ranks/padding_tax/rank_ratio_largest"])
+    assert found["probe/across_ranks/padding_tax/rank_ratio_smallest"] == 0.5
+    assert found["probe/across_ranks/token_balance/rank_tokens_mean"] == 5.0
     assert "probe/across_ranks/tokens" not in found  # nobody cut a batch: that's not a zero
 
 
 def test_a_step_that_was_done_again_counts_once(tmp_path: Path) -> None:
-    rows = {0: [*ended(0, 4, 1, **{"token_balance/tokens": 1.0}), *ended(0, 4, 9, **{"token_balance/tokens": 7.0})]}
+    rows = {
+        0: [
+            *ended(0, 4, 1, **{"token_balance/rank_tokens": 1.0}),
+            *ended(0, 4, 9, **{"token_balance/rank_tokens": 7.0}),
+        ]
+    }
     with run_of(tmp_path, rows) as run:
         found = across_ranks.numbers(run, [4], pictures.margins())[4]
-    assert found["probe/across_ranks/token_balance/tokens_smallest"] == 7.0
-    assert found["probe/across_ranks/token_balance/tokens_largest"] == 7.0
+    assert found["probe/across_ranks/token_balance/rank_tokens_smallest"] == 7.0
+    assert found["probe/across_ranks/token_balance/rank_tokens_largest"] == 7.0
 
 
 def test_what_is_told_of_all_ranks_is_what_the_overview_says(tmp_path: Path) -> None:
@@ -91,7 +100,7 @@ def test_what_is_told_of_all_ranks_is_what_the_overview_says(tmp_path: Path) -> 
         found = across_ranks.numbers(run, [1, 2], pictures.margins())
     assert set(found) == {1, 2}
     for step, values in found.items():
-        for key, column in across_ranks.WHOLE.items():
+        for key, column in across_ranks.whole().items():
             assert values[key] == pytest.approx(frame.loc[step, column]), key
 
 

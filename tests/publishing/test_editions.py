@@ -89,6 +89,7 @@ def test_charts_are_of_what_is_logged(heard) -> None:
     assert "Time of a phase over ranks (s): update_actor" in arranged.charts["Overview"]
 
 
+@pytest.mark.slow
 def test_the_same_isn_t_said_again(tmp_path: Path) -> None:
     heard = Heard()
     run = open_run(tmp_path, sample_rows(1, 4))
@@ -144,6 +145,7 @@ def test_a_long_run_is_caught_up_with_in_pieces(tmp_path: Path, monkeypatch) -> 
     assert system == [7]  # what the machine does now is told of the newest step alone
 
 
+@pytest.mark.slow
 def test_one_panel_that_fails_takes_no_other_with_it(run, monkeypatch) -> None:
     names = [name for name, _ in pictures.panels()]
     real = pictures.draw

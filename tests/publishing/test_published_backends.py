@@ -72,12 +72,14 @@ def board(tmp_path_factory):
     return directory, said, EventAccumulator(said["locations"]["tensorboard"], size_guidance=sizes).Reload()
 
 
+@pytest.mark.slow
 def test_a_worker_with_a_publisher_loads_no_view(board) -> None:
     directory, said, _ = board
     assert said["loaded"] == []
     assert_nothing_went_wrong(directory)
 
 
+@pytest.mark.slow
 def test_tensorboard_has_each_number_over_ranks_once(board) -> None:
     directory, said, reader = board
     found: dict[int, dict[str, float]] = {step: {} for step in range(STEPS)}
@@ -89,8 +91,8 @@ def test_tensorboard_has_each_number_over_ranks_once(board) -> None:
     for step, values in expected(directory).items():
         assert found[step] == pytest.approx(values, rel=1e-6, nan_ok=True)
     assert (
-        found[0]["probe/across_ranks/token_balance/tokens_largest"]
-        > (found[0]["probe/across_ranks/token_balance/tokens_smallest"])
+        found[0]["probe/across_ranks/token_balance/rank_tokens_largest"]
+        > (found[0]["probe/across_ranks/token_balance/rank_tokens_smallest"])
     )
     assert found[0]["probe/across_ranks/rank_imbalance_ratio"] > 1
     lines = [json.loads(line) for line in Path(said["locations"]["file"]).read_text().splitlines()]
@@ -99,6 +101,7 @@ def test_tensorboard_has_each_number_over_ranks_once(board) -> None:
     assert not any("media" in line and line["media"] for line in lines)  # pictures are no lines of metrics
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_histograms_of_all_ranks(board) -> None:
     _, _, reader = board
     for step in range(STEPS):
@@ -110,6 +113,7 @@ def test_tensorboard_has_the_histograms_of_all_ranks(board) -> None:
         assert value.sum == lengths.sum()
 
 
+@pytest.mark.slow
 def test_tensorboard_has_the_layout_of_the_dashboards(board) -> None:
     from tensorboard.plugins.custom_scalar import layout_pb2, metadata
 
@@ -130,6 +134,7 @@ def test_tensorboard_has_the_layout_of_the_dashboards(board) -> None:
             assert tag.strip("^$").replace("\\", "") in scalars
 
 
+@pytest.mark.slow
 def test_tensorboard_has_words_tables_and_hyper_parameters(board) -> None:
     directory, said, reader = board
     tensors = set(reader.Tags()["tensors"])

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -65,9 +64,9 @@ def incidents():
 
 def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> None:
     tracking = Heard()
-    histogram = Histogram.of([1, 2, 3])
+    histogram = Histogram.from_values([1, 2, 3])
     messages = [
-        Numbers.of(4, {"a": 1.0, "b": float("nan")}),
+        Numbers.from_floats(4, {"a": 1.0, "b": float("nan")}),
         Shown("lengths", 4, histogram.plain(), newest=False),
         Shown("state", 4, histogram.plain()),
         Shown("words", 4, {"kind": "text", "text": "nobody shows this but the console"}),
@@ -78,7 +77,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
     ]
     made = Publisher(tmp_path, tracking, incidents.append, command=saying(*messages))
     made.at(9)
-    assert made.finish(30)
+    assert made.finish(60)
     assert incidents == []
     numbers, lengths, state, *words = tracking.calls
     assert numbers[1]["a"] == 1.0
@@ -93,7 +92,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
 
 def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incidents) -> None:
     tracking = Heard()
-    plain = Histogram.of([1]).plain()
+    plain = Histogram.from_values([1]).plain()
     command = child(
         f"""
         import sys
@@ -105,8 +104,8 @@ def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incide
     made = Publisher(tmp_path, tracking, incidents.append, command=command)
     made.at(9)
     made.at(7)
-    assert made.finish(30)
-    assert tracking.calls == [("log", {"state": Histogram.of([1])}, 9, ["board"])]
+    assert made.finish(60)
+    assert tracking.calls == [("log", {"state": Histogram.from_values([1])}, 9, ["board"])]
 
 
 @pytest.mark.parametrize(
@@ -121,9 +120,9 @@ def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incide
 def test_one_that_dies_is_an_incident(tmp_path: Path, incidents, command: list[str], told: str) -> None:
     made = Publisher(tmp_path, Heard(), incidents.append, command=command)
     if "during" in told or "-9" in told:
-        made._process.wait(30)
-        made._thread.join(30)
-    assert not made.finish(30)
+        made._process.wait(60)
+        made._thread.join(60)
+    assert not made.finish(60)
     (incident,) = incidents
     assert incident.kind == "publisher"
     assert told in incident.message
@@ -164,8 +163,8 @@ def test_what_can_t_be_read_or_handed_on_is_told_and_the_rest_is_taken(tmp_path:
     made = Publisher(
         tmp_path, tracking, incidents.append, command=child(f"import sys\nsys.stdout.buffer.write({lines!r})")
     )
-    made._thread.join(30)
-    assert made.finish(30)
+    made._thread.join(60)
+    assert made.finish(60)
     assert tracking.calls == [("describe", "still here")]
     told = [one.message for one in incidents]
     assert len(told) == 5
@@ -176,7 +175,7 @@ def test_what_can_t_be_read_or_handed_on_is_told_and_the_rest_is_taken(tmp_path:
 def test_a_run_that_can_t_be_read_is_told_by_the_real_one(tmp_path: Path, incidents) -> None:
     made = Publisher(tmp_path / "nothing", Heard(), incidents.append)
     made._process.wait(60)
-    made._thread.join(30)
+    made._thread.join(60)
     assert not made.finish(1)
     assert "RunNotFoundError" in incidents[0].traceback
 
@@ -208,7 +207,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         parent.kill()
         parent.wait()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while _alive(pid):
             assert time.monotonic() < deadline, "the publisher lives on"
             time.sleep(0.05)
@@ -232,12 +231,17 @@ def test_a_fork_of_the_training_leaves_it_alone(tmp_path: Path, incidents, monke
     made.finish(0.1)
     monkeypatch.undo()
     assert made._process.poll() is None
-    assert made.finish(30)
+    assert made.finish(60)
 
 
 def test_ctrl_c_while_the_last_edition_is_made_leaves_nothing_behind(tmp_path: Path, incidents) -> None:
-    made = Publisher(tmp_path, Heard(), incidents.append, command=child("import time; time.sleep(600)"))
-    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+    when_it_is_asked_to_end = f"""
+        import os, signal, sys, time
+        sys.stdin.readline()
+        os.kill({os.getpid()}, signal.SIGINT)
+        time.sleep(600)
+    """
+    made = Publisher(tmp_path, Heard(), incidents.append, command=child(when_it_is_asked_to_end))
     with pytest.raises(KeyboardInterrupt):
         made.finish(60)
     assert made._process.poll() is not None
@@ -260,9 +264,9 @@ def test_listening_is_no_part_of_the_training(tmp_path: Path, incidents) -> None
     scope = current_scope()
     with Tracking("p", "e", ["file"], directory=tmp_path) as tracking, subscribe(listener, "tracking.log"):
         made = Publisher(
-            tmp_path, tracking, incidents.append, command=saying(Numbers.of(1, {"a": 1.0}), Done(final=True))
+            tmp_path, tracking, incidents.append, command=saying(Numbers.from_floats(1, {"a": 1.0}), Done(final=True))
         )
-        assert made.finish(30)
+        assert made.finish(60)
         assert tracking.flush()
     assert listener.heard == 0
     assert current_scope() is scope

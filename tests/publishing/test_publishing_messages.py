@@ -18,7 +18,7 @@ from probe.tracking.media import Figure, Histogram, Table, Text, medium_of
 @settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.text(), st.floats()))
 def test_every_float_arrives_as_it_was(values: dict[str, float]) -> None:
-    line = messages.encode(Numbers.of(7, values))
+    line = messages.encode(Numbers.from_floats(7, values))
     assert line.count(b"\n") == 1
     arrived = messages.decode(line)
     assert isinstance(arrived, Numbers)
@@ -32,7 +32,7 @@ def test_every_float_arrives_as_it_was(values: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     "medium",
     [
-        Histogram.of([1, 2, 2, 5]),
+        Histogram.from_values([1, 2, 2, 5]),
         Table(["a", "b"], [[1, None], ["x\ny", "nan"]]),
         Text("lines\nof text"),
         Figure('{"data": [], "layout": {"title": {"text": "a \\u2028 b"}}}'),

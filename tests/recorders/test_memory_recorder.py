@@ -268,13 +268,13 @@ def test_scopes_of_threads_overlap(device, recording):
         with scope("phase", "other"):
             held = device.allocate(40)
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
             held.free()
 
     with scope("phase", "main"):
         thread = threading.Thread(target=other)
         thread.start()
-        inside.wait(10)
+        inside.wait(60)
         device.allocate(60).free()
         with scope("phase", "short"):
             pass

@@ -254,7 +254,7 @@ def test_metrics_look_at_micro_batches_where_there_are_any(collect):
     cut = collect.rows()
     metrics = {key: one.aggregate() for key, one in collect.recorder.metrics(formed + cut).items()}
     assert metrics == {
-        f"{PREFIX}ratio": pytest.approx(9 / 24),
+        f"{PREFIX}rank_ratio": pytest.approx(9 / 24),
         f"{PREFIX}padding_gib": pytest.approx(9 * (8 + 8 + 6) / GIB),
         f"{PREFIX}longest_row/padding_tokens": 2.0,
         f"{PREFIX}fixed_width/padding_tokens": 7.0,
@@ -264,7 +264,7 @@ def test_metrics_look_at_micro_batches_where_there_are_any(collect):
     }
     assert set(metrics) <= declared
     alone = {key: one.aggregate() for key, one in collect.recorder.metrics(formed).items()}
-    assert alone[f"{PREFIX}ratio"] == pytest.approx(9 / 24)
+    assert alone[f"{PREFIX}rank_ratio"] == pytest.approx(9 / 24)
     assert alone[f"{PREFIX}longest_row/padding_tokens"] == 9.0
 
 
@@ -362,7 +362,7 @@ def test_identities_of_the_codec(lengths, least, multiple, wider):
 def test_metrics_leave_the_wire_out(collect):
     packed, rows = rows_of_codec(collect, [4, 2], 4)
     metrics = {key: one.aggregate() for key, one in collect.recorder.metrics(packed + rows).items()}
-    assert metrics[f"{PREFIX}ratio"] == pytest.approx(2 / 8)
+    assert metrics[f"{PREFIX}rank_ratio"] == pytest.approx(2 / 8)
     assert collect.recorder.metrics(packed) == {}
 
 
@@ -408,4 +408,4 @@ def test_planned_micro_batches_are_the_ones_that_count(collect):
     assert sum(row.tokens for row in rows) == (8 - 5) + (4 - 3) + (4 - 2)
     assert {row.cause for row in rows} <= {"rounding", "none"}
     found = PaddingTaxRecorder().metrics(rows)
-    assert found["probe/padding_tax/ratio"].aggregate() == pytest.approx(6 / 24)
+    assert found["probe/padding_tax/rank_ratio"].aggregate() == pytest.approx(6 / 24)

@@ -92,22 +92,22 @@ def test_metrics(collect):
     partition([3, 3], [[0], [1]], cap=6)
     metrics = {key: metric.aggregate() for key, metric in collect.recorder.metrics(collect.rows()).items()}
     assert metrics == {
-        f"{PREFIX}imbalance_ratio_max": pytest.approx(6 * 3 / 8),
+        f"{PREFIX}micro_batch_imbalance_ratio_max": pytest.approx(6 * 3 / 8),
         f"{PREFIX}utilisation_ratio_mean": pytest.approx((1.5 + 0.5 + 0 + 0.5 + 0.5) / 5),
         f"{PREFIX}largest_micro_batch_tokens": 6.0,
         f"{PREFIX}micro_batches": 5.0,
         f"{PREFIX}cap_violations": 1.0,
-        f"{PREFIX}tokens": 14.0,
+        f"{PREFIX}rank_tokens": 14.0,
     }
     assert set(metrics) <= set(TokenBalanceRecorder.keys)
 
 
 def test_workload_imbalance_and_empty_batches(collect):
     partition([0, 0], [[0], [1]])
-    assert f"{PREFIX}imbalance_ratio_max" not in collect.recorder.metrics(collect.rows())
+    assert f"{PREFIX}micro_batch_imbalance_ratio_max" not in collect.recorder.metrics(collect.rows())
     partition([2, 2], [[0], [1]], workload=[3.0, 1.0])
     metrics = collect.recorder.metrics(collect.rows())
-    assert metrics[f"{PREFIX}workload_imbalance_ratio_max"].aggregate() == 1.5
+    assert metrics[f"{PREFIX}micro_batch_workload_imbalance_ratio_max"].aggregate() == 1.5
     assert collect.recorder.metrics([]) == {}
 
 

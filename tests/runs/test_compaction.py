@@ -133,6 +133,7 @@ def test_order_schema_and_manifest_are_what_they_say(directory):
         assert found["rank"].to_pylist() == sorted(found["rank"].to_pylist())
 
 
+@pytest.mark.slow
 def test_later_segments_come_to_it_and_bundles_stay_few(directory):
     for number in range(12):
         for rank in range(3):
@@ -146,6 +147,7 @@ def test_later_segments_come_to_it_and_bundles_stay_few(directory):
     assert len([name for name in names(directory) if name.endswith(".json")]) == 2
 
 
+@pytest.mark.slow
 def test_many_row_groups_and_files(directory, monkeypatch):
     monkeypatch.setattr(bundles, "GROUP_ROWS", 7)
     monkeypatch.setattr(bundles, "FILE_ROWS", 21)
@@ -162,6 +164,7 @@ def test_many_row_groups_and_files(directory, monkeypatch):
     same(directory, before, rows)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 9), st.booleans()), min_size=1, max_size=8))
 def test_any_history_reads_the_same(tmp_path_factory, history):
@@ -180,6 +183,7 @@ def test_any_history_reads_the_same(tmp_path_factory, history):
 # -------------------------------------------------------------------------------------- killed, and side by side
 
 
+@pytest.mark.slow
 def test_every_state_in_between_reads_the_same(directory, tmp_path, monkeypatch):
     """Each state of the directory, frozen before every change, is what a kill leaves; the next one completes it."""
     fill(directory)
@@ -413,6 +417,7 @@ print("end", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2])
 def test_killed_at_some_moment(directory, delay_s):
     for rank in range(20):

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from probe.hooks import Scope
-from probe.records import ROW_TYPES, TABLES, Incident, Memory, MicroBatch, Process, Reduction, Scalar
+from probe.records import ROW_TYPES, SCHEMA_VERSION, TABLES, Incident, Memory, MicroBatch, Process, Reduction, Scalar
 from probe.runs.layout import Segment, create_run
 from probe.runs.lines import decode, encode, table_of
 from probe.runs.parts import Columnar, columns, roll_over, rows_of
@@ -47,7 +47,7 @@ def rows_of_type(kind):
     fields = {name: _field(hints[name]) for name in kind.__struct_fields__}
     if kind is Process:
         fields |= {
-            "schema_version": st.just(1),
+            "schema_version": st.just(SCHEMA_VERSION),
             "wall_ns": st.integers(0, 2**60),
             "time_ns": st.integers(0, 2**60),
         }

@@ -36,7 +36,7 @@ def incidents(directory, kind=None):
 
 
 def until(condition):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.01)
@@ -226,7 +226,7 @@ def test_a_mark_does_not_wait_for_ever(writer, put, monkeypatch):
     put(one, Deferred(list, lambda: False))
     called = threading.Event()
     one.mark(called.set)
-    assert called.wait(10)
+    assert called.wait(60)
 
 
 def test_what_the_last_mark_puts_is_written(directory, writer, put):
@@ -333,7 +333,7 @@ def test_a_queue_loses_nothing_uncounted_among_threads():
 
 def test_dropped_rows_are_told_in_the_run(directory, writer, put):
     stuck = threading.Event()
-    one = writer(capacity=100, interval_s=0.01, on_rows=lambda rows: stuck.wait(20))
+    one = writer(capacity=100, interval_s=0.01, on_rows=lambda rows: stuck.wait(60))
     put(one, Scalar(key="first", value=0))
     until(lambda: b"first" in (directory / "rank-00000.jsonl").read_bytes())
     put(
@@ -394,7 +394,7 @@ def test_a_full_disk_loses_nothing_once_there_is_room_again(directory):
         assert 0 < len(run.scalars) < 100
         rows = run.tail("scalars", poll_s=0.01)
         before = [next(rows) for _ in range(len(run.scalars))]
-        _, errors = child.communicate("\n", timeout=30)
+        _, errors = child.communicate("\n", timeout=120)
         assert child.returncode == 0, errors
         after = [next(rows) for _ in range(100 - len(before))]
     assert errors.count("can't be written") == 1
@@ -639,7 +639,7 @@ def test_a_forked_child_writes_nothing(directory, writer, put):
 
     forked = multiprocessing.get_context("fork").Process(target=child)
     forked.start()
-    forked.join(30)
+    forked.join(60)
     assert forked.exitcode == 0
     put(one, Scalar(key="parent", value=2))
     one.close()

@@ -7,7 +7,6 @@ import gzip
 import http.server
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ import time
 import urllib.request
 
 import pytest
+
+from tests.ports import free_port
 
 PREFIXES = ("MLFLOW_", "TENSORBOARD_DIR", "PROBE_FILE_", "VERL_FILE_", "WANDB_", "SWANLAB_", "TRACKIO_", "OTEL_")
 
@@ -63,14 +64,8 @@ class MLflowServer:
     def stop(self):
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)  # its orderly end takes ten seconds, and nothing needs it
-            self._process.wait(15)
+            self._process.wait(60)
             self._process = None
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +152,7 @@ class Collector:
     def close(self):
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(10)
+        self._thread.join(60)
 
 
 @pytest.fixture

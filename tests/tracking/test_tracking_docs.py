@@ -7,22 +7,37 @@ import http.server
 import json
 import re
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
 import pytest
 
-from probe.tracking.backends import BACKENDS, Setup, load_backend
+from probe.tracking.backends import BACKENDS, Setup, backend_class
+from probe.tracking.backends.base import NOTES
 from probe.tracking.media import KINDS
 from probe.tracking.tracking import Tracking
 from tests.tracking.tracking_readers import wandb_records
 
-TEXT = (Path(__file__).parents[2] / "docs" / "backends.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = (DOCS / "backends.md").read_text(encoding="utf-8")
 
 
-def table(first_cell):
+@pytest.fixture
+def pages():
+    """How the site's pages are made."""
+    before = list(sys.path)
+    sys.path.insert(0, str(DOCS))
+    import pages.backends
+    import pages.inserts
+
+    yield pages
+    sys.path[:] = before
+
+
+def table(text, first_cell):
     """Row by its first cell: column → cell."""
-    lines = TEXT.splitlines()
+    lines = text.splitlines()
     begin = next(place for place, line in enumerate(lines) if line.startswith(first_cell))
     head = [cell.strip() for cell in lines[begin].strip("|").split("|")]
     rows = {}
@@ -34,28 +49,62 @@ def table(first_cell):
     return rows
 
 
-def test_every_backend_has_its_section():
-    assert set(re.findall(r"^## (\w+)$", TEXT, re.MULTILINE)) == set(BACKENDS)
+def test_every_backend_has_its_section_on_the_site(pages):
+    made = pages.inserts.filled(TEXT)
+    assert set(re.findall(r"^## (\w+)$", made, re.MULTILINE)) == set(BACKENDS)
     for name in set(BACKENDS) - {"console", "file"}:
-        assert f"probe-rl[{name}]" in TEXT
+        assert f"probe-rl[{name}]" in made
 
 
-def test_the_table_of_kinds_is_what_backends_show():
-    rows = table("| kind |")
-    assert set(rows) == {*KINDS, "number"}
-    for name in BACKENDS:
-        shows = getattr(load_backend(name), "shows", None)
-        if name == "swanlab":  # as its newest version does
-            shows = {"text", "table", "figure", "image"}
-        said = {kind for kind, columns in rows.items() if columns[name] == "yes"}
-        assert said == {*shows, "number"}, name
+def test_the_tables_of_the_page_are_what_the_classes_say(pages):
+    """For the backends that it lists: one that has just been added stands on the site, and here once it is written."""
+    written = pages.inserts.written(TEXT)
+    for name, make in (("backend_kinds", pages.backends.kinds), ("backend_runs", pages.backends.run)):
+        listed = [cell.strip() for cell in written[name].splitlines()[0].strip("|").split("|")][1:]
+        assert set(listed) <= set(BACKENDS)
+        assert written[name] == make(listed), "run python docs/make_backends.py"
+        assert make() in pages.inserts.filled(TEXT)
 
 
-def test_the_table_of_the_run_is_what_backends_take():
-    rows = table("| |")
-    for method, row in (("params", "parameters"), ("describe", "description"), ("tag", "tags"), ("layout", "layout")):
-        for name in BACKENDS:
-            assert (rows[row][name] != "–") == hasattr(load_backend(name), method), (name, method)
+def test_a_backend_that_has_just_been_added_stands_on_the_site(pages, monkeypatch, tmp_path):
+    source = """
+        from probe.tracking.backends.base import Backend
+
+        class Pigeon(Backend):
+            \"""Sends metrics by carrier pigeon, to :class:`Loft`.\"""
+
+            shows = frozenset({"text"})
+            places = {"describe": "a note at its foot"}
+
+            def log(self, values, step): pass
+            def describe(self, markdown): pass
+            def tag(self, tags): pass
+            def close(self, exit_code): pass
+    """
+    (tmp_path / "pigeon_backend.py").write_text(textwrap.dedent(source))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(BACKENDS, "pigeon", "pigeon_backend:Pigeon")
+    made = pages.inserts.filled(TEXT)
+    sys.modules.pop("pigeon_backend")
+    assert "## pigeon\n\nNothing to install.\n\nSends metrics by carrier pigeon, to `Loft`.\n" in made
+    shown = {kind for kind, columns in table(made, "| kind |").items() if columns["pigeon"] == "yes"}
+    assert shown == {"number", "text"}
+    said = {row: columns["pigeon"] for row, columns in table(made, "| |").items()}
+    assert said == {
+        "parameters": "–",
+        "description": "a note at its foot",
+        "tags": "yes",
+        "layout": "–",
+        "exit code": "–",
+    }
+
+
+@pytest.mark.parametrize("name", sorted(BACKENDS))
+def test_a_backend_says_where_it_shows_only_what_it_takes(name):
+    backend = backend_class(name)
+    assert set(backend.places) - {"exit_code"} <= {method for method in NOTES if backend.has(method)}
+    assert backend.shows <= KINDS
+    assert backend.has("show") == bool(backend.shows)
 
 
 def test_the_backend_of_ones_own_works_as_it_stands_there(tmp_path, monkeypatch):
@@ -82,7 +131,7 @@ def test_the_backend_of_ones_own_works_as_it_stands_there(tmp_path, monkeypatch)
         try:
             with Tracking("project", "experiment", ["console", path], directory=tmp_path / "run") as tracking:
                 tracking.log({"loss": 0.5, "note": "good"}, 1)
-                assert tracking.flush(20)
+                assert tracking.flush(60)
                 tracking.describe("# Found")
         finally:
             server.shutdown()
@@ -131,6 +180,7 @@ def test_a_configuration_of_any_shape_becomes_parameters(config, expected, tmp_p
     assert {name: str(value) for name, value in found.items()} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # W&B's own client
 def test_wandb_takes_its_entity_directory_and_run_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -20,7 +20,7 @@ MEDIA = {
     "t": Table(["a"], [[1], [None], ["x"]]),
     "text": Text("ä\nb"),
     "figure": Figure('{"data": []}'),
-    "image": Image.of(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\2\0\0\0\3"),
+    "image": Image.from_picture(b"\x89PNG\r\n\x1a\n" + bytes(8) + b"\0\0\0\2\0\0\0\3"),
     "span": Span(1, 2, {"k": 1.5}, "error"),
 }
 
@@ -163,4 +163,34 @@ def test_no_number_is_changed_on_its_way(tmp_path):
     again = opened(tmp_path, ["a"])
     found = again.after("a", 0)
     assert {name: repr(value) for name, value in found.values.items()} == {n: repr(v) for n, v in values.items()}
+    again.close()
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_what_a_backend_has_not_got_is_counted_on_disk_and_in_memory(on_disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "NEAR", 3)
+    journal = opened(tmp_path if on_disk else None, ["a", "b"], capacity=100)
+    for step in range(20):
+        journal.append(step, 1, frozenset({"b"}) if step % 5 == 0 else None, {"x": 1.0}, {})
+    assert len(journal._window) == (3 if on_disk else 20)  # the rest is on disk only
+    assert (journal.waiting("a"), journal.waiting("b")) == (16, 20)
+    journal.settle("a", 8)
+    journal.settle("b", 19)
+    assert (journal.waiting("a"), journal.waiting("b")) == (10, 1)
+    journal.settle("a", 20)
+    assert journal.waiting("a") == 0
+    journal.close()
+
+
+def test_calls_of_an_earlier_process_are_counted(tmp_path):
+    first = opened(tmp_path, ["a"])
+    for step in range(4):
+        first.append(step, 1, None, {"x": 1.0}, {})
+    first.settle("a", 1)
+    first.note("a", 1)
+    first.close()
+    again = opened(tmp_path, ["a", "new"])
+    assert not again._window
+    assert (again.waiting("a"), again.waiting("new")) == (3, 0)
+    assert unsent(tmp_path) == {"a": 3}
     again.close()

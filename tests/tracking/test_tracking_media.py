@@ -19,32 +19,41 @@ def test_a_picture_is_a_png_that_others_read(channels, first):
     from PIL import Image as Pillow
 
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, channels), dtype=np.uint8)
-    made = Image.of(pixels.transpose(2, 0, 1) if first else pixels)
+    made = Image.from_picture(pixels.transpose(2, 0, 1) if first else pixels)
     read = Pillow.open(io.BytesIO(made.png))
     assert (read.size, (made.width, made.height)) == ((7, 5), (7, 5))
     assert np.array_equal(np.asarray(read).reshape(pixels.shape), pixels)
-    assert np.array_equal(np.asarray(Pillow.open(io.BytesIO(Image.of(read).png))).reshape(pixels.shape), pixels)
+    assert np.array_equal(
+        np.asarray(Pillow.open(io.BytesIO(Image.from_picture(read).png))).reshape(pixels.shape), pixels
+    )
 
 
 def test_pictures_of_floats_tensors_and_files(tmp_path):
-    made = Image.of(torch.tensor([[0.0, 0.5], [1.0, 2.0]]))
-    assert made == Image.of(np.array([[0, 128], [255, 255]], dtype=np.uint8))
+    made = Image.from_picture(torch.tensor([[0.0, 0.5], [1.0, 2.0]]))
+    assert made == Image.from_picture(np.array([[0, 128], [255, 255]], dtype=np.uint8))
     (tmp_path / "a.png").write_bytes(made.png)
-    assert Image.of(tmp_path / "a.png") == Image.of(str(tmp_path / "a.png")) == Image.of(made.png) == made
+    assert (
+        Image.from_picture(tmp_path / "a.png")
+        == Image.from_picture(str(tmp_path / "a.png"))
+        == Image.from_picture(made.png)
+        == made
+    )
 
 
 @pytest.mark.parametrize("bad", [np.zeros((2, 3, 5)), np.zeros(3), np.zeros((2, 2), int), b"GIF89a", np.zeros((0, 2))])
 def test_what_is_no_picture_is_named(bad):
     with pytest.raises(InputError, match="picture"):
-        Image.of(bad)
+        Image.from_picture(bad)
 
 
 def test_histograms():
-    assert Histogram.of(torch.tensor([[0.0, 1.0], [float("nan"), float("inf")]]), bins=1) == Histogram((0.0, 1.0), (2,))
+    assert Histogram.from_values(torch.tensor([[0.0, 1.0], [float("nan"), float("inf")]]), bins=1) == Histogram(
+        (0.0, 1.0), (2,)
+    )
     with pytest.raises(InputError, match="finite"):
-        Histogram.of([float("nan")])
+        Histogram.from_values([float("nan")])
     with pytest.raises(InputTypeError, match="meta"):
-        Histogram.of(torch.empty(3, device="meta"))
+        Histogram.from_values(torch.empty(3, device="meta"))
     with pytest.raises(InputError, match="edges"):
         Histogram([1.0], [2])
 

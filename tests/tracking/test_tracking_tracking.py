@@ -258,7 +258,7 @@ def test_a_forked_child_neither_sends_nor_hangs(tmp_path):
             child = context.Process(target=_child, args=(tracking, queue))
             child.start()
         assert queue.get() == (True, None)
-        child.join(30)
+        child.join(60)
         queue.close()
     assert child.exitcode == 0
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -39,7 +40,7 @@ def directory(tmp_path: Path) -> Path:
     return write_run(tmp_path / "run", sample_rows(2, 4))
 
 
-def until(condition: Any, seconds: float = 10.0) -> None:
+def until(condition: Any, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never came"
@@ -137,9 +138,12 @@ def test_a_training_process_imports_nothing_of_it(tmp_path):
 
 
 def test_the_assets_are_there():
-    assert assets.script().rstrip().endswith("};")
-    assert assets.script().count("export default") == 1
-    assert assets.styles()
+    assert re.findall(r"export\{\w+ as default\}", assets.script())  # one module, which imports nothing
+    assert not re.search(r"^import\b", assets.script(), re.MULTILINE)
+    assert ".probe-panel" in assets.styles()
+    for text in (assets.script(), assets.styles(), assets._static("LICENSES.txt")):
+        assert "uPlot" in text
+        assert "Permission is hereby granted" in text
     assert assets.plotly_packed()[:2] == b"\x1f\x8b"
     assert assets.plotly_packed() is assets.plotly_packed()
 
@@ -147,6 +151,7 @@ def test_the_assets_are_there():
 # ----------------------------------------------------------------------------------------------- the thread
 
 
+@pytest.mark.slow
 def test_it_follows_a_run_that_another_process_writes(tmp_path):
     writer = subprocess.Popen(
         [sys.executable, "-m", "tests.views.panel_writer", str(tmp_path), "40"],
@@ -319,9 +324,66 @@ for step in range(5):
     with session.step(step), probe.phase("update"):
         time.sleep(0.05)
     session.log({"reward/mean": step / 5}, step)
-time.sleep(0.6)
+while shown.state.get("step") != 4 or shown._pump._sender.seq < 2:
+    time.sleep(0.05)
+time.sleep(0.6)  # the copy at the end of a cell isn't made twice within half a second
 print(shown.state["step"], shown._pump._sender.seq, shown.errors)
 """
+
+
+class Recording:
+    """A session as a panel sees one: where it writes, and a flush that writes what it still holds.
+
+    Args:
+        directory: Of the run.
+        held: Rows that only a flush writes.
+    """
+
+    def __init__(self, directory: Path, held: list[Any]) -> None:
+        self.directory = directory
+        self.waits: list[float] = []
+        self._held = held
+
+    def flush(self, timeout_s: float) -> None:
+        self.waits.append(timeout_s)
+        append(self.directory, self._held)
+
+
+def test_what_a_session_still_holds_is_seen_when_its_panel_closes(tmp_path):
+    every = in_order(sample_rows(2, 4))
+    newest = next(index for index, row in enumerate(every) if row.step == 3)
+    directory = write_run(tmp_path / "run", {0: [], 1: []})
+    append(directory, every[:newest])
+    source = Recording(directory, every[newest:])
+    shown = Panel(source)
+    wire = Wire(shown)
+    assert shown.state["step"] == 2
+    shown.close()
+    assert source.waits == [panels.FLUSH_S]
+    assert shown.state["step"] == 3
+    last = wire.heads[-1]
+    assert (last["state"]["step"], last["state"]["live"]) == (3, False)
+    assert sum(entry["n"] for entry in last["tables"]) > 0
+    shown.close()
+    assert source.waits == [panels.FLUSH_S]
+
+
+def test_a_flush_that_fails_is_shown_and_the_panel_closes(tmp_path):
+    directory = write_run(tmp_path / "run", sample_rows(2, 4))
+    source = Recording(directory, [])
+    source.flush = lambda timeout_s: (_ for _ in ()).throw(OSError(f"no room, after {timeout_s} s"))  # type: ignore[method-assign]  # it fails
+    shown = Panel(source)
+    Wire(shown)
+    shown.close()
+    assert shown.closed
+    assert [(one["where"], one["message"]) for one in shown.errors] == [("flush", "OSError: no room, after 1.0 s")]
+    assert shown.state["step"] == 3
+
+
+def test_a_panel_that_nobody_showed_flushes_nothing(tmp_path):
+    source = Recording(write_run(tmp_path / "run", {0: []}), [])
+    Panel(source).close()
+    assert source.waits == []
 
 
 @pytest.mark.slow
@@ -331,7 +393,7 @@ def test_a_closed_panel_leaves_figures_and_no_widget(tmp_path):
     cells = [OPEN.format(root=str(tmp_path)), TRAIN, "shown.close()\nsession.close()"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     seen: list[set[str]] = []
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3")
     client.on_cell_executed = lambda cell, cell_index, execute_reply: seen.append(
         set(notebook.cells[0].outputs[0].data)
     )
@@ -359,7 +421,7 @@ def test_what_is_saved_while_the_panel_is_live_is_up_to_date(tmp_path):
     cells = [OPEN.format(root=str(tmp_path)), TRAIN, close, still]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     seen: list[str] = []
-    client = NotebookClient(notebook, timeout=60, kernel_name="python3")
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3")
     client.on_cell_executed = lambda cell, cell_index, execute_reply: seen.append(_facts(notebook))
     client.execute(env=_environment(tmp_path))
     recording, finished = "1 rank · up to step 4 · recording", "1 rank · up to step 4 · finished"
@@ -394,7 +456,7 @@ def test_a_killed_kernel_leaves_figures_and_says_how_to_go_on(tmp_path):
     cells = [OPEN.format(root=str(tmp_path)), TRAIN, kill]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(one) for one in cells])
     with pytest.raises(DeadKernelError):
-        NotebookClient(notebook, timeout=60, kernel_name="python3").execute(env=_environment(tmp_path))
+        NotebookClient(notebook, timeout=300, kernel_name="python3").execute(env=_environment(tmp_path))
     live, copy = (output.data for output in notebook.cells[0].outputs)
     assert set(live) == {VIEW, TEXT}
     assert set(copy) == {HTML, SVG, TEXT}
@@ -441,7 +503,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 def _executed(client: Any, code: str) -> list[Any]:
     found: list[Any] = []
-    reply = client.execute_interactive(code, timeout=60, output_hook=found.append)
+    reply = client.execute_interactive(code, timeout=300, output_hook=found.append)
     assert reply["content"]["status"] == "ok", reply
     return found
 
@@ -452,6 +514,6 @@ def _rest(client: Any) -> list[Any]:
     found: list[Any] = []
     while True:
         try:
-            found.append(client.get_iopub_msg(timeout=3))
+            found.append(client.get_iopub_msg(timeout=10))
         except Empty:
             return found

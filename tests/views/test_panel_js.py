@@ -81,7 +81,7 @@ def drawn(page: Any) -> None:
         one.scroll_into_view_if_needed()
         expect(one).to_have_attribute("data-state", re.compile("drawn|empty"))
         if one.get_attribute("data-state") == "drawn" and one.locator(".pp-plotly").count():
-            expect(one.locator(".main-svg").first).to_be_attached(timeout=15_000)
+            expect(one.locator(".main-svg").first).to_be_attached(timeout=60_000)
 
 
 def store(page: Any, expression: str) -> Any:
@@ -567,7 +567,7 @@ def test_bars_of_a_field_are_stacked_by_cause(page: Any) -> None:
     totals = {field: sum(sums[key] for key in sums if key[1] == field) for _, field in sums}
     order = sorted(totals, key=lambda field: -totals[field])
     found = traces(page, "padding_by_field")
-    assert [one["name"] for one in found if one["type"] == "bar"] == ["longest row", "padding rows"]
+    assert [one["name"] for one in found if one["type"] == "bar"] == ["longest row", "filler rows"]
     unit = 1024 ** int(math.log2(max(totals.values())) // 10)
     for one in found[:2]:
         mine = dict(zip(one["y"], one["x"], strict=True))
@@ -923,7 +923,7 @@ def test_errors_dropped_rows_and_switched_off_listeners_reach_the_eye(page: Any)
     expect(strip).to_contain_text("feed: run.json is broken")
     expect(strip).to_contain_text("Listener switched off: memory.recorder (ValueError: bad)")
     expect(strip).to_contain_text("12 rows dropped")
-    expect(page.locator("[aria-live=polite].pp-unseen")).to_have_text("feed: run.json is broken", timeout=8000)
+    expect(page.locator("[aria-live=polite].pp-unseen")).to_have_text("feed: run.json is broken", timeout=60_000)
     host.send(page, made.state(errors=[]))
     expect(strip).not_to_contain_text("run.json")
 

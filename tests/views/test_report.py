@@ -140,6 +140,7 @@ def test_the_page_asks_for_nothing_from_outside(page: Page) -> None:
     assert "plotly.js" in gzip.decompress(base64.b64decode(packed)).decode()[:200]
 
 
+@pytest.mark.slow
 def test_the_page_is_the_same_for_the_same_run(tmp_path: Path) -> None:
     path = write_run(tmp_path, sample_rows(1, 2))
     first, second = write_report(path, tmp_path / "a.html"), write_report(path, tmp_path / "b.html")
@@ -157,6 +158,7 @@ def evil_rows() -> dict[int, list[Row]]:
     return rows
 
 
+@pytest.mark.slow
 def test_users_text_is_text(tmp_path: Path) -> None:
     host = process(0, 2, "cuda:0", MARKUP)
     host.host = MARKUP
@@ -190,17 +192,20 @@ def test_a_rank_that_wrote_nothing_is_missed(tmp_path: Path) -> None:
         assert "Ranks 1 of 4 (the others wrote nothing)" in Page(report_html(run)).words
 
 
+@pytest.mark.slow
 def test_long_tables_are_cut_and_say_so(tmp_path: Path) -> None:
     with open_run(tmp_path, sample_rows(2, 8)) as run:
         assert f"The first {TABLE_ROWS} of" in report_html(run)
 
 
+@pytest.mark.slow
 def test_the_file_lies_in_the_run_unless_told(tmp_path: Path) -> None:
     path = write_run(tmp_path, sample_rows(1, 1))
     assert write_report(path) == tmp_path / "report.html"
     assert [one.name for one in tmp_path.iterdir() if "tmp" in one.name] == []
 
 
+@pytest.mark.slow
 def test_a_path_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     path = write_run(tmp_path, sample_rows(1, 1))
     with pytest.raises(RunError, match="path: the report can't be written to"):

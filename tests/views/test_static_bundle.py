@@ -88,6 +88,7 @@ def test_memory_is_judged_by_its_share_of_the_device(tmp_path):
     assert reading.note == "39 % of 80.0 GiB free"
 
 
+@pytest.mark.slow
 def test_the_dashboards_together(tmp_path):
     with open_run(tmp_path / "run", sample_rows(2, 300)) as run:
         drawn = board.figure(run, "title")

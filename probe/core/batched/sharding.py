@@ -57,7 +57,7 @@ class _Args:
     input_lengths_key: str
 
     @classmethod
-    def of(cls, argument: str, given: Mapping[str, Any]) -> Self:
+    def from_dict(cls, argument: str, given: Mapping[str, Any]) -> Self:
         """From the caller's dict.
 
         Raises:
@@ -167,10 +167,10 @@ def plan(
         raise InputError("allow_uneven_shards: dynamic batching needs shards of the same number of rows")
     each = _global_batch(count, shards, batch_size, even=not allow_uneven_shards and sequence_packing_args is None)
     if dynamic_batching_args is not None:
-        dynamic = DynamicBatchingArgs.of("dynamic_batching_args", dynamic_batching_args)
+        dynamic = DynamicBatchingArgs.from_dict("dynamic_batching_args", dynamic_batching_args)
         return dynamic_shards(data, count, each, shards, dynamic)
     if sequence_packing_args is not None:
-        packing = SequencePackingArgs.of("sequence_packing_args", sequence_packing_args)
+        packing = SequencePackingArgs.from_dict("sequence_packing_args", sequence_packing_args)
         return packed_shards(data, count, each, shards, packing)
     return plain_shards(count, each, shards)
 

@@ -147,7 +147,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         if hdfs_path is not None:
             peers.on_first(lambda: upload(target, hdfs_path))
         if SAVED.listeners:
-            emit(SAVED, path=str(target), remote=hdfs_path, **_told(manifest, manifest.contents))
+            emit(SAVED, path=str(target), remote=hdfs_path, **_manifest_contents(manifest, manifest.contents))
 
     def _write_state(self, staging: Path, peers: Peers, stepped: bool) -> None:
         peers.together(lambda: _check_shared(staging))
@@ -236,7 +236,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         if del_local_after_load:
             peers.on_first(lambda: shutil.rmtree(target))
         if LOADED.listeners:
-            emit(LOADED, path=str(target), **_told(manifest, self.checkpoint_load_contents))
+            emit(LOADED, path=str(target), **_manifest_contents(manifest, self.checkpoint_load_contents))
 
     def _checked(self, target: Path, peers: Peers) -> Manifest:
         def check() -> list[str]:
@@ -333,7 +333,7 @@ def _all_there(staging: Path, wanted: set[str]) -> list[str]:
 def _commit(staging: Path, target: Path, manifest: Manifest, global_step: int) -> None:
     manifest.write(staging)
     files.put_in_place(staging, target)
-    place = Place.of(target, global_step)
+    place = Place.from_path(target, global_step)
     if place is not None and place.flat:
         update_checkpoint_tracker(target.parent, global_step)
 
@@ -360,7 +360,7 @@ def _fetch(target: Path, hdfs_path: str | None) -> None:
     download(hdfs_path, target)
 
 
-def _told(manifest: Manifest, contents: list[str]) -> dict[str, Any]:
+def _manifest_contents(manifest: Manifest, contents: list[str]) -> dict[str, Any]:
     return {
         "global_step": manifest.global_step,
         "total_bytes": manifest.total_bytes,

@@ -29,7 +29,7 @@ class Contents:
     save: tuple[str, ...]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any] | None, *, optimizer: bool) -> Contents:
+    def from_config(cls, given: Mapping[str, Any] | None, *, optimizer: bool) -> Contents:
         """What a configuration asks for; by default all that there is, without ``hf_model``.
 
         Raises:
@@ -37,7 +37,7 @@ class Contents:
             InputError: ``model`` isn't among them, or an optimizer is asked for and there is none.
             UnknownNameError: A part or a key has a name that isn't known.
 
-        >>> Contents.of({"save_contents": ["model", "hf_model"]}, optimizer=False)
+        >>> Contents.from_config({"save_contents": ["model", "hf_model"]}, optimizer=False)
         Contents(load=('model', 'extra'), save=('model', 'hf_model'))
         """
         if given is not None and not isinstance(given, Mapping):
@@ -86,9 +86,9 @@ class BaseCheckpointManager(ABC):
             again in the directory.
 
     Raises:
-        InputError: As :meth:`Contents.of`.
-        InputTypeError: As :meth:`Contents.of`.
-        UnknownNameError: As :meth:`Contents.of`.
+        InputError: As :meth:`Contents.from_config`.
+        InputTypeError: As :meth:`Contents.from_config`.
+        UnknownNameError: As :meth:`Contents.from_config`.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class BaseCheckpointManager(ABC):
             raise InputTypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
         if processing_class is not None and not callable(getattr(processing_class, "save_pretrained", None)):
             raise InputTypeError(f"processing_class: {type(processing_class).__name__} has no save_pretrained")
-        contents = Contents.of(checkpoint_contents, optimizer=optimizer is not None)
+        contents = Contents.from_config(checkpoint_contents, optimizer=optimizer is not None)
         self.model = model
         self.optimizer = optimizer
         self.lr_scheduler = lr_scheduler
@@ -175,7 +175,7 @@ class BaseCheckpointManager(ABC):
             max_ckpt_to_keep: How many checkpoints stay; None or 0 means all.
         """
         newest = Path(local_path)
-        place = Place.of(newest, global_step)
+        place = Place.from_path(newest, global_step)
         if place is None:
             older = [path for path in self.previous_saved_paths if path != str(newest)]
             going = older[: max(0, len(older) + 1 - max_ckpt_to_keep)] if max_ckpt_to_keep else []

@@ -161,10 +161,10 @@ class Place:
     rest: Path
 
     @classmethod
-    def of(cls, path: Path, global_step: int) -> Place | None:
+    def from_path(cls, path: Path, global_step: int) -> Place | None:
         """The place of ``path``; None where no part of the path names the step.
 
-        >>> Place.of(Path("ckpt/global_step_7/actor"), 7)
+        >>> Place.from_path(Path("ckpt/global_step_7/actor"), 7)
         Place(root=PosixPath('ckpt'), prefix='global_step_', suffix='', rest=PosixPath('actor'))
         """
         for part, rest in ((path, Path()), (path.parent, Path(path.name))):

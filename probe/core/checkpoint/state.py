@@ -1,6 +1,6 @@
 """The state of a model and its optimizer by parameter name, whatever wraps them, and back into them.
 
-Looking changes nothing: an optimizer that has never stepped is saved as such (torch's own
+Observing changes nothing: an optimizer that has never stepped is saved as such (torch's own
 ``get_optimizer_state_dict`` would make it step first, and its bias correction would be off by one ever after).
 """
 

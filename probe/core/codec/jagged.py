@@ -32,7 +32,7 @@ _INTEGERS: Final = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uin
 _HUGE_BYTES: Final = 4 * 2**20
 
 
-# ---------------------------------------------------------------------------------- looking at nested tensors
+# ---------------------------------------------------------------------------------- reading nested tensors
 
 # What a jagged tensor says of itself through torch's public methods goes through its dispatch, at 10 to 15 µs each,
 # which is half of what a small field costs to pack. Its own attributes answer at once.

@@ -75,10 +75,10 @@ def _in_order(data: Mapping[str, Any], *found: Mapping[str, Any]) -> dict[str, A
     return {key: known[key] for key in data}
 
 
-def take(data: Mapping[str, Any], index: torch.Tensor) -> dict[str, Any]:
+def columns_at(data: Mapping[str, Any], index: torch.Tensor) -> dict[str, Any]:
     """Copies of the rows ``index`` (int64, from 0), in that order; objects themselves aren't copied."""
     tensors, others = _apart(data)
-    taken = rows.columns(rows.take(_table(tensors, rows_of(data)), index))
+    taken = rows.columns(rows.rows_at(_table(tensors, rows_of(data)), index))
     chosen = index.tolist() if others else []
     return _in_order(data, taken, {key: _take_objects(column, chosen) for key, column in others.items()})
 
@@ -127,7 +127,7 @@ def repeated(data: Mapping[str, Any], times: int, share_media: bool = False) -> 
     """
     index = torch.arange(rows_of(data)).repeat_interleave(times)
     tensors, others = _apart(data)
-    taken = take(tensors, index)
+    taken = columns_at(tensors, index)
     for key, column in others.items():
         if isinstance(column, np.ndarray) and not column.dtype.hasobject:
             taken[key] = column.repeat(times, axis=0)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from probe.core.columns.rows import Shared, build_jagged, columns, is_jagged, jagged_lengths, rebuilt, take
+from probe.core.columns.rows import Shared, build_jagged, columns, is_jagged, jagged_lengths, rebuilt, rows_at
 from probe.errors import InputTypeError, MissingKeyError, ShapeError
 
 
@@ -58,7 +58,7 @@ class _Plan(NamedTuple):
     longest: int
 
     @classmethod
-    def of(cls, column: torch.Tensor, index: torch.Tensor, lengths: Sequence[int]) -> _Plan:
+    def from_index(cls, column: torch.Tensor, index: torch.Tensor, lengths: Sequence[int]) -> _Plan:
         nested: Any = column
         sizes = jagged_lengths(column).index_select(0, index)
         ends = sizes.cumsum(0)
@@ -70,7 +70,7 @@ class _Plan(NamedTuple):
         tokens = shift + torch.arange(total, device=index.device)
         return cls(offsets, tokens, min(lengths, default=0), max(lengths, default=0))
 
-    def take(self, column: torch.Tensor) -> torch.Tensor:
+    def gathered(self, column: torch.Tensor) -> torch.Tensor:
         ragged: int = getattr(column, "_ragged_idx", 1)  # torch has no public name for the ragged dimension
         values = column.values().index_select(ragged - 1, self.tokens)
         return build_jagged(values, self.offsets, self.shortest, self.longest, ragged_dim=ragged)
@@ -86,7 +86,7 @@ def select_jagged(tensor: torch.Tensor, index: torch.Tensor, lengths: Sequence[i
         index: Numbers of the rows, on the device of ``tensor``.
         lengths: The lengths of those rows, known on the CPU.
     """
-    return _Plan.of(tensor, index, lengths).take(tensor)
+    return _Plan.from_index(tensor, index, lengths).gathered(tensor)
 
 
 class RowSelector:
@@ -95,7 +95,7 @@ class RowSelector:
     Jagged columns that share their offsets share them in what is taken too: else torch couldn't combine them.
 
     >>> batch = TensorDict({"a": torch.tensor([10, 20, 30])}, batch_size=[3])
-    >>> RowSelector(batch).take([2, 0])["a"].tolist()
+    >>> RowSelector(batch).select([2, 0])["a"].tolist()
     [30, 10]
     """
 
@@ -112,10 +112,10 @@ class RowSelector:
         self._others = rebuilt(batch, others, batch.batch_size[0])
         self._lengths = Shared()
 
-    def take(self, rows: Sequence[int]) -> TensorDict:
+    def select(self, rows: Sequence[int]) -> TensorDict:
         """A TensorDict of copies of ``rows``, which may be empty."""
         index = torch.tensor(rows, dtype=torch.long)
-        taken = take(self._others, index)
+        taken = rows_at(self._others, index)
         if not self._jagged:
             return taken
         plans = Shared()
@@ -129,7 +129,7 @@ class RowSelector:
 
         def plan() -> _Plan:
             lengths = self._lengths.get(layout, lambda: host_lengths(column))
-            return _Plan.of(column, index.to(column.device), [lengths[row] for row in rows])
+            return _Plan.from_index(column, index.to(column.device), [lengths[row] for row in rows])
 
         made: _Plan = plans.get(layout, plan)
-        return made.take(column)
+        return made.gathered(column)

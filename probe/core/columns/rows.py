@@ -335,7 +335,7 @@ def _strided_rows(column: torch.Tensor, index: Sequence[int]) -> torch.Tensor:
     return torch.nested.nested_tensor([rows[one] for one in index], dtype=column.dtype, device=column.device)
 
 
-def take(batch: TensorDictBase, index: torch.Tensor, shared: Shared | None = None) -> TensorDict:
+def rows_at(batch: TensorDictBase, index: torch.Tensor, shared: Shared | None = None) -> TensorDict:
     """Copies of the rows ``index`` (int64, not negative), in that order."""
     shared = shared or Shared()
     moved: dict[torch.device, torch.Tensor] = {index.device: index}
@@ -350,7 +350,7 @@ def take(batch: TensorDictBase, index: torch.Tensor, shared: Shared | None = Non
             if device not in moved:
                 moved[device] = index.to(device)
             return _picked(column, 0, moved[device])
-        return take(column, index, shared) if _is_batch(column) else column[index]
+        return rows_at(column, index, shared) if _is_batch(column) else column[index]
 
     return rebuilt(batch, {key: one(column) for key, column in batch.items()}, index.shape[0])
 

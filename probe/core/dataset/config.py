@@ -58,7 +58,7 @@ class DatasetConfig:
     seed: int | None = None
 
     @classmethod
-    def of(cls, config: Any) -> DatasetConfig:
+    def from_config(cls, config: Any) -> DatasetConfig:
         """Read a mapping, an OmegaConf ``DictConfig``, a dataclass or any object with attributes.
 
         What is missing or None has its default; entries of other names aren't looked at, because the section of a
@@ -69,7 +69,7 @@ class DatasetConfig:
             InputError: An entry is out of range.
             UnknownNameError: ``truncation`` is another word.
 
-        >>> DatasetConfig.of({"max_prompt_length": 512, "truncation": "left"}).truncation
+        >>> DatasetConfig.from_config({"max_prompt_length": 512, "truncation": "left"}).truncation
         'left'
         """
         look_up = _look_up(config)

@@ -89,7 +89,7 @@ class PackingMetrics:
     bin_efficiency: float
 
     @classmethod
-    def of(
+    def from_bins(
         cls, lengths: Sequence[int], padded: Sequence[int], bins: Sequence[Sequence[int]], capacity: int
     ) -> PackingMetrics:
         """Metrics of ``bins``, which hold indices of ``lengths`` (real) and ``padded`` (rounded).
@@ -100,7 +100,7 @@ class PackingMetrics:
             bins: Numbers of the sequences in each bin.
             capacity: Tokens that a bin can hold.
 
-        >>> PackingMetrics.of([6, 3, 7], [6, 3, 7], [[0, 1], [2]], 10).average_utilization
+        >>> PackingMetrics.from_bins([6, 3, 7], [6, 3, 7], [[0, 1], [2]], 10).average_utilization
         0.8
         """
         total, room = sum(lengths), len(bins) * capacity
@@ -175,7 +175,7 @@ class Packer:
         self._enough(bins, padded)
         for one in bins:
             one.sort()
-        self.metrics = PackingMetrics.of(lengths, padded, bins, self.bin_capacity)
+        self.metrics = PackingMetrics.from_bins(lengths, padded, bins, self.bin_capacity)
         if PACKED.listeners:
             told: dict[str, Any] = {"source": PACKED.name} | about
             emit(

@@ -1,4 +1,4 @@
-"""Sequence parallelism after DeepSpeed-Ulysses (https://arxiv.org/abs/2309.14509): a sequence cut over ranks.
+"""Sequence parallelism after DeepSpeed-Ulysses (https://arxiv.org/abs/2309.14509): a sequence cut across ranks.
 
 Outside attention every rank holds a slice of the sequence and all heads; inside, all of the sequence and a slice
 of the heads. The way in is :func:`ulysses_pad_and_slice_inputs`, the way through attention

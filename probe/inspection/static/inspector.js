@@ -4,6 +4,24 @@
 const BUSY_MS = 400;
 let forms = 0;
 
+/** @typedef {{columns: [key: string, shape: string][], start: number, stop: number, decodes: boolean}} About the batch */
+/** @typedef {{id: string, html?: string, error?: string}} Answer of the kernel */
+/**
+ * @typedef {object} Model of the widget, as anywidget gives it
+ * @property {(name: "about") => About} get
+ * @property {(event: string, callback: (content: Answer | null) => void) => void} on
+ * @property {(event: string, callback: (content: Answer | null) => void) => void} off
+ * @property {(content: object) => void} send
+ */
+
+/**
+ * A DOM node; strings among the children become text nodes.
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {Record<string, string>} attributes
+ * @param {...(Node | string)} children
+ * @returns {HTMLElementTagNameMap[T]}
+ */
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -11,11 +29,17 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+/**
+ * @param {string} label
+ * @param {number} value
+ * @param {string} name
+ */
 function numberField(label, value, name) {
   const input = element("input", { type: "number", min: "0", step: "1", value: String(value), name, style: "width:6.5em" });
   return element("label", {}, `${label} `, input);
 }
 
+/** @param {About} about */
 function form(about) {
   const select = element("select", { name: "key", style: "max-width:22em" });
   for (const [key, shape] of about.columns) select.append(element("option", { value: key }, `${key} ${shape}`));
@@ -33,12 +57,21 @@ function form(about) {
   return fields;
 }
 
+/**
+ * What the kernel is asked.
+ * @param {HTMLFormElement} fields
+ * @param {string} ask
+ * @param {string} id
+ */
 function question(fields, ask, id) {
-  const at = (name) => Math.max(0, Math.trunc(Number(fields.elements[name].value) || 0));
+  const given = new FormData(fields);
+  /** @param {string} name */
+  const at = (name) => Math.max(0, Math.trunc(Number(given.get(name)) || 0));
   const rows = [at("first"), at("last")];
-  return { v: 1, id, ask, key: fields.elements.key.value, rows, positions: [at("left"), at("right")] };
+  return { v: 1, id, ask, key: given.get("key"), rows, positions: [at("left"), at("right")] };
 }
 
+/** @param {{model: Model, el: HTMLElement}} host */
 function render({ model, el }) {
   const root = element("div", { class: "probe-batch", role: "region", "aria-label": "Values on demand" });
   el.append(root);
@@ -49,14 +82,17 @@ function render({ model, el }) {
 
   const view = ++forms;
   let number = 0;
-  let timer = 0;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  /** @param {string} text */
   const say = (text) => { status.textContent = text; };
+  /** @param {Answer | null} content */
   const answered = (content) => {
     if (!content || content.id !== `${view}.${number}`) return; // of another view, or of a question asked before
     clearTimeout(timer);
     say(content.error || "");
     if (content.error) result.replaceChildren();
-    else result.innerHTML = content.html;
+    else result.innerHTML = content.html ?? "";
   };
   fields.addEventListener("submit", (event) => {
     event.preventDefault();
@@ -65,8 +101,8 @@ function render({ model, el }) {
     say("Asked the kernel …");
     timer = setTimeout(() => say("The kernel is busy. The answer comes when its cell has ended."), BUSY_MS);
     try {
-      model.send(question(fields, event.submitter?.value || "values", `${view}.${number}`));
-    } catch (error) {
+      model.send(question(fields, event.submitter?.getAttribute("value") || "values", `${view}.${number}`));
+    } catch {
       clearTimeout(timer);
       say("There is no kernel to ask. Run the cell again.");
     }

@@ -7,14 +7,14 @@ import shutil
 import sys
 from typing import cast
 
-from probe.tracking.backends import Setup
+from probe.tracking.backends.base import Backend, Setup
 from probe.tracking.media import Medium, Table, Text
 
 _VALUE_WIDTH = 11
 _GAP = "   "
 
 
-class Console:
+class Console(Backend):
     """One line a step where it fits, else a block of aligned columns.
 
     Standard output is looked up at each write: notebooks, progress bars and test runners replace it. A

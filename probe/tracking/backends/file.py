@@ -6,10 +6,10 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from probe.errors import BackendError
-from probe.tracking.backends import Setup
+from probe.tracking.backends.base import Backend, Setup, wall_ns_of
 from probe.tracking.media import KINDS, Medium, strict
 from probe.tracking.reach import unwritable
 
@@ -20,7 +20,7 @@ METRICS: Final = "metrics.jsonl"
 _TAIL_BYTES: Final = 16 * 2**20
 
 
-class File:
+class File(Backend):
     """Appends ``{"step": 3, "data": {"loss": 0.5}, "wall_ns": …}`` a call; nothing is ever truncated.
 
     What JSON has no number for is one of the strings ``"NaN"``, ``"Infinity"``, ``"-Infinity"``: every strict
@@ -38,6 +38,7 @@ class File:
     """
 
     shows = KINDS
+    places: ClassVar = {"params": "a line", "describe": "a line", "tag": "a line"}
     status = False
 
     def __init__(self, setup: Setup) -> None:
@@ -60,7 +61,7 @@ class File:
     def log(self, values: dict[str, float], step: int) -> None:
         """Append one line."""
         self._last_step = step
-        wall_ns = getattr(values, "wall_ns", None) or time.time_ns()
+        wall_ns = wall_ns_of(values)
         self._write({"step": step, "data": values, "wall_ns": wall_ns})
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
@@ -84,7 +85,7 @@ class File:
 
     def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
         """None, where the end of the file holds the same call: its step and its time."""
-        wall_ns = getattr(values, "wall_ns", None)
+        wall_ns = wall_ns_of(values)
         with self._path.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             for line in file.read().splitlines():

@@ -9,16 +9,15 @@ import math
 import os
 import sys
 import tempfile
-import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup, UnreachableError
+from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
 from probe.tracking.media import Figure, Histogram, Image, Medium, Table, Text
 from probe.tracking.names import NameMap, mlflow_name
 from probe.tracking.pages import Pages
@@ -55,7 +54,7 @@ _LASTING: Final = {
 }
 
 
-class MLflow:
+class MLflow(Backend):
     """A run of the experiment ``project``, named ``experiment``; FINISHED or FAILED by the exit code.
 
     Where: ``MLFLOW_TRACKING_URI``, else the sqlite file ``mlflow.db`` in the run's directory, else in the
@@ -80,6 +79,7 @@ class MLflow:
     """
 
     shows = frozenset({"figure", "table", "text", "image", "histogram"})
+    places: ClassVar = {"params": "parameters", "describe": "description", "tag": "tags", "exit_code": "status"}
     clean = staticmethod(mlflow_name)
     directories = True
 
@@ -111,8 +111,9 @@ class MLflow:
                 kind = BackendError if getattr(error, "error_code", "") in _LASTING else UnreachableError
                 raise kind(f"backend 'mlflow' can't use {uri}: {error}") from error
         self.tracking_uri = uri
-        self.run_id: str = run.info.run_id
+        self.run_id = str(run.info.run_id)
         self.experiment_id: str = run.info.experiment_id
+        self.location = self._where()
         self._parameters = dict(run.data.params)
         self._infinities: dict[str, dict[str, str]] = _tagged(run, INFINITIES_TAG)
         known = {name: mapped for mapped, name in _tagged(run, NAMES_TAG).items()}
@@ -121,8 +122,7 @@ class MLflow:
         self._pages = Pages()
         self._tables = _listed_tables(run)
 
-    @property
-    def location(self) -> str:
+    def _where(self) -> str:
         """The page of the run on a server, or the database."""
         if self.tracking_uri.startswith(("http://", "https://")):
             return f"{self.tracking_uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
@@ -145,7 +145,7 @@ class MLflow:
     def _metrics(self, values: dict[str, float], step: int) -> list[Metric]:
         from mlflow.entities import Metric
 
-        time_ms = (getattr(values, "wall_ns", None) or time.time_ns()) // 1_000_000
+        time_ms = (wall_ns_of(values)) // 1_000_000
         finite = ((name, value) for name, value in values.items() if not math.isinf(value))
         return [Metric(self._names(name), value, time_ms, step) for name, value in finite]
 
@@ -176,14 +176,14 @@ class MLflow:
         with self._artifacts():
             if isinstance(medium, Figure):
                 self._put_text(medium.spec, f"figures/{path}.json")
-                self._pages.put(path, f"{name}, step {step}", medium)
+                self._pages.queue_page(path, f"{name}, step {step}", medium)
                 self._put_pages()
             elif isinstance(medium, Table):
                 self._put_table(path, medium, step)
             elif isinstance(medium, Histogram):
                 content = {"edges": list(medium.edges), "counts": list(medium.counts)}
                 self._put_text(json.dumps(content), f"histograms/{path}/step-{step:08d}.json")
-                self._pages.put(path, f"{name}, step {step}", medium.figure(name))
+                self._pages.queue_page(path, f"{name}, step {step}", medium.figure(name))
                 self._put_pages()
             elif isinstance(medium, Text):
                 self._put_text(medium.text, f"texts/{path}/step-{step:08d}.txt")

@@ -17,10 +17,10 @@ import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup, UnreachableError
+from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
 from probe.tracking.backends.otlp_names import Named, metric_name, span_name
 from probe.tracking.media import Histogram, Medium, Span, Spans
 from probe.tracking.reach import unanswered
@@ -35,7 +35,7 @@ _DEFAULT: Final = "http://localhost:4318"
 METRICS: Final = 2000
 
 
-class OTLP:
+class OTLP(Backend):
     """Gauges, histograms and spans under the names of the proposed ``rl.*`` and of the ``hw.gpu.*`` conventions.
 
     * A metric ``actor/loss`` is the gauge ``rl.actor.loss``; memory that probe has measured is
@@ -57,6 +57,12 @@ class OTLP:
     """
 
     shows = frozenset({"histogram", "span", "spans"})
+    places: ClassVar = {
+        "params": "span `rl.config`",
+        "describe": "span `rl.summary`",
+        "tag": "resource attributes",
+        "exit_code": "`rl.run.exit_code`",
+    }
 
     @classmethod
     def reach(cls, directory: Path | None) -> tuple[str, str]:  # noqa: ARG003  (the protocol)
@@ -88,7 +94,7 @@ class OTLP:
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
-        wall_ns = getattr(values, "wall_ns", None) or time.time_ns()
+        wall_ns = wall_ns_of(values)
         named = [(metric_name(name), name, value) for name, value in values.items()]
         metrics = [self._gauge(*one, step, wall_ns) for one in named]
         metrics.append(self._gauge(Named("rl.step", "{step}"), "", step, step, wall_ns))

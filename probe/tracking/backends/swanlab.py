@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup, UnreachableError
+from probe.tracking.backends.base import Backend, Setup, UnreachableError
 from probe.tracking.media import Figure, Image, Medium, Table, Text, page
 from probe.tracking.names import NameMap, swanlab_name
 from probe.tracking.reach import unanswered, unwritable
@@ -26,7 +26,7 @@ from probe.tracking.reach import unanswered, unwritable
 _WRITES_S: Final = 0.75
 
 
-class SwanLab:
+class SwanLab(Backend):
     """A run of the project ``project``, named ``experiment``; finished as a success, as crashed, or as aborted.
 
     ``SWANLAB_MODE`` (``cloud``, which is the default, ``local``, ``offline``, ``disabled``), ``SWANLAB_API_KEY``, and
@@ -41,6 +41,8 @@ class SwanLab:
     """
 
     clean = staticmethod(swanlab_name)
+    shows = frozenset({"text", "image", "figure", "table"})
+    places: ClassVar = {"params": "config", "describe": "text `probe/summary`", "tag": "config", "exit_code": "state"}
     #: Its own thread writes every half second, into a buffer that is flushed here with each call.
     settles_s = 2.0
 
@@ -62,7 +64,8 @@ class SwanLab:
             raise MissingDependencyError.of("backend 'swanlab'", "swanlab", "swanlab") from error
         self._report = setup.report
         self._last_step = 0
-        self.shows = frozenset({"text", "image"} | ({"figure", "table"} if hasattr(self._swanlab, "Html") else set()))
+        if not hasattr(self._swanlab, "Html"):  # an older version
+            self.shows = frozenset({"text", "image"})
         place, hook = _place(setup), sys.excepthook
         try:
             place.mkdir(parents=True, exist_ok=True)

@@ -14,10 +14,10 @@ import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup
+from probe.tracking.backends.base import Backend, Setup, wall_ns_of
 from probe.tracking.media import Histogram, Image, Medium, Table, Text, markdown_cell
 from probe.tracking.reach import unwritable
 
@@ -41,7 +41,7 @@ _MARGIN: Final = ("smallest", "mean", "largest")
 _files = itertools.count()
 
 
-class TensorBoard:
+class TensorBoard(Backend):
     """Scalars, histograms, images, texts and tables by step; the configuration as text and as hyper-parameters.
 
     The files go to ``TENSORBOARD_DIR``, else to ``tensorboard`` in the run's directory, else to
@@ -55,6 +55,13 @@ class TensorBoard:
     """
 
     shows = frozenset({"histogram", "image", "text", "table"})
+    places: ClassVar = {
+        "params": "Text, HParams",
+        "describe": "text `probe/summary`",
+        "tag": "text `probe/tags`",
+        "layout": "Custom Scalars",
+        "exit_code": "HParams status",
+    }
     status = False  # only beside hyper-parameters, and an unfinished session stands there as such
 
     def __init__(self, setup: Setup) -> None:
@@ -99,7 +106,7 @@ class TensorBoard:
     def log(self, values: dict[str, float], step: int) -> None:
         """Write one event that holds all scalars of the step."""
         self._last_step = step
-        wall_ns = getattr(values, "wall_ns", None) or time.time_ns()
+        wall_ns = wall_ns_of(values)
         event = self._event(wall_time=wall_ns / 1e9, step=step)
         for name, value in values.items():
             if math.isfinite(value) and abs(value) > LARGEST:
@@ -110,8 +117,7 @@ class TensorBoard:
 
     def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
         """None, where a file of the directory holds the same call: its step and its time."""
-        wall_ns = getattr(values, "wall_ns", None)
-        wanted = (step, None if wall_ns is None else wall_ns / 1e9)
+        wanted = (step, wall_ns_of(values) / 1e9)
         files = sorted(self._directory.glob("events.out.tfevents.*"), reverse=True)
         newest = [path for path in files if not path.name.endswith(_END)][1 : 1 + _EARLIER_FILES]
         for path in newest:

@@ -12,15 +12,15 @@ import time
 import uuid
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup
+from probe.tracking.backends.base import Backend, Setup, wall_ns_of
 from probe.tracking.media import Histogram, Image, Medium, Table, Text
 from probe.tracking.reach import unanswered, unwritable
 
 
-class Trackio:
+class Trackio(Backend):
     """A run of the project ``project``, named ``experiment``. Trackio gives a run no status.
 
     ``TRACKIO_DIR``, else ``trackio`` in the run's directory, else Trackio's own place. It reads that once in a process:
@@ -36,6 +36,7 @@ class Trackio:
     """
 
     shows = frozenset({"histogram", "table", "text", "image"})
+    places: ClassVar = {"params": "config", "describe": "markdown `probe/summary`", "tag": "config"}
     status = False
     repeats_notes = True  # the configuration travels with the next values, and there may be none
 
@@ -94,11 +95,11 @@ class Trackio:
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
         self._last_step = step
-        self._put(dict(values), step, getattr(values, "wall_ns", None) or time.time_ns())
+        self._write_row(dict(values), step, wall_ns_of(values))
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Send one histogram, table, text or image."""
-        self._put({name: self._own(medium, step)}, step, wall_ns)
+        self._write_row({name: self._own(medium, step)}, step, wall_ns)
 
     def _own(self, medium: Medium, step: int) -> Any:
         where = {"project": self._project, "run": self._name, "step": step}
@@ -116,7 +117,7 @@ class Trackio:
             own = self._trackio.Markdown(cast("Text", medium).text)
         return own if self._remote else own._to_dict()
 
-    def _put(self, values: dict[str, Any], step: int, wall_ns: int) -> None:
+    def _write_row(self, values: dict[str, Any], step: int, wall_ns: int) -> None:
         if self._remote:
             self._run.log(values, step=step)
             return
@@ -140,7 +141,7 @@ class Trackio:
 
     def describe(self, markdown: str) -> None:
         """The markdown ``probe/summary`` at the newest step."""
-        self._put({"probe/summary": self._own(Text(markdown), self._last_step)}, self._last_step, time.time_ns())
+        self._write_row({"probe/summary": self._own(Text(markdown), self._last_step)}, self._last_step, time.time_ns())
 
     def tag(self, tags: dict[str, str]) -> None:
         """``tag/<name>`` of the configuration."""

@@ -7,13 +7,12 @@ import importlib
 import importlib.util
 import io
 import os
-import time
 import uuid
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends import Setup, UnreachableError
+from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
 from probe.tracking.media import Figure, Histogram, Image, Medium, Table, Text
 from probe.tracking.reach import unanswered, unwritable
 
@@ -23,7 +22,7 @@ _RESERVED: Final = frozenset({"_step", "_timestamp", "_runtime", "_wandb"})
 TAG_LENGTH: Final = 64
 
 
-class WandB:
+class WandB(Backend):
     """A run of the project ``project``, named ``experiment``; finished with the exit code.
 
     ``WANDB_*`` works as W&B documents it: ``WANDB_MODE`` (``offline`` writes files for ``wandb sync``),
@@ -40,6 +39,7 @@ class WandB:
     """
 
     shows = frozenset({"histogram", "table", "figure", "text", "image"})
+    places: ClassVar = {"params": "config", "describe": "notes", "tag": "tags, config", "exit_code": "exit code"}
     #: Its own process writes every half second, and a step's row when the next step begins. What the next process sends
     #: again W&B drops, as a run's steps only grow.
     settles_s = 2.0
@@ -84,7 +84,8 @@ class WandB:
         except (self._wandb.errors.Error, OSError) as error:
             raise BackendError(f"backend 'wandb' can't be used: {error}") from error
         setup.state("wandb").write({"project": setup.project, "experiment": setup.experiment, "run_id": run_id})
-        self.run_id: str = self._run.id
+        self.run_id = str(self._run.id)
+        self.location = self._where()
         self._last = self._first = int(self._run.step or 0)
 
     def _settings(self, setup: Setup) -> Any:
@@ -101,8 +102,7 @@ class WandB:
             chosen["https_proxy"] = str(proxy)
         return self._wandb.Settings(**chosen)
 
-    @property
-    def location(self) -> str:
+    def _where(self) -> str:
         """The run's page, or its directory where it isn't online."""
         if not _offline() and self._run.url:
             return str(self._run.url)
@@ -110,9 +110,9 @@ class WandB:
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
-        self._log(dict(values), step, getattr(values, "wall_ns", None))
+        self._log(dict(values), step, wall_ns_of(values))
 
-    def _log(self, values: dict[str, Any], step: int, wall_ns: int | None) -> None:
+    def _log(self, values: dict[str, Any], step: int, wall_ns: int) -> None:
         if step < self._last:
             name = next(iter(values))
             message = f"{name!r} at step {step} is left out: W&B is at step {self._last} and takes none before it"
@@ -120,7 +120,7 @@ class WandB:
             return
         self._last = step
         row = {self.clean(name): value for name, value in values.items()}
-        self._run.log({**row, "_timestamp": (wall_ns or time.time_ns()) / 1e9}, step=step)
+        self._run.log({**row, "_timestamp": wall_ns / 1e9}, step=step)
 
     def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
         """None, where a resumed run is past that step: W&B keeps whole steps."""
@@ -136,7 +136,7 @@ class WandB:
         if isinstance(medium, Table):
             return self._wandb.Table(columns=list(medium.columns), data=[list(row) for row in medium.rows])
         if isinstance(medium, Figure):
-            # Whoever logs a figure has loaded plotly; by its name, as this room doesn't depend on it.
+            # Whoever logs a figure has loaded plotly; by its name, as this package doesn't depend on it.
             return self._wandb.Plotly(importlib.import_module("plotly.io").from_json(medium.spec))
         if isinstance(medium, Image):
             return self._wandb.Image(importlib.import_module("PIL.Image").open(io.BytesIO(medium.png)))

@@ -1,4 +1,6 @@
-"""What the browser is given: our scripts and styles from ``static/``, and plotly.js from the installed plotly."""
+"""What the browser is given: our script and styles, built by ``make js`` from ``static/src/``, and plotly.js from the
+installed plotly.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +8,34 @@ import gzip
 from functools import cache
 from importlib import resources, util
 from pathlib import Path
-from typing import Final
 
 from probe.errors import MissingDependencyError, MissingKeyError
-
-#: In the order in which they are joined; the last one alone exports anything.
-SCRIPTS: Final = (
-    "uplot.iife.min.js",
-    "words.js",
-    "store.js",
-    "series.js",
-    "theme.js",
-    "lines.js",
-    "plots.js",
-    "bars.js",
-    "tables.js",
-    "details.js",
-    "views.js",
-    "panel.js",
-)
-STYLES: Final = ("panel.css",)
 
 
 @cache
 def script() -> str:
-    """The panel's ES module: all of :data:`SCRIPTS` in one, no build step.
+    """The panel's ES module, in one file that imports nothing.
+
+    Returns:
+        The text of the module.
 
     Raises:
-        MissingKeyError: A file isn't there; the installation is broken.
+        MissingKeyError: When the file isn't there; the installation is broken.
     """
-    return "\n".join(map(_static, SCRIPTS))
+    return _static("panel.js")
 
 
 @cache
 def styles() -> str:
     """The panel's style sheet.
 
+    Returns:
+        The text of the style sheet.
+
     Raises:
-        MissingKeyError: A file isn't there; the installation is broken.
+        MissingKeyError: When the file isn't there; the installation is broken.
     """
-    return "\n".join(map(_static, STYLES))
+    return _static("panel.css")
 
 
 @cache
@@ -54,8 +44,11 @@ def plotly_packed() -> bytes:
 
     The package isn't imported.
 
+    Returns:
+        The gzipped bytes of the library.
+
     Raises:
-        MissingDependencyError: Plotly isn't installed.
+        MissingDependencyError: When plotly isn't installed.
     """
     found = util.find_spec("plotly")
     if found is None or found.origin is None:

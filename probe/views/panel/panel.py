@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from probe import dashboards
+from probe.dashboards.columns import as_data
 from probe.errors import InputError, InputTypeError, MissingDependencyError, UnknownNameError
 from probe.live.feed import Feed
 from probe.live.pump import Deliver, Pump
@@ -240,6 +241,7 @@ class Panel:
             "thresholds": {},
             "hint": self._hint(),
             "limits": {"rows": ROWS, "points": POINTS},
+            "schema": as_data({name: table.declared for name, table in feed.tables.items()}),
         }
 
     # ---------------------------------------------------------------------------------------------------- inside

@@ -10,13 +10,12 @@ import base64
 import html
 import json
 import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
-from probe import text as say
+from probe.dashboards.quantities import Course, standing
 from probe.figures import theme as look
 from probe.live import series
 from probe.live.tables import LiveTable, Words
@@ -74,70 +73,45 @@ class Overview:
     errors: list[str] = field(default_factory=list)
 
 
-def spell(value: float, unit: str) -> str:
-    """A value with its unit.
-
-    >>> spell(3 * 1024**3, "bytes"), spell(1.25, "ratio"), spell(0.06, "percent"), spell(float("nan"), "s")
-    ('3.00 GiB', '1.25×', '6.0 %', '—')
-    """
-    if math.isnan(value):
-        return say.UNKNOWN
-    spelled: Callable[[float], str] = {
-        "bytes": say.size,
-        "tokens": say.count,
-        "tokens/s": say.count,
-        "count": say.count,
-        "ratio": say.ratio,
-        "percent": say.percent,
-        "s": say.seconds,
-    }.get(unit, say.number)
-    return spelled(value)
-
-
 def readings(tables: Mapping[str, LiveTable], words: Words, tiles: Sequence[Mapping[str, Any]]) -> list[Reading]:
     """The tiles of a ``live:`` block, read now."""
     return [_reading(tables, words, tile) for tile in tiles]
 
 
 def _reading(tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any]) -> Reading:
-    steps, values = series.by_step(tables, words, tile)
-    unit, known = str(tile.get("unit", "number")), [one for one in values if not math.isnan(one)]
-    value, note = math.nan, "not measured"
-    if tile.get("total") and any(table.count for table in tables.values()):
-        value, note = series.total(tables, words, tile), "over the run"
-    elif known:
-        value = max(known) if unit == "bytes" else statistics.median(known)
-        note = f"{spell(min(known), unit)} … {spell(max(known), unit)} over {say.count(len(known))} steps"
-    status = _status(tile, value)
-    if "capacity" in tile and known:
-        capacity = series.total(tables, words, {"reduce": "max", **tile["capacity"]})
-        status = "none"
-        if capacity > 0:  # warn and alarm are shares of it then
-            note, status = (
-                f"{say.percent(1 - value / capacity)} of {spell(capacity, unit)} free",
-                _status(tile, value / capacity),
-            )
-    kept = look.thin(values, POINTS).tolist() if values and not tile.get("total") else []
+    course = course_of(tables, words, tile)
+    told = standing(tile, course)
+    kept = look.thin(course.values, POINTS).tolist() if course.values and not tile.get("total") else []
     return Reading(
         title=str(tile["title"]),
-        unit=unit,
-        text=spell(value, unit),
-        note=note,
-        means=str(tile.get("means", {}).get("good" if status == "none" else status, "")),
-        status=status,
-        steps=[steps[index] for index in kept],
-        values=[values[index] for index in kept],
+        unit=str(tile.get("unit", "number")),
+        text=told.text,
+        note=told.note,
+        means=told.means,
+        status=told.status,
+        steps=[course.steps[index] for index in kept],
+        values=[course.values[index] for index in kept],
     )
 
 
-def _status(tile: Mapping[str, Any], value: float) -> str:
-    if math.isnan(value) or ("warn" not in tile and "alarm" not in tile):
-        return "none"
-    sign = -1 if tile.get("better") == "higher" else 1
-    for name in ("alarm", "warn"):
-        if name in tile and sign * value >= sign * tile[name]:
-            return name
-    return "good"
+def course_of(tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any]) -> Course:
+    """A quantity over the run, from its live tables.
+
+    Args:
+        tables: Of the run.
+        words: Their texts.
+        tile: A quantity or a tile.
+
+    Returns:
+        What :func:`probe.analysis.quantities.courses` finds by SQL.
+    """
+    steps, values = series.by_step(tables, words, tile)
+    total = capacity = math.nan
+    if tile.get("total") and any(table.count for table in tables.values()):
+        total = series.total(tables, words, tile)
+    elif "capacity" in tile:
+        capacity = series.total(tables, words, {"reduce": "max", **tile["capacity"]})
+    return Course(steps, values, total, capacity)
 
 
 # ----------------------------------------------------------------------------------------------------------- text

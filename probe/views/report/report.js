@@ -1,28 +1,44 @@
+// The report's figures: plotly.js out of the page itself, a theme by the person's system, a layout by the width.
+
+/** @typedef {{data: Record<string, any>[], layout: Record<string, any>}} Figure of plotly's */
+/** @typedef {{react(chart: Element, data: object[], layout: object, config: object): Promise<void>}} Plotly */
+
 (async () => {
   "use strict";
-  const nonce = document.currentScript.nonce;
-  const { templates, panels } = JSON.parse(document.getElementById("data").textContent);
+  const nonce = document.currentScript?.nonce ?? "";
+  /** @param {string} id */
+  const textOf = (id) => document.getElementById(id)?.textContent ?? "";
+  /** @type {{templates: Record<string, object>, panels: Record<string, {figure: Figure}[]>}} */
+  const { templates, panels } = JSON.parse(textOf("data"));
+  const page = /** @type {{Plotly?: Plotly}} */ (window);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const charts = [...document.querySelectorAll("[data-panel]")];
+  /** @type {HTMLElement[]} */
+  const charts = [...document.querySelectorAll("[data-panel]")].filter((one) => one instanceof HTMLElement);
 
+  /** @param {string} words */
   const say = (words) => charts.forEach((chart) => {
-    if (!chart.dataset.drawn) chart.querySelector("p").textContent = words;
+    const place = chart.querySelector("p");
+    if (!chart.dataset.drawn && place) place.textContent = words;
   });
 
   async function unpack() {
     if (typeof DecompressionStream === "undefined") {
       throw new Error("this browser is too old to draw (it lacks DecompressionStream)");
     }
-    const packed = atob(document.getElementById("plotly").textContent);
+    const packed = atob(textOf("plotly"));
     const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
     const script = document.createElement("script");
     script.nonce = nonce;
     script.textContent = await new Response(stream).text();
     document.head.append(script);
-    if (!window.Plotly) throw new Error("plotly.js did not start");
+    if (!page.Plotly) throw new Error("plotly.js did not start");
   }
 
+  /**
+   * @param {Figure} figure
+   * @param {number} width
+   */
   function layoutOf(figure, width) {
     const layout = structuredClone(figure.layout);
     layout.template = templates[dark.matches ? "dark" : "light"];
@@ -35,6 +51,10 @@
     return layout;
   }
 
+  /**
+   * @param {Figure} figure
+   * @param {number} width
+   */
   function dataOf(figure, width) {
     const data = structuredClone(figure.data);
     // Numbers in the cells of a narrow heat map would only cover each other.
@@ -42,9 +62,11 @@
     return data;
   }
 
-  function draw(chart) {
+  /** @param {HTMLElement} chart */
+  async function draw(chart) {
+    /** @type {HTMLSelectElement | null} */
     const select = document.querySelector(`select[data-for="${chart.id}"]`);
-    const { figure } = panels[chart.dataset.panel][select ? Number(select.value) : 0];
+    const { figure } = panels[chart.dataset.panel ?? ""][select ? Number(select.value) : 0];
     const width = chart.clientWidth;
     const config = {
       responsive: true, displaylogo: false,
@@ -53,14 +75,14 @@
     };
     if (!chart.dataset.drawn) chart.replaceChildren();
     chart.style.minHeight = `${figure.layout.height || 320}px`;
-    return window.Plotly.react(chart, dataOf(figure, width), layoutOf(figure, width), config)
-      .then(() => { chart.dataset.drawn = "yes"; });
+    await page.Plotly?.react(chart, dataOf(figure, width), layoutOf(figure, width), config);
+    chart.dataset.drawn = "yes";
   }
 
   async function drawAll() {
     for (const chart of charts) {
       try { await draw(chart); } catch (error) {
-        chart.textContent = `This figure can't be drawn (${error.message}). The table below holds its numbers.`;
+        chart.textContent = `This figure can't be drawn (${error instanceof Error ? error.message : error}). The table below holds its numbers.`;
       }
       await new Promise((resume) => setTimeout(resume)); // let the page breathe
     }
@@ -70,12 +92,12 @@
   try {
     await unpack();
   } catch (error) {
-    say(`The figures can't be drawn: ${error.message}. The tables hold the same numbers.`);
+    say(`The figures can't be drawn: ${error instanceof Error ? error.message : error}. The tables hold the same numbers.`);
     return;
   }
-  document.querySelectorAll("select[data-for]").forEach((select) => {
-    select.addEventListener("change", () => draw(document.getElementById(select.dataset.for)));
-  });
+  for (const chart of charts) {
+    document.querySelector(`select[data-for="${chart.id}"]`)?.addEventListener("change", () => draw(chart));
+  }
   await drawAll();
   dark.addEventListener("change", drawAll);
 })();

@@ -140,7 +140,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _write_all(self, channel: Channel) -> None:
         while not channel.over:
-            self.wfile.write(channel.take(BEAT_S) or BEAT)
+            self.wfile.write(channel.next_frame(BEAT_S) or BEAT)
             self.server.panel.catch_up(channel)
 
     def _body(self) -> Any:

@@ -44,7 +44,7 @@ class Channel:
         with self._changed:
             return self._closed and not self._frames
 
-    def put(self, one: bytes) -> None:
+    def enqueue(self, one: bytes) -> None:
         """Add a frame. A frame larger than the limit still goes, alone."""
         with self._changed:
             if self._closed:
@@ -58,7 +58,7 @@ class Channel:
             self._bytes += len(one)
             self._changed.notify()
 
-    def take(self, timeout_s: float) -> bytes | None:
+    def next_frame(self, timeout_s: float) -> bytes | None:
         """The next frame; None where none comes in time, or none any more."""
         with self._changed:
             end = time.monotonic() + timeout_s
@@ -119,7 +119,7 @@ class Hub:
         if channels:
             made = frame("message", buffers, head=head)
             for channel in channels:
-                channel.put(made)
+                channel.enqueue(made)
 
     def end(self) -> None:
         """Tell every page that it's over."""

@@ -9,18 +9,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from probe import dashboards
+from probe.dashboards.quantities import field_of, status_of
 from probe.live import series
 from probe.live.feed import Feed
 from probe.live.tables import LiveTable, Words
 from probe.views.panel.static_bundle import Reading, readings
-
-#: What stands behind the name of a number, by its unit.
-_SUFFIXES: Final = {"s": "_s", "bytes": "_bytes", "ratio": "_ratio", "percent": "_ratio"}
 
 Tables = Mapping[str, LiveTable]
 
@@ -64,7 +62,7 @@ class Number:
         >>> Number("step_time", "Step time", "s", {}, {}, float("nan"), reading).field
         'step_time_s'
         """
-        return self.id + _SUFFIXES.get(self.unit, "")
+        return field_of({"id": self.id, "unit": self.unit})
 
     def at(self, step: int | None) -> float:
         """The value at a step, NaN where there is none; of what is counted all up to then."""
@@ -74,11 +72,7 @@ class Number:
 
     def status(self, step: int | None) -> str:
         """ "good", "warn" or "alarm" at a step; "none" where nothing can be said."""
-        value, sign = self.at(step), -1 if self.better == "higher" else 1
-        if math.isnan(value) or not self.limits:
-            return "none"
-        reached = (name for name in ("alarm", "warn") if name in self.limits)
-        return next((name for name in reached if sign * value >= sign * self.limits[name]), "good")
+        return status_of({**self.limits, "better": self.better}, self.at(step))
 
 
 @dataclass(frozen=True)
@@ -127,19 +121,12 @@ class Numbers:
 def read(feed: Feed) -> Numbers:
     """The numbers of what ``feed`` has read so far."""
     tables, words = feed.tables, feed.words
-    tiles = overview_tiles()
+    tiles = dashboards.overview_tiles()
     told = zip(tiles, readings(tables, words, tiles), strict=True)
     names = _phases(tables["spans"], words)
     times, peaks, tokens = ({name: _of_phase(feed, spec, name) for name in names} for spec in _phase_specs())
     speed = steps_per_second(tables["spans"], words)
     return Numbers([_number(tables, words, *one) for one in told], speed, times, peaks, tokens)
-
-
-@cache
-def overview_tiles() -> tuple[Mapping[str, Any], ...]:
-    """The tiles of the overview, as the dashboards say."""
-    live = [panel.live for view in dashboards.views() for panel in view.panels]
-    return next((tuple(one["tiles"]) for one in live if one["mark"] == "tiles"), ())
 
 
 def _number(tables: Tables, words: Words, tile: Mapping[str, Any], reading: Reading) -> Number:

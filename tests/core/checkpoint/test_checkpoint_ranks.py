@@ -33,7 +33,7 @@ def on_ranks(scenario, world, folder):
         for rank in range(world)
     ]
     try:
-        outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

@@ -211,6 +211,7 @@ def test_one_row_is_pickled_without_the_others():
     assert through_pickle(item) == item
 
 
+@pytest.mark.slow
 def test_a_pickle_needs_no_setting_on_the_other_side(tmp_path):
     path = tmp_path / "data.pkl"
     path.write_bytes(pickle.dumps(DataProto.from_dict({"j": jagged([1, 3])}, {"u": ["x", "y"]})))

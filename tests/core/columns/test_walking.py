@@ -15,7 +15,7 @@ from probe.core.columns.equality import difference, same
 from probe.core.columns.rows import build_jagged
 from probe.core.columns.walking import walk
 from probe.inspection.comparison import compare
-from probe.inspection.tensor_difference import of, of_arrays
+from probe.inspection.tensor_difference import difference_of_arrays, difference_of_tensors
 
 NAN = float("nan")
 
@@ -161,10 +161,11 @@ def test_all_that_compares_agrees(one, other, copied):
 def test_tensors_and_arrays_agree_with_what_counts_their_differences(one, other, kind):
     size = min(len(one), len(other))
     mine, theirs = (np.array(some[:size], dtype=kind) for some in (one, other))
+    tensors = torch.from_numpy(mine), torch.from_numpy(theirs)
     equal = same(mine, theirs)
-    assert same(torch.from_numpy(mine), torch.from_numpy(theirs)) == equal
-    assert (of(torch.from_numpy(mine), torch.from_numpy(theirs)) is None) == equal
-    assert (of_arrays(mine, theirs) is None) == equal
+    assert same(*tensors) == equal
+    arrays_found, tensors_found = difference_of_arrays(mine, theirs), difference_of_tensors(*tensors)
+    assert (tensors_found is None) == (arrays_found is None) == equal
     if not equal:
-        assert of_arrays(mine, theirs).index == of(torch.from_numpy(mine), torch.from_numpy(theirs)).index
-        assert f"at {list(of_arrays(mine, theirs).index)}:" in difference(mine, theirs)
+        assert arrays_found.index == tensors_found.index
+        assert f"at {list(arrays_found.index)}:" in difference(mine, theirs)

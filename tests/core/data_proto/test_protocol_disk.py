@@ -168,6 +168,7 @@ def test_a_missing_file_or_folder_is_said_to_be_missing(tmp_path):
         DataProto().save_to_disk(tmp_path / "nowhere" / "data")
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_file_that_was_there(tmp_path):
     path = tmp_path / "data"
     DataProto(meta_info={"a": 1}).save_to_disk(path)

@@ -28,7 +28,7 @@ def proto(*values):
 def test_futures_are_joined_when_asked():
     with ThreadPoolExecutor(2) as pool:
         release = threading.Event()
-        futures = [pool.submit(lambda v=value: release.wait(10) and proto(v, v + 1)) for value in (0, 2)]
+        futures = [pool.submit(lambda v=value: release.wait(60) and proto(v, v + 1)) for value in (0, 2)]
         joined = DataProtoFuture.concat(futures)
         halves = joined.chunk(2)
         quarter = halves[1].chunk(2)[0]

@@ -285,3 +285,15 @@ def test_counts_of_missing_metrics_dont_make_unions_conflict():
     one = proto({"a": torch.zeros(1)}, None, {"metrics_missing": {"x": 1}})
     two = proto({"b": torch.zeros(1)}, None, {"metrics_missing": {"y": 2}})
     assert one.union(two).meta_info["metrics_missing"] == {"x": 1, "y": 2}
+
+
+def test_concat_of_parts_of_which_only_some_were_padded():
+    """A part that says nothing of padded rows has none."""
+    whole = DataProto.from_dict({"a": torch.arange(3)}, auto_padding=True)
+    padded = whole.chunk(2)[1]
+    assert padded.meta_info["pad_rows"] == 1
+    plain = DataProto.from_dict({"a": torch.arange(2)})
+    for parts in ([padded, plain], [plain, padded], [plain, padded, plain, padded]):
+        joined = DataProto.concat(parts)
+        assert joined.meta_info["pad_rows"] == sum(part is padded for part in parts)
+    assert "pad_rows" not in DataProto.concat([plain, plain]).meta_info

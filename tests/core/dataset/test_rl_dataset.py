@@ -500,14 +500,14 @@ def test_any_kind_of_config_is_read(tmp_path):
     ]
     OmegaConf.set_struct(kinds[1], True)
     for config in kinds:
-        read = DatasetConfig.of(config)
+        read = DatasetConfig.from_config(config)
         assert (read.max_prompt_length, read.truncation, read.prompt_key) == (9, "left", "prompt")
-    assert DatasetConfig.of(kinds[1]).apply_chat_template_kwargs == {"a": [1]}
-    assert type(DatasetConfig.of(kinds[1]).apply_chat_template_kwargs["a"]) is list
+    assert DatasetConfig.from_config(kinds[1]).apply_chat_template_kwargs == {"a": [1]}
+    assert type(DatasetConfig.from_config(kinds[1]).apply_chat_template_kwargs["a"]) is list
 
 
 def test_the_documented_defaults():
-    config = DatasetConfig.of({})
+    config = DatasetConfig.from_config({})
     assert (config.prompt_key, config.image_key, config.video_key) == ("prompt", "images", "videos")
     assert config.cache_dir == str(Path.home() / ".cache" / "probe" / "rlhf")
     assert (config.max_prompt_length, config.truncation, config.filter_overlong_prompts) == (1024, "error", True)
@@ -533,7 +533,7 @@ def test_the_documented_defaults():
 )
 def test_a_wrong_config_is_an_error(config, error, message):
     with pytest.raises(error, match=message):
-        DatasetConfig.of(config)
+        DatasetConfig.from_config(config)
 
 
 def test_a_tokenizer_must_be_one_and_have_a_padding_token(make):
@@ -645,6 +645,7 @@ def test_nothing_is_asked_of_the_network(make, monkeypatch):
     assert [len(make([row(0)], name=name)) for name in ("a.parquet", "a.jsonl")] == [1, 1]
 
 
+@pytest.mark.slow
 def test_importing_it_brings_nothing_heavy():
     import subprocess
 

@@ -294,7 +294,7 @@ def test_many_ask_at_once_and_one_is_killed_in_the_middle(s3, ask, tmp_path):
     assert not (folder / "model").exists()
     time.sleep(1)  # so that some of the others wait for the lock by now; nothing depends on it
     killed.send_signal(signal.SIGKILL)
-    answers = [one.communicate(timeout=60) for one in others]
+    answers = [one.communicate(timeout=300) for one in others]
     assert [one.returncode for one in others] == [0, 0, 0, 0], answers
     told = [json.loads(out) for out, _ in answers]
     assert sorted(str(one["reason"]) for one in told) == ["None", "None", "None", "absent"]

@@ -1,4 +1,4 @@
-"""Sequence parallelism: whatever is cut over ranks gives what the whole gives, forward and backward."""
+"""Sequence parallelism: whatever is cut across ranks gives what the whole gives, forward and backward."""
 
 from __future__ import annotations
 

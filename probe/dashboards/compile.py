@@ -1,0 +1,276 @@
+"""A series spec as SQL over the tables of a run: what :mod:`probe.live.series` reads from live tables, at rest.
+
+The same spec gives the same numbers on the same rows: whole numbers exactly, others to the last digits of floats. Names
+that a user chose are quoted. The columns that a question doesn't need are left out, so that it may be answered by a
+cheaper view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from probe.dashboards.columns import LIVE, WHERE, Derived, Formula, Table, select_list
+from probe.dashboards.spec import listed
+from probe.runs import views
+
+#: Columns that only the view of all scopes has; what asks for none of them is answered by those that have ended.
+_NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "tokens", "slots", "begin", "end"})
+
+#: Of the padding view, what the cheaper one of widest fields has not.
+_ALL_FIELDS: Final = frozenset({"field", "cause", "bytes"})
+
+#: Within these, the largest peak of the scopes that made one is the largest that counts.
+_WHOLE: Final = frozenset({"step", "rank", "process", "peak", "maker"})
+
+#: What orders rows where the last one is asked for.
+_ORDER: Final = {"spans": "end_ns", "padding": "step", "micro": "wall_ns"}
+
+
+def by_step(spec: Mapping[str, Any], rows: str = "") -> str:
+    """The query for the value of ``spec`` at each step; where it has several series (``by``), the largest of them.
+
+    Args:
+        spec: A series spec.
+        rows: An SQL condition on step, rank or process; only rows that it holds for are looked at.
+
+    Returns:
+        A query with the columns step and value (a double, NULL where there is none), in order of steps.
+    """
+    return f"select step, value from ({_by_step(spec, rows)}) where step is not null order by step"  # noqa: S608  (our own names)
+
+
+def _by_step(spec: Mapping[str, Any], rows: str) -> str:
+    over = f"select step, max(value) as value from ({_reduced(spec, _keys(spec), rows)}) group by step"  # noqa: S608  (our own names)
+    if "divide" not in spec:
+        return over
+    under = _by_step(spec["divide"], rows)
+    return f"""select o.step as step, o.value / nullif(u.value, 0) as value
+        from ({over}) o left join ({under}) u on o.step is not distinct from u.step"""  # noqa: S608  (our own names)
+
+
+def total(spec: Mapping[str, Any], rows: str = "") -> str:
+    """The query for the sum of ``spec`` over the run, rows outside any step included; the largest for reduce: max.
+
+    Args:
+        spec: A series spec.
+        rows: As in :func:`by_step`.
+
+    Returns:
+        A query with one row and the column value, NULL where the largest of nothing is asked for.
+    """
+    alone = {name: value for name, value in spec.items() if name != "divide"}
+    how = "max(value)" if spec.get("reduce", "max") == "max" else "coalesce(sum(value), 0)"
+    return f"select ({how})::double as value from ({_by_step(alone, rows)})"  # noqa: S608  (our own names)
+
+
+def series(spec: Mapping[str, Any], rows: str = "") -> str:
+    """The query for all series of ``spec``: a value for each place on its x-axis and each value of ``by``.
+
+    Args:
+        spec: A series spec; where it has no ``x`` the steps are.
+        rows: As in :func:`by_step`.
+
+    Returns:
+        A query with the columns of ``x`` and ``by`` under their names, ``y`` (the column's name) and value, NULL where
+        there is none.
+    """
+    across = ["step"] if spec.get("x") in ("step", None) else listed(spec["x"])
+    keys = list(dict.fromkeys([*across, *listed(spec.get("by"))]))
+    ratio = spec.get("reduce") == "ratio"
+    asked = [spec] if ratio or not spec.get("y") else [{**spec, "y": one} for one in listed(spec["y"])]
+    parts = []
+    for one in asked:
+        inner = _reduced(one, keys, rows)
+        if "divide" in spec and across == ["step"]:
+            inner = f"""select {_list(keys, "o.")}, o.value / nullif(u.value, 0) as value from ({inner}) o
+                left join ({_by_step(spec["divide"], rows)}) u on o.step is not distinct from u.step"""  # noqa: S608  (our own names)
+        name = str(next(iter(listed(one.get("y"))), "rows"))
+        parts.append(f"select {_list(keys)}, {quoted(name)} as y, value from ({inner})")  # noqa: S608  (our own names)
+    return " union all by name ".join(parts)
+
+
+def rows_of(
+    table: str, columns: Sequence[str], where: Mapping[str, Any] | None = None, rows: str = "", start_ns: int = 0
+) -> str:
+    """The query for the rows of a live table, as marks that draw each of them need it.
+
+    Args:
+        table: A live table.
+        columns: Of it, derived ones too.
+        where: As in a series spec.
+        rows: As in :func:`by_step`.
+        start_ns: Wall-clock time of second 0, nanoseconds since the epoch.
+
+    Returns:
+        A query with ``columns``.
+    """
+    conditions = [_condition(table, name, ask) for name, ask in (where or {}).items()]
+    held = " and ".join([*conditions, *([f"({rows})"] if rows else [])]) or "true"
+    source = _source(table, {*columns, *(where or {})}, where or {}, rows, start_ns)
+    made = ", ".join(f'{_column(table, one)} as "{one}"' for one in columns)
+    return f"select {made} from {source} where {held}"  # noqa: S608  (our own names)
+
+
+# ---------------------------------------------------------------------------------------------------- one series
+
+
+def _keys(spec: Mapping[str, Any]) -> list[str]:
+    return list(dict.fromkeys(["step", *listed(spec.get("by"))]))
+
+
+def _reduced(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
+    """The value of each group of ``keys``, the largest over ``per``, times ``scale``."""
+    inner = list(dict.fromkeys([*keys, *listed(spec.get("per"))]))
+    value = _of_groups(spec, inner, rows)
+    if len(inner) > len(keys):
+        value = f"select {_list(keys)}, max(value) as value from ({value}) group by {_list(keys)}"  # noqa: S608  (our own names)
+    scale = spec.get("scale", 1)
+    return value if scale == 1 else f"select {_list(keys)}, value * {float(scale)!r} as value from ({value})"  # noqa: S608  (our own names)
+
+
+def _of_groups(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
+    how = str(spec.get("reduce", "max"))
+    each, slots = listed(spec.get("each")), listed(spec.get("slots"))
+    found = _rows(spec, list(dict.fromkeys([*keys, *each, *slots])), rows)
+    if how == "ratio":
+        return f"select {_list(keys)}, sum(v)::double / nullif(sum(u)::double, 0) as value from ({found}) group by {_list(keys)}"  # noqa: S608, E501  (our own names)
+    if each:
+        parts = list(dict.fromkeys([*keys, *each, *slots]))
+        found = f"select {_list(parts)}, sum(v) as v from ({found}) group by {_list(parts)}"  # noqa: S608  (our own names)
+    if how == "imbalance":
+        return _imbalance(found, keys, slots)
+    return f"select {_list(keys)}, {_REDUCED[how]} as value from ({found}) group by {_list(keys)}"  # noqa: S608  (our own names)
+
+
+_REDUCED: Final[Mapping[str, str]] = {
+    "max": "max(v)::double",
+    "min": "min(v)::double",
+    "sum": "sum(v)::double",
+    "mean": "sum(v)::double / count(v)",
+    "last": "arg_max(v, at)::double",
+    "count": "count(*)::double",
+}
+
+
+def _imbalance(found: str, keys: Sequence[str], slots: Sequence[str]) -> str:
+    """Sums over the slots of the largest and of the mean. The means are summed as decimals: of floats the last bits
+    change with the order in which threads bring them.
+    """
+    if not slots:
+        value = "max(v)::double * count(v) / nullif(sum(v)::double, 0)"
+        return f"""select {_list(keys)}, if(sum(v) > 0, {value}, null) as value
+            from ({found}) group by {_list(keys)}"""  # noqa: S608  (our own names)
+    groups = list(dict.fromkeys([*keys, *slots]))
+    slot = f"""select {_list(groups)}, max(v) as largest, (sum(v)::double / count(v))::decimal(38, 12) as mean
+        from ({found}) group by {_list(groups)}"""  # noqa: S608  (our own names)
+    return f"""select {_list(keys)}, if(sum(mean) > 0, sum(largest)::double / sum(mean)::double, null) as value
+        from ({slot}) group by {_list(keys)}"""  # noqa: S608  (our own names)
+
+
+def _rows(spec: Mapping[str, Any], names: Sequence[str], rows: str) -> str:
+    """The rows that count, with ``names``, the value v and (of a ratio) what it is divided by, u."""
+    table, ys = str(spec["table"]), listed(spec.get("y"))
+    where = spec.get("where", {})
+    how = str(spec.get("reduce", "max"))
+    needed = {*names, *ys, *where}
+    source = _source(table, needed, where, rows, how=how)
+    value = _column(table, ys[0]) if ys else "1"
+    conditions = [_condition(table, name, ask) for name, ask in where.items()]
+    conditions += [f"({rows})"] if rows else []
+    conditions += [f"{value} is not null and not isnan(({value})::double)"] if ys else []
+    conditions += ["rank is not null"] if "rank" in listed(spec.get("each")) else []
+    made = [f'{_column(table, one)} as "{one}"' for one in names]
+    made.append(f"{value} as v")
+    if how == "ratio":
+        made.append(f"{_column(table, ys[1])} as u")
+    if how == "last":
+        made.append(f"{_ORDER.get(table, 'wall_ns')} as at")
+    return f"select {', '.join(made)} from {source} where {' and '.join(conditions) or 'true'}"  # noqa: S608  (our own names)
+
+
+# -------------------------------------------------------------------------------------------------- rows and columns
+
+
+def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: str, start_ns: int = 0, how: str = "") -> str:
+    """What stands after ``from``: the cheapest view that has the columns, over the rows that are asked for."""
+    if table == "spans":
+        sources = {"memory": f"(select * from memory where ({rows}) or step is null)"} if rows else {}  # noqa: S608
+        return f"({views.query(_spans(needed, where, how), sources, start_ns)})"
+    if table == "micro" and "round" in needed:
+        return _view("micro_batches_counted", "micro_batches", rows)
+    if table == "padding":
+        tax = how in ("sum", "ratio") and where.get("counted") == 2 and not _ALL_FIELDS & needed
+        return _view("padding_widest" if tax else "padding_counted", "padding", rows)
+    live = table_of(table)
+    held = WHERE.get(table, "true")
+    more = "" if "wall_ns" in live.columns else ", wall_ns"
+    return f"(select {select_list(live, start_ns)}{more} from {live.rows} where {held})"  # noqa: S608  (our own names)
+
+
+def _spans(needed: set[str], where: Mapping[str, Any], how: str) -> str:
+    if how == "max" and where.get("maker") == 1 and needed <= _WHOLE:
+        return "peaks_counted"
+    nested = _NESTED | {"on_padding"}
+    return "scopes" if how not in ("", "count") and not nested & needed else "spans"
+
+
+def _view(name: str, table: str, rows: str) -> str:
+    if not rows:
+        return name
+    return f"({views.query(name, {table: f'(select * from {table} where {rows})'})})"  # noqa: S608  (our own names)
+
+
+def table_of(name: str) -> Table:
+    """The declaration of a live table; of one that isn't declared, whose rows a recorder brought, what its row type says.
+
+    Args:
+        name: Of the table.
+
+    Returns:
+        Its columns.
+    """
+    return LIVE[name]
+
+
+def _column(table: str, name: str) -> str:
+    derived = table_of(table).derived.get(name)
+    if derived is None or (table == "spans" and name == "duration"):  # the view has it, exact in nanoseconds
+        return f'"{name}"'
+    return _formula(table, derived.formula)
+
+
+def _formula(table: str, formula: Formula) -> str:
+    if isinstance(formula, tuple):
+        how, left, right = formula[0], *(_formula(table, one) for one in formula[1:])
+        return f"({left} / nullif({right}, 0))" if how == "/" else f"({left} {how} {right})"
+    return _column(table, formula) if isinstance(formula, str) else repr(formula)
+
+
+def _condition(table: str, name: str, ask: Any) -> str:
+    """What a ``where`` asks of a column, as a condition that is never NULL."""
+    if isinstance(ask, dict):
+        return f"not ({_condition(table, name, ask['not'])})"
+    column = table_of(table).columns.get(name)
+    derived = table_of(table).derived.get(name)
+    if isinstance(derived, Derived) or (column is not None and column.unit != "word"):
+        asked = ", ".join(repr(float(one)) for one in listed(ask))
+        return f"coalesce(({_column(table, name)})::double in ({asked}), false)"
+    texts = [str(one) for one in listed(ask)]
+    parts = [f"""starts_with("{name}", {quoted(one[:-1])})""" for one in texts if one.endswith("*")]
+    parts += [f'"{name}" = {quoted(one)}' for one in texts if not one.endswith("*")]
+    parts += [f'"{name}" is null'] if "" in texts else []
+    return f"coalesce({' or '.join(parts)}, false)"
+
+
+def quoted(text: str) -> str:
+    """``text`` as an SQL literal.
+
+    >>> quoted("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _list(names: Sequence[str], of: str = "") -> str:
+    return ", ".join(f'{of}"{name}"' for name in names)

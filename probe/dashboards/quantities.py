@@ -1,0 +1,263 @@
+"""The quantities of a run, each defined once in ``dashboards/quantities.yaml``.
+
+A quantity is a series spec with words and limits. It compiles to SQL (:mod:`probe.dashboards.compile`: report,
+findings, tracking backends) and is read by the live reducers (kernel and browser) as it is; so that whoever changes it
+there finds it changed everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from probe import text as say
+from probe.dashboards import files
+from probe.dashboards.spec import SERIES, check_tiles
+from probe.errors import InputError, UnknownNameError
+
+#: What stands behind the name of a quantity, by its unit.
+_SUFFIXES: Final = {"s": "_s", "bytes": "_bytes", "ratio": "_ratio", "percent": "_ratio"}
+
+
+@lru_cache(maxsize=1)
+def quantities() -> Mapping[str, Mapping[str, Any]]:
+    """All quantities by their name, in the order of the file.
+
+    Returns:
+        Of each a series spec with ``id``, ``title``, ``unit``, ``better``, ``means`` and maybe ``warn``, ``alarm``,
+        ``capacity`` and ``total``.
+
+    Raises:
+        InputError: The file says something that can't be used; the message names quantity and field.
+    """
+    data = files.loaded(files.text("quantities"), "quantities")
+    if not isinstance(data, dict) or set(data) != {"quantities"}:
+        raise InputError(f"quantities: got {data!r}, expected one list under 'quantities'")
+    found: dict[str, Mapping[str, Any]] = {}
+    for one in data["quantities"] if isinstance(data["quantities"], list) else ():
+        whole = resolved(one, found)
+        found[str(whole.get("id") if isinstance(whole, dict) else whole)] = whole
+    check_tiles(list(found.values()), "quantities")
+    return found
+
+
+def quantity(name: str) -> Mapping[str, Any]:
+    """The quantity called ``name``.
+
+    Args:
+        name: Such as "rank_imbalance".
+
+    Returns:
+        Its series spec with words and limits.
+
+    Raises:
+        UnknownNameError: There is none; the message lists what there is.
+    """
+    known = quantities()
+    if name not in known:
+        raise UnknownNameError.of("quantity", name, known)
+    return known[name]
+
+
+def series_of(name: str) -> dict[str, Any]:
+    """The quantity called ``name`` as a series spec alone, without words and limits.
+
+    Args:
+        name: Such as "rank_imbalance".
+
+    Returns:
+        The fields of a series spec.
+
+    Raises:
+        UnknownNameError: There is none; the message lists what there is.
+    """
+    return _series_of(name, quantities())
+
+
+def _series_of(name: str, known: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    if name not in known:
+        raise UnknownNameError.of("quantity", name, known)
+    return {field: value for field, value in known[name].items() if field in SERIES}
+
+
+def resolved(block: Any, known: Mapping[str, Mapping[str, Any]] | None = None) -> Any:
+    """A ``live:`` block, or part of one, in which each ``quantity: name`` has become the fields of that quantity.
+
+    Fields beside the name win. A tile (something in a list ``tiles``) gets words and limits too; anything else gets the
+    series alone.
+
+    Args:
+        block: As YAML gave it.
+        known: The quantities that may be named; None is all there are.
+
+    Returns:
+        The same with plain fields.
+
+    Raises:
+        UnknownNameError: There is no such quantity.
+
+    >>> resolved({"mark": "line", "x": "step", "quantity": "peak_memory"})["y"]
+    'peak'
+    """
+    if isinstance(block, list):
+        return [resolved(one, known) for one in block]
+    if not isinstance(block, dict):
+        return block
+    found = {
+        name: [_tile(one, known) for one in value]
+        if name == "tiles" and isinstance(value, list)
+        else resolved(value, known)
+        for name, value in block.items()
+    }
+    if "quantity" not in found:
+        return found
+    return {**_series_of(str(found.pop("quantity")), quantities() if known is None else known), **found}
+
+
+def _tile(tile: Any, known: Mapping[str, Mapping[str, Any]] | None) -> Any:
+    words = {} if not isinstance(tile, dict) or "quantity" not in tile else quantity(str(tile["quantity"]))
+    return {**words, **resolved(tile, known)} if words else resolved(tile, known)
+
+
+def field_of(spec: Mapping[str, Any]) -> str:
+    """The name of a quantity with its unit, as it stands in frames, in JSON and in metric keys.
+
+    >>> field_of({"id": "step_time", "unit": "s"}), field_of({"id": "alerts", "unit": "count"})
+    ('step_time_s', 'alerts')
+    """
+    return str(spec["id"]) + _SUFFIXES.get(str(spec.get("unit")), "")
+
+
+# ------------------------------------------------------------------------------------------------ over a whole run
+
+
+@dataclass(frozen=True)
+class Course:
+    """A quantity over a run, wherever it was read: by SQL or from live tables.
+
+    Attributes:
+        steps: In order.
+        values: One for each step, NaN where there is none.
+        total: The sum over the run, of what is counted (``total: true``); else NaN.
+        capacity: What it is measured against; NaN without.
+    """
+
+    steps: Sequence[int]
+    values: Sequence[float]
+    total: float = math.nan
+    capacity: float = math.nan
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a quantity stands over a run, in numbers and in words.
+
+    Attributes:
+        value: One number for the run, NaN without any.
+        text: The value as a person says it.
+        note: Smallest and largest, or what is left, or why there is nothing.
+        means: What it means, in a sentence.
+        status: "good", "warn", "alarm", or "none" where nothing can be said.
+    """
+
+    value: float
+    text: str
+    note: str
+    means: str
+    status: str
+
+
+def over_run(spec: Mapping[str, Any], course: Course) -> float:
+    """One number for the whole run: the total of what is counted, the largest of bytes, else the middle of the steps.
+
+    Args:
+        spec: A quantity.
+        course: Its values.
+
+    Returns:
+        The number; NaN where no step has a value.
+
+    >>> over_run({"unit": "s"}, Course([0, 1, 2], [3.0, 1.0, 2.0]))
+    2.0
+    """
+    if spec.get("total"):
+        return course.total
+    known = [one for one in course.values if not math.isnan(one)]
+    if not known:
+        return math.nan
+    return max(known) if spec.get("unit") == "bytes" else statistics.median(known)
+
+
+def standing(spec: Mapping[str, Any], course: Course) -> Standing:
+    """Where a quantity stands over the run.
+
+    Args:
+        spec: A quantity, or a tile.
+        course: Its values.
+
+    Returns:
+        The same for every view, since each of them says it by this function.
+    """
+    value, unit = over_run(spec, course), str(spec.get("unit", "number"))
+    note, status = _note(spec, course, unit), status_of(spec, value)
+    if "capacity" in spec and not math.isnan(value):
+        status = "none"
+        if course.capacity > 0:  # warn and alarm are shares of it then
+            share = value / course.capacity
+            note = f"{say.percent(1 - share)} of {spell(course.capacity, unit)} free"
+            status = status_of(spec, share)
+    means = spec.get("means", {})
+    return Standing(value, spell(value, unit), note, str(means.get("good" if status == "none" else status, "")), status)
+
+
+def _note(spec: Mapping[str, Any], course: Course, unit: str) -> str:
+    if spec.get("total"):
+        return "not measured" if math.isnan(course.total) else "over the run"
+    known = [one for one in course.values if not math.isnan(one)]
+    if not known:
+        return "not measured"
+    return f"{spell(min(known), unit)} … {spell(max(known), unit)} over {say.count(len(known))} steps"
+
+
+def status_of(spec: Mapping[str, Any], value: float) -> str:
+    """Which limit a value has reached.
+
+    Args:
+        spec: A quantity, or a tile.
+        value: In its unit; of one with a capacity the share of it.
+
+    Returns:
+        "good", "warn" or "alarm"; "none" without a value or without limits.
+
+    >>> status_of({"warn": 1.1, "alarm": 1.25}, 1.2), status_of({}, 1.2)
+    ('warn', 'none')
+    """
+    if math.isnan(value) or ("warn" not in spec and "alarm" not in spec):
+        return "none"
+    sign = -1 if spec.get("better") == "higher" else 1
+    reached = (name for name in ("alarm", "warn") if name in spec and sign * value >= sign * spec[name])
+    return next(reached, "good")
+
+
+def spell(value: float, unit: str) -> str:
+    """A value with its unit.
+
+    >>> spell(3 * 1024**3, "bytes"), spell(1.25, "ratio"), spell(0.06, "percent"), spell(float("nan"), "s")
+    ('3.00 GiB', '1.25×', '6.0 %', '—')
+    """
+    if math.isnan(value):
+        return say.UNKNOWN
+    spelled = {
+        "bytes": say.size,
+        "tokens": say.count,
+        "tokens/s": say.count,
+        "count": say.count,
+        "ratio": say.ratio,
+        "percent": say.percent,
+        "s": say.seconds,
+    }.get(unit, say.number)
+    return spelled(value)

@@ -1,0 +1,220 @@
+// One chart with its title, what it means, and its numbers as a table.
+
+import { freshId, node, say } from "./dom.js";
+import { FacetMark, isFaceted } from "./facets.js";
+import { markOf } from "./marks.js";
+
+/** @import { Definition, Mark, Selection, Spec } from "./types.js" */
+/** @import { Panel } from "./view.js" */
+
+/** Milliseconds between redraws for new data. */
+export const PACE = 250;
+
+/** How much of the main thread one chart may use for new data. */
+const SHARE_OF_CARD = 0.015;
+
+const WIDE = new Set(["tiles", "table", "timeline", "stack", "heat", "stragglers"]);
+
+/** What a card says while its table is empty. @type {Record<string, string>} */
+const EMPTY = {
+  spans: "No scope has ended yet: phases come from probe.phase, session.step and probe.watch.",
+  memory: "No memory was sampled yet.",
+  micro: "No micro-batches were recorded: nothing was cut by probe.micro_batches or rearrange_micro_batches yet.",
+  padding: "No padded batch was formed yet.",
+  scalars: "No metric was logged yet.",
+  reductions: "reduce_metrics was not called yet.",
+  calls: "No call of an observed function was recorded yet.",
+  events: "Nothing went wrong with the observing.",
+};
+
+/**
+ * The live tables that a `live:` block names anywhere.
+ * @param {any} spec
+ * @returns {string[]}
+ */
+function tablesOf(spec) {
+  if (spec === null || typeof spec !== "object") return [];
+  const own = typeof spec.table === "string" ? [spec.table] : [];
+  return [...new Set([...own, ...Object.values(spec).flatMap(tablesOf)])];
+}
+
+/** One chart with its title, what it means, and its numbers as a table. */
+export class Card {
+  /**
+   * @param {Panel} panel
+   * @param {string} id
+   * @param {Definition} definition
+   */
+  constructor(panel, id, definition) {
+    this.panel = panel;
+    this.id = id;
+    this.definition = definition;
+    this.store = panel.store;
+    this.model = panel.model;
+    /** @type {Spec} */
+    this.spec = definition.live ?? { table: "" };
+    this.title = definition.title;
+    this.tables = tablesOf(definition.live ?? null);
+    this.due = 0;
+    this.visible = true;
+    this.dirty = true;
+    this.shown = false; //  something is drawn
+    this.seen = ""; //  what it was drawn of
+    this.place = node("span", { class: "pp-place" });
+    this.body = node("div", { class: "pp-body" });
+    this.message = node("p", { class: "pp-empty", hidden: true });
+    this.numbers = node("div", { class: "pp-scroll pp-numbers", hidden: true, tabindex: "0", role: "region", "aria-label": `${this.title}: numbers` });
+    this.toggle = this._toggle();
+    this.root = this._frame();
+    if (this.store.ui.unfolded[id]) this.unfold(true, false);
+    /** @type {Mark | null} */
+    this.mark = isFaceted(this.spec) ? new FacetMark(this) : markOf(this);
+    if (!this.mark) this._say(definition.live ? `This panel's mark ${this.spec.mark} isn't known here.` : "This picture is in the report: probe report.");
+  }
+
+  _frame() {
+    const heading = freshId("card");
+    const head = node("header", {}, node("h3", { id: heading, text: this.title }), this.place, this.toggle);
+    const mark = this.spec.mark || "none";
+    const root = node("figure", { class: `pp-card pp-mark-${mark}`, role: "group", "aria-labelledby": heading }, head, this.message, this.body, this.numbers, this._about());
+    if (WIDE.has(mark) || isFaceted(this.spec)) root.classList.add("pp-wide");
+    return root;
+  }
+
+  /** What unfolds the numbers, of marks that aren't numbers themselves. */
+  _toggle() {
+    if (["tiles", "table", undefined].includes(this.spec.mark)) return null;
+    return node("button", {
+      type: "button", class: "pp-plain", "aria-expanded": "false", "aria-label": `Numbers of ${this.title}`, title: "The numbers as a table", text: "Numbers",
+      on: { click: () => this.unfold(this.numbers.hidden) },
+    });
+  }
+
+  _about() {
+    const { about } = this.definition;
+    if (!about) return null;
+    const lines = [["shows", "Shows"], ["read", "Read it"], ["do", "Then"]].filter(([name]) => about[name]);
+    const told = lines.map(([name, title]) => node("p", {}, node("b", { text: `${title}: ` }), about[name]));
+    return node("details", { class: "pp-about" }, node("summary", { text: "How to read this" }), ...told);
+  }
+
+  /**
+   * Show the numbers below the chart, or hide them.
+   * @param {boolean} open
+   * @param {boolean} [draw]
+   */
+  unfold(open, draw = true) {
+    this.numbers.hidden = !open;
+    this.toggle?.setAttribute("aria-expanded", String(open));
+    this.store.ui.unfolded[this.id] = open;
+    if (open && draw) this._numbers();
+  }
+
+  _numbers() {
+    const made = this.shown ? this.mark?.table() : null;
+    if (!made) return;
+    const head = node("tr", {}, ...made.head.map((text) => node("th", { scope: "col", text })));
+    const rows = made.rows.map((cells) => node("tr", {}, ...cells.map((text, at) => this._cell(text, at, cells.pick))));
+    this.numbers.replaceChildren(node("table", { class: "pp-table" }, node("thead", {}, head), node("tbody", {}, ...rows)));
+  }
+
+  /**
+   * @param {string} text
+   * @param {number} at
+   * @param {(() => void) | undefined} pick
+   */
+  _cell(text, at, pick) {
+    if (at || !pick) return node("td", { text });
+    return node("td", {}, node("button", { type: "button", class: "pp-link", title: "What made it", text: text || "–", on: { click: pick } }));
+  }
+
+  /** Whether what it shows may have changed since it was drawn: its tables, or the step that is shown. */
+  stale() {
+    return this.seen !== this._seen();
+  }
+
+  _seen() {
+    const step = this.spec.of === "step" || this.spec.mark === "tiles" ? this.store.step : null;
+    return `${step}|${this.tables.map((name) => this.store.table(name).version).join("|")}`;
+  }
+
+  get theme() {
+    return this.panel.theme;
+  }
+
+  /** @param {string} text */
+  _say(text) {
+    this.message.hidden = !text;
+    say(this.message, text);
+  }
+
+  /**
+   * Draw. How long it takes decides when new data may draw it again, so that the page stays free.
+   * @param {number} now
+   */
+  draw(now) {
+    if (!this.mark) return;
+    this.dirty = false;
+    this.seen = this._seen();
+    const shown = this.mark.draw();
+    this.shown = shown;
+    this.body.hidden = !shown;
+    this._say(shown ? "" : this._nothing());
+    this.root.dataset.state = shown ? "drawn" : "empty";
+    if (!this.numbers.hidden && shown && !this.numbers.contains(document.activeElement)) this._numbers();
+    const step = this.spec.of === "step" && this.store.step !== null ? `step ${this.store.step}` : "";
+    if (this.spec.mark !== "line") say(this.place, [step, this.mark.remark].filter(Boolean).join(" · "));
+    const cost = performance.now() - now;
+    this.due = now + Math.max(PACE, cost / SHARE_OF_CARD);
+  }
+
+  _nothing() {
+    const { role, rank, phase, step, zoom } = this.store.ui;
+    const held = this.store.table(this.spec.table).count;
+    if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
+    const chosen = [role, rank !== "" ? `rank ${rank}` : "", phase].filter(Boolean);
+    if (chosen.length) return `Nothing here for ${chosen.join(", ")}.`;
+    if (this.spec.of === "step" || step !== null) return `Nothing here in step ${this.store.step}.`;
+    return zoom ? "Nothing here in this part of the run." : EMPTY[this.spec.table] || "Nothing yet.";
+  }
+
+  /**
+   * Say that it can't be drawn.
+   * @param {string} why
+   */
+  fail(why) {
+    this._say(`This chart failed: ${why}. The numbers are safe in the run directory.`);
+    this.message.dataset.error = "true";
+    this.root.dataset.state = "failed";
+  }
+
+  invalidate() {
+    this.due = 0;
+    this.dirty = true;
+    this.panel.wake();
+  }
+
+  restyle() {
+    this.mark?.restyle();
+    this.invalidate();
+  }
+
+  /** @param {string} text */
+  point(text) {
+    say(this.place, text);
+  }
+
+  /** @param {Selection} selection */
+  pick(selection) {
+    this.panel.details.show(selection);
+  }
+
+  /** @param {string} text */
+  announce(text) {
+    this.panel.announce(text, true);
+  }
+
+  destroy() {
+    this.mark?.destroy();
+  }
+}

@@ -1,0 +1,59 @@
+// The only ways in which this panel makes DOM nodes: every text that comes from a run goes through textContent.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+let lastId = 0;
+
+/**
+ * A DOM node. Strings among the children become text nodes, never markup.
+ * @template {keyof HTMLElementTagNameMap} T
+ * @param {T} tag
+ * @param {{text?: string, on?: Record<string, (event: any) => void>, [name: string]: any}} attributes any attribute;
+ *   false and null leave one out
+ * @param {...(Node | string | null | undefined)} children
+ * @returns {HTMLElementTagNameMap[T]}
+ */
+export function node(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (name === "text") made.textContent = value;
+    else if (name === "on") for (const [event, listener] of Object.entries(attributes.on ?? {})) made.addEventListener(event, listener);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+/**
+ * An SVG node.
+ * @template {keyof SVGElementTagNameMap} T
+ * @param {T} tag
+ * @param {Record<string, string>} attributes
+ * @param {...Node} children
+ * @returns {SVGElementTagNameMap[T]}
+ */
+export function drawn(tag, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/**
+ * Write a text only where it differs: an unchanged node costs no layout.
+ * @param {Node} target
+ * @param {string} text
+ */
+export function say(target, text) {
+  if (target.textContent !== text) target.textContent = text;
+}
+
+/**
+ * An id for `aria-labelledby` and its like, unique in the page.
+ * @param {string} prefix
+ */
+export function freshId(prefix) {
+  lastId += 1;
+  return `probe-${prefix}-${lastId}-${Math.random().toString(36).slice(2, 7)}`;
+}

@@ -1,0 +1,473 @@
+// The line mark: one uPlot each, with zoom and hover that all charts share.
+
+import uPlot from "uplot";
+import { node, say } from "./dom.js";
+import { extremes, lastKnown } from "./extremes.js";
+import { guideLines } from "./guides.js";
+import { clockText, placeOn, shownRange } from "./ranges.js";
+import { StepLines } from "./step_lines.js";
+import { summed } from "./sums.js";
+import { LOOKS, colourIndex, palette } from "./theme.js";
+import { TimeLines } from "./time_lines.js";
+import { many, shorten, spell } from "./words.js";
+
+/** @import { CardLike, GuideLine, Line, LineData, Place, Selection } from "./types.js" */
+/** @import { Store } from "./store.js" */
+/** @import { Look } from "./theme.js" */
+
+const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+
+/** One chart of lines over time or steps. */
+export class LineMark {
+  /** @param {CardLike} card */
+  constructor(card) {
+    this.card = card;
+    this.store = card.store;
+    this.spec = card.spec;
+    this.remark = "";
+    /** @type {"time" | "step"} */
+    this.kind = this.spec.x === "time" ? "time" : "step";
+    /** @type {Map<string, number>} */
+    this.given = new Map();
+    /** @type {uPlot | null} */
+    this.plot = null;
+    /** What the plot was made for. @type {string | null} */
+    this.made = null;
+    /** @type {LineData} */
+    this.frame = { xs: [], series: [] };
+    /** @type {[from: number, to: number]} */
+    this.shown = [0, 1];
+    /** @type {StepLines | TimeLines | null} */
+    this.lines = null;
+    /** @type {GuideLine[]} */
+    this.guides = [];
+    /** @type {{stroke: string, dash: number[]}[]} */
+    this.colours = [];
+    this.following = false; //  the cursor is moved by another chart
+    this.pressed = 0; //  where the mouse went down
+    this.legend = node("div", { class: "pp-legend" });
+    this.holder = node("div", {
+      class: "pp-plot", tabindex: "0", role: "img", on: { keydown: (event) => this._key(event) },
+    });
+    card.body.append(this.legend, this.holder);
+    this.sized = new ResizeObserver(() => this._resize());
+    this.sized.observe(this.holder);
+  }
+
+  destroy() {
+    this.sized.disconnect();
+    this.plot?.destroy();
+  }
+
+  restyle() {
+    this.plot?.destroy();
+    this.plot = null;
+    this.made = null;
+  }
+
+  // ---- data
+
+  /** Sum up what is shown; false where that is nothing. */
+  read() {
+    const { store, spec } = this;
+    const shown = shownRange(store, this.kind);
+    const points = store.config.limits?.points || 4000;
+    const lines = this.kind === "time" ? summed(store, TimeLines, spec) : summed(store, StepLines, spec);
+    this.lines = lines;
+    this.frame = lines instanceof TimeLines ? lines.data(...shown) : lines.data(points);
+    this.shown = shown;
+    this.guides = (spec.lines || []).flatMap((guide) => guideLines(store, spec, guide)).filter((guide) => guide.value > 0);
+    const most = Math.max(0, ...this.frame.series.map((one) => one.values[extremes(one.values, 0, one.values.length)[1] ?? -1] || 0));
+    // A capacity far above would press the lines flat: then its number in the legend has to do.
+    for (const guide of this.guides) guide.far = most > 0 && guide.value > 5 * most;
+    return this.frame.xs.length > 0 && this.frame.series.length > 0;
+  }
+
+  draw() {
+    if (!this.read()) return false;
+    const series = this.frame.series;
+    const made = JSON.stringify([series.map((one) => one.key + one.label), this.guides.map((one) => [one.title, one.value, one.far]), this.card.theme]);
+    const guides = this.guides.map((guide) => new Array(this.frame.xs.length).fill(guide.far ? null : guide.value));
+    /** @type {uPlot.AlignedData} */
+    const columns = [this.frame.xs, ...series.map((one) => gaps(one.values)), ...guides];
+    if (this.plot && made === this.made) this._update(this.plot, columns);
+    else this._make(columns, made);
+    this._readout(this.plot?.cursor.idx);
+    this.holder.setAttribute("aria-label", this.card.title + ": " + this.summary());
+    return true;
+  }
+
+  /**
+   * @param {uPlot} plot
+   * @param {uPlot.AlignedData} columns
+   */
+  _update(plot, columns) {
+    plot.batch(() => {
+      plot.setData(columns, false);
+      const [from, to] = this._scale();
+      plot.setScale("x", { min: from, max: to });
+    });
+  }
+
+  /** @returns {[from: number, to: number]} */
+  _scale() {
+    const [from, to] = this.shown;
+    if (to > from) return [from, to];
+    return [from - 0.5, from + 0.5];
+  }
+
+  // ---- uPlot
+
+  /**
+   * @param {uPlot.AlignedData} columns
+   * @param {string} made
+   */
+  _make(columns, made) {
+    this.plot?.destroy();
+    this.made = made;
+    const { series } = this.frame;
+    const colours = palette(this.store, this.card.theme);
+    this.colours = series.map((one) => {
+      const index = colourIndex(this.store, this.spec, this.given, one.key, one.label);
+      return { stroke: colours[index % colours.length], dash: index >= colours.length ? [6, 4] : [] };
+    });
+    const plot = new uPlot(this._options(), columns, this.holder);
+    for (const event of /** @type {const} */ (["mousedown", "click"])) plot.over.addEventListener(event, (at) => this._mouse(plot, at));
+    this.plot = plot;
+    this._legend();
+  }
+
+  /** @returns {uPlot.Options} */
+  _options() {
+    const hidden = this.store.ui.hidden[this.card.id] || {};
+    const look = LOOKS[this.card.theme];
+    const series = this.frame.series.map((one, at) => ({
+      label: one.label, stroke: this.colours[at].stroke, dash: this.colours[at].dash, width: 1.75, spanGaps: true,
+      show: !hidden[one.key], points: { show: this.frame.xs.length < 40, size: 5, fill: this.colours[at].stroke },
+    }));
+    const guides = this.guides.map((guide) => ({ label: guide.title, stroke: look.quiet, width: 1.25, dash: [5, 4], points: { show: false } }));
+    return {
+      width: Math.max(this.holder.clientWidth, 120),
+      height: this._height(),
+      padding: [10, 12, 0, 0],
+      legend: { show: false },
+      focus: { alpha: 0.35 },
+      cursor: { drag: { x: true, y: false, setScale: false }, focus: { prox: 18 }, points: { size: 7 } },
+      scales: { x: { time: false, range: () => this._scale() }, y: { range: (_, low, high) => this._range(low, high) } },
+      axes: [this._axis(look, true), this._axis(look, false)],
+      series: [{}, ...series, ...guides],
+      hooks: {
+        setCursor: [(plot) => this._moved(plot)],
+        setSelect: [(plot) => this._zoom(plot)],
+        drawClear: [(plot) => this._band(plot, look)],
+      },
+    };
+  }
+
+  _height() {
+    return this.holder.clientHeight || 200;
+  }
+
+  /**
+   * @param {Look} look
+   * @param {boolean} horizontal
+   * @returns {uPlot.Axis}
+   */
+  _axis(look, horizontal) {
+    const font = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
+    /** @type {uPlot.Axis} */
+    const common = { stroke: look.quiet, font, grid: { stroke: look.grid, width: 1, show: !horizontal }, ticks: { show: false } };
+    if (horizontal) {
+      /** @type {(plot: uPlot, splits: number[]) => string[]} */
+      const values = (_, splits) => splits.map((value) => this._xText(value, splits));
+      const incrs = this.kind === "step" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] : [
+        0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400];
+      return { ...common, values, incrs, size: 30, space: 62, gap: 6 };
+    }
+    const incrs = this.spec.unit === "bytes" ? { incrs: BINARY_STEPS } : {};
+    /** @type {(plot: uPlot, splits: number[]) => string[]} */
+    const values = (_, splits) => splits.map((value) => spell(value, this.spec.unit));
+    return { ...common, ...incrs, values, size: (plot, texts) => this._width(plot, texts), space: this._height() < 160 ? 22 : 34, gap: 6 };
+  }
+
+  /**
+   * @param {number} value
+   * @param {number[]} splits
+   */
+  _xText(value, splits) {
+    if (this.kind === "time") return clockText(value, splits.length > 1 ? splits[1] - splits[0] : 1);
+    return Number.isInteger(value) ? String(value) : "";
+  }
+
+  /**
+   * @param {uPlot} plot
+   * @param {string[] | null} texts
+   */
+  _width(plot, texts) {
+    if (!texts) return 48;
+    plot.ctx.save();
+    plot.ctx.font = "11px system-ui, sans-serif";
+    const widest = Math.max(...texts.map((text) => plot.ctx.measureText(text || "").width));
+    plot.ctx.restore();
+    return Math.max(40, Math.ceil(widest / 8) * 8 + 16);
+  }
+
+  /**
+   * @param {number | null} low
+   * @param {number | null} high
+   * @returns {[low: number, high: number]}
+   */
+  _range(low, high) {
+    if (low === null || high === null || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
+    if (this.spec.unit === "bytes" || this.spec.zero) return [0, (high || 1) * 1.08];
+    const room = (high - low || Math.abs(high) || 1) * 0.08;
+    const floor = low >= 0 && low - room < 0 ? 0 : low - room;
+    return [floor, high + room];
+  }
+
+  /**
+   * The step of the scrubber: a band in time, a line over steps.
+   * @param {uPlot} plot
+   * @param {Look} look
+   */
+  _band(plot, look) {
+    const { step } = this.store.ui;
+    if (step === null) return;
+    const [begin, end] = this.kind === "time" ? this.store.clock.span(step) : [step, step];
+    if (Number.isNaN(begin)) return;
+    const [left, right] = [plot.valToPos(begin, "x", true), plot.valToPos(end, "x", true)];
+    const width = Math.max(right - left, 3 * devicePixelRatio);
+    plot.ctx.save();
+    plot.ctx.beginPath();
+    plot.ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
+    plot.ctx.clip();
+    plot.ctx.fillStyle = look.band;
+    plot.ctx.fillRect((left + right - width) / 2, plot.bbox.top, width, plot.bbox.height);
+    plot.ctx.restore();
+  }
+
+  _resize() {
+    const width = this.holder.clientWidth;
+    if (!this.plot || !width || (width === this.plot.width && this._height() === this.plot.height)) return;
+    this.plot.setSize({ width, height: this._height() });
+  }
+
+  // ---- what the person does
+
+  /** @param {uPlot} plot */
+  _moved(plot) {
+    this._readout(plot.cursor.idx);
+    if (this.following) return;
+    const { left, idx } = plot.cursor;
+    const there = left !== undefined && left >= 0 && idx !== null && idx !== undefined;
+    this.store.hover = there ? { kind: this.kind, at: plot.posToVal(left, "x"), from: this } : null;
+    this.store.tell("hover");
+  }
+
+  /**
+   * Another chart is pointed at: show the same place here.
+   * @param {Place | null} place
+   */
+  hover(place) {
+    if (!this.plot || place?.from === this) return;
+    const at = placeOn(this.store.clock, place, this.kind);
+    const left = at === null || at === undefined ? -10 : this.plot.valToPos(at, "x");
+    this.following = true;
+    this.plot.setCursor({ left: left < 0 || left > this.plot.over.clientWidth ? -10 : left, top: -10 });
+    this.following = false;
+  }
+
+  /** @param {uPlot} plot */
+  _zoom(plot) {
+    const { left, width } = plot.select;
+    if (width < 6) return;
+    const [from, to] = [plot.posToVal(left, "x"), plot.posToVal(left + width, "x")];
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    const step = this.kind === "step";
+    this.store.choose({ zoom: { kind: this.kind, from: step ? Math.round(from) : from, to: step ? Math.round(to) : to } });
+  }
+
+  /**
+   * @param {uPlot} plot
+   * @param {MouseEvent} event
+   */
+  _mouse(plot, event) {
+    if (event.type === "mousedown") this.pressed = event.clientX;
+    else if (Math.abs(event.clientX - this.pressed) < 5) this._choose(plot.cursor.idx, plot.cursor.top);
+  }
+
+  /**
+   * @param {number | null | undefined} index
+   * @param {number | null} [top] in the plot; without one the largest is chosen
+   */
+  _choose(index, top = null) {
+    const { plot } = this;
+    if (!plot || index === null || index === undefined) return;
+    let [best, distance] = [-1, Infinity];
+    this.frame.series.forEach((one, at) => {
+      const value = one.values[index];
+      if (Number.isNaN(value) || !plot.series[at + 1].show) return;
+      const off = top === null ? -value : Math.abs(plot.valToPos(value, "y") - top);
+      if (off < distance) [best, distance] = [at, off];
+    });
+    if (best >= 0) this.card.pick(this._picked(this.frame.series[best], index));
+  }
+
+  /**
+   * The row behind a point.
+   * @param {Line} series
+   * @param {number} index
+   * @returns {Selection}
+   */
+  _picked(series, index) {
+    const x = this.frame.xs[index];
+    const { lines, store } = this;
+    if (!(lines instanceof TimeLines)) {
+      const row = lines?.rowOf(series.key, x) ?? -1;
+      return { table: this.spec.table, row: row < 0 ? null : store.table(this.spec.table).row(row, store.words), step: x, label: series.label };
+    }
+    const row = nearestRow(lines, store, x, this.frame.width || 0, series);
+    const step = store.clock.stepAt(x);
+    return { table: this.spec.table, row: row === null ? null : lines.table.row(row, store.words), step, time: x, label: series.label };
+  }
+
+  /** @param {KeyboardEvent} event */
+  _key(event) {
+    const { length } = this.frame.xs;
+    if (!this.plot || !length) return;
+    const now = this.plot.cursor.idx ?? length - 1;
+    /** @type {Record<string, number>} */
+    const moves = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: length - 1 };
+    if (event.key in moves) {
+      const at = Math.min(Math.max(moves[event.key], 0), length - 1);
+      this.plot.setCursor({ left: this.plot.valToPos(this.frame.xs[at], "x"), top: 10 });
+      this.card.announce(this._spoken(at));
+    } else if (event.key === "Enter") this._choose(now);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  // ---- words
+
+  _legend() {
+    /** @type {HTMLElement[]} */
+    const entries = this.frame.series.map((one, at) => this._entry(one, at));
+    for (const guide of this.guides) {
+      const swatch = node("span", { class: "pp-swatch pp-dashed" });
+      entries.push(node("span", { class: "pp-key" }, swatch, node("span", { text: guide.title }), node("b", { text: spell(guide.value, this.spec.unit) }), guide.far ? node("span", { text: "(far above)" }) : null));
+    }
+    const more = this.lines?.more.size;
+    if (more) entries.push(node("span", { class: "pp-quiet", text: `and ${many(more, "series", "series")} more: choose a role, rank or phase` }));
+    this.legend.replaceChildren(...entries);
+  }
+
+  /**
+   * @param {Line} one
+   * @param {number} at
+   */
+  _entry(one, at) {
+    const swatch = node("span", { class: "pp-swatch" });
+    swatch.style.background = this.colours[at].stroke;
+    const shown = this.plot?.series[at + 1].show;
+    const button = node(
+      "button",
+      { class: "pp-key", type: "button", "aria-pressed": String(shown), title: `Show or hide ${one.label || this.card.title}`, on: { click: () => this._toggle(at, button) } },
+      one.label ? swatch : null, one.label ? node("span", { text: shorten(one.label, 40) }) : null, node("b"),
+    );
+    return button;
+  }
+
+  /**
+   * @param {number} at
+   * @param {HTMLElement} button
+   */
+  _toggle(at, button) {
+    const show = !this.plot?.series[at + 1].show;
+    const { hidden } = this.store.ui;
+    hidden[this.card.id] = { ...hidden[this.card.id], [this.frame.series[at].key]: !show };
+    button.setAttribute("aria-pressed", String(show));
+    this.plot?.setSeries(at + 1, { show });
+  }
+
+  /** @param {number | null | undefined} index */
+  _readout(index) {
+    if (!this.legend.children.length) return;
+    this.frame.series.forEach((one, at) => {
+      const target = this.legend.children[at]?.querySelector("b");
+      if (target) say(target, spell(index === null || index === undefined ? lastKnown(one.values) : one.values[index], this.spec.unit));
+    });
+    const place = index === null || index === undefined ? "" : this._place(this.frame.xs[index]);
+    this.card.point(place);
+  }
+
+  /** @param {number} x */
+  _place(x) {
+    if (this.kind === "step") return `step ${x}`;
+    const step = this.store.clock.stepAt(x);
+    return step === null ? clockText(x) : `${clockText(x, 0.1)}, step ${step}`;
+  }
+
+  /** @param {number} at */
+  _spoken(at) {
+    const values = this.frame.series.map((one) => `${one.label} ${spell(one.values[at], this.spec.unit)}`);
+    return `${this._place(this.frame.xs[at])}: ${values.join(", ")}`;
+  }
+
+  /** The chart in a sentence. */
+  summary() {
+    const { xs, series } = this.frame;
+    const told = series.slice(0, 6).map((one) => {
+      const at = extremes(one.values, 0, one.values.length)[1];
+      if (at === undefined) return `${one.label} has no value`;
+      const [x, y] = one.top || [xs[at], one.values[at]];
+      return `${one.label} now ${spell(lastKnown(one.values), this.spec.unit)}, largest ${spell(y, this.spec.unit)} at ${this._place(x)}`;
+    });
+    return `${told.join("; ")}.`;
+  }
+
+  /** The chart as a table: newest first. */
+  table() {
+    const { xs, series } = this.frame;
+    const rows = [];
+    for (let at = xs.length - 1; at >= 0 && rows.length < 200; at -= 1) {
+      rows.push([this._place(xs[at]), ...series.map((one) => spell(one.values[at], this.spec.unit))]);
+    }
+    return { head: [this.kind, ...series.map((one) => one.label)], rows };
+  }
+}
+
+/**
+ * uPlot draws gaps at null, and NaN not at all well.
+ * @param {Iterable<number>} values
+ * @returns {(number | null)[]}
+ */
+function gaps(values) {
+  return Array.from(values, (value) => (Number.isFinite(value) ? value : null));
+}
+
+/**
+ * The row of the step at a time whose value the point shows.
+ * @param {TimeLines} lines
+ * @param {Store} store
+ * @param {number} time
+ * @param {number} width
+ * @param {Line} series
+ * @returns {number | null}
+ */
+function nearestRow(lines, store, time, width, series) {
+  const rows = lines.table.byStep.get(store.clock.stepAt(time) ?? -1) || [];
+  const [at, ...values] = series.key.split("|");
+  const column = lines.y[Number(at)];
+  /** @type {number | null} */
+  let best = null;
+  let off = Infinity;
+  for (const row of rows) {
+    const same = lines.groups.every((name, index) => String(lines.table.code(name, row)) === values[index]);
+    if (!same || !lines.match(row)) continue;
+    const away = Math.max(Math.abs(lines.table.get(lines.x, row) - time) - width / 2, 0);
+    const score = away - 1e-9 * (lines.table.get(column, row) || 0) / (1 + Math.abs(lines.table.get(column, row) || 0));
+    if (score < off) [best, off] = [row, score];
+  }
+  return best;
+}

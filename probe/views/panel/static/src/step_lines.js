@@ -1,0 +1,175 @@
+// One value of each series at each step.
+
+import { largest } from "./cells.js";
+import { thinned } from "./extremes.js";
+import { Grouped } from "./grouped.js";
+
+/** @import { Cell } from "./cells.js" */
+/** @import { LineData, Spec } from "./types.js" */
+/** @import { Store } from "./store.js" */
+
+/** The most series that a chart shows. */
+export const MOST_SERIES = 24;
+
+/** One value of each series at each step, kept in arrays that only grow at their end. */
+export class StepLines {
+  static kind = "steps";
+
+  /**
+   * @param {Store} store
+   * @param {Spec} spec
+   */
+  constructor(store, spec) {
+    this.over = new Grouped(store, spec);
+    /** @type {StepLines | null} */
+    this.under = spec.divide ? new StepLines(store, { ...spec.divide, x: "step" }) : null;
+    this.version = 0;
+    /** @type {number[]} */
+    this.steps = [];
+    /** Index of each step. @type {Map<number, number>} */
+    this.at = new Map();
+    /** @type {Map<string, {key: string, label: string, values: number[]}>} */
+    this.series = new Map();
+    /** Series beyond what a chart can show. @type {Set<string>} */
+    this.more = new Set();
+  }
+
+  reset() {
+    this.steps = [];
+    this.at = new Map();
+    this.series = new Map();
+    this.version += 1;
+    this.more = new Set();
+  }
+
+  /** @returns {Set<number> | null} the steps that changed; null: all */
+  pull() {
+    const changed = this.over.pull();
+    const below = this.under ? this.under.pull() : new Set();
+    if (changed === null || below === null) {
+      this._all();
+      this.version += 1;
+      return null;
+    }
+    const steps = new Set([...changed, ...below]);
+    for (const step of steps) this._step(step);
+    if (steps.size) this.version += 1;
+    return steps;
+  }
+
+  _all() {
+    this.reset();
+    for (const step of [...this.over.cells.keys()].sort((a, b) => a - b)) this._step(step);
+  }
+
+  /** @param {number} step */
+  _step(step) {
+    if (step < 0) return;
+    const cells = this.over.cells.get(step);
+    if (!cells) return;
+    if (!cells.size && !this.at.has(step)) return;
+    const at = this._place(step);
+    for (const one of this.series.values()) one.values[at] = NaN; //  a row that was replaced may have moved
+    for (const [key, cell] of cells) this._write(key, at, cell, step);
+  }
+
+  /**
+   * The index of a step, made where there is none.
+   * @param {number} step
+   */
+  _place(step) {
+    const known = this.at.get(step);
+    if (known !== undefined) return known;
+    let at = this.steps.length;
+    while (at > 0 && this.steps[at - 1] > step) at -= 1;
+    this.steps.splice(at, 0, step);
+    for (const one of this.series.values()) one.values.splice(at, 0, NaN);
+    if (at === this.steps.length - 1) this.at.set(step, at);
+    else this.steps.forEach((one, index) => this.at.set(one, index));
+    return at;
+  }
+
+  /**
+   * @param {string} key
+   * @param {number} at
+   * @param {Cell} cell
+   * @param {number} step
+   */
+  _write(key, at, cell, step) {
+    let one = this.series.get(key);
+    if (!one) {
+      if (this.series.size >= MOST_SERIES) {
+        this.more.add(key);
+        return;
+      }
+      one = { key, label: this.over.label(key), values: new Array(this.steps.length).fill(NaN) };
+      this.series.set(key, one);
+    }
+    one.values[at] = this._value(cell, step);
+  }
+
+  /**
+   * @param {Cell} cell
+   * @param {number} step
+   * @returns {number}
+   */
+  _value(cell, step) {
+    const value = cell.value(this.over.how);
+    if (!this.under) return value * this.over.scale;
+    const under = this.under.largest(step);
+    return under ? (value / under) * this.over.scale : NaN;
+  }
+
+  /**
+   * The largest of all series at a step, also of those beyond what a chart shows; −1 is what has no step.
+   * @param {number} step
+   * @returns {number}
+   */
+  largest(step) {
+    const cells = this.over.cells.get(step);
+    return cells ? largest([...cells.values()].map((cell) => this._value(cell, step))) : NaN;
+  }
+
+  /**
+   * The row that made the value of a series at a step, −1 where it is gone.
+   * @param {string} key
+   * @param {number} step
+   */
+  rowOf(key, step) {
+    return this.over.cells.get(step)?.get(key)?.maker(this.over.how) ?? -1;
+  }
+
+  /**
+   * For a chart: x, and at most `points` steps that keep each series' extremes.
+   * @param {number} points
+   * @returns {LineData}
+   */
+  data(points) {
+    const series = [...this.series.values()].sort((a, b) => (a.label < b.label ? -1 : 1));
+    const kept = thinned(this.steps, series.map((one) => one.values), points);
+    if (kept === null) return { xs: this.steps, series };
+    /** @param {number[]} values */
+    const pick = (values) => kept.map((index) => values[index]);
+    return { xs: pick(this.steps), series: series.map((one) => ({ ...one, values: pick(one.values) })) };
+  }
+}
+
+/**
+ * The value of each step where a spec has several series: the largest of them.
+ * @param {StepLines} lines
+ * @returns {{steps: number[], values: number[]}}
+ */
+export function largestByStep(lines) {
+  return { steps: lines.steps, values: lines.steps.map((step) => lines.largest(step)) };
+}
+
+/**
+ * The sum over the run, or up to a step; what has no step counts too.
+ * @param {StepLines} lines
+ * @param {number} until
+ */
+export function totalOf(lines, until = Infinity) {
+  let sum = 0;
+  for (const step of lines.over.cells.keys()) if (step <= until) sum += lines.largest(step) || 0;
+  return sum;
+}

@@ -1,0 +1,318 @@
+// What the browser knows of a run: one Store for each model, shared by all of its views. Messages are numbered;
+// a missing one is noticed and healed by the next keyframe. History is bounded and peaks survive the thinning.
+
+import { Clock } from "./clock.js";
+import { decode, sizeOf } from "./messages.js";
+import { TableSchema } from "./schema.js";
+import { LiveTable } from "./table.js";
+import { RunWords } from "./words_of_run.js";
+
+/** @import { Choices, Config, Head, Model, Numbers, Place, RunState, TableData, TableHead } from "./types.js" */
+
+/** Messages kept while paused; the next keyframe heals what is more than that. */
+const WAITING = 1500;
+
+/** Rows that a table holds where the configuration doesn't say. */
+const ROWS = 20000;
+
+/** Everything that the views of one model share: data, state of the run, and what the person has chosen. */
+export class Store {
+  /** @param {Config} config */
+  constructor(config) {
+    this.config = config;
+    this.words = new RunWords();
+    /** @type {Map<string, TableSchema>} */
+    this.schemas = new Map();
+    /** @type {Map<string, LiveTable>} */
+    this.tables = new Map();
+    this.clock = new Clock();
+    /** @type {Set<number>} */
+    this.ranks = new Set();
+    /** Codes of words, as the two below. @type {Set<number>} */
+    this.roles = new Set();
+    /** @type {Set<number>} */
+    this.phases = new Set();
+    /** @type {Map<string, string>} */
+    this.switchedOff = new Map();
+    /** @type {RunState} */
+    this.state = {};
+    this.seq = 0;
+    this.broken = false;
+    this.losses = { messages: 0, healed: 0 };
+    this.received = 0;
+    /** @type {[Head, DataView[]][]} */
+    this.waiting = [];
+    /** @type {{asked: string | null, since: number, busy: boolean}} */
+    this.kernel = { asked: null, since: 0, busy: false };
+    /** @type {Set<(why: string) => void>} */
+    this.listeners = new Set();
+    /** @type {Choices} */
+    this.ui = {
+      tab: null, paused: false, window: "all", role: "", rank: "", phase: "", step: null, zoom: null,
+      selection: null, hidden: {}, tables: {}, unfolded: {}, search: "",
+    };
+    /** Sums by step, shared by the views. @type {Map<string, any>} */
+    this.caches = new Map();
+    /** Colours given out to phases and causes. @type {Record<string, Map<string, number>>} */
+    this.colours = {};
+    /** @type {Place | null} */
+    this.hover = null;
+    /** @type {{at: number, past: number} | null} */
+    this.heard = null;
+    this._declare(config.schema);
+  }
+
+  /** @param {Config} config */
+  configure(config) {
+    this.config = config;
+    this._declare(config.schema);
+    this.tell("config");
+  }
+
+  /**
+   * Take in what the kernel says of tables, of new ones too.
+   * @param {Record<string, TableData> | undefined} schema
+   */
+  _declare(schema) {
+    for (const [name, data] of Object.entries(schema ?? {})) {
+      if (this.schemas.get(name)?.says(data)) continue;
+      const made = new TableSchema(data);
+      this.schemas.set(name, made);
+      this.tables.get(name)?.declare(made);
+    }
+  }
+
+  /**
+   * @param {(why: string) => void} listener
+   * @returns {() => void} what ends the listening
+   */
+  listen(listener) {
+    this.listeners.add(listener);
+    return () => this.listeners.delete(listener);
+  }
+
+  /**
+   * Tell the views.
+   * @param {string} why "data", "state", "ui", "config", "hover" or "theme"
+   */
+  tell(why) {
+    for (const listener of [...this.listeners]) listener(why);
+  }
+
+  /**
+   * Change what the person has chosen.
+   * @param {Partial<Choices>} changes
+   */
+  choose(changes) {
+    Object.assign(this.ui, changes);
+    this.tell("ui");
+  }
+
+  /**
+   * @param {string} name
+   * @returns {LiveTable}
+   */
+  table(name) {
+    const known = this.tables.get(name);
+    if (known) return known;
+    const made = new LiveTable(name, this.config.limits?.rows || ROWS, this.schemas.get(name));
+    this.tables.set(name, made);
+    return made;
+  }
+
+  get empty() {
+    return ![...this.tables.values()].some((table) => table.count);
+  }
+
+  /** The step that is shown: the chosen one, else the newest. */
+  get step() {
+    return this.ui.step ?? this.clock.newest;
+  }
+
+  /**
+   * A message from the kernel.
+   * @param {Head} head
+   * @param {DataView[]} buffers
+   */
+  receive(head, buffers) {
+    if (!head || head.v !== 1) return;
+    if (head.t === "a") this._answered();
+    else if (!["d", "k", "s"].includes(head.t)) return;
+    else if (this.ui.paused && head.t !== "s") this._wait(head, buffers);
+    else this._apply(head, buffers);
+  }
+
+  /**
+   * The state that a page finds when it opens or comes back.
+   * @param {Head | null} head
+   * @param {DataView | null} data
+   */
+  restore(head, data) {
+    if (!head?.tables || !data?.byteLength) return;
+    const buffers = [];
+    let at = 0;
+    for (const table of head.tables) {
+      const size = sizeOf(table);
+      buffers.push(new DataView(data.buffer, data.byteOffset + at, size));
+      at += size;
+    }
+    const tables = head.tables.map((table, index) => ({ ...table, buffer: index }));
+    if (head.seq > this.seq || this.empty) this._load({ ...head, tables }, buffers);
+    this.tell("data");
+  }
+
+  /**
+   * What has changed of the run's state; and, for what is said about silence, when the kernel said so.
+   * @param {RunState} state
+   */
+  _hear(state) {
+    if (state.newest_at && state.newest_at !== this.state.newest_at) this.heard = { at: performance.now(), past: Math.max((state.updated_at || 0) - state.newest_at, 0) };
+    this.state = { ...this.state, ...state };
+  }
+
+  /** Seconds since the newest row was written, by the kernel's clock and this page's time since then; 0: not known. */
+  silence() {
+    return this.heard ? this.heard.past + (performance.now() - this.heard.at) / 1000 : 0;
+  }
+
+  /** @param {boolean} paused */
+  pause(paused) {
+    if (this.ui.paused === paused) return;
+    this.ui.paused = paused;
+    if (!paused) for (const [head, buffers] of this.waiting.splice(0)) this._apply(head, buffers, true);
+    this.tell("ui");
+    if (!paused) this.tell("data");
+  }
+
+  /**
+   * @param {Head} head
+   * @param {DataView[]} buffers
+   */
+  _wait(head, buffers) {
+    this.waiting.push([head, buffers]);
+    if (this.waiting.length > WAITING) this.waiting.shift(); //  seen as a gap later, and healed
+    if (head.state) this._hear(head.state);
+    this.tell("state");
+  }
+
+  /**
+   * @param {Head} head
+   * @param {DataView[]} buffers
+   * @param {boolean} quiet the views are told later
+   */
+  _apply(head, buffers, quiet = false) {
+    if (head.state) this._hear(head.state);
+    this.received += 1;
+    if (head.seq > this.seq) this._applyNext(head, buffers);
+    if (!quiet) this.tell(head.t === "s" ? "state" : "data");
+  }
+
+  /**
+   * @param {Head} head
+   * @param {DataView[]} buffers
+   */
+  _applyNext(head, buffers) {
+    const missed = head.seq - this.seq - 1;
+    if (missed > 0) {
+      this.broken = true;
+      this.losses.messages += missed;
+    }
+    this.seq = head.seq;
+    if (head.t === "k" && (this.broken || this.empty)) {
+      this._load(head, buffers);
+      return;
+    }
+    this._declare(head.schema);
+    if (head.words && !this.words.learn(head.words, head.words_from || 0)) this.broken = true;
+    if (head.t === "d") for (const table of head.tables || []) this._addRows(table, buffers);
+  }
+
+  /**
+   * Read a keyframe or snapshot as all there is.
+   * @param {Head} head
+   * @param {DataView[]} buffers
+   */
+  _load(head, buffers) {
+    this._declare(head.schema);
+    this.words = new RunWords();
+    this.words.learn(head.words || [], 0);
+    this.clock.clear();
+    for (const table of this.tables.values()) table.clear();
+    for (const table of head.tables || []) this._addRows(table, buffers, true);
+    if (this.losses.messages && this.broken) this.losses.healed = head.seq;
+    if (head.state) this._hear(head.state);
+    this.broken = false;
+    this.seq = Math.max(this.seq, head.seq || 0);
+  }
+
+  /**
+   * @param {TableHead} head
+   * @param {DataView[]} buffers
+   * @param {boolean} whole all rows are there; else those that are known already are left out
+   */
+  _addRows(head, buffers, whole = false) {
+    const table = this.table(head.name);
+    const after = head.next ?? head.from + head.n;
+    if (!whole && head.from > table.next) this.broken = true;
+    const skip = whole ? 0 : Math.min(Math.max(table.next - head.from, 0), head.n);
+    const columns = decode(head, buffers[head.buffer]);
+    table.append(columns, head.n, skip);
+    table.next = Math.max(table.next, after);
+    this._offer(table, columns, head.n, skip);
+    if (columns.has("off")) this._noticeSwitchedOff(columns, head.n, skip);
+  }
+
+  /**
+   * What the controls offer, and the clock, from new rows alone.
+   * @param {LiveTable} table
+   * @param {Map<string, Numbers>} columns
+   * @param {number} n
+   * @param {number} skip
+   */
+  _offer(table, columns, n, skip) {
+    for (const [name, known] of /** @type {[string, Set<number>][]} */ ([["rank", this.ranks], ["role", this.roles], ["phase", this.phases]])) {
+      const values = columns.get(name);
+      for (let row = skip; values && row < n; row += 1) if (values[row] >= 0) known.add(values[row]);
+    }
+    const { time } = table.schema;
+    const steps = columns.get("step");
+    const begins = columns.get(time[0]);
+    const ends = columns.get(time[time.length - 1]);
+    if (!begins && !steps) return;
+    for (let row = skip; row < n; row += 1) this.clock.note(steps ? steps[row] : -1, begins ? begins[row] : NaN, ends ? ends[row] : NaN);
+  }
+
+  /**
+   * Listeners that were switched off: a person must know before they trust the numbers.
+   * @param {Map<string, Numbers>} columns
+   * @param {number} n
+   * @param {number} skip
+   */
+  _noticeSwitchedOff(columns, n, skip) {
+    for (let row = skip; row < n; row += 1) {
+      if (!columns.get("off")?.[row]) continue;
+      this.switchedOff.set(this.words.text(columns.get("where")?.[row]), this.words.text(columns.get("message")?.[row]));
+    }
+  }
+
+  // ---- the kernel, which may be busy
+
+  /**
+   * Ask the kernel something.
+   * @param {Model} model
+   * @param {string} what "ping" or "keyframe"
+   * @returns {boolean} false while an older question has no answer
+   */
+  ask(model, what) {
+    if (this.kernel.asked !== null) return false;
+    this.kernel = { asked: what, since: performance.now(), busy: false };
+    model.send({ v: 1, t: "mark", id: this.received, ask: what });
+    this.tell("state");
+    return true;
+  }
+
+  _answered() {
+    this.kernel = { asked: null, since: performance.now(), busy: false };
+    this.tell("state");
+  }
+}

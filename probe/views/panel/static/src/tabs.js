@@ -1,0 +1,63 @@
+// The views as tabs.
+
+import { freshId, node } from "./dom.js";
+
+/** @import { View } from "./types.js" */
+/** @import { Panel } from "./view.js" */
+
+/** The views as tabs. */
+export class Tabs {
+  /** @param {Panel} panel */
+  constructor(panel) {
+    this.panel = panel;
+    this.store = panel.store;
+    this.views = this.store.config.views || [];
+    /** @type {View | null | undefined} */
+    this.shown = null;
+    this.pane = node("div", { class: "pp-pane", role: "tabpanel", id: freshId("pane"), tabindex: "-1" });
+    this.tabs = this.views.map((view) => this._tab(view));
+    this.root = node("div", { class: "pp-tabs", role: "tablist", "aria-label": "Views", on: { keydown: (event) => this._key(event) } }, ...this.tabs);
+  }
+
+  /** @param {View} view */
+  _tab(view) {
+    return node("button", {
+      type: "button", role: "tab", id: freshId("tab"), "aria-controls": this.pane.id, "data-view": view.id, text: view.title,
+      on: { click: () => this.store.choose({ tab: view.id }) },
+    });
+  }
+
+  get chosen() {
+    return this.views.find((view) => view.id === this.store.ui.tab) || this.views[0];
+  }
+
+  /** @param {KeyboardEvent} event */
+  _key(event) {
+    const at = this.views.indexOf(this.chosen);
+    /** @type {Record<string, number>} */
+    const moves = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: this.views.length - 1 };
+    if (!(event.key in moves)) return;
+    const to = (moves[event.key] + this.views.length) % this.views.length;
+    event.preventDefault();
+    this.store.choose({ tab: this.views[to].id });
+    this.tabs[to].focus();
+  }
+
+  /** Mark the chosen tab; true where it is another one than before. */
+  draw() {
+    const { chosen } = this;
+    const other = this.shown !== chosen;
+    if (!other) return false;
+    this.shown = chosen;
+    this.tabs.forEach((tab, at) => {
+      const selected = this.views[at] === chosen;
+      tab.setAttribute("aria-selected", String(selected));
+      tab.tabIndex = selected ? 0 : -1;
+      if (selected) {
+        this.pane.setAttribute("aria-labelledby", tab.id);
+        tab.scrollIntoView?.({ block: "nearest", inline: "nearest" });
+      }
+    });
+    return true;
+  }
+}

@@ -1,0 +1,231 @@
+// The mark "tiles": a number, its sparkline and what it means.
+
+import { largest } from "./cells.js";
+import { drawn, node, say } from "./dom.js";
+import { extremes, thinned } from "./extremes.js";
+import { Grouped } from "./grouped.js";
+import { shownRange } from "./ranges.js";
+import { StepLines, largestByStep, totalOf } from "./step_lines.js";
+import { summed } from "./sums.js";
+import { spell, unitWord } from "./words.js";
+
+/** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
+
+/** What a chip says. @type {Record<string, string>} */
+const STATUS = { good: "good", warn: "watch", alarm: "act", none: "" };
+
+/** All tiles of a panel. */
+export class TilesMark {
+  /** @param {FullCard} card */
+  constructor(card) {
+    this.card = card;
+    this.store = card.store;
+    this.remark = "";
+    this.tiles = (card.spec.tiles || []).map((tile) => new Tile(card, tile));
+    this.list = node("div", { class: "pp-tiles", role: "list" }, ...this.tiles.map((one) => one.root));
+    card.body.append(this.list);
+  }
+
+  destroy() {}
+
+  restyle() {
+    this.card.invalidate();
+  }
+
+  hover() {}
+
+  draw() {
+    for (const tile of this.tiles) tile.draw();
+    return true;
+  }
+
+  summary() {
+    return this.tiles.map((one) => one.spoken).join(" ");
+  }
+
+  /** @returns {NumbersTable} */
+  table() {
+    return { head: ["what", "value", "", "means"], rows: this.tiles.map((one) => [one.spec.title, one.text, one.note.textContent ?? "", one.means.textContent ?? ""]) };
+  }
+}
+
+class Tile {
+  /**
+   * @param {FullCard} card
+   * @param {TileSpec} spec
+   */
+  constructor(card, spec) {
+    this.card = card;
+    this.store = card.store;
+    /** @type {TileSpec} */
+    this.spec = { ...spec, x: "step" };
+    this.lines = summed(card.store, StepLines, this.spec);
+    this.text = "";
+    /** The step that is shown. @type {number | null} */
+    this.step = null;
+    this.value = node("span", { class: "pp-value" });
+    this.unit = node("span", { class: "pp-unit" });
+    this.chip = node("span", { class: "pp-chip" });
+    this.note = node("p", { class: "pp-note" });
+    this.means = node("p", { class: "pp-means" });
+    this.path = drawn("path", { class: "pp-spark-line" });
+    this.area = drawn("path", { class: "pp-spark-area" });
+    this.dot = drawn("circle", { class: "pp-spark-dot", r: "2.6" });
+    const spark = drawn("svg", { class: "pp-spark", viewBox: "0 0 160 36", preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.path);
+    const dots = drawn("svg", { class: "pp-spark pp-spark-over", "aria-hidden": "true" }, this.dot);
+    this.root = node(
+      "article", { class: "pp-tile", role: "listitem", tabindex: "0", on: { click: () => this.pick(), keydown: (event) => this._key(event) } },
+      node("header", {}, node("h4", { text: spec.title }), this.chip), node("p", { class: "pp-number" }, this.value, this.unit),
+      node("div", { class: "pp-sparks" }, spark, dots), this.note, this.means,
+    );
+    this.spoken = "";
+  }
+
+  draw() {
+    const { store, spec } = this;
+    this.lines = summed(store, StepLines, spec);
+    const values = this._values();
+    const [value, step] = this._value(values);
+    const capacity = spec.capacity ? this._capacity() : NaN;
+    this.step = step;
+    this.text = spell(value, spec.unit);
+    say(this.value, this.text);
+    say(this.unit, Number.isNaN(value) ? "" : unitWord(spec.unit));
+    this._judge(spec.capacity ? value / capacity : value);
+    say(this.note, this._noted(value, capacity, step, values));
+    this._spark(values, step);
+    const spoken = `${spec.title}: ${this.text} ${unitWord(spec.unit)}. ${this.note.textContent} ${this.means.textContent}`;
+    if (spoken !== this.spoken) this.root.setAttribute("aria-label", spoken);
+    this.spoken = spoken;
+  }
+
+  /** One value a step: the largest of its series, which is one for most tiles; or the sum so far. */
+  _values() {
+    const [only, ...more] = this.lines.series.values();
+    const values = only && !more.length && !this.lines.more.size ? only.values : largestByStep(this.lines).values;
+    let sum = 0;
+    return this.spec.total ? values.map((value) => (sum += value || 0)) : values;
+  }
+
+  /**
+   * @param {number[]} values
+   * @returns {[value: number, step: number | null]}
+   */
+  _value(values) {
+    const { lines, store, spec } = this;
+    if (spec.total) return [this._total(), store.ui.step];
+    if (store.ui.step !== null) return [values[lines.at.get(store.ui.step) ?? -1] ?? NaN, store.ui.step];
+    for (let at = values.length - 1; at >= 0; at -= 1) if (Number.isFinite(values[at])) return [values[at], lines.steps[at]];
+    return [NaN, null];
+  }
+
+  /** Over the run, or up to the step of the scrubber; what has no step counts too. */
+  _total() {
+    return this.store.empty ? NaN : totalOf(this.lines, this.store.ui.step ?? Infinity);
+  }
+
+  _capacity() {
+    const { capacity } = this.spec;
+    if (!capacity) return NaN;
+    const over = summed(this.store, Grouped, { reduce: "max", by: [], ...capacity });
+    return largest([...over.collect(null).values()].map((cell) => over.value(cell)));
+  }
+
+  /** @param {number} value */
+  _judge(value) {
+    const { spec, store } = this;
+    const { warn, alarm } = { ...spec, ...store.config.thresholds?.[spec.id] };
+    /** @param {number | undefined | null} limit */
+    const worse = (limit) => limit !== undefined && limit !== null && (spec.better === "higher" ? value <= limit : value >= limit);
+    let status = warn === undefined && alarm === undefined ? "none" : worse(alarm) ? "alarm" : worse(warn) ? "warn" : "good";
+    if (Number.isNaN(value)) status = "none";
+    this.root.dataset.status = status;
+    say(this.chip, STATUS[status]);
+    this.chip.hidden = status === "none";
+    const means = spec.means || {};
+    say(this.means, (typeof means === "string" ? means : means[status] || means.good) || "");
+  }
+
+  /**
+   * @param {number} value
+   * @param {number} capacity
+   * @param {number | null} step
+   * @param {number[]} values
+   */
+  _noted(value, capacity, step, values) {
+    if (Number.isNaN(value)) return this.store.ui.step === null ? "not measured yet" : `not measured in step ${this.store.ui.step}`;
+    const parts = [];
+    if (capacity > 0) parts.push(`${spell(1 - value / capacity, "percent")} of ${spell(capacity, this.spec.unit)} free`);
+    if (this.spec.total) parts.push(step === null ? "in the run so far" : `up to step ${step}`);
+    else if (step !== null) parts.push(`step ${step}`);
+    if (!this.spec.total && values.length > 1) parts.push(`run: ${this._extent(values)}`);
+    return parts.join(" · ");
+  }
+
+  /** @param {number[]} values */
+  _extent(values) {
+    const [low = -1, high = -1] = extremes(values, 0, values.length);
+    return `${spell(values[low], this.spec.unit)} … ${spell(values[high], this.spec.unit)}`;
+  }
+
+  /**
+   * @param {number[]} values
+   * @param {number | null} step
+   */
+  _spark(values, step) {
+    const { lines } = this;
+    const [from, to] = shownRange(this.store, "step");
+    /** @type {number[]} */
+    const inside = [];
+    lines.steps.forEach((one, at) => {
+      if (one >= from && one <= to && Number.isFinite(values[at])) inside.push(at);
+    });
+    const kept = thinned(inside, [inside.map((at) => values[at])], 160)?.map((at) => inside[at]) ?? inside;
+    if (!kept.length) {
+      for (const part of [this.path, this.area]) part.setAttribute("d", "");
+      this.dot.setAttribute("visibility", "hidden");
+      return;
+    }
+    const place = sparkPlace(kept.map((at) => lines.steps[at]), kept.map((at) => values[at]));
+    const points = kept.map((at) => place(lines.steps[at], values[at]));
+    const line = points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+    this.path.setAttribute("d", points.length > 1 ? line : "");
+    this.area.setAttribute("d", points.length > 1 ? `${line}L${points[points.length - 1][0]} 36L${points[0][0]} 36Z` : "");
+    const at = lines.at.get(step ?? -1) ?? kept[kept.length - 1];
+    const shown = Number.isFinite(values[at]);
+    this.dot.setAttribute("visibility", shown ? "visible" : "hidden");
+    if (!shown) return;
+    const [x, y] = place(lines.steps[at], values[at]);
+    this.dot.setAttribute("cx", `${Math.min(Math.max((x / 160) * 100, 1.5), 98.5)}%`);
+    this.dot.setAttribute("cy", `${(y / 36) * 100}%`);
+  }
+
+  /** The step's row that made the number. */
+  pick() {
+    const step = this.step ?? this.store.step;
+    const at = this.lines.at.get(step ?? -1) ?? -1;
+    const [first, ...others] = this.lines.series.values();
+    const most = others.reduce((best, one) => (one.values[at] > best.values[at] || Number.isNaN(best.values[at]) ? one : best), first);
+    const row = most && step !== null ? this.lines.rowOf(most.key, step) : -1;
+    const table = this.store.table(this.spec.table);
+    this.card.pick({ table: this.spec.table, row: row < 0 ? null : table.row(row, this.store.words), step, label: this.spec.title });
+  }
+
+  /** @param {KeyboardEvent} event */
+  _key(event) {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    this.pick();
+  }
+}
+
+/**
+ * @param {number[]} xs
+ * @param {number[]} ys
+ * @returns {(x: number, y: number) => [x: number, y: number]}
+ */
+function sparkPlace(xs, ys) {
+  const [left, right] = [xs[0], xs[xs.length - 1]];
+  const [low, high] = [Math.min(...ys), Math.max(...ys)];
+  return (x, y) => [right > left ? ((x - left) / (right - left)) * 160 : 80, high > low ? 33 - ((y - low) / (high - low)) * 30 : 18];
+}

@@ -1,0 +1,177 @@
+"""A quantity is defined in one place: what is changed there is changed in every view."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from probe import dashboards
+from probe.analysis import overview
+from probe.analysis.findings import findings
+from probe.dashboards import files, overview_tiles
+from probe.dashboards.quantities import (
+    Course,
+    field_of,
+    over_run,
+    quantities,
+    quantity,
+    resolved,
+    spell,
+    standing,
+)
+from probe.errors import InputError
+from probe.publishing import across_ranks
+from probe.runs.reader import Run
+from probe.views.panel import static_bundle
+from probe.views.panel.panel import Panel
+from probe.views.report.report import report_html
+from probe.views.terminal import numbers as terminal
+from tests.live.live_run import opened
+from tests.sample_run import sample_rows, write_run
+
+NAMES = tuple(quantities())
+
+#: What findings say in numbers.
+FOUND = ("peak_memory", "rank_imbalance", "micro_batch_imbalance", "padding_tax", "own_cost")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("quantities") / "run", sample_rows(2, 4))
+
+
+@pytest.fixture
+def doubling(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Definitions may be changed; afterwards they are read anew."""
+    yield monkeypatch
+    monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
+    for cached in (quantities, dashboards.dashboards, dashboards.views):
+        cached.cache_clear()
+
+
+def double(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The one definition of a quantity says twice as much from now on."""
+    data = yaml.safe_load(files.text("quantities"))
+    one = next(one for one in data["quantities"] if one["id"] == name)
+    one["scale"] = 2
+    changed, before = yaml.safe_dump(data), files.text
+    monkeypatch.setattr(files, "text", lambda asked: changed if asked == "quantities" else before(asked))
+    forget()
+
+
+def twice(found: list[float], before: list[float]) -> bool:
+    known = [(one, other) for one, other in zip(found, before, strict=True) if not math.isnan(other)]
+    return bool(known) and all(one == pytest.approx(2 * other, rel=1e-12) for one, other in known)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_twice_as_much_in_its_one_place_is_twice_as_much_everywhere(
+    directory: Path, doubling: pytest.MonkeyPatch, name: str
+) -> None:
+    """In the report, the tail, the panel and its saved copy, and in what goes to TensorBoard and MLflow."""
+    field, feed = field_of(quantity(name)), opened(directory)
+    shown = name in [tile["id"] for tile in overview_tiles()]
+
+    def told() -> dict[str, list[float]]:
+        with Run(directory) as run:
+            frame = overview.by_step(run)
+            published = across_ranks.numbers(run, range(4), [])
+            tiles = overview.numbers(run).set_index("name")["value"]
+        key = f"{across_ranks.PREFIX}{field}"
+        found = {
+            "by step": frame[field].tolist(),
+            "published": [published[step].get(key, math.nan) for step in range(4)],
+        }
+        if shown:
+            tail = next(one for one in terminal.read(feed).tiles if one.id == name)
+            place = [tile["id"] for tile in overview_tiles()].index(name)
+            copy = static_bundle.readings(feed.tables, feed.words, overview_tiles())[place]
+            found |= {"report": [tiles[name]], "tail": [tail.at(3)], "copy": copy.values or [tail.at(3)]}
+        return found
+
+    before = told()
+    double(doubling, name)
+    after = told()
+    for view, values in before.items():
+        if name != "alerts" or view in ("report", "tail"):  # no alert in a step that is published
+            assert twice(after[view], values), view
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_findings_say_what_the_quantity_says(directory: Path, doubling: pytest.MonkeyPatch, name: str) -> None:
+    def said() -> tuple[str, str]:
+        with Run(directory) as run:
+            spec = quantity(name)
+            frame = overview.by_step(run)
+            course = Course(frame["step"].tolist(), frame[field_of(spec)].tolist())
+            text = " ".join(findings(run)["finding"])
+        return spell(over_run(spec, course), str(spec["unit"])), text
+
+    value, text = said()
+    assert value in text
+    double(doubling, name)
+    other, text = said()
+    assert other != value
+    assert other in text
+
+
+def test_the_panel_s_configuration_and_the_report_follow(directory: Path, doubling: pytest.MonkeyPatch) -> None:
+    double(doubling, "rank_imbalance")
+    with Panel(directory) as panel, Run(directory) as run:
+        config = panel.config()
+        text = overview.numbers(run).set_index("name")["text"]["rank_imbalance"]
+        assert text in repr(panel)
+        assert f'<p class="value">{text}</p>' in report_html(run)
+    panels = {id: one["live"] for id, one in config["panels"].items()}
+    tiles = {tile["id"]: tile for tile in panels["overview_tiles"]["tiles"]}
+    assert tiles["rank_imbalance"]["scale"] == 2
+    assert panels["balance_over_steps"]["scale"] == 2
+
+
+# ------------------------------------------------------------------------------------------------- the words of it
+
+
+def test_a_block_gets_the_series_and_a_tile_gets_the_words_too() -> None:
+    block = resolved({"mark": "line", "x": "step", "quantity": "rank_imbalance", "by": "rank"})
+    assert (block["by"], block["per"], "means" in block, "quantity" in block) == ("rank", "round", False, False)
+    tile = resolved({"tiles": [{"quantity": "own_cost", "title": "mine"}]})["tiles"][0]
+    assert (tile["id"], tile["title"], tile["alarm"]) == ("own_cost", "mine", 0.05)
+
+
+@pytest.mark.parametrize("block", [{"quantity": "nothing"}, {"tiles": [{"quantity": "nothing"}]}])
+def test_a_quantity_that_is_not_there_is_refused(block: dict) -> None:
+    with pytest.raises(InputError, match=r"quantity: got 'nothing', expected one of .*rank_imbalance"):
+        resolved(block)
+
+
+@pytest.mark.parametrize("text", ["[]", "quantities: 3", "quantities: [{id: a}]", "quantities: [3]", "more: []", "{"])
+def test_a_file_that_says_no_quantities_is_refused(doubling: pytest.MonkeyPatch, text: str) -> None:
+    doubling.setattr(files, "text", lambda _: text)
+    forget()
+    with pytest.raises(InputError, match="quantities"):
+        quantities()
+
+
+def test_where_it_stands_says_value_limits_and_what_is_free() -> None:
+    peak = {"unit": "bytes", "warn": 0.5, "alarm": 0.9, "means": {"good": "g", "warn": "w", "alarm": "a"}}
+    told = standing({**peak, "capacity": {}}, Course([0, 1], [1024.0, 2048.0], capacity=4096.0))
+    assert (told.value, told.text, told.note, told.means, told.status) == (
+        2048,
+        "2.00 KiB",
+        "50 % of 4.00 KiB free",
+        "w",
+        "warn",
+    )
+    unknown = standing({**peak, "capacity": {}}, Course([0], [1024.0]))
+    assert (unknown.status, unknown.note) == ("none", "1.00 KiB … 1.00 KiB over 1 steps")
+    assert standing(peak, Course([], [])).note == "not measured"
+    counted = standing({"unit": "count", "total": True, "warn": 1}, Course([1], [2.0], total=5.0))
+    assert (counted.value, counted.note, counted.status) == (5, "over the run", "warn")
