@@ -222,7 +222,7 @@ def _view(name: str, table: str, rows: str) -> str:
 
 
 def table_of(name: str) -> Table:
-    """The declaration of a live table; of one that isn't declared, whose rows a recorder brought, what its row type says.
+    """The declaration of a live table; of one that isn't declared, what the row type that a recorder brought says.
 
     Args:
         name: Of the table.

@@ -62,8 +62,8 @@ with batch_of as (
     union all select rank, wall_ns - time_ns, wall_ns from calls
   ) group by rank, anchor
 ), ends as (
-  select rank, process, wall_ns - time_ns as anchor, scope_id, time_ns, wall_ns, edge, kind, name, scope, step, role, phase,
-         micro_batch, line
+  select rank, process, wall_ns - time_ns as anchor, scope_id, time_ns, wall_ns, edge, kind, name, scope, step, role,
+         phase, micro_batch, line
   from memory where edge in ('enter', 'leave') and wall_ns >= 0 and scope_id > 0
 ), latest as (
   select rank, anchor, arg_max(scope, (time_ns, line)) as scope from ends group by rank, anchor

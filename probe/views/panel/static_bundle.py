@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from probe import text as say
 from probe.dashboards.quantities import Course, standing
 from probe.figures import theme as look
 from probe.live import series

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from probe import text as words
+from probe.dashboards.quantities import spell
 from probe.records import Row
 from probe.runs.lines import table_of
-from probe.views.panel.static_bundle import spell
 from probe.views.terminal.following import Following
 from probe.views.terminal.numbers import Number
 
