@@ -35,7 +35,7 @@ class Recorder:
         """
 
     def fire(self, event: Event) -> Rows:
-        """A moment told by ``emit``."""
+        """A moment was told by ``emit``; ``event.values`` holds what was told."""
 
     def sample(self) -> Rows:
         """Called a few times a second while the session is open."""

@@ -37,7 +37,7 @@ class Medium:
 
 @dataclass(frozen=True)
 class Histogram(Medium):
-    """How often values fall between neighbouring edges. Make one with :meth:`of`.
+    """How often values fall between neighbouring edges; :meth:`from_values` makes one.
 
     Attributes:
         edges: The n + 1 increasing limits of the bins.
@@ -80,7 +80,7 @@ class Histogram(Medium):
         return cls(tuple(edges.tolist()), tuple(counts.tolist()))
 
     def figure(self, title: str) -> Figure:
-        """As bars, for backends that show figures and no histograms; made without plotly."""
+        """The histogram as bars, for backends that show figures and no histograms; made without plotly."""
         middles = [(low + high) / 2 for low, high in itertools.pairwise(self.edges)]
         widths = [high - low for low, high in itertools.pairwise(self.edges)]
         bars = {"type": "bar", "x": middles, "y": list(self.counts), "width": widths}
@@ -90,7 +90,7 @@ class Histogram(Medium):
 
 @dataclass(frozen=True)
 class Table(Medium):
-    """Rows of cells under named columns; :meth:`of` makes one of a pandas frame."""
+    """Rows of cells under named columns; :meth:`from_frame` makes one of a pandas frame."""
 
     kind: ClassVar[str] = "table"
     columns: Sequence[str]
@@ -105,11 +105,11 @@ class Table(Medium):
 
     @classmethod
     def from_frame(cls, frame: Any) -> Self:
-        """Of a pandas frame."""
+        """The cells of a pandas frame as a table."""
         return cls(list(frame.columns), frame.to_numpy(dtype=object).tolist())
 
     def markdown(self) -> str:
-        """As a markdown table.
+        """The table as Markdown.
 
         >>> print(Table(["a", "b"], [[1, "x|y"]]).markdown())
         | a | b |
@@ -139,7 +139,7 @@ class Figure(Medium):
 
 @dataclass(frozen=True)
 class Image(Medium):
-    """A picture as PNG; :meth:`of` makes one."""
+    """A picture as PNG; :meth:`from_picture` makes one."""
 
     kind: ClassVar[str] = "image"
     png: bytes
@@ -147,12 +147,12 @@ class Image(Medium):
     height: int
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values: the bytes in base64."""
+        """The picture as JSON values: its bytes in base64."""
         return {**super().plain(), "png": base64.b64encode(self.png).decode()}
 
     @classmethod
     def from_picture(cls, picture: Any) -> Self:
-        """Of a path or bytes of a PNG, of a Pillow image, or of an array or CPU tensor.
+        """A picture of a PNG's path or bytes, of a Pillow image, or of an array or CPU tensor.
 
         An array is (height, width), (height, width, channels) or (channels, height, width), with 1, 3 or 4
         channels, of uint8, or of floats from 0 to 1.

@@ -62,7 +62,7 @@ _lock = threading.Lock()
 
 
 class Panel:
-    """A live panel.
+    """A live panel of a run: it follows the run directory and shows in a notebook what is new.
 
     Args:
         source: A run directory or its URL, a :class:`~probe.runs.reader.Run`, or an open session, whose directory is
