@@ -72,6 +72,7 @@ class MemoryRecorder(Recorder):
         UnknownNameError: ``peaks`` is another word.
     """
 
+    rows: ClassVar[tuple[type[Row], ...]] = (Memory,)
     points: ClassVar[tuple[str, ...]] = (SCOPE.name,)
     keys: ClassVar[tuple[str, ...]] = (
         "probe/memory/peak_allocated_gib_max",
