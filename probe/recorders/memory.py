@@ -62,14 +62,14 @@ class MemoryRecorder(Recorder):
     still open then: a run whose process was killed says in which scopes that happened.
 
     Args:
-        device: anything that ``devices.detect`` takes; None detects one.
-        peaks: ``"nested"`` gives every scope its exact peak; ``"observe"`` never resets the device's
-            counters.
+        device: Anything that ``devices.detect`` takes; None detects one.
+        peaks: ``"nested"`` gives every scope its exact peak; ``"observe"`` never resets the device's counters.
 
     Used and total memory of the whole device stand in samples only: they take a call of the driver.
 
     Raises:
-        InputError: a device that this machine doesn't have. UnknownNameError: another word for ``peaks``.
+        InputError: This machine doesn't have the device.
+        UnknownNameError: ``peaks`` is another word.
     """
 
     rows: ClassVar[tuple[type[Row], ...]] = (Memory,)

@@ -59,14 +59,15 @@ class PeakLedger:
     """Keeps the peaks of all open scopes of all threads of one device.
 
     Args:
-        device: whose peaks. peaks: ``"nested"`` resets the counters at every edge, ``"observe"`` never does.
-            A device whose readers can't all be folded (``Device.statistics`` is empty) is only observed.
+        device: The device whose peaks are told.
+        peaks: ``"nested"`` resets the counters at every edge, ``"observe"`` never does. A device whose readers can't
+            all be folded (``Device.statistics`` is empty) is only observed.
 
     Between reading a counter and resetting it lie a few hundred nanoseconds, in which memory that another
     thread takes *and* gives back is not seen.
 
     Raises:
-        UnknownNameError: another word for ``peaks``.
+        UnknownNameError: ``peaks`` is another word.
     """
 
     def __init__(self, device: Device, peaks: Peaks = "nested") -> None:
@@ -205,9 +206,9 @@ class PeakFold:
     """Stands in the functions that read and reset a device's statistics, so that our resets can't be seen.
 
     Args:
-        where: all pairs of functions through which this device's statistics are read and reset.
-        lock: an RLock, held while a statistic is read or reset. told: hears the raw statistics before
-            somebody else resets.
+        where: All pairs of functions through which this device's statistics are read and reset.
+        lock: An RLock, held while a statistic is read or reset.
+        told: Is called with the raw statistics before somebody else resets.
 
     Readers see the larger of the counter and the running maximum of what we have reset away; the running
     maximum starts anew when somebody else resets. Other devices of the same namespace are passed through.

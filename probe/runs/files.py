@@ -43,10 +43,12 @@ class RunFiles:
     """Lists and reads; holds nothing open.
 
     Args:
-        path: a directory, or a URL such as ``s3://bucket/runs/project/experiment``.
+        path: A directory, or a URL such as ``s3://bucket/runs/project/experiment``.
 
     Raises:
-        InputTypeError: no path. MissingDependencyError and others of ``fsspec``: an unknown kind of URL.
+        InputTypeError: It is no path.
+        ValueError: The URL is of a kind that ``fsspec`` doesn't know.
+        ImportError: The package for this kind of URL isn't installed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -83,7 +85,7 @@ class RunFiles:
         isn't among the parts any more is in a manifest by then.
 
         Raises:
-            RunError: the manifest is broken, or the store doesn't answer.
+            RunError: The manifest is broken, or the store doesn't answer.
         """
         segments = set(filter(None, map(segment_of, self._names(self.root))))
         names, manifest = self._compacted()
@@ -164,7 +166,8 @@ class RunFiles:
         """What the JSONL file holds from byte ``begin`` on; None where it's shorter than that.
 
         Raises:
-            FileNotFoundError: it was rolled over. RunError: its store doesn't answer, or refuses.
+            FileNotFoundError: It was rolled over.
+            RunError: Its store doesn't answer, or refuses.
         """
         path = f"{self.root}/{segment.name}"
         if self.local:

@@ -151,11 +151,11 @@ class Columnar:
     """Turns the lines of one segment into one Arrow table for each kind of row, a chunk at a time.
 
     Attributes:
-        lines: how many were taken, the unreadable ones included.
-        bad: how many of them were unreadable, and are left out.
+        lines: How many were taken, the unreadable ones included.
+        bad: How many of them were unreadable, and are left out.
         offset_ns: wall-clock minus monotonic time, from the segment's Process row; None before it was seen.
-        newest_version: the largest schema version that a Process row told.
-        own_tables: those that the process has brought itself.
+        newest_version: The largest schema version that a Process row told.
+        own_tables: Those that the process has brought itself.
     """
 
     def __init__(self) -> None:
@@ -370,7 +370,7 @@ def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:
     parts.
 
     Raises:
-        OSError: a file can't be read or written; the JSONL file is as it was.
+        OSError: A file can't be read or written; the JSONL file is as it was.
     """
     source = directory / segment.name
     chunks: dict[str, list[pyarrow.Table]] = {}

@@ -55,7 +55,7 @@ class SegmentFile:
         """Hand all waiting lines to the operating system.
 
         Raises:
-            OSError: it takes no more; what it did take is remembered, and the next call goes on from there.
+            OSError: It takes no more; what it did take is remembered, and the next call goes on from there.
         """
         if not self.waiting:
             return
@@ -78,7 +78,7 @@ class SegmentFile:
         """Begin a new segment, in a directory that is made again should it have gone.
 
         Raises:
-            OSError: it can't be made.
+            OSError: It can't be made.
         """
         self.close()
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)

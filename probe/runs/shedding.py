@@ -26,7 +26,7 @@ class Shedding:
     numbers put them in order again. Two producers that add at the same moment may do so in either order.
 
     Args:
-        capacity: entries; beyond it adding one drops one.
+        capacity: Entries; beyond it adding one drops one.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -65,8 +65,8 @@ class Snapshot:
         """Look at the files as they are now.
 
         Raises:
-            SchemaVersionError: a process of a newer probe has written to the run.
-            RunError: a part can't be read.
+            SchemaVersionError: A process of a newer probe has written to the run.
+            RunError: A part can't be read.
         """
         for attempt in range(TRIES):
             try:
@@ -305,7 +305,7 @@ class Snapshot:
         """The result of SQL statements over the tables; None where the last statement has none.
 
         Raises:
-            FileNotFoundError: a part was compacted since the last look.
+            FileNotFoundError: A part was compacted since the last look.
         """
         reader = self._reader()
         if reader is None or not database.only_selects(text):
