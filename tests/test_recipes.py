@@ -37,10 +37,8 @@ RECORDER = '''
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from probe.core.metric import Metric
 from probe.hooks import Event
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Row
@@ -58,16 +56,10 @@ class PausesRecorder(Recorder):
 
     points: ClassVar[tuple[str, ...]] = ("session.log",)
     rows: ClassVar[tuple[type[Row], ...]] = (Pause,)
-    keys: ClassVar[tuple[str, ...]] = ("probe/pauses/seconds",)
 
     def fire(self, event: Event) -> Rows:
         """The wait that the trainer tells of."""
         return Pause(seconds=0.5, reason="data")
-
-    def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
-        """Their sum in the step."""
-        pauses = [row.seconds for row in rows if isinstance(row, Pause)]
-        return {"probe/pauses/seconds": Metric("sum", pauses)} if pauses else {}
 '''
 
 READ = """
@@ -89,7 +81,6 @@ with probe.start("p", "e", root="recipe_runs", rank=0, world_size=1) as session:
 with Run(session.directory) as run:
     assert run.tables["pauses"][["step", "reason", "seconds"]].values.tolist() == [[1, "data", 0.5], [2, "data", 0.5]]
     assert run.sql("select sum(seconds) as s from pauses")["s"].tolist() == [1.0]
-    assert run.sql("select value from scalars where key = 'probe/pauses/seconds'")["value"].tolist() == [0.5, 0.5]
 feed = Feed(session.directory)
 feed.open()
 feed.update()
