@@ -89,10 +89,11 @@ def check(block: Any, where: str) -> dict[str, Any]:
     """``block`` itself, once everything in it is known to be right.
 
     Args:
-        block: of one panel, as YAML gave it. where: it stands, for messages.
+        block: The block of one panel, as YAML gave it.
+        where: Where the block stands, for messages.
 
     Raises:
-        InputError: it isn't a ``live:`` block; the message says where, what was given and what was expected.
+        InputError: It isn't a ``live:`` block; the message says where, what was given and what was expected.
 
     >>> check({"mark": "line", "table": "memory", "x": "time", "y": "allocated"}, "panel 0: live")["y"]
     'allocated'

@@ -52,9 +52,9 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tu
 
     Args:
         files: Of the run.
-        intake: Learns what it would know after reading every row.
-        words: Get the texts.
-        limit: Rows of a table.
+        intake: The intake that learns what it would know after reading every row.
+        words: The store that gets the texts.
+        limit: The most rows of a table.
 
     Returns:
         The tables' rows, a follower for what comes next, and how many rows were left out.
