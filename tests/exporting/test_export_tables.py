@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from probe.errors import InputError, RunError, RunNotFoundError, UnknownNameError
 from probe.exporting import source
 from probe.exporting.tables import NAMES, RUN_KEY, chosen_tables, export_tables
-from probe.records import Call, Incident, MicroBatch, Reduction, Scalar
+from probe.records import SCHEMA_VERSION, Call, Incident, MicroBatch, Reduction, Scalar
 from probe.runs.frames import table_frame
 from probe.runs.layout import Segment
 from probe.runs.parts import columns, roll_over
@@ -77,7 +77,7 @@ def test_parquet_says_which_run_and_schema_it_is_of(mixed: Path, tmp_path: Path)
     (file,) = export_tables(mixed, tmp_path / "out", tables=["memory"])
     told = pq.read_schema(file.path).metadata
     assert json.loads(told[RUN_KEY])["project"] == "arithmetic"
-    assert told[b"probe_schema_version"] == b"1"
+    assert told[b"probe_schema_version"] == str(SCHEMA_VERSION).encode()
 
 
 def test_missing_and_nan_stay_apart_in_parquet(tmp_path: Path) -> None:
