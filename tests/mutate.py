@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import difflib
 import hashlib
 import json
@@ -44,9 +45,6 @@ MORE_TESTS: dict[str, tuple[str, ...]] = {
     "probe/live": ("tests/views/test_panel.py", "tests/cli/test_cli_tail.py"),
     "probe/publishing": ("tests/tracking/test_tracking_media.py",),
     "probe/recorders": ("tests/test_session.py",),
-    "probe/session.py": ("tests/test_session.py",),
-    "probe/hooks.py": ("tests/test_hooks.py",),
-    "probe/devices.py": ("tests/test_devices.py",),
 }
 
 #: What the tests are run with; a first run leaves out the slow ones, which mostly aren't needed to kill a mutant.
@@ -315,19 +313,27 @@ def _modules(target: str) -> list[str]:
 # ------------------------------------------------------------------------------------------------------- running
 
 
-def suite_for(target: str, module: str) -> list[str]:
+def suite_for(tree: Path, target: str, module: str) -> list[str]:
     """The test files of a package, those whose name has the module's name in it first: they kill soonest."""
-    own = "tests/" + target.removesuffix(".py").partition("/")[2]
-    places = [own, *(more for start, tests in MORE_TESTS.items() if target.startswith(start) for more in tests)]
-    files = dict.fromkeys(file for place in places for file in _test_files(place))
+    path = Path("tests") / Path(target).relative_to("probe")
+    own = path.with_name(f"test_{path.name}") if path.suffix else path
+    places = [
+        own.as_posix(),
+        *(more for start, tests in MORE_TESTS.items() if target.startswith(start) for more in tests),
+    ]
+    files = dict.fromkeys(file for place in places for file in _test_files(tree, place))
     stem = Path(module).stem
     return sorted(files, key=lambda file: stem not in Path(file).stem)
 
 
-def _test_files(place: str) -> list[str]:
-    path = ROOT / place
+def _test_files(tree: Path, place: str) -> list[str]:
+    path = tree / place
     files = sorted(path.rglob("test_*.py")) if path.is_dir() else [path] if path.exists() else []
-    return [file.relative_to(ROOT).as_posix() for file in files]
+    return [file.relative_to(tree).as_posix() for file in files]
+
+
+#: Runs of tests that have to end with this process.
+_RUNNING: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True)
@@ -365,6 +371,7 @@ def run_tests(tree: Path, tests: list[str], marks: str, limit_s: float) -> Run:
         process = subprocess.Popen(
             command, cwd=tree, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
+        _RUNNING.add(process)
         try:
             code: int | None = process.wait(limit_s)
         except subprocess.TimeoutExpired:
@@ -384,6 +391,7 @@ def _ended(process: subprocess.Popen[bytes]) -> None:
     except ProcessLookupError:
         pass
     process.wait()
+    _RUNNING.discard(process)
 
 
 def copy_of_tree(place: Path) -> Path:
@@ -411,7 +419,7 @@ def outcome_of(tree: Path, target: str, mutant: Mutant, limits_s: dict[str, floa
     file.write_text(mutant.applied(source), "utf-8")
     try:
         for marks, limit_s in limits_s.items():
-            run = run_tests(tree, suite_for(target, mutant.path), marks, limit_s)
+            run = run_tests(tree, suite_for(tree, target, mutant.path), marks, limit_s)
             seconds += run.seconds
             if run.says_nothing:
                 raise RuntimeError(f"pytest failed (exit status {run.code}):\n{run.output}")
@@ -427,7 +435,7 @@ def limits_of(tree: Path, target: str, stages: list[str], factor: float) -> dict
     """How long each stage may take: ``factor`` times what it takes with nothing changed, which has to pass."""
     limits = {}
     for marks in stages:
-        run = run_tests(tree, suite_for(target, target), marks, 3600)
+        run = run_tests(tree, suite_for(tree, target, target), marks, 3600)
         if not run.passed:
             raise SystemExit(f"{target}: its tests fail with nothing changed ({run.failed or run.output})")
         limits[marks] = 20 + factor * run.seconds
@@ -466,8 +474,21 @@ def run_all(work: list[tuple[str, Mutant]], results: Results, stages: list[str],
         threads = [threading.Thread(target=_worker, args=(tree, left, limits, results), daemon=True) for tree in trees]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        try:
+            _joined(threads)
+        except KeyboardInterrupt:
+            while not left.empty():
+                with contextlib.suppress(queue.Empty):
+                    left.get_nowait()
+            for process in list(_RUNNING):
+                _ended(process)
+            _joined(threads)
+            raise
+
+
+def _joined(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
 
 
 def _worker(tree: Path, left: Any, limits: dict[str, dict[str, float]], results: Results) -> None:
@@ -521,10 +542,11 @@ def main() -> None:
     results = Results(given.results or ROOT / "build" / f"mutants-{seed}.jsonl")
     targets = [Path(one).as_posix().rstrip("/") for one in given.targets]
     for target in targets:
-        if not _modules(target) or not suite_for(target, target):
+        if not _modules(target) or not suite_for(ROOT, target, target):
             raise SystemExit(f"{target}: expected a package or module of this repository that has tests")
     work = drawn(targets, given.count, seed, given.skip)
     print(f"seed {seed}: {len(work)} mutants", flush=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         run_all(work, results, [QUICK] if given.quick else [QUICK, REST], given.jobs, given.factor)
     except KeyboardInterrupt:

@@ -65,7 +65,7 @@ def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, m
     (tmp_path / "tests" / "test_clip.py").write_text(
         "from clip import clip\n\ndef test_clip():\n    assert clip(1) == 2\n"
     )
-    monkeypatch.setattr(mutate, "suite_for", lambda target, module: ["tests/test_clip.py"])
+    monkeypatch.setattr(mutate, "suite_for", lambda tree, target, module: ["tests/test_clip.py"])
     by_change = {one.applied(SOURCE): one for one in mutate.mutants_of("clip.py", SOURCE)}
     tested = by_change[SOURCE.replace("value + 1", "(value - 1)")]
     untested = by_change[SOURCE.replace("return LIMIT", "return None")]
@@ -84,3 +84,12 @@ def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, m
     assert "1 of 2 killed" not in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
     results.add(dead)
     assert "clip.py: 1 of 2 killed" in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
+
+
+def test_a_package_and_a_module_have_the_tests_of_their_own_path():
+    assert mutate.suite_for(mutate.ROOT, "probe/core/timing.py", "probe/core/timing.py") == [
+        "tests/core/test_timing.py"
+    ]
+    suite = mutate.suite_for(mutate.ROOT, "probe/runs", "probe/runs/compaction.py")
+    assert suite[0] == "tests/runs/test_compaction.py"
+    assert set(suite) > {"tests/runs/test_run_reader.py", "tests/runs/test_run_writer.py"}

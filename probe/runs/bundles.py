@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from probe.records import TABLES
 from probe.runs.files import RunFiles
 from probe.runs.layout import Segment
 from probe.runs.manifest import Bundle, Compacted, Span, compacted_name
@@ -43,11 +42,16 @@ class BundleReader:
         self._groups: dict[str, list[_Group]] = {}
         self._last: dict[str, tuple[_Group, pyarrow.Table]] = {}
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have rows in it."""
+        return tuple(self._bundle.files)
+
     def rows(self, table: str, segment: Segment, first_line: int = 0) -> pyarrow.Table:
         """The rows of ``segment`` whose line is ``first_line`` or a later one.
 
         Raises:
-            FileNotFoundError: the bundle was merged into another one.
+            FileNotFoundError: The bundle was merged into another one.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -97,7 +101,8 @@ class BundleWriter:
     """Writes a bundle: rows come segment by segment, in the order of the segments.
 
     Args:
-        id: of the new bundle. create: opens a new file of that name for writing, and finishes it when it's closed.
+        id: The id of the new bundle.
+        create: Opens a new file of that name for writing, and finishes it when it's closed.
     """
 
     def __init__(self, id: str, create: Callable[[str], Any]) -> None:
@@ -132,9 +137,8 @@ class BundleWriter:
 
     def finish(self) -> None:
         """Write what waits and finish the files, which :attr:`files` then tells."""
-        for table in TABLES:
-            if table in self._tables:
-                self.files[table] = self._tables[table].finish()
+        for table in sorted(self._tables):
+            self.files[table] = self._tables[table].finish()
 
     def close(self) -> None:
         """Let go of everything; files that aren't finished are given up."""

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe._io import holding
 from probe.errors import RunError
-from probe.records import TABLES
 from probe.runs import version_1
 from probe.runs.bundles import BundleReader, BundleWriter
 from probe.runs.compaction_files import Folder, open_folder
@@ -33,6 +32,7 @@ from probe.runs.layout import Segment, check_version
 from probe.runs.liveness import why_alive
 from probe.runs.manifest import Bundle, Held, Manifest
 from probe.runs.parts import BAD_LINES, conformed, either_schema
+from probe.runs.row_types import learn_all, row_type
 from probe.runs.snapshot import Snapshot, Tail
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class _LeaveItError(Exception):
 
 @dataclass(frozen=True)
 class Compaction:
-    """What one compaction did."""
+    """What one compaction of a run did."""
 
     rows: int = 0  #: that were written into compacted files
     segments: int = 0  #: that they come from
@@ -76,18 +76,20 @@ def compact(run: Run | str | os.PathLike[str], *, force: bool = False) -> Compac
     """Merge the files of ``run`` that nobody writes to any more.
 
     Args:
-        run: a reader, a run directory, or an ``fsspec`` URL of one. A reader shows the compacted files from its next
+        run: A reader, a run directory, or an ``fsspec`` URL of one. A reader shows the compacted files from its next
             :meth:`~probe.runs.reader.Run.refresh` on.
-        force: processes that can't be seen from here (of another machine, or behind a URL) are gone, and so is one of
-            this machine whose id exists. A file that is locked, or grew within the last minute elsewhere, is left alone
-            all the same.
+        force: Whether to take it that processes that can't be seen from here (of another machine, or behind a URL) are
+            gone, and so is one of this machine whose id exists. A file that is locked, or grew within the last minute
+            elsewhere, is left alone all the same.
 
     Returns:
         What was done; ``rows`` is 0 where there was nothing to do.
 
     Raises:
-        RunNotFoundError, RunError, SchemaVersionError: as :class:`~probe.runs.reader.Run` raises them; RunError also
-            where somebody else compacts the run at this moment, or it can't be written to. The run is as it was.
+        RunNotFoundError: As :class:`~probe.runs.reader.Run`.
+        RunError: As :class:`~probe.runs.reader.Run`; also where somebody else compacts the run at this moment, or it
+            can't be written to. The run is as it was.
+        SchemaVersionError: As :class:`~probe.runs.reader.Run`.
     """
     files = RunFiles(run if isinstance(run, str | os.PathLike) else run.path)
     files.info()
@@ -167,12 +169,19 @@ class _Work:
             else:
                 self.left[segment.name] = why
         for segment, parts in self._listing.parts.items():
-            unknown = parts.keys() - TABLES.keys()
+            unknown = {table for table in parts if row_type(table) is None}
+            if unknown and "process" in parts:
+                self._learn(parts["process"])
+                unknown = {table for table in parts if row_type(table) is None}
             if unknown:
                 self.left.update({segment.part(one): "this probe doesn't know the table" for one in unknown})
             elif segment not in self._listing.segments:
                 found[segment] = parts
         return found
+
+    def _learn(self, path: str) -> None:
+        """Of the tables that a process brings, from its part."""
+        learn_all(conformed("process", _whole(self._files, path)[0]))
 
     def _why_alive(self, segment: Segment, locks: contextlib.ExitStack) -> str | None:
         try:
@@ -220,7 +229,8 @@ class _Work:
             for segment in sorted({*new, *old}):
                 if segment in old:
                     held, reader = old[segment]
-                    yield self._named(Taken(held, {table: [reader.rows(table, segment)] for table in TABLES}))
+                    learn_all(reader.rows("process", segment))
+                    yield self._named(Taken(held, {table: [reader.rows(table, segment)] for table in reader.tables}))
                     continue
                 try:
                     yield self._named(next(read).result())
@@ -259,7 +269,7 @@ class _Work:
         data = self._files.read(segment, 0) or b""
         self._read[segment] = len(data)
         tail = Tail()
-        tail.take(data)
+        tail.add_lines(data)
         check_version(tail.columnar.newest_version, self._files.shown)
         rows = sum(len(chunk) for chunks in tail.tables.values() for chunk in chunks)
         unknown = tail.columnar.lines - tail.columnar.bad - rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -49,14 +49,16 @@ class Run:
     has ended it shows the same.
 
     Args:
-        path: the run directory, or an ``fsspec`` URL of one.
+        path: The run directory, or an ``fsspec`` URL of one.
 
     Attributes:
-        path: absolute path or URL. info: what run.json says.
+        path: Absolute path or URL of the run directory.
+        info: What run.json says.
 
     Raises:
-        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote
-            it.
+        RunNotFoundError: There is nothing.
+        RunError: It isn't a run.
+        SchemaVersionError: A newer probe wrote it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -112,13 +114,32 @@ class Run:
         """:class:`~probe.records.Process`: who has written, each process once."""
         return self.table("processes")
 
+    @property
+    def tables(self) -> Mapping[str, pandas.DataFrame]:
+        """All tables by name, those among them that recorders have brought: ``run.tables["pauses"]``. A frame is read
+        when it is asked for.
+        """
+        with self._lock:
+            return _Frames(self, [VIEWS.get(table, table) for table in self._look().tables])
+
+    def _known(self, name: Any) -> str:
+        """The table that is called ``name``."""
+        table = NAMES.get(name, name)
+        if table in TABLES:
+            return str(table)
+        with self._lock:
+            tables = self._look().tables
+        if table in tables:
+            return str(table)
+        raise UnknownNameError.of("table", name, [VIEWS.get(table, table) for table in tables])
+
     def table(self, name: str) -> pandas.DataFrame:
         """The frame of a table by name. It's kept until :meth:`refresh`: copy it before changing it.
 
         Raises:
-            UnknownNameError: no such table.
+            UnknownNameError: There is no such table.
         """
-        table = _table(name)
+        table = self._known(name)
         with self._lock:
             if table not in self._frames:
                 frame = table_frame(self._read(table), columns(table))
@@ -144,8 +165,8 @@ class Run:
         """The result of a DuckDB query over the tables, such as ``select max(allocated_bytes) from memory``.
 
         Args:
-            query_text: it can't read files, write or reach the network.
-            parameters: for ``?`` (a list) or ``$name`` (a dict) in the query.
+            query_text: One query in DuckDB's SQL; it can't read files, write or reach the network.
+            parameters: For ``?`` (a list) or ``$name`` (a dict) in the query.
 
         Raises:
             InputError: DuckDB doesn't understand the query, or it asks for what isn't allowed.
@@ -235,15 +256,17 @@ class Run:
         """Rows as they are written, each exactly once, for as long as it is asked.
 
         Args:
-            tables: names of those wanted; None is all. poll_s: seconds between two looks at the files.
-            stop: asked between looks; when true what is there is still given, and then it ends. None: never.
-            from_start: with the rows that are there already; False begins with the next one.
+            tables: Names of the tables that are wanted; None is all.
+            poll_s: Seconds between two looks at the files.
+            stop: Is asked between looks; when true what is there is still given, and then it ends. None means never.
+            from_start: Whether to begin with the rows that are there already; False begins with the next one.
 
         Raises:
-            UnknownNameError: no such table. InputError: ``poll_s`` isn't positive.
+            UnknownNameError: There is no such table.
+            InputError: ``poll_s`` isn't positive.
         """
         names = [tables] if isinstance(tables, str) else tables
-        wanted = set(TABLES) if names is None else {_table(name) for name in names}
+        wanted = None if names is None else {self._known(name) for name in names}
         if not poll_s > 0:
             raise InputError(f"poll_s: got {poll_s!r}, expected a positive number of seconds")
         follower = Follower(self._files)
@@ -286,7 +309,7 @@ class Run:
             return f"<code>{escape(repr(self))}</code>"
         with self._lock:
             snapshot = self._look()
-            counts = {name: snapshot.count(table) for name, table in NAMES.items()}
+            counts = {VIEWS.get(table, table): snapshot.count(table) for table in snapshot.tables}
         counts["processes"] = len(self.processes)
         cells = "".join(f"<tr><td>{name}</td><td>{count:,}</td></tr>" for name, count in counts.items())
         about = f"{self.info.project} / {self.info.experiment or ''} · {len(self.ranks)} ranks"
@@ -297,19 +320,30 @@ class Run:
         )
 
 
-def _table(name: Any) -> str:
-    if name in NAMES:
-        return NAMES[name]
-    if name in TABLES:
-        return str(name)
-    raise UnknownNameError.of("table", name, NAMES)
+class _Frames(Mapping[str, "pandas.DataFrame"]):
+    """The tables of a run by name."""
+
+    def __init__(self, run: Run, names: list[str]) -> None:
+        self._run = run
+        self._names = names
+
+    def __getitem__(self, name: str) -> pandas.DataFrame:
+        return self._run.table(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
-def _follow(follower: Follower, wanted: set[str], poll_s: float, stop: Callable[[], bool] | None) -> Iterator[Row]:
+def _follow(
+    follower: Follower, wanted: set[str] | None, poll_s: float, stop: Callable[[], bool] | None
+) -> Iterator[Row]:
     while True:
         last = stop is not None and stop()
         for row in follower.poll():
-            if table_of(row) in wanted:
+            if wanted is None or table_of(row) in wanted:
                 yield row
         if last:
             return

@@ -44,6 +44,13 @@ _KINDS: Final = {
     kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
 }
 
+
+def _kind(row: Row) -> tuple[int, str]:
+    """:data:`_KINDS` of a row; of a type that a recorder brings, too."""
+    found = _KINDS.get(type(row))
+    return found or (SAMPLED if row.sampled else ORDINARY, table_of(row))
+
+
 Item = Row | Deferred | Iterable[Any] | None
 
 
@@ -55,18 +62,21 @@ class RunWriter:
     it puts is ignored.
 
     Args:
-        directory: a run directory, as :func:`probe.runs.layout.create_run` makes it.
+        directory: A run directory, as :func:`probe.runs.layout.create_run` makes it.
         rank: Of this process.
         process: Who writes; begins every file. It gets its name here, by the place that it takes in the directory.
-        capacity: rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents
-            never; the number dropped is told by an incident row of kind ``"dropped_rows"``.
-        interval_s: between two rounds of the thread.
-        roll_over_bytes: a JSONL file larger than this becomes Parquet, and a new one begins.
-        on_rows: called in the thread with the stamped rows of each round.
-        tick: called in the thread every ``sample_interval_s``; the rows it returns are put.
+        capacity: Rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents never; the
+            number dropped is told by an incident row of kind ``"dropped_rows"``.
+        interval_s: Seconds between two rounds of the thread.
+        roll_over_bytes: A JSONL file larger than this becomes Parquet, and a new one begins.
+        on_rows: Called in the thread with the stamped rows of each round.
+        tick: Called in the thread every ``sample_interval_s``; the rows it returns are written.
+        tick_scope: Where these rows are said to have happened.
+        sample_interval_s: Seconds between two calls of ``tick``.
 
     Raises:
-        InputError: an argument out of its range. RunError: the directory can't be written to.
+        InputError: An argument is out of its range.
+        RunError: The directory can't be written to.
     """
 
     def __init__(
@@ -80,6 +90,7 @@ class RunWriter:
         roll_over_bytes: int = 64 * 2**20,
         on_rows: Callable[[list[Row]], None] | None = None,
         tick: Callable[[], Iterable[Any] | None] | None = None,
+        tick_scope: Callable[[], Scope] = current_scope,
         sample_interval_s: float = 0.5,
     ) -> None:
         _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
@@ -90,6 +101,7 @@ class RunWriter:
         self._roll_over_bytes = roll_over_bytes
         self._on_rows = _Guarded("on_rows", on_rows, self._report)
         self._tick = _Guarded("tick", tick, self._report)
+        self._tick_scope = tick_scope
         self._sample_interval_s = sample_interval_s
         self._queue = Shedding(capacity)
         self._marks: Shedding = Shedding(capacity)
@@ -128,16 +140,18 @@ class RunWriter:
         raises.
 
         Args:
-            item: a row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here.
-                None and anything put after :meth:`close` are ignored.
+            item: A row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here. None and
+                anything put after :meth:`close` are ignored.
+            scope: The scope that the rows belong to.
+            time_ns: Monotonic nanoseconds, for rows that have no time.
         """
         if self._off and threading.current_thread() is not self._thread:  # its last rounds may still put
             return
         known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
         if known is not None:
             self._queue.add(known[0], known[1], (item, scope, time_ns))
-        elif isinstance(item, Row):  # of a type that records doesn't list; that it can't be written is told
-            self._queue.add(ORDINARY, table_of(item), (item, scope, time_ns))
+        elif isinstance(item, Row):  # of a recorder's own type; where none brings it, that it can't be written is told
+            self._queue.add(*_kind(item), (item, scope, time_ns))
         elif isinstance(item, Deferred):
             priority = SAMPLED if getattr(item, "sampled", True) else ORDINARY
             self._queue.add(priority, getattr(item, "table", "deferred"), (item, scope, time_ns))
@@ -185,8 +199,7 @@ class RunWriter:
         """Write what waits, roll the segment over to Parquet and end the thread. Safe to call twice.
 
         Args:
-            timeout_s: after it the thread is left behind; the JSONL file is complete up to then and stays
-                readable.
+            timeout_s: After it the thread is left behind; the JSONL file is complete up to then and stays readable.
         """
         if self._off:
             return
@@ -244,8 +257,8 @@ class RunWriter:
     def _round(self, *, last: bool = False) -> None:
         self._tell_dropped()
         # Marks first: what was put before a mark that is seen here is in the queue already.
-        self._due_marks.extend(content for _, _, content in self._marks.take())
-        entries = self._queue.take()
+        self._due_marks.extend(content for _, _, content in self._marks.pop_entries())
+        entries = self._queue.pop_entries()
         for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
         self._take_in(self._built(last), last)
@@ -259,7 +272,7 @@ class RunWriter:
             self._on_rows(rows)
 
     def _sample(self) -> None:
-        self.put(self._tick(), current_scope(), time.monotonic_ns())
+        self.put(self._tick(), self._tick_scope(), time.monotonic_ns())
 
     def _stamped(self, entries: list[Any]) -> list[Row]:
         rows: list[Row] = []
@@ -309,7 +322,7 @@ class RunWriter:
                 message = f"a row of {table_of(row)} can't be written: {error!r}"
                 self._report("writer", table_of(row), message, error)
                 continue
-            self._file.backlog.add(*_KINDS[type(row)], line)
+            self._file.backlog.add(*_kind(row), line)
 
     # ----------------------------------------------------------------------------------------------- the disk
 

@@ -87,6 +87,7 @@ def test_a_line_is_one_line_and_the_row_again(row):
     assert same_row(decode(line), row)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(st.lists(ROWS, max_size=12))
 def test_rows_through_columns_parquet_and_frames(tmp_path_factory, rows):
@@ -124,7 +125,7 @@ def frames_and_rows(directory):
 @given(st.lists(ROWS, min_size=1, max_size=8))
 def test_columns_are_the_rows_again(rows):
     columnar = Columnar()
-    found = columnar.take(b"".join(map(encode, rows)))
+    found = columnar.add_lines(b"".join(map(encode, rows)))
     numbered = sorted(
         (pair for table, columns in found.items() for pair in rows_of(table, columns)),
         key=lambda pair: pair[0],

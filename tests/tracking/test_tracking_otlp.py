@@ -134,3 +134,11 @@ def test_what_it_does_not_speak_is_a_loud_error(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(BackendError, match="can't reach"):
         Tracking("p", "e", "otlp")
+
+
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_CERTIFICATE", "OTEL_EXPORTER_OTLP_METRICS_CERTIFICATE"])
+def test_a_certificate_that_is_not_there_is_an_error_at_the_start(endpoint, tmp_path, monkeypatch, variable):
+    """Else the collector would be trusted by other certificates than those that the environment names."""
+    monkeypatch.setenv(variable, str(tmp_path / "none.pem"))
+    with pytest.raises(BackendError, match="otlp"):
+        Tracking("p", "e", "otlp", directory=tmp_path)
