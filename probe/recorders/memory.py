@@ -161,7 +161,7 @@ class MemoryRecorder(Recorder):
         end.peak_reserved_bytes = peaks.reserved_bytes
         end.peak_kind = peaks.kind
         end.host_duration_ns = host_ns
-        end.device_duration_ns = duration.take()
+        end.device_duration_ns = duration.pop_ns()
         return [end] if enter.written else [self._begun(enter), end]
 
     def _begun(self, enter: _Enter) -> Memory:
@@ -200,7 +200,7 @@ class _Duration:
     def ready(self) -> bool:
         return self._device.done(self._end) or self._clock() > self._deadline_ns
 
-    def take(self) -> int | None:
+    def pop_ns(self) -> int | None:
         """The duration in ns, or None; the events go back to the device."""
         if not self.pending:
             return None

@@ -136,7 +136,7 @@ class PeakLedger:
             self._install()
         if self._fold is None:
             return self._watch()
-        counters = counters_of(self._fold.take())
+        counters = counters_of(self._fold.pop_counters())
         self._tell(counters)
         return counters
 
@@ -222,7 +222,7 @@ class PeakFold:
     ) -> None:
         self.active = True
         self._lock = lock
-        self._told = told
+        self._tell = told
         # Shaped like the statistics, with a number in each peak's place.
         self.retired = False
         where = list(where)
@@ -237,7 +237,7 @@ class PeakFold:
         known = set(_paths(self._pairs[0].read()))
         return not known.issuperset(_paths(pair.read()))
 
-    def take(self) -> Mapping[str, Any]:
+    def pop_counters(self) -> Mapping[str, Any]:
         """The raw statistics of now, reset afterwards. The caller holds the lock."""
         taken = [pair.read() for pair in self._read]
         self._pairs[0].reset()
@@ -276,7 +276,7 @@ class PeakFold:
         """Somebody else resets: our open scopes are told what would be lost."""
         with self._lock:
             if not self.retired:
-                self._told(self._pairs[0].read())
+                self._tell(self._pairs[0].read())
             result = pair.reset()
             self._running.clear()
             if self.retired:

@@ -269,7 +269,7 @@ class _Work:
         data = self._files.read(segment, 0) or b""
         self._read[segment] = len(data)
         tail = Tail()
-        tail.take(data)
+        tail.add_lines(data)
         check_version(tail.columnar.newest_version, self._files.shown)
         rows = sum(len(chunk) for chunks in tail.tables.values() for chunk in chunks)
         unknown = tail.columnar.lines - tail.columnar.bad - rows

@@ -140,7 +140,7 @@ class RunFiles:
                 return [path.name for path in Path(folder).iterdir()]
         except FileNotFoundError:
             return []
-        return [posixpath.basename(one["name"].rstrip("/")) for one in self._told(folder)]
+        return [posixpath.basename(one["name"].rstrip("/")) for one in self._listed_entries(folder)]
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         """Bytes of files of the run, of those that are there."""
@@ -151,10 +151,10 @@ class RunFiles:
                 with contextlib.suppress(FileNotFoundError):
                     found[path] = Path(path).stat().st_size
             return found
-        told = [*self._told(self.root), *self._told(self.folder)]
+        told = [*self._listed_entries(self.root), *self._listed_entries(self.folder)]
         return {one["name"]: int(one["size"]) for one in told if one["name"] in wanted}
 
-    def _told(self, folder: str) -> list[dict[str, Any]]:
+    def _listed_entries(self, folder: str) -> list[dict[str, Any]]:
         try:
             with self.asking():
                 self.system.invalidate_cache(folder)

@@ -166,21 +166,21 @@ class Columnar:
         self.own_tables: tuple[str, ...] = ()
         self._tags = _TAGS
 
-    def take(self, data: bytes) -> dict[str, pyarrow.Table]:
+    def add_lines(self, data: bytes) -> dict[str, pyarrow.Table]:
         """Columns of the complete lines in ``data``, by table; tables without rows are left out."""
         lines: dict[str, list[bytes]] = defaultdict(list)
         numbers: dict[str, list[int]] = defaultdict(list)
         found = data.split(b"\n")
         for number, line in enumerate(found[:-1], self.lines):  # a call for each line would double the time of the loop
             table = self._tags.get(line[10 : line.find(b'"', 10)]) if line[:10] == _TAG else None
-            table = table or self._told(line)
+            table = table or self._table_of_other_line(line)
             if table is not None:
                 lines[table].append(line)
                 numbers[table].append(number)
         self.lines += len(found) - 1
         return {table: self._columns(table, lines[table], numbers[table]) for table in lines}
 
-    def _told(self, line: bytes) -> str | None:
+    def _table_of_other_line(self, line: bytes) -> str | None:
         """The table that a line belongs to which doesn't begin as others do; None where it can't be used."""
         row = self._decode(line)
         if row is None:
@@ -376,7 +376,7 @@ def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:
     chunks: dict[str, list[pyarrow.Table]] = {}
     columnar = Columnar()
     for data in _chunks(source):
-        for table, found in columnar.take(data).items():
+        for table, found in columnar.add_lines(data).items():
             chunks.setdefault(table, []).append(found)
         yield
     parts = directory / PARTS_NAME

@@ -63,7 +63,7 @@ class SegmentFile:
             self.open()
         while self.waiting:
             if not self._half_written:
-                lines: list[Entry] = self.backlog.take(ROWS_PER_WRITE)
+                lines: list[Entry] = self.backlog.pop_entries(ROWS_PER_WRITE)
                 self._half_written = b"".join([content for _, _, content in lines])
             taken = os.write(self._descriptor, self._half_written)
             self._at_line_start = self._half_written[taken - 1 : taken] == b"\n"

@@ -62,7 +62,7 @@ class Shedding:
                     continue
                 self.dropped[entry[1]] = self.dropped.get(entry[1], 0) + 1
 
-    def take(self, most: int | None = None) -> list[Entry]:
+    def pop_entries(self, most: int | None = None) -> list[Entry]:
         """Remove and return the entries in order, ``most`` of them or all that are there now."""
         if most is not None and len(self) > most:
             return self._take_some(most)

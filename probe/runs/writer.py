@@ -257,8 +257,8 @@ class RunWriter:
     def _round(self, *, last: bool = False) -> None:
         self._tell_dropped()
         # Marks first: what was put before a mark that is seen here is in the queue already.
-        self._due_marks.extend(content for _, _, content in self._marks.take())
-        entries = self._queue.take()
+        self._due_marks.extend(content for _, _, content in self._marks.pop_entries())
+        entries = self._queue.pop_entries()
         for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
         self._take_in(self._built(last), last)
