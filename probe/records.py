@@ -54,6 +54,7 @@ class Process(Row, kw_only=True, tag="process"):
     name: str = ""  #: of an actor or a job; "" until known
     node: str = ""  #: the machine as its launcher calls it; "" until known
     local_rank: int | None = None
+    tables: str = ""  #: the row types that its recorders bring themselves, as probe/runs/row_types.py describes them
 
 
 class Memory(Row, kw_only=True, tag="memory"):

@@ -39,6 +39,7 @@ from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Process, Row, Scalar
 from probe.runs.layout import create_run
+from probe.runs.row_types import bring
 from probe.runs.writer import RunWriter
 from probe.tracking.spans import StepSpans
 from probe.tracking.tracking import Tracking
@@ -83,12 +84,12 @@ class _Recording(Listener):
 
     def leave(self, event: Event, state: Any) -> None:
         begin = time.perf_counter_ns()
-        self._session._put(self.recorder.leave(event, state), event.scope, event.end_ns)
+        self._session._write_rows(self.recorder.leave(event, state), event.scope, event.end_ns)
         self._session._spend(begin)
 
     def fire(self, event: Event) -> None:
         begin = time.perf_counter_ns()
-        self._session._put(self.recorder.fire(event), event.scope, event.end_ns)
+        self._session._write_rows(self.recorder.fire(event), event.scope, event.end_ns)
         self._session._spend(begin)
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
@@ -125,7 +126,15 @@ class Session:
         self._rows: dict[int, list[Row]] = {}
         self._cost_ns: dict[int, int] = {}  # by thread: each key has one writer, so no update is lost
         self._billed_ns = (0, 0)
-        self._writer = RunWriter(directory, rank=rank, process=process, on_rows=self._see, tick=self._sample)
+        self._step: int | None = None  # the one that the process is in
+        self._writer = RunWriter(
+            directory,
+            rank=rank,
+            process=process,
+            on_rows=self._see,
+            tick=self._sample,
+            tick_scope=self._sample_scope,
+        )
         self._subscriptions: list[Subscription] = [
             subscribe(_Recording(self, recorder), *recorder.points) for recorder in recorders
         ]
@@ -144,10 +153,12 @@ class Session:
             raise InputError(f"step: got {step!r}, expected a whole number of at least 0")
         step = int(step)  # numpy's become Python's
         begin = time.monotonic_ns()
+        around, self._step = self._step, step
         try:
             with scope("step", "step", step=step) as opened:
                 yield opened
         finally:
+            self._step = around
             self._writer.mark(partial(self._finish_step, step, time.monotonic_ns() - begin))
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
@@ -223,7 +234,7 @@ class Session:
 
     # -------------------------------------------------------------------------------------- on the training thread
 
-    def _put(self, rows: Rows, scope: Scope, time_ns: int) -> None:
+    def _write_rows(self, rows: Rows, scope: Scope, time_ns: int) -> None:
         if rows is not None:
             self._writer.put(rows, scope, time_ns)
 
@@ -248,7 +259,7 @@ class Session:
             count=count,
             switched_off=off,
         )
-        self._put(row, current_scope(), time.monotonic_ns())
+        self._write_rows(row, current_scope(), time.monotonic_ns())
 
     # -------------------------------------------------------------------------------------- in the writer's thread
 
@@ -263,6 +274,12 @@ class Session:
         with silenced():
             samples = [self._isolated("sample", recorder.sample) for recorder in self._recorders]
         return [rows for rows in samples if rows is not None]
+
+    def _sample_scope(self) -> Scope:
+        """A sample is of the process, in whatever step it is."""
+        where = Scope("process", "process", step=self._step)
+        where.id = 0
+        return where
 
     def _finish_step(self, step: int, duration_ns: int) -> None:
         if self.publisher is not None:
@@ -284,7 +301,7 @@ class Session:
             if self.tracking is not None and values:
                 self.tracking.log(values, step)
         scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
-        self._put(scalars, current_scope(), time.monotonic_ns())
+        self._write_rows(scalars, current_scope(), time.monotonic_ns())
 
     def _own_cost(self, step_ns: int) -> dict[str, Metric]:
         hooks_ns, writer_ns = sum(self._cost_ns.values()), self._writer.cost_ns
@@ -351,12 +368,13 @@ def start(
         rank, world_size = _rank(rank, world_size)
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
+        tables = bring(kind for recorder in chosen for kind in recorder.rows)
         directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config)
         tracking = _tracking(track, project, directory, config) if rank == 0 else None
         _current = Session(
             directory,
             chosen,
-            _process(world_size, found),
+            _process(world_size, found, tables),
             rank=rank,
             world_size=world_size,
             tracking=tracking,
@@ -383,23 +401,25 @@ def _tracking(
     if track is None or isinstance(track, Tracking):
         return track
     names = [name.strip() for name in track.split(",")] if isinstance(track, str) else list(track)
-    return Tracking(project, directory.name, names, config, directory=directory, on_incident=_told) if names else None
+    if not names:
+        return None
+    return Tracking(project, directory.name, names, config, directory=directory, on_incident=_record_incident)
 
 
 def _publisher(directory: Path, tracking: Tracking, every_s: float) -> Publisher | None:
     try:
-        return Publisher(directory, tracking, _told, every_s=every_s)
+        return Publisher(directory, tracking, _record_incident, every_s=every_s)
     except OSError as error:  # no memory for one more process, say: the run does without
         _log.warning("no publisher: %s", error)
-        _told(Incident(kind="publisher", where="publishing", message=f"it can't be started: {error}"))
+        _record_incident(Incident(kind="publisher", where="publishing", message=f"it can't be started: {error}"))
         return None
 
 
-def _told(incident: Incident) -> None:
+def _record_incident(incident: Incident) -> None:
     """A backend, or the publisher, is in trouble: a row of the run, beside the log line that Tracking writes."""
     open_now = _current or _closing
     if open_now is not None:
-        open_now._put(incident, current_scope(), time.monotonic_ns())
+        open_now._write_rows(incident, current_scope(), time.monotonic_ns())
 
 
 def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
@@ -411,7 +431,7 @@ def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
     return found[0] if rank is None else rank, found[1] if world_size is None else world_size
 
 
-def _process(world_size: int, device: Any) -> Process:
+def _process(world_size: int, device: Any, tables: str) -> Process:
     return Process(
         time_ns=time.monotonic_ns(),
         wall_ns=time.time_ns(),
@@ -420,6 +440,7 @@ def _process(world_size: int, device: Any) -> Process:
         world_size=world_size,
         device=device.name,
         device_name=device.description,
+        tables=tables,
     )
 
 

@@ -66,11 +66,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _can_be_interrupted() -> Iterator[None]:
     """A shell starts a background job with SIGINT ignored, and children inherit that: Ctrl-C has its meaning here."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.SIG_IGN:
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @pytest.fixture(autouse=True)

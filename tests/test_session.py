@@ -329,7 +329,7 @@ def test_too_many_rows_in_a_step_is_said(directory, monkeypatch):
 
 def test_an_incident_row_needs_no_listener(directory):
     with start("p", run_dir=directory) as session:
-        session._put(Incident(kind="test", where="here", message="<b>"), hooks.current_scope(), 1)
+        session._write_rows(Incident(kind="test", where="here", message="<b>"), hooks.current_scope(), 1)
     with Run(directory) as run:
         assert run.incidents["message"].tolist() == ["<b>"]
 

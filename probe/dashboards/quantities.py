@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -251,7 +251,7 @@ def spell(value: float, unit: str) -> str:
     """
     if math.isnan(value):
         return say.UNKNOWN
-    spelled = {
+    spelled: dict[str, Callable[[float | None], str]] = {
         "bytes": say.size,
         "tokens": say.count,
         "tokens/s": say.count,
@@ -259,5 +259,5 @@ def spell(value: float, unit: str) -> str:
         "ratio": say.ratio,
         "percent": say.percent,
         "s": say.seconds,
-    }.get(unit, say.number)
-    return spelled(value)
+    }
+    return spelled.get(unit, say.number)(value)

@@ -13,7 +13,6 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
 from probe._io import written_aside
 from probe.errors import InputError, RunError
-from probe.records import TABLES
 from probe.runs.database import VIEWS
 from probe.runs.files import RunFiles
 from probe.runs.parts import columns
@@ -49,6 +48,11 @@ class Source:
             self._snapshot.refresh()
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         self._database: Any = None
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables of the run, with those that its recorders have brought."""
+        return self._snapshot.tables
 
     def rows(self, table: str) -> Iterator[pyarrow.RecordBatch]:
         """All rows of a table, those of one rank in the order in which they were written; all columns of
@@ -90,7 +94,7 @@ class Source:
             settings: Any = {"python_enable_replacements": False, "temp_directory": self._spill.name}
             self._database = duckdb.connect(":memory:", config={**settings, "memory_limit": MEMORY_LIMIT})
             self._database.execute("set enable_progress_bar=false")
-            for table in TABLES:
+            for table in self.tables:
                 self._database.register(VIEWS.get(table, table), self._snapshot.scan(table))
         return self._database
 

@@ -85,18 +85,26 @@ def export_tables(
     """
     if format not in _WRITERS:
         raise UnknownNameError.of("format", format, _WRITERS)
-    chosen = chosen_tables(tables)
+    asked = None if tables is None else list(tables)
     target = Path(directory).expanduser().absolute()
     if target.exists() and not target.is_dir():
         raise InputError(f"path: {str(target)!r} is a file, expected a directory for one file a table")
     if (target / INFO_NAME).exists():
         raise InputError(f"path: {str(target)!r} is a run directory, expected another one; its tables are in parts/")
     with Source(run) as source:
+        chosen = chosen_tables(asked, source.tables)
         return [_export(source, name, target / f"{name}.{format}", _WRITERS[format]) for name in chosen]
 
 
-def chosen_tables(tables: Iterable[str] | None) -> list[str]:
+def chosen_tables(tables: Iterable[str] | None, there: Iterable[str] = TABLES) -> list[str]:
     """The names of the tables that are asked for, each once; the row type's tag is accepted, too.
+
+    Args:
+        tables: Names, or None for all.
+        there: The tables that the run has.
+
+    Returns:
+        Names as in ``run.sql``.
 
     Raises:
         UnknownNameError: There is no such table.
@@ -105,20 +113,21 @@ def chosen_tables(tables: Iterable[str] | None) -> list[str]:
     >>> chosen_tables(["memory", "process", "memory"])
     ['memory', 'processes']
     """
+    names = {VIEWS.get(table, table): table for table in there}
     if tables is None:
-        return list(NAMES)
-    called = {table: name for name, table in NAMES.items()} | {name: name for name in NAMES}
+        return list(names)
+    called = {table: name for name, table in names.items()} | {name: name for name in names}
     chosen = list(dict.fromkeys(tables))
     for name in chosen:
         if name not in called:
-            raise UnknownNameError.of("tables", name, NAMES)
+            raise UnknownNameError.of("tables", name, names)
     if not chosen:
-        raise InputError(f"tables: got none, expected some of {', '.join(sorted(NAMES))}")
+        raise InputError(f"tables: got none, expected some of {', '.join(sorted(names))}")
     return list(dict.fromkeys(called[name] for name in chosen))
 
 
 def _export(source: Source, name: str, path: Path, writer: Any) -> File:
-    table = NAMES[name]
+    table = NAMES.get(name, name)
     rows = 0
     with opened_for(path) as file, writer(file, table, source) as write:
         for batch in _batches(source, table):

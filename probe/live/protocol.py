@@ -2,7 +2,8 @@
 
 A message is a JSON head and one binary buffer for each table: the table's columns one after the other, each of them
 ``n`` values of its dtype in the machine's (little-endian) order, each column's start padded to 8 bytes. Texts are
-codes into a list of words that grows. What a delta costs depends on its new rows alone.
+codes into a list of words that grows. What a delta costs depends on its new rows alone: a column that it leaves out is
+missing in each of them.
 
 What the browser must know of the tables comes as ``schema``, a mapping from live table to ::
 
@@ -25,9 +26,8 @@ every keyframe and snapshot, and of the delta that brings a table for the first 
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -67,7 +67,7 @@ class Sender:
         self._words = words
         self._known = 0  # words that the browser has
         self._state: dict[str, Any] = {}
-        self._described: set[str] = set()  # tables that the browser knows and that aren't declared
+        self._described: set[str] = set()  # tables of which the browser has seen every column
 
     @property
     def keyframe_is_due(self) -> bool:
@@ -83,14 +83,17 @@ class Sender:
         """New rows: ``blocks``, which ``tables`` have taken just now; and what has changed of ``state``."""
         entries: list[dict[str, Any]] = []
         buffers: list[bytes] = []
+        schema = self._schema({name: tables[name] for name in blocks.keys() - self._described})
         for name, block in blocks.items():
-            count = len(next(iter(block.values())))
+            table, count = tables[name].declared, len(next(iter(block.values())))
+            names = filled(table, block) if name in self._described else tuple(table.columns)
             entry = {"name": name, "from": tables[name].next - count, "n": count, "buffer": len(buffers)}
-            entries.append({**entry, "cols": header(tables[name].declared)})
-            buffers.append(packed(tables[name].declared, block))
+            entries.append({**entry, "cols": header(table, names)})
+            buffers.append(packed(table, block, names))
+        self._described |= blocks.keys()
         words, first = self._words.texts[self._known :], self._known
         head: dict[str, Any] = {"t": "d" if entries else "s", "words": words, "words_from": first, "tables": entries}
-        head |= self._schema({name: tables[name] for name in blocks if name not in self._described})
+        head |= schema
         changed = {key: value for key, value in state.items() if self._state.get(key, head) != value}
         return self._numbered({**head, "state": changed}, buffers, state)
 
@@ -115,7 +118,6 @@ class Sender:
     def _schema(self, tables: Mapping[str, LiveTable]) -> dict[str, Any]:
         """What the browser must know of those of ``tables`` that aren't declared; nothing where there are none."""
         found = {name: table.declared for name, table in tables.items() if name not in LIVE}
-        self._described |= found.keys()
         return {"schema": as_data(found)} if found else {}
 
     def _numbered(self, head: dict[str, Any], buffers: list[bytes], state: Mapping[str, Any]) -> Message:
@@ -142,8 +144,9 @@ def whole(tables: Mapping[str, LiveTable]) -> tuple[list[dict[str, Any]], list[b
         if not table.count:
             continue
         entry = {"name": name, "from": table.next - table.count, "n": table.count, "next": table.next}
-        entries.append({**entry, "cols": header(table.declared), "buffer": len(buffers)})
-        buffers.append(packed(table.declared, table.columns()))
+        names = tuple(table.declared.columns)
+        entries.append({**entry, "cols": header(table.declared, names), "buffer": len(buffers)})
+        buffers.append(packed(table.declared, table.columns(), names))
     return entries, buffers
 
 
@@ -157,31 +160,43 @@ def columns_of(entry: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, code) for name, _, code in pairs]
 
 
-@functools.cache
-def _header(columns: tuple[tuple[str, str], ...]) -> str:
-    return " ".join(f"{name}:{dtype}" for name, dtype in columns)
+def filled(table: Table, block: Block) -> tuple[str, ...]:
+    """The columns of ``block`` in which any row has a value: the others needn't be sent.
 
-
-def header(table: Table) -> str:
-    """Names and dtypes of the columns, as short as may be: they stand in every message.
-
-    >>> header(LIVE["padding"])[:27]
-    'step:i4 rank:i4 process:i4 '
+    >>> import numpy as np
+    >>> block = {name: np.full(2, -1, column.dtype) for name, column in LIVE["memory"].columns.items()}
+    >>> filled(LIVE["memory"], block | {"used": np.array([np.nan, np.nan])})
+    ('t', 'allocated', 'reserved', 'non_torch', 'total')
     """
-    return _header(tuple((name, one.dtype) for name, one in table.columns.items()))
+    return tuple(name for name, column in table.columns.items() if _has_value(block[name], column.dtype))
 
 
-def packed(table: Table, block: Block) -> bytes:
-    """The columns of a table one after the other, each padded to 8 bytes.
+def _has_value(values: npt.NDArray[Any], dtype: str) -> bool:
+    if dtype in ("f8", "f4"):
+        return not np.isnan(values).all()
+    return bool((values != (-1 if dtype == "i4" else 0)).any())
+
+
+def header(table: Table, names: Sequence[str]) -> str:
+    """Names and dtypes of columns, as short as may be: they stand in every message.
+
+    >>> header(LIVE["padding"], ("step", "tokens"))
+    'step:i4 tokens:f8'
+    """
+    return " ".join(f"{name}:{table.columns[name].dtype}" for name in names)
+
+
+def packed(table: Table, block: Block, names: Sequence[str]) -> bytes:
+    """Columns of a table one after the other, each padded to 8 bytes.
 
     >>> import numpy as np
     >>> block = {name: np.zeros(3, column.dtype) for name, column in LIVE["events"].columns.items()}
-    >>> len(packed(LIVE["events"], block))  # one column of 24 bytes, seven of 12 and one of 3
+    >>> len(packed(LIVE["events"], block, list(block)))  # one column of 24 bytes, seven of 12 and one of 3
     144
     """
     parts: list[memoryview | bytes] = []
-    for name, column in table.columns.items():
-        data = np.ascontiguousarray(block[name], dtype=_WIRE[column.dtype])
+    for name in names:
+        data = np.ascontiguousarray(block[name], dtype=_WIRE[table.columns[name].dtype])
         parts.append(data.data)
         if data.nbytes % 8:
             parts.append(_PADDING[-data.nbytes % 8])

@@ -22,6 +22,7 @@ _NOTHING: Final = Size(None, None, None)
 class CallsRecorder(Recorder):
     """One row for each observed call and each scope. Moments (``emit``) take no time and get none."""
 
+    rows: ClassVar[tuple[type[Row], ...]] = (Call,)
     points: ClassVar[tuple[str, ...]] = ("*",)
     #: ``time_s`` is host time in which at least one observed call ran: nested and parallel ones aren't added
     #: up.

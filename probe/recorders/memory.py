@@ -72,6 +72,7 @@ class MemoryRecorder(Recorder):
         InputError: a device that this machine doesn't have. UnknownNameError: another word for ``peaks``.
     """
 
+    rows: ClassVar[tuple[type[Row], ...]] = (Memory,)
     points: ClassVar[tuple[str, ...]] = (SCOPE.name,)
     keys: ClassVar[tuple[str, ...]] = (
         "probe/memory/peak_allocated_gib_max",

@@ -65,6 +65,7 @@ class PaddingTaxRecorder(Recorder):
         unread: batches that gave no rows, because their mask was changed before it was read.
     """
 
+    rows: ClassVar[tuple[type[Row], ...]] = (Padding,)
     points: ClassVar[tuple[str, ...]] = (
         PARTITION,
         PAD_ROWS,

@@ -22,6 +22,8 @@ class Recorder:
     points: ClassVar[tuple[str, ...]] = ()
     #: Metric keys that :meth:`metrics` may return; ``{role}`` and the like stand for one path segment.
     keys: ClassVar[tuple[str, ...]] = ()
+    #: The row types that it makes. One that isn't in ``probe.records`` gets a table of its own, by its tag.
+    rows: ClassVar[tuple[type[Row], ...]] = ()
 
     def enter(self, event: Event) -> Any:
         """An observed call or a scope begins; what is returned comes back as ``state``."""
@@ -33,7 +35,7 @@ class Recorder:
         """A moment told by ``emit``."""
 
     def sample(self) -> Rows:
-        """Called a few times a second while the session is open."""
+        """Called a few times a second while the session is open. The rows get the step that the process is in."""
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
         """The metrics of one step, from this process's rows of that step (those of other recorders included)."""

@@ -30,6 +30,7 @@ class Given(NamedTuple):
 class ReductionRecorder(Recorder):
     """Copies lists of plain numbers when the call begins and looks at them later, off the training thread."""
 
+    rows: ClassVar[tuple[type[Row], ...]] = (Reduction,)
     points: ClassVar[tuple[str, ...]] = ("metric.reduce_metrics",)
     keys: ClassVar[tuple[str, ...]] = (f"{PREFIX}keys", f"{PREFIX}nan_values")
 

@@ -11,12 +11,13 @@ import torch
 from probe.core.metric import Metric
 from probe.hooks import Event
 from probe.recorders.recorder import Recorder, Rows
-from probe.records import Deferred, Scalar
+from probe.records import Deferred, Row, Scalar
 
 
 class ScalarsRecorder(Recorder):
     """Scalar rows of ``Tracking.log`` and ``Session.log``. What isn't a number is left out; Tracking reports it."""
 
+    rows: ClassVar[tuple[type[Row], ...]] = (Scalar,)
     points: ClassVar[tuple[str, ...]] = ("tracking.log", "session.log")
 
     def fire(self, event: Event) -> Rows:

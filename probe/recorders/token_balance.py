@@ -26,6 +26,7 @@ PACKED: Final = "packing.packed"
 class TokenBalanceRecorder(Recorder):
     """Micro-batches, from the lengths that the partitioner has on the CPU anyway."""
 
+    rows: ClassVar[tuple[type[Row], ...]] = (MicroBatch,)
     points: ClassVar[tuple[str, ...]] = ("seqlen_balancing.partition", "batched_data_dict.partition", PACKED)
     #: An imbalance is the largest micro-batch over the mean one of its batch, empty ones included; 1 is even.
     #: Those of packing are about its bins alone, in real tokens: rounding counts as waste. Its balance is

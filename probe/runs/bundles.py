@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from probe.records import TABLES
 from probe.runs.files import RunFiles
 from probe.runs.layout import Segment
 from probe.runs.manifest import Bundle, Compacted, Span, compacted_name
@@ -42,6 +41,11 @@ class BundleReader:
         self._spans: dict[str, dict[Segment, Span]] = {}
         self._groups: dict[str, list[_Group]] = {}
         self._last: dict[str, tuple[_Group, pyarrow.Table]] = {}
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables that have rows in it."""
+        return tuple(self._bundle.files)
 
     def rows(self, table: str, segment: Segment, first_line: int = 0) -> pyarrow.Table:
         """The rows of ``segment`` whose line is ``first_line`` or a later one.
@@ -132,9 +136,8 @@ class BundleWriter:
 
     def finish(self) -> None:
         """Write what waits and finish the files, which :attr:`files` then tells."""
-        for table in TABLES:
-            if table in self._tables:
-                self.files[table] = self._tables[table].finish()
+        for table in sorted(self._tables):
+            self.files[table] = self._tables[table].finish()
 
     def close(self) -> None:
         """Let go of everything; files that aren't finished are given up."""

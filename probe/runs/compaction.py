@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe._io import holding
 from probe.errors import RunError
-from probe.records import TABLES
 from probe.runs import version_1
 from probe.runs.bundles import BundleReader, BundleWriter
 from probe.runs.compaction_files import Folder, open_folder
@@ -33,6 +32,7 @@ from probe.runs.layout import Segment, check_version
 from probe.runs.liveness import why_alive
 from probe.runs.manifest import Bundle, Held, Manifest
 from probe.runs.parts import BAD_LINES, conformed, either_schema
+from probe.runs.row_types import learn_all, row_type
 from probe.runs.snapshot import Snapshot, Tail
 
 if TYPE_CHECKING:
@@ -167,12 +167,19 @@ class _Work:
             else:
                 self.left[segment.name] = why
         for segment, parts in self._listing.parts.items():
-            unknown = parts.keys() - TABLES.keys()
+            unknown = {table for table in parts if row_type(table) is None}
+            if unknown and "process" in parts:
+                self._learn(parts["process"])
+                unknown = {table for table in parts if row_type(table) is None}
             if unknown:
                 self.left.update({segment.part(one): "this probe doesn't know the table" for one in unknown})
             elif segment not in self._listing.segments:
                 found[segment] = parts
         return found
+
+    def _learn(self, path: str) -> None:
+        """Of the tables that a process brings, from its part."""
+        learn_all(conformed("process", _whole(self._files, path)[0]))
 
     def _why_alive(self, segment: Segment, locks: contextlib.ExitStack) -> str | None:
         try:
@@ -220,7 +227,8 @@ class _Work:
             for segment in sorted({*new, *old}):
                 if segment in old:
                     held, reader = old[segment]
-                    yield self._named(Taken(held, {table: [reader.rows(table, segment)] for table in TABLES}))
+                    learn_all(reader.rows("process", segment))
+                    yield self._named(Taken(held, {table: [reader.rows(table, segment)] for table in reader.tables}))
                     continue
                 try:
                     yield self._named(next(read).result())

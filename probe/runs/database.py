@@ -8,10 +8,9 @@ database that has no access to any file: what is told to write has nowhere to wr
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.records import TABLES
 from probe.runs import version_1, views
 from probe.runs.parts import Column, columns
 
@@ -68,8 +67,8 @@ class Parquet:
             if self._database is None:
                 self._database = self._open()
             asked = with_views(text)
-            for table in TABLES.keys() - self._views:
-                if self._paths.get(table) and _names(asked, table):
+            for table in self._paths.keys() - self._views:
+                if self._paths[table] and _names(asked, table):
                     self._database.execute(_parquet_view(table, self._paths[table], self._old))
                     self._views.add(table)
             return self._database.cursor(), set(self._views)
@@ -90,11 +89,11 @@ def _names(text: str, table: str) -> bool:
     return VIEWS.get(table, table) in lower or "query" in lower
 
 
-def select(parquet: Parquet, tails: Tails, text: str, parameters: object) -> pyarrow.Table:
-    """The result of a query that only selects."""
+def select(parquet: Parquet, tables: Iterable[str], tails: Tails, text: str, parameters: object) -> pyarrow.Table:
+    """The result of a query over ``tables`` that only selects."""
     cursor, known = parquet.cursor(text)
     with cursor:
-        for table in TABLES:
+        for table in tables:
             sources = [f'"parts_{table}"'] if table in known else []
             if table in tails or not sources:
                 cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))

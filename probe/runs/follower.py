@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import msgspec
 
-from probe.records import TABLES, Process, Row
+from probe.records import Process, Row
 from probe.runs import version_1
 from probe.runs.bundles import BundleReader
 from probe.runs.files import Parts, RunFiles
@@ -17,6 +17,7 @@ from probe.runs.layout import Segment, check_version
 from probe.runs.lines import decode
 from probe.runs.manifest import Manifest
 from probe.runs.parts import LINE, conformed, either_schema, rows_of, schema
+from probe.runs.row_types import learn, row_type
 from probe.runs.snapshot import TRIES, Snapshot
 
 
@@ -95,7 +96,15 @@ class Follower:
 
     def _of_bundle(self, segment: Segment, reader: BundleReader) -> list[Row]:
         first = self._places.get(segment, _Place()).lines
-        return self._finish(segment, [row for one in TABLES for row in rows_of(one, reader.rows(one, segment, first))])
+        for _, process in rows_of("process", reader.rows("process", segment)):
+            self._learn(process)
+        known = [table for table in reader.tables if row_type(table) is not None]
+        return self._finish(segment, [row for one in known for row in rows_of(one, reader.rows(one, segment, first))])
+
+    def _learn(self, row: Row) -> None:
+        """Of the tables that the process brings."""
+        if isinstance(row, Process):
+            learn(row.tables)
 
     def _segment(self, segment: Segment, is_file: bool, parts: Parts | None) -> list[Row]:
         place = self._places.setdefault(segment, _Place())
@@ -103,8 +112,10 @@ class Follower:
             data = self._files.read(segment, place.offset) or b""
             if data or place.offset or parts is None:
                 return self._lines(place, data)
-        found = itertools.chain.from_iterable(self._part(*one, place.lines) for one in (parts or {}).items())
-        return self._finish(segment, list(found))
+        tables = sorted(parts or {}, key=lambda table: table != "process")  # it tells of the others
+        return self._finish(
+            segment, [row for one in tables for row in self._part(one, (parts or {})[one], place.lines)]
+        )
 
     def _finish(self, segment: Segment, found: list[tuple[int, Row]]) -> list[Row]:
         """A segment's last rows, in the order of their lines."""
@@ -123,6 +134,7 @@ class Follower:
                 self.bad_lines += 1
                 continue
             if row is not None:
+                self._learn(row)
                 rows.append(row)
         place.offset += end
         return rows
@@ -130,12 +142,17 @@ class Follower:
     def _part(self, table: str, path: str, begin: int) -> list[tuple[int, Row]]:
         import pyarrow.dataset as ds
 
-        if table not in TABLES:
+        if row_type(table) is None:
             return []
         system = None if self._files.local else self._files.system
         columns = either_schema(table) if self._files.has_old_rows else schema(table)
         part: Any = ds.dataset([path], schema=columns, filesystem=system, format="parquet")
-        return list(rows_of(table, conformed(table, part.to_table(filter=ds.field(LINE) >= begin))))
+        if table != "process":
+            return list(rows_of(table, conformed(table, part.to_table(filter=ds.field(LINE) >= begin))))
+        rows = list(rows_of(table, conformed(table, part.to_table())))
+        for _, row in rows:
+            self._learn(row)
+        return [one for one in rows if one[0] >= begin]
 
     def _is_new(self, row: Row) -> bool:
         """Every segment of a process begins with the same Process row; it counts once."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import math
 import typing
 from collections.abc import Callable
-from typing import Any, Final, Union
+from typing import Any, Final
 
 import msgspec
 
-from probe.records import ROW_TYPES, TABLES, Row
+from probe.records import Row
+from probe.runs import row_types
 
 
 def _unwrap(value: Any) -> Any:
@@ -31,10 +32,18 @@ def _float_fields(kind: type[Row]) -> tuple[str, ...]:
     return tuple(name for name in kind.__struct_fields__ if float in (hints[name], *typing.get_args(hints[name])))
 
 
-_FLOATS: Final = {kind: _float_fields(kind) for kind in ROW_TYPES}
+_FLOATS: Final = {kind: _float_fields(kind) for kind in row_types.row_types()}
 _ENCODE: Final[Callable[[Any], bytes]] = msgspec.json.Encoder(enc_hook=_unwrap).encode
 # Not strict: this is what reads the texts above back as floats. (A field of type text stays a text.)
-_DECODE: Final = msgspec.json.Decoder(Union[ROW_TYPES], strict=False).decode  # noqa: UP007  (made from a tuple)
+_decoder = msgspec.json.Decoder(row_types.union(), strict=False)
+
+
+def _renew_decoder() -> None:
+    global _decoder
+    _decoder = msgspec.json.Decoder(row_types.union(), strict=False)
+
+
+row_types.when_changed(_renew_decoder)
 
 #: How the texts above end; a buffer with neither holds finite numbers only.
 NON_FINITE: Final = (b'NaN"', b'Infinity"')
@@ -42,16 +51,25 @@ NON_FINITE: Final = (b'NaN"', b'Infinity"')
 
 def table_of(row: Row) -> str:
     """Name of the table that ``row`` belongs to."""
-    return str(type(row).__struct_config__.tag)
+    return row_types.table_name(type(row))
+
+
+def _floats_of(kind: type[Row]) -> tuple[str, ...]:
+    if kind not in _FLOATS:
+        if row_types.row_type(row_types.table_name(kind)) is None:
+            raise TypeError(f"{kind.__name__} is a row type that no recorder brings; name it in the recorder's `rows`")
+        _FLOATS[kind] = _float_fields(kind)
+    return _FLOATS[kind]
 
 
 def encode(row: Row) -> bytes:
     """``row`` as a line, its newline included.
 
     Raises:
-        TypeError, ValueError: a field holds what JSON can't say.
+        TypeError: A field holds what JSON can't say, or nobody has told of the row's type.
+        ValueError: A field holds what JSON can't say.
     """
-    for name in _FLOATS[type(row)]:
+    for name in _floats_of(type(row)):
         value = getattr(row, name)
         if value is not None and not math.isfinite(value):
             return _encode_slowly(row)
@@ -91,8 +109,9 @@ def decode(line: bytes) -> Row | None:
         msgspec.MsgspecError, UnicodeDecodeError: the line isn't a row.
     """
     try:
-        return _DECODE(line)  # type: ignore[no-any-return]  # the union is built from a tuple
+        return _decoder.decode(line)  # type: ignore[no-any-return]  # the union is built from a tuple
     except msgspec.ValidationError:
-        if msgspec.json.decode(line, type=_Tag).table in TABLES:
+        table = msgspec.json.decode(line, type=_Tag).table
+        if row_types.row_type(table) is not None:
             raise
         return None

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from probe._io import ASIDE, sync_directory, written_aside
+from probe.errors import UnknownNameError
 from probe.records import SCHEMA_VERSION, TABLES, Row
-from probe.runs import version_1
+from probe.runs import row_types, version_1
 from probe.runs.layout import PARTS_NAME, Segment
 from probe.runs.lines import NON_FINITE, decode, table_of
 
@@ -68,7 +69,7 @@ _TYPES: Final = {
 @functools.cache
 def columns(table: str) -> tuple[Column, ...]:
     """The columns of ``table``: the fields of its row type, then ``wall_ns``."""
-    kind = TABLES[table]
+    kind = _row_type(table)
     hints = typing.get_type_hints(kind)
     found = [_column(field, hints[field.name]) for field in msgspec.structs.fields(kind)]
     if all(column.name != WALL for column in found):  # Process has one of its own, which is the same moment
@@ -76,8 +77,15 @@ def columns(table: str) -> tuple[Column, ...]:
     return tuple(found)
 
 
+def _row_type(table: str) -> type[Row]:
+    found = row_types.row_type(table)
+    if found is None:
+        raise UnknownNameError.of("table", table, TABLES)
+    return found
+
+
 def _column(field: Any, hint: Any) -> Column:
-    optional = isinstance(hint, types.UnionType)
+    optional = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     inner = next(one for one in typing.get_args(hint) if one is not type(None)) if optional else hint
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
@@ -147,6 +155,7 @@ class Columnar:
         bad: how many of them were unreadable, and are left out.
         offset_ns: wall-clock minus monotonic time, from the segment's Process row; None before it was seen.
         newest_version: the largest schema version that a Process row told.
+        own_tables: those that the process has brought itself.
     """
 
     def __init__(self) -> None:
@@ -154,6 +163,8 @@ class Columnar:
         self.bad = 0
         self.offset_ns: int | None = None
         self.newest_version = 0
+        self.own_tables: tuple[str, ...] = ()
+        self._tags = _TAGS
 
     def take(self, data: bytes) -> dict[str, pyarrow.Table]:
         """Columns of the complete lines in ``data``, by table; tables without rows are left out."""
@@ -161,7 +172,7 @@ class Columnar:
         numbers: dict[str, list[int]] = defaultdict(list)
         found = data.split(b"\n")
         for number, line in enumerate(found[:-1], self.lines):  # a call for each line would double the time of the loop
-            table = _TAGS.get(line[10 : line.find(b'"', 10)]) if line[:10] == _TAG else None
+            table = self._tags.get(line[10 : line.find(b'"', 10)]) if line[:10] == _TAG else None
             table = table or self._told(line)
             if table is not None:
                 lines[table].append(line)
@@ -181,6 +192,8 @@ class Columnar:
 
     def _anchor(self, row: Any) -> None:
         self.newest_version = max(self.newest_version, row.schema_version)
+        self.own_tables = tuple(row_types.learn(row.tables)) or self.own_tables
+        self._tags = _TAGS | {name.encode(): name for name in self.own_tables}
         if self.offset_ns is None:
             self.offset_ns = row.wall_ns - row.time_ns
 
@@ -234,7 +247,7 @@ class Columnar:
 
 
 def _stored(table: str) -> tuple[Column, ...]:
-    return tuple(column for column in columns(table) if column.name in TABLES[table].__struct_fields__)
+    return tuple(column for column in columns(table) if column.name in _row_type(table).__struct_fields__)
 
 
 @functools.cache
@@ -330,9 +343,13 @@ def _integers(values: list[int]) -> pyarrow.Array:
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values).tobytes())])
 
 
+for _cached in (columns, schema, either_schema, _parse_options):
+    row_types.when_changed(_cached.cache_clear)
+
+
 def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
     """The rows of an Arrow table of :func:`schema`, each with its line number."""
-    kind = TABLES[table]
+    kind = _row_type(table)
     known = set(kind.__struct_fields__)
     defaults = {one.name: one.default for one in columns(table)}
     for values in found.to_pylist():

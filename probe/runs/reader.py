@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -112,13 +112,32 @@ class Run:
         """:class:`~probe.records.Process`: who has written, each process once."""
         return self.table("processes")
 
+    @property
+    def tables(self) -> Mapping[str, pandas.DataFrame]:
+        """All tables by name, those among them that recorders have brought: ``run.tables["pauses"]``. A frame is read
+        when it is asked for.
+        """
+        with self._lock:
+            return _Frames(self, [VIEWS.get(table, table) for table in self._look().tables])
+
+    def _known(self, name: Any) -> str:
+        """The table that is called ``name``."""
+        table = NAMES.get(name, name)
+        if table in TABLES:
+            return str(table)
+        with self._lock:
+            tables = self._look().tables
+        if table in tables:
+            return str(table)
+        raise UnknownNameError.of("table", name, [VIEWS.get(table, table) for table in tables])
+
     def table(self, name: str) -> pandas.DataFrame:
         """The frame of a table by name. It's kept until :meth:`refresh`: copy it before changing it.
 
         Raises:
             UnknownNameError: no such table.
         """
-        table = _table(name)
+        table = self._known(name)
         with self._lock:
             if table not in self._frames:
                 frame = table_frame(self._read(table), columns(table))
@@ -243,7 +262,7 @@ class Run:
             UnknownNameError: no such table. InputError: ``poll_s`` isn't positive.
         """
         names = [tables] if isinstance(tables, str) else tables
-        wanted = set(TABLES) if names is None else {_table(name) for name in names}
+        wanted = None if names is None else {self._known(name) for name in names}
         if not poll_s > 0:
             raise InputError(f"poll_s: got {poll_s!r}, expected a positive number of seconds")
         follower = Follower(self._files)
@@ -286,7 +305,7 @@ class Run:
             return f"<code>{escape(repr(self))}</code>"
         with self._lock:
             snapshot = self._look()
-            counts = {name: snapshot.count(table) for name, table in NAMES.items()}
+            counts = {VIEWS.get(table, table): snapshot.count(table) for table in snapshot.tables}
         counts["processes"] = len(self.processes)
         cells = "".join(f"<tr><td>{name}</td><td>{count:,}</td></tr>" for name, count in counts.items())
         about = f"{self.info.project} / {self.info.experiment or ''} · {len(self.ranks)} ranks"
@@ -297,19 +316,30 @@ class Run:
         )
 
 
-def _table(name: Any) -> str:
-    if name in NAMES:
-        return NAMES[name]
-    if name in TABLES:
-        return str(name)
-    raise UnknownNameError.of("table", name, NAMES)
+class _Frames(Mapping[str, "pandas.DataFrame"]):
+    """The tables of a run by name."""
+
+    def __init__(self, run: Run, names: list[str]) -> None:
+        self._run = run
+        self._names = names
+
+    def __getitem__(self, name: str) -> pandas.DataFrame:
+        return self._run.table(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
-def _follow(follower: Follower, wanted: set[str], poll_s: float, stop: Callable[[], bool] | None) -> Iterator[Row]:
+def _follow(
+    follower: Follower, wanted: set[str] | None, poll_s: float, stop: Callable[[], bool] | None
+) -> Iterator[Row]:
     while True:
         last = stop is not None and stop()
         for row in follower.poll():
-            if table_of(row) in wanted:
+            if wanted is None or table_of(row) in wanted:
                 yield row
         if last:
             return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe.errors import RunError
 from probe.records import TABLES
-from probe.runs import database, version_1
+from probe.runs import database, row_types, version_1
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.manifest import Bundle, Span
@@ -59,6 +59,7 @@ class Snapshot:
         self._parquet: database.Parquet | None = None
         self._scans: dict[str, Any] = {}
         self._writers: list[version_1.Writer] | None = None
+        self.tables: tuple[str, ...] = tuple(TABLES)  #: that the run has, with those that its recorders brought
 
     def refresh(self) -> None:
         """Look at the files as they are now.
@@ -95,6 +96,18 @@ class Snapshot:
         self._scans = {}
         self._writers = None
         self._tails, self._parts, self._bundles = tails, parts, bundles
+        self.tables = (*TABLES, *self._own_tables())
+
+    def _own_tables(self) -> list[str]:
+        """The tables that recorders have brought themselves. Their types stand in the processes' rows, which are read
+        where a file has the name of a table that isn't known.
+        """
+        found = {name for tail in self._tails.values() for name in tail.columnar.own_tables}
+        named = {name for tables in self._parts.values() for name in tables}
+        named |= {name for bundle in self._bundles.values() for name in bundle.files}
+        if named - found - TABLES.keys():
+            found.update(row_types.learn_all(self._as_written("process")))
+        return sorted(found)
 
     def _tail(self, segment: Segment) -> Tail:
         tail = self._tails.get(segment) or Tail()
@@ -163,6 +176,7 @@ class Snapshot:
     def copy(self) -> Snapshot:
         """The same moment, which a later :meth:`refresh` of this one doesn't change."""
         other = Snapshot(self._files)
+        other.tables = self.tables
         other._parts, other._checked, other._bundles = self._parts, self._checked, self._bundles
         other._parquet, other._scans, other._writers = self._reader(), self._scans, self.old_writers()
         for segment, tail in self._tails.items():
@@ -277,7 +291,7 @@ class Snapshot:
         """Whether DuckDB can read the files by itself, and what does so."""
         if self._parquet is None and self._files.local and database.Parquet.readable(self._files.root):
             old = self.old_writers() if self._files.has_old_rows else None
-            self._parquet = database.Parquet({name: list(self._paths(name)) for name in TABLES}, old)
+            self._parquet = database.Parquet({name: list(self._paths(name)) for name in self.tables}, old)
         return self._parquet
 
     def _paths(self, name: str) -> Iterator[str]:
@@ -295,10 +309,10 @@ class Snapshot:
         """
         reader = self._reader()
         if reader is None or not database.only_selects(text):
-            return database.sealed({name: self.scan(name) for name in TABLES}, text, parameters)
-        tails = {name: self._tail_of(name, sorted(self._tails)) for name in TABLES}
+            return database.sealed({name: self.scan(name) for name in self.tables}, text, parameters)
+        tails = {name: self._tail_of(name, sorted(self._tails)) for name in self.tables}
         known = {name: self._attributed(found) for name, found in tails.items() if found is not None}
-        return database.select(reader, known, text, parameters)
+        return database.select(reader, self.tables, known, text, parameters)
 
     def _attributed(self, found: pyarrow.Table) -> pyarrow.Table:
         return version_1.attributed(found, self.old_writers()) if self._files.has_old_rows else found

@@ -44,6 +44,13 @@ _KINDS: Final = {
     kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
 }
 
+
+def _kind(row: Row) -> tuple[int, str]:
+    """:data:`_KINDS` of a row; of a type that a recorder brings, too."""
+    found = _KINDS.get(type(row))
+    return found or (SAMPLED if row.sampled else ORDINARY, table_of(row))
+
+
 Item = Row | Deferred | Iterable[Any] | None
 
 
@@ -64,6 +71,7 @@ class RunWriter:
         roll_over_bytes: a JSONL file larger than this becomes Parquet, and a new one begins.
         on_rows: called in the thread with the stamped rows of each round.
         tick: called in the thread every ``sample_interval_s``; the rows it returns are put.
+        tick_scope: Where these rows are said to have happened.
 
     Raises:
         InputError: an argument out of its range. RunError: the directory can't be written to.
@@ -80,6 +88,7 @@ class RunWriter:
         roll_over_bytes: int = 64 * 2**20,
         on_rows: Callable[[list[Row]], None] | None = None,
         tick: Callable[[], Iterable[Any] | None] | None = None,
+        tick_scope: Callable[[], Scope] = current_scope,
         sample_interval_s: float = 0.5,
     ) -> None:
         _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
@@ -90,6 +99,7 @@ class RunWriter:
         self._roll_over_bytes = roll_over_bytes
         self._on_rows = _Guarded("on_rows", on_rows, self._report)
         self._tick = _Guarded("tick", tick, self._report)
+        self._tick_scope = tick_scope
         self._sample_interval_s = sample_interval_s
         self._queue = Shedding(capacity)
         self._marks: Shedding = Shedding(capacity)
@@ -136,8 +146,8 @@ class RunWriter:
         known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
         if known is not None:
             self._queue.add(known[0], known[1], (item, scope, time_ns))
-        elif isinstance(item, Row):  # of a type that records doesn't list; that it can't be written is told
-            self._queue.add(ORDINARY, table_of(item), (item, scope, time_ns))
+        elif isinstance(item, Row):  # of a recorder's own type; where none brings it, that it can't be written is told
+            self._queue.add(*_kind(item), (item, scope, time_ns))
         elif isinstance(item, Deferred):
             priority = SAMPLED if getattr(item, "sampled", True) else ORDINARY
             self._queue.add(priority, getattr(item, "table", "deferred"), (item, scope, time_ns))
@@ -259,7 +269,7 @@ class RunWriter:
             self._on_rows(rows)
 
     def _sample(self) -> None:
-        self.put(self._tick(), current_scope(), time.monotonic_ns())
+        self.put(self._tick(), self._tick_scope(), time.monotonic_ns())
 
     def _stamped(self, entries: list[Any]) -> list[Row]:
         rows: list[Row] = []
@@ -309,7 +319,7 @@ class RunWriter:
                 message = f"a row of {table_of(row)} can't be written: {error!r}"
                 self._report("writer", table_of(row), message, error)
                 continue
-            self._file.backlog.add(*_KINDS[type(row)], line)
+            self._file.backlog.add(*_kind(row), line)
 
     # ----------------------------------------------------------------------------------------------- the disk
 

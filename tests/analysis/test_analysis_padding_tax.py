@@ -91,6 +91,7 @@ def test_a_batch_without_padding_has_no_tax(tmp_path: Path) -> None:
         assert padding_tax.by_field(run).empty
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=12)
 @given(
     st.lists(

@@ -72,6 +72,7 @@ def twice(found: list[float], before: list[float]) -> bool:
     return bool(known) and all(one == pytest.approx(2 * other, rel=1e-12) for one, other in known)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_twice_as_much_in_its_one_place_is_twice_as_much_everywhere(
     directory: Path, doubling: pytest.MonkeyPatch, name: str
@@ -105,6 +106,7 @@ def test_twice_as_much_in_its_one_place_is_twice_as_much_everywhere(
             assert twice(after[view], values), view
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
 def test_findings_say_what_the_quantity_says(directory: Path, doubling: pytest.MonkeyPatch, name: str) -> None:
     def said() -> tuple[str, str]:

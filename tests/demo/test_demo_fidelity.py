@@ -74,6 +74,7 @@ def test_a_session_changes_no_bit_on_one_rank(tmp_path: Path, problems: RLHFData
         assert run.incidents.empty
 
 
+@pytest.mark.slow
 def test_the_seed_decides(problems: RLHFDataset) -> None:
     weights, history = trained(problems)
     again, same = trained(problems)
@@ -93,6 +94,7 @@ def test_how_micro_batches_are_cut_does_not_matter(problems: RLHFDataset) -> Non
         assert cut[-1][1][key] == pytest.approx(value, rel=1e-3, abs=1e-6), key
 
 
+@pytest.mark.slow
 def test_a_training_that_goes_on_is_the_one_that_never_stopped(tmp_path: Path, problems: RLHFDataset) -> None:
     whole, history = trained(problems, steps=4)
     _, begun = trained(problems, checkpoints=tmp_path, steps=2)

@@ -146,6 +146,7 @@ def test_a_resumed_process_has_batches_of_its_own(tmp_path):
         assert sorted(memory.by_tokens(run)["tokens"]) == [10, 30]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told_by", ["memory", "calls"])
 @settings(deadline=None, max_examples=6)
 @given(seed=st.integers(0, 2**32 - 1))

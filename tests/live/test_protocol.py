@@ -39,12 +39,29 @@ def blocks(draw: st.DrawFn) -> tuple[str, dict[str, np.ndarray]]:
 @given(blocks())
 def test_columns_survive_the_wire_bit_by_bit(given_: tuple[str, dict[str, np.ndarray]]) -> None:
     table, block = given_
-    entry = {"n": len(next(iter(block.values()))), "cols": protocol.header(LIVE[table])}
-    data = packed(LIVE[table], block)
+    entry = {"n": len(next(iter(block.values()))), "cols": protocol.header(LIVE[table], list(block))}
+    data = packed(LIVE[table], block, list(block))
     assert len(data) % 8 == 0
     for name, values in unpacked(entry, data).items():
         assert values.tobytes() == block[name].tobytes()
         assert values.dtype == block[name].dtype
+
+
+def missing(dtype: str, count: int) -> np.ndarray:
+    """A column that a message leaves out."""
+    return np.full(count, {"i4": -1, "u1": 0}.get(dtype, np.nan), dtype)
+
+
+@settings(deadline=None, max_examples=30)
+@given(blocks())
+def test_what_is_left_out_of_a_message_is_missing_in_every_row(given_: tuple[str, dict[str, np.ndarray]]) -> None:
+    table, block = given_
+    if not len(next(iter(block.values()))):
+        return
+    names = protocol.filled(LIVE[table], block)
+    for name, column in LIVE[table].columns.items():
+        empty = missing(column.dtype, len(block[name]))
+        assert (name not in names) == np.array_equal(block[name], empty, equal_nan=column.dtype[0] == "f")
 
 
 class Browser:
@@ -78,7 +95,8 @@ class Browser:
         at = entry["from"] if whole else self.next.get(name, 0)
         self.broken |= entry["from"] > at
         columns = unpacked(entry, buffer)
-        rows = list(zip(*(values.tolist() for values in columns.values()), strict=True))
+        whole_ = [columns.get(one, missing(column.dtype, entry["n"])) for one, column in LIVE[name].columns.items()]
+        rows = list(zip(*(values.tolist() for values in whole_), strict=True))
         self.rows.setdefault(name, []).extend(rows[max(at - entry["from"], 0) :])
         self.next[name] = entry.get("next", entry["from"] + entry["n"])
 

@@ -175,6 +175,7 @@ def test_nobody_listens_any_more(run) -> None:
         Editions(run, gone).pictures()
 
 
+@pytest.mark.slow
 def test_an_empty_run_says_so_in_words(tmp_path: Path) -> None:
     heard = Heard()
     with run_of(tmp_path, {0: []}) as run:
@@ -295,6 +296,7 @@ def test_a_sample_is_told_once(run) -> None:
     assert set(second) <= {*first}
 
 
+@pytest.mark.slow
 def test_nothing_to_draw_is_nothing_said(tmp_path: Path) -> None:
     with run_of(tmp_path, {0: ended(0, 0, 1)}) as run:
         for name, panel in pictures.panels():

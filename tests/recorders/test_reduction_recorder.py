@@ -77,6 +77,26 @@ def test_a_reduction_that_changes_its_argument(collect):
     assert (rows["typed"].reducer, rows["typed"].chosen_by, rows["typed"].count) == ("sum", "type", 2)
 
 
+def test_the_metrics_are_the_argument_of_that_name_else_the_first_one(collect):
+    @hooks.observed("metric.reduce_metrics")
+    def named_otherwise(data, prefix=""):
+        return {key: max(value) for key, value in data.items()}
+
+    @hooks.observed("metric.reduce_metrics")
+    def not_first(prefix, metrics):
+        return {key: max(value) for key, value in metrics.items()}
+
+    named_otherwise({"first": [1.0, 2.0]})
+    named_otherwise(data={"by another name": [1.0]})  # neither is there: no row, and no failure
+    not_first({"a prefix": [1.0]}, {"second": [3.0, 4.0, 5.0]})
+    not_first({"a prefix": [1.0]}, metrics={"third": [6.0]})
+    assert {key: (row.count, row.value) for key, row in collect.by_key().items()} == {
+        "first": (2, 2.0),
+        "second": (3, 5.0),
+        "third": (1, 6.0),
+    }
+
+
 def test_tensors_on_a_device_are_not_read(collect):
     @hooks.observed("metric.reduce_metrics")
     def lazy(metrics):

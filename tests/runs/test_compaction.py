@@ -90,6 +90,7 @@ def fill(directory, ranks=3):
 # ------------------------------------------------------------------------------------------------ what it does
 
 
+@pytest.mark.slow
 def test_lines_and_parts_become_one_file_for_each_table(directory):
     fill(directory)
     path = directory / Segment(1, 1).name

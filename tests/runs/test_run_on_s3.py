@@ -190,6 +190,7 @@ def test_what_opening_a_run_on_s3_asks_for(server, directory, writer, put, uploa
         assert sum(requests.values()) <= 3  # nothing is read again
 
 
+@pytest.mark.slow
 def test_a_run_is_compacted_on_s3_as_on_the_disk(server, directory, writer, put, upload, requests):
     ranks = 6
     sent(server, directory, upload, writer, put, ranks)

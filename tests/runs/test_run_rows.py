@@ -87,6 +87,7 @@ def test_a_line_is_one_line_and_the_row_again(row):
     assert same_row(decode(line), row)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
 @given(st.lists(ROWS, max_size=12))
 def test_rows_through_columns_parquet_and_frames(tmp_path_factory, rows):

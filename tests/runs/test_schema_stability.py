@@ -126,7 +126,7 @@ def golden_rows(rank):
     place = {"rank": rank, "attempt": 1, "process": f"rank-{rank:05d}"}
     yield Process(
         time_ns=100, wall_ns=1_790_000_000_000_000_000, pid=41 + rank, host="golden", world_size=2, name="trainer",
-        node="node-a", local_rank=rank, **place,
+        node="node-a", local_rank=rank, tables="", **place,
     )  # fmt: skip
     for index, value in enumerate(
         (0.1, float("nan"), float("inf"), float("-inf"), -0.0, 5e-324, 1.7976931348623157e308)

@@ -70,29 +70,29 @@ def test_a_backend_that_has_just_been_added_stands_on_the_site(pages, monkeypatc
     source = """
         from probe.tracking.backends.base import Backend
 
-        class Pigeon(Backend):
-            \"""Sends metrics by carrier pigeon, to :class:`Loft`.\"""
+        class Heliograph(Backend):
+            \"""Sends metrics by mirrors, to :class:`Loft`.\"""
 
             shows = frozenset({"text"})
-            places = {"describe": "a note at its foot"}
+            places = {"describe": "a note below"}
 
             def log(self, values, step): pass
             def describe(self, markdown): pass
             def tag(self, tags): pass
             def close(self, exit_code): pass
     """
-    (tmp_path / "pigeon_backend.py").write_text(textwrap.dedent(source))
+    (tmp_path / "heliograph_backend.py").write_text(textwrap.dedent(source))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(BACKENDS, "pigeon", "pigeon_backend:Pigeon")
+    monkeypatch.setitem(BACKENDS, "heliograph", "heliograph_backend:Heliograph")
     made = pages.inserts.filled(TEXT)
-    sys.modules.pop("pigeon_backend")
-    assert "## pigeon\n\nNothing to install.\n\nSends metrics by carrier pigeon, to `Loft`.\n" in made
-    shown = {kind for kind, columns in table(made, "| kind |").items() if columns["pigeon"] == "yes"}
+    sys.modules.pop("heliograph_backend")
+    assert "## heliograph\n\nNothing to install.\n\nSends metrics by mirrors, to `Loft`.\n" in made
+    shown = {kind for kind, columns in table(made, "| kind |").items() if columns["heliograph"] == "yes"}
     assert shown == {"number", "text"}
-    said = {row: columns["pigeon"] for row, columns in table(made, "| |").items()}
+    said = {row: columns["heliograph"] for row, columns in table(made, "| |").items()}
     assert said == {
         "parameters": "–",
-        "description": "a note at its foot",
+        "description": "a note below",
         "tags": "yes",
         "layout": "–",
         "exit code": "–",

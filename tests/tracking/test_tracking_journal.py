@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import tempfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.tracking import journal as journal_module
-from probe.tracking.journal import Journal, Record, backend_name, file_name, record_of, unsent
+from probe.tracking.journal import Journal, Record, backend_name, file_name, record_of, records_in, unsent
 from probe.tracking.media import Figure, Histogram, Image, Span, Table, Text, medium_of
 from probe.tracking.reports import Reports
 
@@ -194,3 +196,37 @@ def test_calls_of_an_earlier_process_are_counted(tmp_path):
     assert (again.waiting("a"), again.waiting("new")) == (3, 0)
     assert unsent(tmp_path) == {"a": 3}
     again.close()
+
+
+def test_what_the_disk_did_not_take_is_written_when_it_does(tmp_path, monkeypatch):
+    """In order, and all of it: nothing but the newest call is at hand when the disk has room again."""
+    write, full, incidents = os.write, [True], []
+
+    def write_or_fail(descriptor, content):
+        if full:
+            raise OSError(errno.ENOSPC, "no space left")
+        return write(descriptor, content)
+
+    monkeypatch.setattr(journal_module.os, "write", write_or_fail)
+    journal = opened(tmp_path, ["a"], incidents=incidents)
+    append(journal, range(3))
+    assert list(records_in(tmp_path)) == []
+    full.clear()
+    append(journal, [3])
+    assert [record.step for record in records_in(tmp_path)] == [0, 1, 2, 3]
+    assert journal.waiting("a") == 4
+    assert len(incidents) == 1
+    journal.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the system doesn't tell what is open")
+def test_a_closed_journal_holds_no_file_open(tmp_path):
+    def held():
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        return [os.readlink(link) for link in links if os.path.islink(link) and str(tmp_path) in os.readlink(link)]
+
+    journal = opened(tmp_path, ["a", "b"])
+    append(journal, range(3))
+    assert len(held()) == 4  # the segment, two marks and the lock
+    journal.close()
+    assert held() == []

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from probe.dashboards.columns import LIVE as DECLARED
+from probe.dashboards.columns import as_data
 from probe.dashboards.spec import TABLES
 from probe.views.panel import assets
 from probe.views.panel.widget import packed
@@ -40,6 +42,13 @@ _FORMATS = {"word": ("i4", "i", -1), "i4": ("i4", "i", -1), "u1": ("u1", "B", 0)
 _FORMATS["f4"] = ("f4", "f", math.nan)
 
 
+def _whole(table: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row with what every row has: the name of the process that wrote it; and a micro-batch's round."""
+    rank = row.get("rank")
+    process = {"process": f"rank-{rank:05d}"} if rank is not None and "process" in TABLES[table] else {}
+    return {**process, **({"round": 1} if table == "micro" else {}), **row}
+
+
 class Encoder:
     """Rows as dicts to messages; keeps all rows, so that a keyframe can be made at any time."""
 
@@ -53,7 +62,7 @@ class Encoder:
         """A delta with these new rows."""
         heads, buffers = [], []
         for name, new in tables.items():
-            rows = list(new)
+            rows = [_whole(name, row) for row in new]
             kept = self.rows.setdefault(name, [])
             heads.append(self._head(name, rows, len(kept), len(buffers)))
             buffers.append(self._columns(name, rows))
@@ -605,7 +614,8 @@ def config(key: str, **more: Any) -> dict[str, Any]:
         "world_size": 4,
         "started_at": 0,
     }
-    made = {"version": 1, "key": key, "run": run, "views": VIEWS, "panels": panels, "colours": {}, "thresholds": {}}
+    made = {"version": 1, "key": key, "run": run, "views": VIEWS, "panels": panels, "schema": as_data(DECLARED)}
+    made |= {"colours": {}, "thresholds": {}}
     return (
         made
         | {"hint": 'probe.open("runs/arithmetic/grpo-7b").panel()', "limits": {"rows": 20000, "points": 4000}}

@@ -125,6 +125,7 @@ def test_the_same_panel_is_shown_again(directory):
     assert panel(directory) is not first
 
 
+@pytest.mark.slow
 def test_a_training_process_imports_nothing_of_it(tmp_path):
     code = (
         "import sys, json, pathlib, probe\n"

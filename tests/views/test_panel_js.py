@@ -598,11 +598,11 @@ def test_bars_show_the_cap_and_the_mean(page: Any) -> None:
 
 def test_unlike_caps_have_a_line_each(page: Any, encoder: host.Encoder) -> None:
     host.opened(page, "panel", plotly=True)
-    row = {"step": 1, "batch": 1, "micro_batch": 0, "sequences": 1}
+    row = {"step": 1, "micro_batch": 0, "sequences": 1}
     rows = [
-        {**row, "rank": rank, "phase": phase, "tokens": 90, "cap": cap}
+        {**row, "rank": rank, "batch": batch, "phase": phase, "tokens": 90, "cap": cap}
         for rank in (0, 1)
-        for phase, cap in (("update", 100), ("values", 200))
+        for batch, phase, cap in ((1, "update", 100), (2, "values", 200))
     ]
     host.send(page, encoder.delta({"micro": rows}))
     to_view(page, "balance")

@@ -179,6 +179,7 @@ def test_an_empty_run_says_why_there_is_nothing(tmp_path: Path) -> None:
     assert "Nothing was recorded yet" in page.words
 
 
+@pytest.mark.slow
 def test_without_an_accelerator_the_header_says_rss(tmp_path: Path) -> None:
     rows = sample_rows(1, 2, accelerator=False)
     with open_run(tmp_path, rows, processes={0: process(0, 1, "cpu", "")}) as run:
@@ -187,6 +188,7 @@ def test_without_an_accelerator_the_header_says_rss(tmp_path: Path) -> None:
     assert "Device CPU" in words
 
 
+@pytest.mark.slow
 def test_a_rank_that_wrote_nothing_is_missed(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: sample_rows(1, 1)[0]}, processes={0: process(0, world_size=4)}) as run:
         assert "Ranks 1 of 4 (the others wrote nothing)" in Page(report_html(run)).words

@@ -224,7 +224,7 @@ def adapted_class(made: Any) -> type[Backend]:
     if isinstance(made, type) and issubclass(made, Backend):
         return made
     own = {name: getattr(made, name) for name in _MEMBERS if hasattr(made, name)}
-    return type("Adapted", (Backend,), {name: staticmethod(one) if callable(one) else one for name, one in own.items()})
+    return type("Adapted", (Backend,), own)  # never made, only asked
 
 
 def own_object(backend: Backend) -> Any:

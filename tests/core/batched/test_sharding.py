@@ -136,6 +136,7 @@ def length_lists(multiple=1):
     return st.lists(st.integers(0, CAP), min_size=1, max_size=24).map(lambda one: one * multiple)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     lengths=length_lists(4),

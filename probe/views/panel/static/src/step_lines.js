@@ -164,12 +164,12 @@ export function largestByStep(lines) {
 }
 
 /**
- * The sum over the run, or up to a step; what has no step counts too.
+ * The sum over the run, or up to a step; what has no step counts too. With `reduce: max` it is the largest.
  * @param {StepLines} lines
  * @param {number} until
  */
 export function totalOf(lines, until = Infinity) {
-  let sum = 0;
-  for (const step of lines.over.cells.keys()) if (step <= until) sum += lines.largest(step) || 0;
-  return sum;
+  const values = [...lines.over.cells.keys()].filter((step) => step <= until).map((step) => lines.largest(step));
+  if (lines.over.how === "max") return largest(values);
+  return values.reduce((sum, value) => sum + (value || 0), 0);
 }

@@ -125,17 +125,35 @@ export class LiveTable {
     const key = this._key(columns, index);
     const known = key === null ? undefined : this.byKey.get(key);
     const row = known ?? this.count;
+    const before = known === undefined ? null : this.step(row);
     for (const [name, values] of this.columns) {
       const given = columns.get(name);
       values[row] = given ? given[index] : missing(values);
     }
     this.total += 1;
-    if (known === undefined) {
+    if (before === null) {
       this.count += 1;
       if (key !== null) this.byKey.set(key, row);
       this._index(row);
-    } else this.replaced += 1;
+    } else {
+      this.replaced += 1;
+      if (before !== this.step(row)) this._move(row, before);
+    }
     this._touch(this.step(row));
+  }
+
+  /**
+   * A row that was replaced belongs to another step than before.
+   * @param {number} row
+   * @param {number} before
+   */
+  _move(row, before) {
+    const left = (this.byStep.get(before) ?? []).filter((one) => one !== row);
+    if (left.length) this.byStep.set(before, left);
+    else this.byStep.delete(before);
+    this._touch(before);
+    this._index(row);
+    this.byStep.get(this.step(row))?.sort((a, b) => a - b);
   }
 
   /**
