@@ -86,7 +86,7 @@ class Device(ABC):
 
     @abstractmethod
     def read(self, *, whole: bool = False) -> Counters:
-        """The counters now.
+        """Read the counters as they are now.
 
         Args:
             whole: Whether the driver is asked too, for ``used_bytes`` and ``total_bytes``, which takes longer.
@@ -111,7 +111,7 @@ class Device(ABC):
         return None
 
     def done(self, event: Any) -> bool:  # noqa: ARG002  (there is no event to ask)
-        """Whether the device has come to the event. From any thread; does not wait."""
+        """Whether the device has come to the event. Any thread may ask; it does not wait."""
         return True
 
     def elapsed_ns(self, begin: Any, end: Any) -> int | None:  # noqa: ARG002  (as above)
@@ -124,7 +124,7 @@ class Device(ABC):
         return None
 
     def recycle(self, *events: Any) -> None:  # noqa: B027  (not every device can use them again)
-        """These events are no longer needed."""
+        """Take back events that nobody needs any longer."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -218,9 +218,9 @@ class Deferred:
     """Rows that don't exist yet. A recorder returns one to move work off the training thread.
 
     Args:
-        build: makes the rows; called once, in the session's writer thread, inside ``hooks.silenced()``.
-        ready: tells whether ``build`` can be called without waiting (such as a CUDA event's ``query``); polled by
-            the writer thread. None means at once.
+        build: Makes the rows; called once, in the session's writer thread, inside ``hooks.silenced()``.
+        ready: Tells whether ``build`` can be called without waiting (such as a CUDA event's ``query``); polled by the
+            writer thread. None means at once.
 
     It must not keep large tensors alive: that would move the very memory peak that is being measured.
     """

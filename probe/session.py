@@ -99,10 +99,20 @@ class _Recording(Listener):
 class Session:
     """An open recording. Made by :func:`start`; ends with :meth:`close` or as a context manager.
 
+    Args:
+        directory: The run directory.
+        recorders: Instances that are told of what happens.
+        process: The row about this process.
+        rank: The process's number in the job.
+        world_size: How many processes the job has.
+        tracking: Where the metrics go; None where nothing tracks.
+
     Attributes:
-        directory: the run directory, absolute. rank, world_size: of this process.
-        tracking: where the metrics go, None on ranks other than 0 and when nothing was asked for.
-        publisher: keeps the dashboards there up to date, None where nothing was asked for or could show them.
+        directory: The run directory, absolute.
+        rank: The rank of this process.
+        world_size: How many processes the job has.
+        tracking: Where the metrics go, None on ranks other than 0 and when nothing was asked for.
+        publisher: Keeps the dashboards there up to date, None where nothing was asked for or could show them.
     """
 
     def __init__(
@@ -165,7 +175,8 @@ class Session:
         """Log the trainer's own metrics: to the tracking backends (rank 0) and as rows of this run.
 
         Args:
-            metrics: names to numbers (python, numpy or 0-d tensors). step: the global step.
+            metrics: Names to numbers (python, numpy or 0-d tensors).
+            step: The global step.
         """
         if self.tracking is not None:
             self.tracking.log(metrics, step)
@@ -337,24 +348,28 @@ def start(
     """Begin to record this process. Every rank of a job calls it with the same project and experiment.
 
     Args:
-        project, experiment: name the run directory ``root/project/experiment``. Without an experiment it is named
-            by the time; then give ``run_dir`` or set ``PROBE_RUN_DIR`` so that all ranks agree.
-        run_dir: the directory itself, used as it is.
-        track: backends for the metrics of each step, such as ``"console,tensorboard"`` or a :class:`Tracking`. Only
-            rank 0 tracks. None: the run directory alone.
-        config: the trainer's configuration, any shape; kept with the run and sent to the backends as parameters.
-        recorders: names out of ``recorders.RECORDERS`` or instances; None takes all.
-        rank, world_size: None asks torch.distributed, then the environment (``RANK``, ``WORLD_SIZE``).
-        device: whose memory is watched; None detects one.
-        peaks: ``"nested"`` gives every scope its exact peak (device counters are reset at scope ends, and what
-            others read of them is folded back); ``"observe"`` never touches the counters.
-        publish: whether the dashboards are kept up to date in the backends, by a process beside rank 0 that reads the
-            run directory: figures, tables, numbers over all ranks, what was found. None: where a backend can show
-            pictures. A number: how old figures may get, in seconds (30).
+        project: The first part of the run directory ``root/project/experiment``.
+        experiment: The second part. Without it the directory is named by the time; then give ``run_dir`` or set
+            ``PROBE_RUN_DIR`` so that all ranks agree.
+        run_dir: The directory itself, used as it is.
+        root: The directory that holds all runs.
+        track: Backends for the metrics of each step, such as ``"console,tensorboard"`` or a :class:`Tracking`. Only
+            rank 0 tracks. None means the run directory alone.
+        config: The trainer's configuration, any shape; kept with the run and sent to the backends as parameters.
+        recorders: Names out of ``recorders.RECORDERS`` or instances; None takes all.
+        rank: The process's number in the job; None asks torch.distributed, then the environment (``RANK``).
+        world_size: How many processes the job has; None asks torch.distributed, then the environment (``WORLD_SIZE``).
+        device: The device whose memory is watched; None detects one.
+        peaks: ``"nested"`` gives every scope its exact peak (device counters are reset at scope ends, and what others
+            read of them is folded back); ``"observe"`` never touches the counters.
+        publish: Whether the dashboards are kept up to date in the backends, by a process beside rank 0 that reads the
+            run directory: figures, tables, numbers over all ranks, what was found. None means where a backend can show
+            pictures. A number says how old figures may get, in seconds (30).
 
     Raises:
-        SessionError: this process has an open session already.
-        UnknownNameError: an unknown recorder or backend. BackendError: a backend can't be set up.
+        SessionError: This process has an open session already.
+        UnknownNameError: There is no such recorder or backend.
+        BackendError: A backend can't be set up.
     """
     global _current
     if peaks not in ("nested", "observe"):

@@ -51,7 +51,7 @@ class FakeAllocation:
         self._device: FakeDevice | None = device
 
     def free(self) -> None:
-        """Give it back; safe to call twice."""
+        """Give the memory back; safe to call twice."""
         device, self._device = self._device, None
         if device is not None:
             device._add(-self.size_bytes)
@@ -111,7 +111,7 @@ class FakeDevice(Device):
     # ------------------------------------------------------------------------------------ what a trainer does
 
     def allocate(self, size_bytes: int) -> FakeAllocation:
-        """Take memory.
+        """Take memory of the device.
 
         Raises:
             InputError: The size is negative.
@@ -132,19 +132,19 @@ class FakeDevice(Device):
             self._reserved = self._rounded(self._allocated)
 
     def memory_allocated(self) -> int:
-        """As ``torch.cuda.memory_allocated``."""
+        """Bytes that are allocated, as ``torch.cuda.memory_allocated`` tells."""
         return self._user("allocated_bytes", "current")
 
     def max_memory_allocated(self) -> int:
-        """As ``torch.cuda.max_memory_allocated``."""
+        """The most bytes that were allocated at once, as ``torch.cuda.max_memory_allocated`` tells."""
         return self._user("allocated_bytes", "peak")
 
     def max_memory_reserved(self) -> int:
-        """As ``torch.cuda.max_memory_reserved``."""
+        """The most bytes that were reserved at once, as ``torch.cuda.max_memory_reserved`` tells."""
         return self._user("reserved_bytes", "peak")
 
     def reset_peak_memory_stats(self) -> None:
-        """As ``torch.cuda.reset_peak_memory_stats``."""
+        """Let the peaks begin anew, as ``torch.cuda.reset_peak_memory_stats`` does."""
         self.namespace.reset_peaks(0)
 
     def enqueue(self, duration_ns: int) -> None:

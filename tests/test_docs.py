@@ -296,8 +296,8 @@ def test_docstrings_become_markdown(site: ModuleType) -> None:
             all.
 
         Raises:
-            probe.errors.InputError: No.
-            KeyError: Never.
+            probe.errors.InputError: Only one, on
+                two lines.
 
         >>> 1 + 1
         2
@@ -306,7 +306,7 @@ def test_docstrings_become_markdown(site: ModuleType) -> None:
     assert made.startswith("Do it, as `emit` does. `x[0]` stays, \\[this\\] is no link.")
     assert "Args:\n    one: Of \\*them\\*, `a b`, goes on here.\n    **rest: A \\[word\\].\n" in made
     assert "Returns:\n    That: is all.\n" in made
-    assert "Raises:\n    probe.errors.InputError: No.\n    KeyError: Never.\n" in made
+    assert "Raises:\n    probe.errors.InputError: Only one, on two lines.\n" in made
     assert "```pycon\n>>> 1 + 1\n2\n```" in made
     assert "```text\nas it stands\n```" in made
     assert first_line(Run) == "A run that is there, being written or finished."

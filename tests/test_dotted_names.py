@@ -65,6 +65,8 @@ DOCUMENTED = {
 LABELS = {mlflow.NAMES_TAG, mlflow.INFINITIES_TAG}
 
 NAME = r"(?<![\w./-])probe(?:\.[A-Za-z_]\w*)+"
+#: A table of names that changed: its first column says what they were.
+BEFORE = re.compile(r"^\| before \|.*\n(?:\|.*\n)*", re.MULTILINE)
 ROLE = rf":(?:func|class|meth|data|mod|attr|exc):`~?({NAME})`"
 
 
@@ -90,7 +92,7 @@ def pages() -> list[Path]:
 def words(path: Path) -> str:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".ipynb":
-        return text
+        return re.sub(BEFORE, lambda table: re.sub(r"^\|[^|]*", "", table[0], flags=re.MULTILINE), text)
     return "\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
 
 
@@ -122,12 +124,15 @@ def test_the_dotted_names_of_docstrings_are_there() -> None:
         assert leads_to(name) is not None, name
 
 
-def test_names_are_found_and_a_wrong_one_is_told() -> None:
+def test_names_are_found_and_a_wrong_one_is_told(tmp_path: Path) -> None:
     text = (
         "Use `probe.start`, not probe/x.y nor a.probe.z.\nfrom probe.core.metric import (\n    Metric, reduce_metrics)"
     )
     assert set(re.findall(NAME, text)) == {"probe.start", "probe.core.metric"}
     assert imports(text) == {"probe.core.metric.Metric", "probe.core.metric.reduce_metrics"}
+    table = "`probe.a`\n\n| before | now |\n|---|---|\n| `probe.b` | `probe.c` |\n\n| other |\n| `probe.d` |\n"
+    (tmp_path / "page.md").write_text(table)
+    assert re.findall(NAME, words(tmp_path / "page.md")) == ["probe.a", "probe.c", "probe.d"]
     assert imports("from probe import hooks, inspect as look\n") == {"probe.hooks", "probe.inspect"}
     with pytest.raises(AttributeError):
         leads_to("probe.core.metric.nothing_of_the_kind")

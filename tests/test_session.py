@@ -24,7 +24,7 @@ from probe.publishing.publisher import Publisher
 from probe.recorders.recorder import Recorder
 from probe.records import Incident, Scalar
 from probe.runs.reader import Run
-from probe.session import _told, current_session, start
+from probe.session import _record_incident, current_session, start
 
 
 @pytest.fixture
@@ -84,7 +84,9 @@ def test_training_with_a_publisher_is_bitwise_equal_and_its_end_bounded(director
     weights, losses = train()
     with start("p", run_dir=directory, track="file", publish=False) as session:
         assert session.publisher is None
-        session.publisher = Publisher(directory, session.tracking, _told, command=[sys.executable, "-c", HANGS])
+        session.publisher = Publisher(
+            directory, session.tracking, _record_incident, command=[sys.executable, "-c", HANGS]
+        )
         session.publisher.finish = partial(session.publisher.finish, 0.5)
         observed_weights, observed_losses = train(session=session)
     assert losses == observed_losses

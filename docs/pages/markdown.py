@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from typing import Final
 
 _ROLE: Final = re.compile(r":(?:class|func|meth|attr|data|mod|exc):`~?([^`]*)`")
@@ -92,7 +93,7 @@ def _until_blank(lines: list[str], place: int) -> tuple[list[str], int]:
 def _section(name: str, body: list[str]) -> list[str]:
     """A section with one line for each entry, so that code that was wrapped is whole again."""
     entries: list[str] = []
-    for line in inspect.cleandoc("\n".join(body)).splitlines():
+    for line in textwrap.dedent("\n".join(body)).splitlines():
         if entries and (line.startswith(" ") or name in {"Returns", "Yields"}):
             entries[-1] += f" {line.strip()}"
         elif line:

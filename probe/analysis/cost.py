@@ -20,7 +20,7 @@ def by_step(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        step, hooks_ms (mean time on the training thread), hooks_ms_largest, writer_cpu_ms (mean, another thread),
+        Step, hooks_ms (mean time on the training thread), hooks_ms_largest, writer_cpu_ms (mean, another thread),
         own_cost_ratio (the quantity ``own_cost``: of the worst rank), own_cost_ratio_mean (of the ranks).
     """
     frame = run.sql(

@@ -45,7 +45,7 @@ _ADVICE: Final = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found. ``weight`` orders findings of one severity, larger first."""
+    """One thing that was found in a run; ``weight`` orders findings of one severity, larger first."""
 
     severity: Severity
     topic: str  #: the dashboard that shows more, such as "memory"
@@ -58,7 +58,7 @@ def findings(run: Run) -> pd.DataFrame:
     """Everything that was found in ``run``, problems first.
 
     Returns:
-        severity ("problem", "notice" or "fine"), topic, finding, advice. Empty only for a run without rows.
+        Severity ("problem", "notice" or "fine"), topic, finding, advice. Empty only for a run without rows.
     """
     found = [one for look in LOOKS for one in look(run)]
     order: dict[str, int] = {"problem": 0, "notice": 1, "fine": 2}

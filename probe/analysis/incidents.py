@@ -18,7 +18,7 @@ def table(run: Run) -> pd.DataFrame:
     """Incidents, equal ones folded into one row, the most frequent first.
 
     Returns:
-        kind, where, message, count (sum of their counts), ranks (how many had it), first_step, last_step,
+        Kind, where, message, count (sum of their counts), ranks (how many had it), first_step, last_step,
         switched_off, first_ns and last_ns (wall clock).
     """
     return run.sql(

@@ -112,7 +112,7 @@ def by_phase(run: Run) -> pd.DataFrame:
     """The peak of each phase: the largest with its place, and the smallest that any rank had as its largest.
 
     Returns:
-        role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
+        Role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
         peak_kind, source, device_total_bytes; largest first. A phase's value is that of its owners, so a
         step's own code outside any phase has a row with phase None.
     """
@@ -145,7 +145,7 @@ def by_tokens(run: Run, points: int = POINTS, rank: int | None = None) -> pd.Dat
     takes only that rank's.
 
     Returns:
-        rank, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
+        Rank, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
     """
     where = "true" if rank is None else f"rank = {literal(int(rank))}"
     sources = {} if rank is None else {table: f"(select * from {table} where {where})" for table in views.SOURCES}  # noqa: S608
@@ -167,7 +167,7 @@ def slope_bytes_per_token(frame: pd.DataFrame) -> pd.DataFrame:
     """Least-squares line of peak over tokens for each (role, phase) of :func:`by_tokens`.
 
     Returns:
-        role, phase, bytes_per_token, base_bytes, fit (share of the variance that tokens explain, R²),
+        Role, phase, bytes_per_token, base_bytes, fit (share of the variance that tokens explain, R²),
         micro_batches; only phases with three or more micro-batches of unlike size.
     """
     rows = []
@@ -187,8 +187,9 @@ def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFra
     """Memory of one rank over time.
 
     Args:
+        run: The run to read.
         rank: None takes the one that made the largest peak.
-        points: at most so many scopes of a role, and so many values of a line; peaks are kept.
+        points: At most so many scopes of a role, and so many values of a line; peaks are kept.
 
     Returns:
         Columns :data:`TIMELINE`; ``series`` is "peak" (a scope that made its own peak, from begin_s to

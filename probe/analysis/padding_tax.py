@@ -23,7 +23,7 @@ def by_step(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        step, cause, tokens, rectangle_tokens and valid_tokens (of the step, on each row); by step and cause. The tokens
+        Step, cause, tokens, rectangle_tokens and valid_tokens (of the step, on each row); by step and cause. The tokens
         of a step's rows sum to rectangle_tokens − valid_tokens. Valid tokens are no row of their own.
     """
     return run.sql(
@@ -46,7 +46,7 @@ def by_cause(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        cause, tokens, share_ratio (of all padding); the largest cause first, without "none".
+        Cause, tokens, share_ratio (of all padding); the largest cause first, without "none".
     """
     return run.sql(
         """
@@ -63,7 +63,7 @@ def by_field(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        field, cause, bytes, tokens; the largest field first.
+        Field, cause, bytes, tokens; the largest field first.
     """
     return run.sql(
         """
@@ -81,7 +81,7 @@ def by_source(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        source, batches, padding_tokens, rectangle_tokens, ratio; the worst first.
+        Source, batches, padding_tokens, rectangle_tokens, ratio; the worst first.
     """
     return run.sql(
         """

@@ -42,7 +42,7 @@ def audit(run: Run) -> pd.DataFrame:
     """Every metric key with how it was reduced, the doubtful ones first.
 
     Returns:
-        key, reducer, chosen_by, calls, values (given to it in total), smallest, largest, nan_count, last
+        Key, reducer, chosen_by, calls, values (given to it in total), smallest, largest, nan_count, last
         (result), last_step, accidental, inside (the word the reducer was found in, else None), differs
         (whether its values ever differed, so that the reducer mattered).
     """
@@ -73,7 +73,7 @@ def spread(run: Run, limit: int = 16) -> pd.DataFrame:
     """What went into the metrics whose reducer matters: smallest, value and largest at the last step each.
 
     Returns:
-        key, reducer, accidental, step, smallest, largest, value, position (where the value lies between
+        Key, reducer, accidental, step, smallest, largest, value, position (where the value lies between
         smallest = 0 and largest = 1); doubtful keys first, then the widest relative spread; at most
         ``limit`` keys.
     """

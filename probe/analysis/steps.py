@@ -24,7 +24,7 @@ def durations(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step), slowest (the rank
+        Step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step), slowest (the rank
         of the largest), ranks; by step, longest phase of the run first.
     """
     return run.sql(
@@ -48,7 +48,7 @@ def times(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        step, mean_s, largest_s (over ranks), slowest (rank), ranks, begin_ns (wall clock).
+        Step, mean_s, largest_s (over ranks), slowest (rank), ranks, begin_ns (wall clock).
     """
     return run.sql(
         """
@@ -71,7 +71,7 @@ def on_padding(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        step, phase, padding_s and time_s (mean over ranks, of the sums over those micro-batches), ratio (padding_s ÷
+        Step, phase, padding_s and time_s (mean over ranks, of the sums over those micro-batches), ratio (padding_s ÷
         time_s), micro_batches (how many the numbers are from), left_out (others that ran); by step and phase.
     """
     return run.sql(
@@ -110,8 +110,10 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
     """Phases of one step on every rank, on one clock.
 
     Args:
-        step: None takes the slowest. ranks: at most so many, those with the longest step.
-        bars: at most so many, the longest; micro-batches go first.
+        run: The run to read.
+        step: None takes the slowest.
+        ranks: At most so many, those with the longest step.
+        bars: At most so many, the longest; micro-batches go first.
 
     Returns:
         Columns :data:`TIMELINE`; begin_s counts from the first beginning of the step on any rank; depth 0

@@ -63,7 +63,7 @@ def rounds(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        step, phase, round (from 1), ranks, tokens, straggler (rank with most tokens), straggler_tokens, mean_tokens,
+        Step, phase, round (from 1), ranks, tokens, straggler (rank with most tokens), straggler_tokens, mean_tokens,
         micro_batches, over_cap (number of micro-batches), and of this round alone rank_imbalance_ratio,
         micro_batch_imbalance_ratio (the worst rank's) and sync_wait_ratio (what ranks lose that wait for each other
         after every micro-batch); in order of step.
@@ -95,7 +95,7 @@ def imbalance(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        step, rank_imbalance_ratio, micro_batch_imbalance_ratio, sync_wait_ratio (the quantities), straggler and phase
+        Step, rank_imbalance_ratio, micro_batch_imbalance_ratio, sync_wait_ratio (the quantities), straggler and phase
         (of the round with the worst rank_imbalance_ratio), over_cap.
     """
     specs = [quantity(name) for name in UNEVEN]
@@ -113,7 +113,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
     """Which rounds :func:`heat` can show: the most uneven, those with most over the cap, then by unevenness.
 
     Returns:
-        label, step, phase, round; at most ``limit`` rows.
+        Label, step, phase, round; at most ``limit`` rows.
     """
     frame = rounds(run)
     if frame.empty:
@@ -169,7 +169,7 @@ def stragglers(run: Run) -> pd.DataFrame:
     """Each rank's part in the imbalance, the one that was largest most often first.
 
     Returns:
-        rank, rounds, largest_in (rounds in which it had the most tokens and the round was not even),
+        Rank, rounds, largest_in (rounds in which it had the most tokens and the round was not even),
         share_ratio (its tokens ÷ the mean of the ranks, over all rounds), tokens.
     """
     return run.sql(

@@ -230,7 +230,7 @@ class DataProto:
     def from_tensordict(
         cls, tensor_dict: TensorDictBase, meta_info: Mapping[str, Any] | None = None, num_batch_dims: int = 1
     ) -> Self:
-        """The way back from :meth:`to_tensordict`.
+        """A batch of what a TensorDict holds: the way back from :meth:`to_tensordict`.
 
         A NonTensorStack becomes a column of ``non_tensor_batch``, NonTensorData an entry of ``meta_info``,
         and anything else stays in ``batch``.

@@ -54,8 +54,9 @@ class Chart:
     """Metrics that a tracking backend draws together.
 
     Attributes:
-        title: unique in its dashboard. kind: ``"line"``: one line for each key; ``"margin"``: a line between two
-            others. keys: of a line chart the metrics, in which ``{role}``, ``{phase}`` and ``{cause}`` stand for any
+        title: Unique in its dashboard.
+        kind: ``"line"``: one line for each key; ``"margin"``: a line between two others.
+        keys: The metrics: of a line chart their keys, in which ``{role}``, ``{phase}`` and ``{cause}`` stand for any
             name; of a margin chart the three of :data:`MARGIN`.
     """
 
@@ -108,15 +109,21 @@ class Panel:
     """One picture of a run.
 
     Attributes:
-        id: unique over all dashboards. title, about: words.
-        analysis: dotted path of ``(run, **choice) → frame``. figure: of ``(frame, *, theme) → Figure``.
-        choices: dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments
-            of the analysis; the first row is what is shown without a choice. choose: what is chosen, for a
-            person.
-        table: dotted path of the frame to show as a table, when it isn't the figure's own.
-        columns: of that table. unfolded: whether a page shows the table at once. tables: of the run that
-        are read. keys: metric keys that show the same. charts: those that show it in a tracking backend.
-        live: how the live panel draws it; None: it doesn't.
+        id: Unique over all dashboards.
+        title: The panel's title.
+        about: What it shows, how to read it, and what to do about it.
+        analysis: Dotted path of ``(run, **choice) → frame``.
+        figure: Dotted path of ``(frame, *, theme) → Figure``.
+        choices: Dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments of the
+            analysis; the first row is what is shown without a choice.
+        choose: What is chosen, for a person.
+        table: Dotted path of the frame to show as a table, when it isn't the figure's own.
+        columns: Columns of that table.
+        unfolded: Whether a page shows the table at once.
+        tables: Tables of the run that are read.
+        keys: Metric keys that show the same.
+        charts: Charts that show it in a tracking backend.
+        live: How the live panel draws it; None where it doesn't.
     """
 
     id: str
@@ -135,7 +142,12 @@ class Panel:
     live: Mapping[str, Any] | None = None
 
     def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
-        """The numbers behind the picture."""
+        """The numbers behind the picture, as a frame.
+
+        Args:
+            run: The run to read.
+            **choice: One row of :meth:`options` without its label.
+        """
         frame: pd.DataFrame = _load(self.analysis)(run, **choice)
         return frame
 
@@ -143,8 +155,10 @@ class Panel:
         """The picture; a figure that says why in words where the run has nothing to show.
 
         Args:
-            titled: put the panel's title into the figure, for places that show nothing around it.
-            choice: one row of :meth:`options` without its label.
+            run: The run to read.
+            theme: Colours of the figure: "light" or "dark".
+            titled: Whether the panel's title is put into the figure, for places that show nothing around it.
+            **choice: One row of :meth:`options` without its label.
         """
         figure: go.Figure = _load(self.figure)(self.frame(run, **choice), theme=theme)
         if titled:
@@ -168,7 +182,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """Panels of one subject."""
+    """The panels of one subject, as one file in ``dashboards/`` holds them."""
 
     name: str
     title: str
@@ -181,7 +195,10 @@ class LivePanel:
     """One picture of the live panel: that of a :class:`Panel`, or one that only the live panel has.
 
     Attributes:
-        id: unique over all dashboards. title, about: words. live: a block as in :mod:`probe.dashboards.spec`.
+        id: Unique over all dashboards.
+        title: The panel's title.
+        about: What it shows, how to read it, and what to do about it.
+        live: A block as in :mod:`probe.dashboards.spec`.
     """
 
     id: str
@@ -205,7 +222,7 @@ def dashboards() -> tuple[Dashboard, ...]:
     """All dashboards, in the order of :data:`NAMES`.
 
     Raises:
-        InputError: a file says something that can't be used; the message names file, panel and field.
+        InputError: A file says something that can't be used; the message names file, panel and field.
     """
     return tuple(parse(name, files.text(name)) for name in NAMES)
 
@@ -214,7 +231,7 @@ def dashboard(name: str) -> Dashboard:
     """The dashboard called ``name``.
 
     Raises:
-        UnknownNameError: there is none; the message lists what there is.
+        UnknownNameError: There is none; the message lists what there is.
     """
     for one in dashboards():
         if one.name == name:
@@ -226,7 +243,7 @@ def panel(id: str) -> Panel:
     """The panel called ``id``, of whichever dashboard.
 
     Raises:
-        UnknownNameError: there is none; the message lists what there is.
+        UnknownNameError: There is none; the message lists what there is.
     """
     found = {one.id: one for board in dashboards() for one in board.panels}
     if id not in found:
@@ -239,7 +256,7 @@ def views() -> tuple[View, ...]:
     """The views of the live panel, in the order in which they are shown.
 
     Raises:
-        InputError: a file says something that can't be used; the message names file, panel and field.
+        InputError: A file says something that can't be used; the message names file, panel and field.
     """
     shared = [panel for board in dashboards() for panel in board.panels]
     return parse_views(files.text("views"), shared)
@@ -259,11 +276,12 @@ def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
     """The views of the live panel from the text of their file; everything that it names is checked.
 
     Args:
-        text: YAML. shared: the dashboards' panels, which a view names by their id.
+        text: The file's text, YAML.
+        shared: The dashboards' panels, which a view names by their id.
 
     Raises:
-        InputError: the text doesn't describe views. UnknownNameError: it names a panel that isn't there, or that
-            isn't live.
+        InputError: The text doesn't describe views.
+        UnknownNameError: It names a panel that isn't there, or that isn't live.
     """
     data = files.loaded(text, "views")
     _expect(data, {"views": list, "panels": list}, set(), "views")
@@ -297,10 +315,11 @@ def parse(name: str, text: str) -> Dashboard:
     """A dashboard from the text of its file; everything that it names is checked.
 
     Args:
-        name: of the dashboard, for messages too. text: YAML.
+        name: The name of the dashboard, for messages too.
+        text: The file's text, YAML.
 
     Raises:
-        InputError: the text isn't such a dashboard.
+        InputError: The text isn't such a dashboard.
     """
     data = files.loaded(text, f"dashboard {name!r}")
     _expect(data, {"title": str, "about": str, "panels": list}, set(), f"dashboard {name!r}")

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from probe.dashboards.columns import LIVE, WHERE, Derived, Formula, Table, select_list
+from probe.dashboards.columns import LIVE, WHERE, Derived, Formula, Table, of_row_type, select_list
 from probe.dashboards.spec import listed
+from probe.errors import UnknownNameError
 from probe.runs import views
+from probe.runs.row_types import row_type
 
 #: Columns that only the view of all scopes has; what asks for none of them is answered by those that have ended.
 _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "tokens", "slots", "begin", "end"})
@@ -229,8 +231,14 @@ def table_of(name: str) -> Table:
 
     Returns:
         Its columns.
+
+    Raises:
+        UnknownNameError: Nobody has told this process of such a row type.
     """
-    return LIVE[name]
+    kind = row_type(name)
+    if name not in LIVE and kind is None:
+        raise UnknownNameError.of("table", name, LIVE)
+    return LIVE[name] if kind is None or name in LIVE else of_row_type(kind)
 
 
 def _column(table: str, name: str) -> str:

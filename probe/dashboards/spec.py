@@ -43,11 +43,13 @@ The marks, and what they add (:data:`MARKS`):
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from probe.dashboards.columns import LIVE
+from probe.dashboards.columns import LIVE, of_row_type
 from probe.errors import InputError, UnknownNameError
+from probe.runs.row_types import row_type
 
 #: Columns of each declared table and their dtypes; "word" is a code (i4) for a text.
 TABLES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -87,10 +89,11 @@ def check(block: Any, where: str) -> dict[str, Any]:
     """``block`` itself, once everything in it is known to be right.
 
     Args:
-        block: of one panel, as YAML gave it. where: it stands, for messages.
+        block: The block of one panel, as YAML gave it.
+        where: Where the block stands, for messages.
 
     Raises:
-        InputError: it isn't a ``live:`` block; the message says where, what was given and what was expected.
+        InputError: It isn't a ``live:`` block; the message says where, what was given and what was expected.
 
     >>> check({"mark": "line", "table": "memory", "x": "time", "y": "allocated"}, "panel 0: live")["y"]
     'allocated'
@@ -115,10 +118,19 @@ def check(block: Any, where: str) -> dict[str, Any]:
 def columns_of(table: str) -> tuple[str, ...]:
     """What can be asked of a live table: its columns and the derived ones.
 
+    Args:
+        table: A declared one, or one of a row type that a recorder brings.
+
+    Returns:
+        The names; none where nobody has told this process of the row type yet.
+
     >>> columns_of("micro")[-3:]
     ('over', 'padding', 'use')
     """
-    return (*TABLES[table], *DERIVED.get(table, ()))
+    if table in TABLES:
+        return (*TABLES[table], *DERIVED.get(table, ()))
+    kind = row_type(table)
+    return () if kind is None else tuple(of_row_type(kind).columns)
 
 
 def listed(value: Any) -> list[Any]:
@@ -132,8 +144,7 @@ def listed(value: Any) -> list[Any]:
 
 def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
     table = block.get("table")
-    if table not in TABLES:
-        raise UnknownNameError.of(f"{where}: table", table, TABLES)
+    _table(table, f"{where}: table")
     for name in ("y", "by", "each", "per", "slots"):
         _columns(block, name, where)
     if needs_y and not block.get("y") and block.get("reduce") != "count":
@@ -154,6 +165,15 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
         _mapping(block["divide"], f"{where}: divide")
         _known(block["divide"], SERIES, f"{where}: divide")
         _series(block["divide"], f"{where}: divide", needs_y=True)
+
+
+def _table(table: Any, where: str) -> None:
+    """A declared table, or one of a row type that a recorder brings, which needn't be known here."""
+    if table in TABLES or (isinstance(table, str) and row_type(table) is not None):
+        return
+    looks = isinstance(table, str) and table.isidentifier() and table.islower()
+    if not looks or difflib.get_close_matches(table, TABLES):
+        raise UnknownNameError.of(where, table, TABLES)
 
 
 def _where(block: Mapping[str, Any], where: str) -> None:
@@ -252,7 +272,7 @@ def _columns(block: Mapping[str, Any], name: str, where: str) -> None:
 
 def _column(block: Mapping[str, Any], column: Any, where: str) -> None:
     choices = columns_of(block["table"])
-    if column not in choices:
+    if choices and column not in choices:
         raise UnknownNameError.of(where, column, choices)
 
 

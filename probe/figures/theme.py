@@ -50,7 +50,7 @@ def template(theme: Theme = "light") -> go.layout.Template:
     """The plotly template of a theme.
 
     Raises:
-        UnknownNameError: neither "light" nor "dark".
+        UnknownNameError: It is neither "light" nor "dark".
     """
     if theme not in BACKGROUND:
         raise UnknownNameError.of("theme", theme, BACKGROUND)

@@ -32,13 +32,15 @@ class Difference:
     """One thing in which a column differs.
 
     Attributes:
-        where: the key, with the member of the DataProto before it.
-        what: "only in a", "only in b", "type", "shape", "dtype", "device", "lengths" or "values".
-        a, b: the two sides as text; of values those at ``index``.
-        index: the first position that differs, in the order of rows; None where there is none.
-        count: values that differ, None where they weren't counted. of: how many were compared.
-        max_abs: largest absolute difference of floats, NaN left out; None for everything else.
-        nan: values that are NaN on one side alone.
+        where: The key, with the member of the DataProto before it.
+        what: One of "only in a", "only in b", "type", "shape", "dtype", "device", "lengths" and "values".
+        a: The first side as text; of values the one at ``index``.
+        b: The second side as text; of values the one at ``index``.
+        index: The first position that differs, in the order of rows; None where there is none.
+        count: Values that differ, None where they weren't counted.
+        of: How many were compared.
+        max_abs: Largest absolute difference of floats, NaN left out; None for everything else.
+        nan: Values that are NaN on one side alone.
     """
 
     where: str
@@ -70,9 +72,17 @@ class Difference:
 class Comparison:
     """What :func:`compare` found. Its ``repr`` and its HTML say it.
 
+    Args:
+        differences: In the order of the columns; a column may have several.
+        equal: The keys that are the same.
+        kinds: The kinds of the two batches.
+        rows: The numbers of rows of the two, None without a row dimension.
+
     Attributes:
-        differences: in the order of the columns; a column may have several. equal: the keys that are the same.
-        kinds, rows: of both sides.
+        differences: In the order of the columns; a column may have several.
+        equal: The keys that are the same.
+        kinds: The kinds of the two batches.
+        rows: The numbers of rows of the two, None without a row dimension.
     """
 
     def __init__(
@@ -149,6 +159,10 @@ def compare(a: Any, b: Any) -> Comparison:
 
     Keys are matched by their place; where the two are of different kinds, by their name alone. Values of different
     dtypes or devices are compared as well, in the wider dtype, on the device of ``a``. Never raises for odd content.
+
+    Args:
+        a: A batch or any other value.
+        b: What it is compared with.
 
     >>> compare({"r": torch.tensor([0.0, 1.0])}, {"r": torch.tensor([0.0, 1.5]), "uid": ["x", "y"]})
     dict, 2 rows: 2 of 2 keys differ

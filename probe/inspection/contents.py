@@ -60,11 +60,11 @@ class Column(NamedTuple):
     """What is known of one column.
 
     Attributes:
-        kind: "tensor", "jagged", "nested", "stacked", "array", "objects" or "value".
-        rows: how many it has, None without a row dimension.
-        bytes: of its elements; of objects an estimate; None where it can't be known.
-        memory: the name of the memory it shares with other columns, "" where it shares none.
-        notes: what else is worth knowing, in words.
+        kind: One of "tensor", "jagged", "nested", "stacked", "array", "objects" and "value".
+        rows: How many it has, None without a row dimension.
+        bytes: Bytes of its elements; of objects an estimate; None where it can't be known.
+        memory: The name of the memory it shares with other columns, "" where it shares none.
+        notes: What else is worth knowing, in words.
     """
 
     section: str
@@ -92,9 +92,11 @@ class Schema(NamedTuple):
     """What a batch is made of.
 
     Attributes:
-        bytes: of all elements, memory that is shared counted for each column. held_bytes: of the memory behind
-            them, counted once; it is more where columns are views of something larger.
-        unknown: columns whose bytes can't be known. meta: key, type and short text of each entry of ``meta_info``.
+        bytes: Bytes of all elements, memory that is shared counted for each column.
+        held_bytes: Bytes of the memory behind them, counted once; it is more where columns are views of something
+            larger.
+        unknown: Columns whose bytes can't be known.
+        meta: Key, type and short text of each entry of ``meta_info``.
     """
 
     kind: str
@@ -125,11 +127,11 @@ def members(batch: Any) -> Members:
     """``batch`` as a flat list of columns; nothing is copied.
 
     Args:
-        batch: a DataProto (ours or any with ``batch``, ``non_tensor_batch`` and ``meta_info``), a TensorDict, a
+        batch: A DataProto (ours or any with ``batch``, ``non_tensor_batch`` and ``meta_info``), a TensorDict, a
             BatchedDataDict or another mapping of columns.
 
     Raises:
-        InputTypeError: anything else.
+        InputTypeError: It is anything else.
 
     >>> found = members({"ids": torch.zeros(2, 3), "uid": ["a", "b"]})
     >>> found.rows, [field.key for field in found.fields]
@@ -213,7 +215,7 @@ def schema_of(batch: Any) -> Schema:
     """What ``batch`` is made of.
 
     Raises:
-        InputTypeError: it isn't a batch, see :func:`members`.
+        InputTypeError: It isn't a batch, see :func:`members`.
 
     >>> ids = torch.arange(12).reshape(3, 4)
     >>> found = schema_of({"input_ids": ids, "responses": ids[:, 2:]})

@@ -43,8 +43,9 @@ class TokenMap(NamedTuple):
     """Rows ``start`` to ``start + len(rows)``.
 
     Attributes:
-        rows: for each row the kind of each position, a code into :data:`KINDS`; uint8. Jagged rows have no padding.
-        source: the columns it was made from. problem: why there is nothing, or why kinds are missing; else "".
+        rows: For each row the kind of each position, a code into :data:`KINDS`; uint8. Jagged rows have no padding.
+        source: The columns it was made from.
+        problem: Why there is nothing, or why kinds are missing; else "".
     """
 
     start: int
@@ -70,7 +71,9 @@ def token_map(tensors: Mapping[str, Any], start: int, stop: int) -> TokenMap:
     """What the positions of rows ``start`` to ``stop`` are; only these rows travel.
 
     Args:
-        tensors: columns by key, each (B, S), (B, R) or jagged.
+        tensors: Columns by key, each (B, S), (B, R) or jagged.
+        start: The first row.
+        stop: The row after the last one.
 
     >>> mask = torch.tensor([[0, 1, 1, 1, 0]])
     >>> found = token_map({"attention_mask": mask, "responses": torch.zeros(1, 3)}, 0, 1)

@@ -35,7 +35,7 @@ class Feed:
 
     Args:
         path: A run directory or the URL of one.
-        rows: That each live table keeps.
+        rows: Rows that each live table keeps.
         update_rows: Of each table in one update.
 
     Attributes:
@@ -109,7 +109,7 @@ class Feed:
         """Read what is there. A large run is not read row by row: see :mod:`probe.live.opening`.
 
         Raises:
-            RunError: the files can't be read.
+            RunError: The files can't be read.
         """
         if self._follower is not None:
             return
@@ -125,7 +125,7 @@ class Feed:
         :attr:`tables` too.
 
         Raises:
-            RunError: the files can't be read. Nothing is lost: the next look finds the rows.
+            RunError: The files can't be read. Nothing is lost: the next look finds the rows.
         """
         if self._follower is None:
             self.open()

@@ -86,7 +86,7 @@ class Nesting:
     """Remembers the newest scopes and cuts.
 
     Args:
-        words: numbers of the texts.
+        words: The texts that the rows' numbers stand for.
     """
 
     def __init__(self, words: Words) -> None:

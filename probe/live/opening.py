@@ -18,8 +18,8 @@ from probe.live.intake import Intake, fit, limits_of
 from probe.live.nesting import REMEMBERED, Cut, Span
 from probe.live.tables import ROWS, Words
 from probe.live.thinning import Block
-from probe.records import PLANNED_SOURCES, TABLES, Process
-from probe.runs import views
+from probe.records import PLANNED_SOURCES, Process
+from probe.runs import row_types, views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.snapshot import VIEWS, Snapshot, query
@@ -52,9 +52,9 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tu
 
     Args:
         files: Of the run.
-        intake: Learns what it would know after reading every row.
-        words: Get the texts.
-        limit: Rows of a table.
+        intake: The intake that learns what it would know after reading every row.
+        words: The store that gets the texts.
+        limit: The most rows of a table.
 
     Returns:
         The tables' rows, a follower for what comes next, and how many rows were left out.
@@ -77,7 +77,8 @@ class _Loader:
         self._limit = limit
         self.processes = self._processes()
         intake.clocks.begin(self.processes)
-        intake.found_tables.update(of_unknown(TABLES.values()))
+        brought = filter(None, map(row_types.row_type, snapshot.tables))
+        intake.found_tables.update(of_unknown(brought))
 
     def blocks(self) -> dict[str, Block]:
         tables = {**LIVE, **self._intake.found_tables}
@@ -132,7 +133,7 @@ class _Loader:
             intake.begin_process(process)
         written = " union all ".join(
             f"select max(step) as step, max(wall_ns) as wall_ns from {VIEWS.get(name, name)}"  # noqa: S608  (our own names)
-            for name in TABLES
+            for name in self._snapshot.tables
         )
         found = self._ask(
             f"""with written as ({written})

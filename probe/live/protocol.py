@@ -58,7 +58,8 @@ class Sender:
     """Numbers the messages of one panel. Not for several threads at once.
 
     Attributes:
-        seq: number of the last message. sent_bytes: of all messages so far, heads and buffers.
+        seq: Number of the last message.
+        sent_bytes: Bytes of all messages so far, heads and buffers.
     """
 
     def __init__(self, words: Words) -> None:

@@ -43,11 +43,13 @@ class Pump:
     """Follows a feed and sends it.
 
     Args:
-        feed: the run. deliver: takes the head and the buffers of a message. interval_s: between two looks.
-        looked: called in the thread after each look.
+        feed: The feed of the run.
+        deliver: Is called with the head and the buffers of a message.
+        interval_s: Seconds between two looks.
+        looked: Is called in the thread after each look.
 
     Attributes:
-        failures: what went wrong, newest last: dicts with "where", "message" and "at" (seconds since the epoch).
+        failures: What went wrong, newest last: dicts with "where", "message" and "at" (seconds since the epoch).
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class Pump:
         """One look and at most one message.
 
         Args:
-            to_the_end: look whether the run has ended, too, however short a time ago that was done.
+            to_the_end: Whether to look if the run has ended, however short a time ago that was done.
         """
         begin = time.thread_time_ns()
         with self._lock:

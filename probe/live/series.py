@@ -76,7 +76,9 @@ def cells(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]
     Returns:
         Values by (x …, by …). Where ``divide`` has nothing for an x, NaN.
     """
-    table = tables[spec["table"]]
+    table = tables.get(spec["table"])
+    if table is None:  # of a row type of which no row has come
+        return {}
     x = _x(table.declared, spec)
     names = [*x, *listed(spec.get("by"))]
     keys, values = _reduced_by(table, words, spec, names)
@@ -126,6 +128,8 @@ def _evaluated(table: Table, columns: Mapping[str, npt.NDArray[Any]], formula: F
 
 def _by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[int, float]:
     """By step the largest over the series; −1 for rows outside any."""
+    if spec["table"] not in tables:  # of a row type of which no row has come
+        return {}
     keys, values = _reduced_by(tables[spec["table"]], words, spec, ["step", *listed(spec.get("by"))])
     found = _largest(zip(keys[0].tolist(), values.tolist(), strict=True))
     if "divide" in spec:

@@ -76,8 +76,10 @@ class LiveTable:
         declared: What its columns are; None: as declared for ``name``.
 
     Attributes:
-        count: rows held. next: running number of the row that comes next; it counts every row ever appended, those
-            that replaced another one too. thinned: rows forgotten.
+        count: Rows held.
+        next: Running number of the row that comes next; it counts every row ever appended, those that replaced another
+            one too.
+        thinned: Rows forgotten.
     """
 
     def __init__(self, name: str, limit: int = ROWS, declared: Table | None = None) -> None:

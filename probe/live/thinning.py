@@ -28,7 +28,7 @@ def keep(rule: Thinning, columns: Block, count: int) -> Mask:
     Args:
         rule: Of the table.
         columns: At least ``count`` long.
-        count: Rows that there are.
+        count: The number of rows that there are.
 
     Returns:
         A mask, shape ``(count,)``, with at least a tenth of the rows to go.

@@ -44,7 +44,7 @@ def load_ipython_extension(ipython: Any) -> None:
 
 
 def unload_ipython_extension(ipython: Any) -> None:
-    """Called by ``%unload_ext probe``."""
+    """Called by ``%unload_ext probe``: takes ``%probe`` and ``%%probe`` away again."""
     for kind in ("line", "cell"):
         ipython.magics_manager.magics[kind].pop("probe", None)
 

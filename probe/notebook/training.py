@@ -62,7 +62,7 @@ class Training(Generic[R]):
         return self._took_s is not None
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for its end, at most ``timeout_s``. Returns :attr:`done`."""
+        """Wait for the function's end, at most ``timeout_s`` seconds. Returns :attr:`done`."""
         self._thread.join(timeout_s)
         return self.done
 

@@ -84,8 +84,10 @@ def numbers(run: Run, steps: Sequence[int], wanted: Iterable[str]) -> dict[int, 
     """The numbers across ranks of ``steps``, by step.
 
     Args:
-        wanted: keys with their last word, with places such as ``{role}``: the margins to make. The quantities are
-            there anyway.
+        run: The run to read.
+        steps: The steps that are asked for.
+        wanted: Keys with their last word, with places such as ``{role}``: the margins to make. The quantities are there
+            anyway.
 
     A metric that a rank hasn't got in a step is compared over those that have it. NaN counts as the largest; a mean
     that it goes into is NaN.

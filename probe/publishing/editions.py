@@ -26,9 +26,11 @@ class Editions:
     last time isn't said again.
 
     Args:
-        run: read anew each time. say: takes messages.
-        said: steps whose numbers are in the backends already, as [first, last] pairs.
-        host: of this process. folder: where the training was started.
+        run: The run, read anew each time.
+        say: Is called with each message.
+        said: Steps whose numbers are in the backends already, as [first, last] pairs.
+        host: The host of this process.
+        folder: Where the training was started.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Shown(msgspec.Struct, tag="shown"):
     """A histogram, a table, a figure …: ``medium`` is what ``Medium.plain`` gives.
 
     Attributes:
-        newest: it shows how the run stands, rather than that one step; its step may be made a later one.
+        newest: It shows how the run stands, rather than that one step; its step may be made a later one.
     """
 
     name: str
@@ -92,7 +92,7 @@ def decode(line: bytes) -> Message:
     """What :func:`encode` wrote.
 
     Raises:
-        msgspec.MsgspecError: it's something else.
+        msgspec.MsgspecError: It is something else.
 
     >>> decode(encode(Numbers.from_floats(1, {"a": float("-inf")}))).floats()
     {'a': -inf}

@@ -63,8 +63,11 @@ class Publisher:
     """A child process that publishes the run in ``directory``, and the thread that listens to it.
 
     Args:
-        tracking: what it says goes there. report: told of trouble, from the listening thread too.
-        every_s: how old figures may get. command: of the process; None for that of ``probe.publishing``.
+        directory: The run directory.
+        tracking: Where the figures and numbers go.
+        report: Is told of trouble, from the listening thread too.
+        every_s: How old figures may get, in seconds.
+        command: The command line of the process; None for that of ``probe.publishing``.
     """
 
     def __init__(
@@ -228,7 +231,7 @@ def interval(publish: Any) -> float | None:
     """Seconds between editions, out of what ``start`` was given; None for no publisher.
 
     Raises:
-        InputError: it's neither a bool nor None nor a positive number.
+        InputError: It is neither a bool nor None nor a positive number.
 
     >>> interval(None), interval(False), interval(5)
     (30.0, None, 5.0)

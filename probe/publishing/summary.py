@@ -45,7 +45,8 @@ def tags(run: Run, folder: Path | None = None) -> dict[str, str]:
     """Labels of the run; what isn't known has none.
 
     Args:
-        folder: where the training was started, whose git commit is told.
+        run: The run to read.
+        folder: Where the training was started, whose git commit is told.
     """
     devices = sorted({str(name) for name in run.processes["device_name"] if name})
     hosts = sorted({str(name) for name in run.processes["host"] if name})

@@ -34,7 +34,7 @@ class System:
     """Looks at the machine from one call of :meth:`numbers` to the next.
 
     Args:
-        host: the one that this process runs on.
+        host: The host that this process runs on.
     """
 
     def __init__(self, host: str) -> None:

@@ -26,7 +26,7 @@ def load(name: str) -> type[Recorder]:
     """The class of the recorder called ``name``; its module is imported now.
 
     Raises:
-        UnknownNameError: not a name in :data:`RECORDERS`.
+        UnknownNameError: It is not a name in :data:`RECORDERS`.
     """
     try:
         module, _, attribute = RECORDERS[name].partition(":")

@@ -62,14 +62,14 @@ class MemoryRecorder(Recorder):
     still open then: a run whose process was killed says in which scopes that happened.
 
     Args:
-        device: anything that ``devices.detect`` takes; None detects one.
-        peaks: ``"nested"`` gives every scope its exact peak; ``"observe"`` never resets the device's
-            counters.
+        device: Anything that ``devices.detect`` takes; None detects one.
+        peaks: ``"nested"`` gives every scope its exact peak; ``"observe"`` never resets the device's counters.
 
     Used and total memory of the whole device stand in samples only: they take a call of the driver.
 
     Raises:
-        InputError: a device that this machine doesn't have. UnknownNameError: another word for ``peaks``.
+        InputError: This machine doesn't have the device.
+        UnknownNameError: ``peaks`` is another word.
     """
 
     rows: ClassVar[tuple[type[Row], ...]] = (Memory,)
@@ -161,7 +161,7 @@ class MemoryRecorder(Recorder):
         end.peak_reserved_bytes = peaks.reserved_bytes
         end.peak_kind = peaks.kind
         end.host_duration_ns = host_ns
-        end.device_duration_ns = duration.take()
+        end.device_duration_ns = duration.pop_ns()
         return [end] if enter.written else [self._begun(enter), end]
 
     def _begun(self, enter: _Enter) -> Memory:
@@ -200,7 +200,7 @@ class _Duration:
     def ready(self) -> bool:
         return self._device.done(self._end) or self._clock() > self._deadline_ns
 
-    def take(self) -> int | None:
+    def pop_ns(self) -> int | None:
         """The duration in ns, or None; the events go back to the device."""
         if not self.pending:
             return None

@@ -40,7 +40,7 @@ def packing_rows(event: Event) -> list[Padding]:
     Every micro-batch has a ``batch_id`` of its own, and its number in ``micro_batch``.
 
     Args:
-        event: of one of :data:`POINTS`.
+        event: The event of one of :data:`POINTS`.
     """
     return list(deferred_packing_rows(event).build())  # type: ignore[arg-type]  # it builds Padding
 

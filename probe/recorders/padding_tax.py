@@ -62,7 +62,7 @@ class PaddingTaxRecorder(Recorder):
     """Padding by cause, from lengths that are on the CPU or that travel there without anybody waiting.
 
     Attributes:
-        unread: batches that gave no rows, because their mask was changed before it was read.
+        unread: Batches that gave no rows, because their mask was changed before it was read.
     """
 
     rows: ClassVar[tuple[type[Row], ...]] = (Padding,)
@@ -199,9 +199,11 @@ def padding_rows(
     is none.
 
     Args:
-        lengths: tokens of each real row. width: of the rectangle, at least the largest of ``lengths``.
-        padded_rows: further rows that only fill the batch up.
-        stamp: further fields of the rows, such as ``batch_id`` and ``source``.
+        lengths: Tokens of each real row.
+        width: Width of the rectangle, at least the largest of ``lengths``.
+        fields: The fields that lie in the rectangle.
+        padded_rows: Further rows that only fill the batch up.
+        **stamp: Further fields of the rows, such as ``batch_id`` and ``source``.
     """
     count, valid, longest = len(lengths), sum(lengths), max(lengths, default=0)
     causes = {

@@ -59,14 +59,15 @@ class PeakLedger:
     """Keeps the peaks of all open scopes of all threads of one device.
 
     Args:
-        device: whose peaks. peaks: ``"nested"`` resets the counters at every edge, ``"observe"`` never does.
-            A device whose readers can't all be folded (``Device.statistics`` is empty) is only observed.
+        device: The device whose peaks are told.
+        peaks: ``"nested"`` resets the counters at every edge, ``"observe"`` never does. A device whose readers can't
+            all be folded (``Device.statistics`` is empty) is only observed.
 
     Between reading a counter and resetting it lie a few hundred nanoseconds, in which memory that another
     thread takes *and* gives back is not seen.
 
     Raises:
-        UnknownNameError: another word for ``peaks``.
+        UnknownNameError: ``peaks`` is another word.
     """
 
     def __init__(self, device: Device, peaks: Peaks = "nested") -> None:
@@ -135,7 +136,7 @@ class PeakLedger:
             self._install()
         if self._fold is None:
             return self._watch()
-        counters = counters_of(self._fold.take())
+        counters = counters_of(self._fold.pop_counters())
         self._tell(counters)
         return counters
 
@@ -205,9 +206,9 @@ class PeakFold:
     """Stands in the functions that read and reset a device's statistics, so that our resets can't be seen.
 
     Args:
-        where: all pairs of functions through which this device's statistics are read and reset.
-        lock: an RLock, held while a statistic is read or reset. told: hears the raw statistics before
-            somebody else resets.
+        where: All pairs of functions through which this device's statistics are read and reset.
+        lock: An RLock, held while a statistic is read or reset.
+        told: Is called with the raw statistics before somebody else resets.
 
     Readers see the larger of the counter and the running maximum of what we have reset away; the running
     maximum starts anew when somebody else resets. Other devices of the same namespace are passed through.
@@ -221,7 +222,7 @@ class PeakFold:
     ) -> None:
         self.active = True
         self._lock = lock
-        self._told = told
+        self._tell = told
         # Shaped like the statistics, with a number in each peak's place.
         self.retired = False
         where = list(where)
@@ -236,7 +237,7 @@ class PeakFold:
         known = set(_paths(self._pairs[0].read()))
         return not known.issuperset(_paths(pair.read()))
 
-    def take(self) -> Mapping[str, Any]:
+    def pop_counters(self) -> Mapping[str, Any]:
         """The raw statistics of now, reset afterwards. The caller holds the lock."""
         taken = [pair.read() for pair in self._read]
         self._pairs[0].reset()
@@ -275,7 +276,7 @@ class PeakFold:
         """Somebody else resets: our open scopes are told what would be lost."""
         with self._lock:
             if not self.retired:
-                self._told(self._pairs[0].read())
+                self._tell(self._pairs[0].read())
             result = pair.reset()
             self._running.clear()
             if self.retired:

@@ -29,10 +29,15 @@ class Recorder:
         """An observed call or a scope begins; what is returned comes back as ``state``."""
 
     def leave(self, event: Event, state: Any) -> Rows:
-        """It ended. The event is emptied afterwards: take what is needed."""
+        """The observed call ended. The event is emptied afterwards: take what is needed.
+
+        Args:
+            event: The event that ``enter`` was given.
+            state: What ``enter`` returned.
+        """
 
     def fire(self, event: Event) -> Rows:
-        """A moment told by ``emit``."""
+        """A moment was told by ``emit``; ``event.values`` holds what was told."""
 
     def sample(self) -> Rows:
         """Called a few times a second while the session is open. The rows get the step that the process is in."""

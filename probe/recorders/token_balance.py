@@ -107,9 +107,16 @@ def micro_batch_rows(
     """One row for each of ``partitions``, whose entries are indices into ``lengths``.
 
     Args:
-        workload: the cost of each sequence, or (where there are fewer) of each partition.
-        width_tokens: of every rectangle; ``widths``, where given, tell of each.
-        first_row: row of the batch that entry 0 of ``lengths`` is.
+        lengths: Tokens of each sequence.
+        partitions: Indices into ``lengths``, of each micro-batch.
+        batch_id: The number of the batch.
+        workload: The cost of each sequence, or (where there are fewer) of each partition.
+        cap_tokens: Most tokens of a micro-batch; None where there is no cap.
+        width_tokens: Width of every rectangle, in tokens; ``widths``, where given, tells of each. None where there are
+            no rectangles.
+        source: The point that the rows come from.
+        widths: Width of each rectangle, in tokens.
+        first_row: The row of the batch that entry 0 of ``lengths`` is.
     """
     shared: dict[str, Any] = {
         "batch_id": batch_id,

@@ -51,7 +51,7 @@ class BundleReader:
         """The rows of ``segment`` whose line is ``first_line`` or a later one.
 
         Raises:
-            FileNotFoundError: the bundle was merged into another one.
+            FileNotFoundError: The bundle was merged into another one.
         """
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -101,7 +101,8 @@ class BundleWriter:
     """Writes a bundle: rows come segment by segment, in the order of the segments.
 
     Args:
-        id: of the new bundle. create: opens a new file of that name for writing, and finishes it when it's closed.
+        id: The id of the new bundle.
+        create: Opens a new file of that name for writing, and finishes it when it's closed.
     """
 
     def __init__(self, id: str, create: Callable[[str], Any]) -> None:

@@ -60,7 +60,7 @@ class _LeaveItError(Exception):
 
 @dataclass(frozen=True)
 class Compaction:
-    """What one compaction did."""
+    """What one compaction of a run did."""
 
     rows: int = 0  #: that were written into compacted files
     segments: int = 0  #: that they come from
@@ -76,18 +76,20 @@ def compact(run: Run | str | os.PathLike[str], *, force: bool = False) -> Compac
     """Merge the files of ``run`` that nobody writes to any more.
 
     Args:
-        run: a reader, a run directory, or an ``fsspec`` URL of one. A reader shows the compacted files from its next
+        run: A reader, a run directory, or an ``fsspec`` URL of one. A reader shows the compacted files from its next
             :meth:`~probe.runs.reader.Run.refresh` on.
-        force: processes that can't be seen from here (of another machine, or behind a URL) are gone, and so is one of
-            this machine whose id exists. A file that is locked, or grew within the last minute elsewhere, is left alone
-            all the same.
+        force: Whether to take it that processes that can't be seen from here (of another machine, or behind a URL) are
+            gone, and so is one of this machine whose id exists. A file that is locked, or grew within the last minute
+            elsewhere, is left alone all the same.
 
     Returns:
         What was done; ``rows`` is 0 where there was nothing to do.
 
     Raises:
-        RunNotFoundError, RunError, SchemaVersionError: as :class:`~probe.runs.reader.Run` raises them; RunError also
-            where somebody else compacts the run at this moment, or it can't be written to. The run is as it was.
+        RunNotFoundError: As :class:`~probe.runs.reader.Run`.
+        RunError: As :class:`~probe.runs.reader.Run`; also where somebody else compacts the run at this moment, or it
+            can't be written to. The run is as it was.
+        SchemaVersionError: As :class:`~probe.runs.reader.Run`.
     """
     files = RunFiles(run if isinstance(run, str | os.PathLike) else run.path)
     files.info()
@@ -267,7 +269,7 @@ class _Work:
         data = self._files.read(segment, 0) or b""
         self._read[segment] = len(data)
         tail = Tail()
-        tail.take(data)
+        tail.add_lines(data)
         check_version(tail.columnar.newest_version, self._files.shown)
         rows = sum(len(chunk) for chunks in tail.tables.values() for chunk in chunks)
         unknown = tail.columnar.lines - tail.columnar.bad - rows

@@ -27,7 +27,7 @@ class Folder(Protocol):
         """Make ``manifest`` the truth, at once or not at all.
 
         Raises:
-            RunError: somebody else has published one of its number.
+            RunError: Somebody else has published one of its number.
         """
         ...
 
@@ -41,7 +41,7 @@ def open_folder(files: RunFiles) -> Iterator[Folder]:
     """The folder of a run, for one compaction at a time.
 
     Raises:
-        RunError: somebody else compacts the run, or it can't be written to.
+        RunError: Somebody else compacts the run, or it can't be written to.
     """
     if not files.local:
         yield RemoteFolder(files)

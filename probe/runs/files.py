@@ -43,10 +43,12 @@ class RunFiles:
     """Lists and reads; holds nothing open.
 
     Args:
-        path: a directory, or a URL such as ``s3://bucket/runs/project/experiment``.
+        path: A directory, or a URL such as ``s3://bucket/runs/project/experiment``.
 
     Raises:
-        InputTypeError: no path. MissingDependencyError and others of ``fsspec``: an unknown kind of URL.
+        InputTypeError: It is no path.
+        ValueError: The URL is of a kind that ``fsspec`` doesn't know.
+        ImportError: The package for this kind of URL isn't installed.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -83,7 +85,7 @@ class RunFiles:
         isn't among the parts any more is in a manifest by then.
 
         Raises:
-            RunError: the manifest is broken, or the store doesn't answer.
+            RunError: The manifest is broken, or the store doesn't answer.
         """
         segments = set(filter(None, map(segment_of, self._names(self.root))))
         names, manifest = self._compacted()
@@ -138,7 +140,7 @@ class RunFiles:
                 return [path.name for path in Path(folder).iterdir()]
         except FileNotFoundError:
             return []
-        return [posixpath.basename(one["name"].rstrip("/")) for one in self._told(folder)]
+        return [posixpath.basename(one["name"].rstrip("/")) for one in self._listed_entries(folder)]
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         """Bytes of files of the run, of those that are there."""
@@ -149,10 +151,10 @@ class RunFiles:
                 with contextlib.suppress(FileNotFoundError):
                     found[path] = Path(path).stat().st_size
             return found
-        told = [*self._told(self.root), *self._told(self.folder)]
+        told = [*self._listed_entries(self.root), *self._listed_entries(self.folder)]
         return {one["name"]: int(one["size"]) for one in told if one["name"] in wanted}
 
-    def _told(self, folder: str) -> list[dict[str, Any]]:
+    def _listed_entries(self, folder: str) -> list[dict[str, Any]]:
         try:
             with self.asking():
                 self.system.invalidate_cache(folder)
@@ -164,7 +166,8 @@ class RunFiles:
         """What the JSONL file holds from byte ``begin`` on; None where it's shorter than that.
 
         Raises:
-            FileNotFoundError: it was rolled over. RunError: its store doesn't answer, or refuses.
+            FileNotFoundError: It was rolled over.
+            RunError: Its store doesn't answer, or refuses.
         """
         path = f"{self.root}/{segment.name}"
         if self.local:

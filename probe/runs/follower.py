@@ -34,7 +34,7 @@ class Follower:
     over meanwhile, the line's number tells which rows of its parts are still new.
 
     Attributes:
-        bad_lines: lines that were no rows.
+        bad_lines: Lines that were no rows.
     """
 
     def __init__(self, files: RunFiles) -> None:
@@ -51,7 +51,9 @@ class Follower:
         """One that goes on from the moment that ``snapshot`` shows.
 
         Args:
-            processes: those that were seen in it; they count once.
+            files: The files of the run.
+            snapshot: The snapshot to go on from.
+            processes: The processes that were seen in it; they count once.
         """
         made = cls(files)
         places, whole = snapshot.places()
@@ -67,7 +69,7 @@ class Follower:
         """The rows that came since the last call; rows of one rank in the order in which they were written.
 
         Raises:
-            SchemaVersionError: a process of a newer probe has written to the run.
+            SchemaVersionError: A process of a newer probe has written to the run.
         """
         rows: list[Row] = []
         for _ in range(TRIES):

@@ -119,21 +119,22 @@ def create_run(
     run.json.
 
     Args:
-        project, experiment: name the directory ``root/project/experiment``. What a file system can't take in
-            a name is replaced, so that a name never leaves ``root``; run.json keeps the name as it was
-            given. Without an experiment the directory is named by the time and is always a new one, so ranks
-            must agree on ``run_dir``.
-        run_dir: the directory itself, instead of the above. None asks the environment variable
-            ``PROBE_RUN_DIR``.
-        config: any shape; what JSON can't say is kept as its ``repr``.
+        project: The first part of the directory ``root/project/experiment``. What a file system can't take in a name is
+            replaced, so that a name never leaves ``root``; run.json keeps the name as it was given.
+        experiment: The second part, likewise. Without it the directory is named by the time and is always a new one, so
+            ranks must agree on ``run_dir``.
+        root: The directory that holds all runs.
+        run_dir: The directory itself, instead of the above. None asks the environment variable ``PROBE_RUN_DIR``.
+        config: The trainer's configuration, any shape; what JSON can't say is kept as its ``repr``.
 
     Returns:
         The absolute path.
 
     Raises:
-        InputError, InputTypeError: a name that is empty or no text.
-        SchemaVersionError: the run is there and was written by a newer probe.
-        RunError: the directory can't be made.
+        InputError: A name is empty.
+        InputTypeError: A name is no text.
+        SchemaVersionError: The run is there and was written by a newer probe.
+        RunError: The directory can't be made.
     """
     _check_name("project", project)
     if experiment is not None:
@@ -271,8 +272,9 @@ def read_info(path: str | os.PathLike[str]) -> RunInfo:
     """What ``run.json`` of the run at ``path`` (or an ``fsspec`` URL) says.
 
     Raises:
-        RunNotFoundError: no such directory. RunError: it isn't a run, or run.json can't be read.
-        SchemaVersionError: a newer probe wrote it.
+        RunNotFoundError: There is no such directory.
+        RunError: It isn't a run, or run.json can't be read.
+        SchemaVersionError: A newer probe wrote it.
     """
     files, root = fsspec.core.url_to_fs(os.fspath(path))
     return info_at(files, root, os.fspath(path))

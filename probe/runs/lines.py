@@ -106,7 +106,8 @@ def decode(line: bytes) -> Row | None:
     left out.
 
     Raises:
-        msgspec.MsgspecError, UnicodeDecodeError: the line isn't a row.
+        msgspec.MsgspecError: The line isn't a row.
+        UnicodeDecodeError: The line isn't a row.
     """
     try:
         return _decoder.decode(line)  # type: ignore[no-any-return]  # the union is built from a tuple

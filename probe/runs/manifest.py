@@ -146,7 +146,8 @@ def decode_manifest(data: bytes, shown: str) -> Manifest:
     """The manifest of the run ``shown`` from the bytes of its file.
 
     Raises:
-        SchemaVersionError: a newer probe wrote it. RunError: it isn't what probe writes, or contradicts itself.
+        SchemaVersionError: A newer probe wrote it.
+        RunError: It isn't what probe writes, or contradicts itself.
     """
     try:
         check_version(msgspec.json.decode(data, type=_Version).schema_version, shown)

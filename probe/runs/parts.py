@@ -151,11 +151,11 @@ class Columnar:
     """Turns the lines of one segment into one Arrow table for each kind of row, a chunk at a time.
 
     Attributes:
-        lines: how many were taken, the unreadable ones included.
-        bad: how many of them were unreadable, and are left out.
+        lines: How many were taken, the unreadable ones included.
+        bad: How many of them were unreadable, and are left out.
         offset_ns: wall-clock minus monotonic time, from the segment's Process row; None before it was seen.
-        newest_version: the largest schema version that a Process row told.
-        own_tables: those that the process has brought itself.
+        newest_version: The largest schema version that a Process row told.
+        own_tables: Those that the process has brought itself.
     """
 
     def __init__(self) -> None:
@@ -166,21 +166,21 @@ class Columnar:
         self.own_tables: tuple[str, ...] = ()
         self._tags = _TAGS
 
-    def take(self, data: bytes) -> dict[str, pyarrow.Table]:
+    def add_lines(self, data: bytes) -> dict[str, pyarrow.Table]:
         """Columns of the complete lines in ``data``, by table; tables without rows are left out."""
         lines: dict[str, list[bytes]] = defaultdict(list)
         numbers: dict[str, list[int]] = defaultdict(list)
         found = data.split(b"\n")
         for number, line in enumerate(found[:-1], self.lines):  # a call for each line would double the time of the loop
             table = self._tags.get(line[10 : line.find(b'"', 10)]) if line[:10] == _TAG else None
-            table = table or self._told(line)
+            table = table or self._table_of_other_line(line)
             if table is not None:
                 lines[table].append(line)
                 numbers[table].append(number)
         self.lines += len(found) - 1
         return {table: self._columns(table, lines[table], numbers[table]) for table in lines}
 
-    def _told(self, line: bytes) -> str | None:
+    def _table_of_other_line(self, line: bytes) -> str | None:
         """The table that a line belongs to which doesn't begin as others do; None where it can't be used."""
         row = self._decode(line)
         if row is None:
@@ -370,13 +370,13 @@ def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:
     parts.
 
     Raises:
-        OSError: a file can't be read or written; the JSONL file is as it was.
+        OSError: A file can't be read or written; the JSONL file is as it was.
     """
     source = directory / segment.name
     chunks: dict[str, list[pyarrow.Table]] = {}
     columnar = Columnar()
     for data in _chunks(source):
-        for table, found in columnar.take(data).items():
+        for table, found in columnar.add_lines(data).items():
             chunks.setdefault(table, []).append(found)
         yield
     parts = directory / PARTS_NAME

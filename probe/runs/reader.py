@@ -49,14 +49,16 @@ class Run:
     has ended it shows the same.
 
     Args:
-        path: the run directory, or an ``fsspec`` URL of one.
+        path: The run directory, or an ``fsspec`` URL of one.
 
     Attributes:
-        path: absolute path or URL. info: what run.json says.
+        path: Absolute path or URL of the run directory.
+        info: What run.json says.
 
     Raises:
-        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote
-            it.
+        RunNotFoundError: There is nothing.
+        RunError: It isn't a run.
+        SchemaVersionError: A newer probe wrote it.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -135,7 +137,7 @@ class Run:
         """The frame of a table by name. It's kept until :meth:`refresh`: copy it before changing it.
 
         Raises:
-            UnknownNameError: no such table.
+            UnknownNameError: There is no such table.
         """
         table = self._known(name)
         with self._lock:
@@ -163,8 +165,8 @@ class Run:
         """The result of a DuckDB query over the tables, such as ``select max(allocated_bytes) from memory``.
 
         Args:
-            query_text: it can't read files, write or reach the network.
-            parameters: for ``?`` (a list) or ``$name`` (a dict) in the query.
+            query_text: One query in DuckDB's SQL; it can't read files, write or reach the network.
+            parameters: For ``?`` (a list) or ``$name`` (a dict) in the query.
 
         Raises:
             InputError: DuckDB doesn't understand the query, or it asks for what isn't allowed.
@@ -254,12 +256,14 @@ class Run:
         """Rows as they are written, each exactly once, for as long as it is asked.
 
         Args:
-            tables: names of those wanted; None is all. poll_s: seconds between two looks at the files.
-            stop: asked between looks; when true what is there is still given, and then it ends. None: never.
-            from_start: with the rows that are there already; False begins with the next one.
+            tables: Names of the tables that are wanted; None is all.
+            poll_s: Seconds between two looks at the files.
+            stop: Is asked between looks; when true what is there is still given, and then it ends. None means never.
+            from_start: Whether to begin with the rows that are there already; False begins with the next one.
 
         Raises:
-            UnknownNameError: no such table. InputError: ``poll_s`` isn't positive.
+            UnknownNameError: There is no such table.
+            InputError: ``poll_s`` isn't positive.
         """
         names = [tables] if isinstance(tables, str) else tables
         wanted = None if names is None else {self._known(name) for name in names}

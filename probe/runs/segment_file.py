@@ -55,7 +55,7 @@ class SegmentFile:
         """Hand all waiting lines to the operating system.
 
         Raises:
-            OSError: it takes no more; what it did take is remembered, and the next call goes on from there.
+            OSError: It takes no more; what it did take is remembered, and the next call goes on from there.
         """
         if not self.waiting:
             return
@@ -63,7 +63,7 @@ class SegmentFile:
             self.open()
         while self.waiting:
             if not self._half_written:
-                lines: list[Entry] = self.backlog.take(ROWS_PER_WRITE)
+                lines: list[Entry] = self.backlog.pop_entries(ROWS_PER_WRITE)
                 self._half_written = b"".join([content for _, _, content in lines])
             taken = os.write(self._descriptor, self._half_written)
             self._at_line_start = self._half_written[taken - 1 : taken] == b"\n"
@@ -78,7 +78,7 @@ class SegmentFile:
         """Begin a new segment, in a directory that is made again should it have gone.
 
         Raises:
-            OSError: it can't be made.
+            OSError: It can't be made.
         """
         self.close()
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)

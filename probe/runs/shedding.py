@@ -26,7 +26,7 @@ class Shedding:
     numbers put them in order again. Two producers that add at the same moment may do so in either order.
 
     Args:
-        capacity: entries; beyond it adding one drops one.
+        capacity: Entries; beyond it adding one drops one.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -62,7 +62,7 @@ class Shedding:
                     continue
                 self.dropped[entry[1]] = self.dropped.get(entry[1], 0) + 1
 
-    def take(self, most: int | None = None) -> list[Entry]:
+    def pop_entries(self, most: int | None = None) -> list[Entry]:
         """Remove and return the entries in order, ``most`` of them or all that are there now."""
         if most is not None and len(self) > most:
             return self._take_some(most)

@@ -34,14 +34,14 @@ class Tail:
         self.offset = 0
         self.tables: dict[str, list[pyarrow.Table]] = {}
 
-    def take(self, data: bytes) -> None:
+    def add_lines(self, data: bytes) -> None:
         """Add the complete lines of ``data``, which begins where the last ended."""
         begin = 0
         while begin < len(data):
             end = data.rfind(b"\n", begin, begin + CHUNK_BYTES) + 1 or data.find(b"\n", begin) + 1
             if not end:
                 break
-            for table, found in self.columnar.take(data[begin:end]).items():
+            for table, found in self.columnar.add_lines(data[begin:end]).items():
                 self.tables.setdefault(table, []).append(found)
             begin = end
         self.offset += begin
@@ -65,8 +65,8 @@ class Snapshot:
         """Look at the files as they are now.
 
         Raises:
-            SchemaVersionError: a process of a newer probe has written to the run.
-            RunError: a part can't be read.
+            SchemaVersionError: A process of a newer probe has written to the run.
+            RunError: A part can't be read.
         """
         for attempt in range(TRIES):
             try:
@@ -115,7 +115,7 @@ class Snapshot:
         if data is None:  # shorter than it was: another file, so the directory was made anew
             tail = Tail()
             data = self._files.read(segment, 0) or b""
-        tail.take(data)
+        tail.add_lines(data)
         return tail
 
     # ---------------------------------------------------------------------------------------- checking its files
@@ -305,7 +305,7 @@ class Snapshot:
         """The result of SQL statements over the tables; None where the last statement has none.
 
         Raises:
-            FileNotFoundError: a part was compacted since the last look.
+            FileNotFoundError: A part was compacted since the last look.
         """
         reader = self._reader()
         if reader is None or not database.only_selects(text):

@@ -62,19 +62,21 @@ class RunWriter:
     it puts is ignored.
 
     Args:
-        directory: a run directory, as :func:`probe.runs.layout.create_run` makes it.
+        directory: A run directory, as :func:`probe.runs.layout.create_run` makes it.
         rank: Of this process.
         process: Who writes; begins every file. It gets its name here, by the place that it takes in the directory.
-        capacity: rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents
-            never; the number dropped is told by an incident row of kind ``"dropped_rows"``.
-        interval_s: between two rounds of the thread.
-        roll_over_bytes: a JSONL file larger than this becomes Parquet, and a new one begins.
-        on_rows: called in the thread with the stamped rows of each round.
-        tick: called in the thread every ``sample_interval_s``; the rows it returns are put.
+        capacity: Rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents never; the
+            number dropped is told by an incident row of kind ``"dropped_rows"``.
+        interval_s: Seconds between two rounds of the thread.
+        roll_over_bytes: A JSONL file larger than this becomes Parquet, and a new one begins.
+        on_rows: Called in the thread with the stamped rows of each round.
+        tick: Called in the thread every ``sample_interval_s``; the rows it returns are written.
         tick_scope: Where these rows are said to have happened.
+        sample_interval_s: Seconds between two calls of ``tick``.
 
     Raises:
-        InputError: an argument out of its range. RunError: the directory can't be written to.
+        InputError: An argument is out of its range.
+        RunError: The directory can't be written to.
     """
 
     def __init__(
@@ -138,8 +140,10 @@ class RunWriter:
         raises.
 
         Args:
-            item: a row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here.
-                None and anything put after :meth:`close` are ignored.
+            item: A row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here. None and
+                anything put after :meth:`close` are ignored.
+            scope: The scope that the rows belong to.
+            time_ns: Monotonic nanoseconds, for rows that have no time.
         """
         if self._off and threading.current_thread() is not self._thread:  # its last rounds may still put
             return
@@ -195,8 +199,7 @@ class RunWriter:
         """Write what waits, roll the segment over to Parquet and end the thread. Safe to call twice.
 
         Args:
-            timeout_s: after it the thread is left behind; the JSONL file is complete up to then and stays
-                readable.
+            timeout_s: After it the thread is left behind; the JSONL file is complete up to then and stays readable.
         """
         if self._off:
             return
@@ -254,8 +257,8 @@ class RunWriter:
     def _round(self, *, last: bool = False) -> None:
         self._tell_dropped()
         # Marks first: what was put before a mark that is seen here is in the queue already.
-        self._due_marks.extend(content for _, _, content in self._marks.take())
-        entries = self._queue.take()
+        self._due_marks.extend(content for _, _, content in self._marks.pop_entries())
+        entries = self._queue.pop_entries()
         for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
         self._take_in(self._built(last), last)

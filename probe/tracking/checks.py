@@ -38,8 +38,9 @@ class Finding:
     Attributes:
         level: "error" where values will be missing or the start fails, "warning" where they arrive but otherwise than
             one thinks.
-        where: a backend's name, or "tracking". check: "backend", "reachable", "writable", "room", "unsent", "name",
-            "names" or "step". message: what, and what helps.
+        where: A backend's name, or "tracking".
+        check: One of "backend", "reachable", "writable", "room", "unsent", "name", "names" and "step".
+        message: What was found, and what helps.
     """
 
     level: Literal["error", "warning"]
@@ -57,9 +58,10 @@ def check_tracking(
     """All checks.
 
     Args:
-        backends: names, or dotted paths, as given to ``Tracking``. directory: of the run.
-        logged: (name, step) of values in the order in which they are or were logged. Where none are given, those that
-            tracking itself has left in ``directory`` (:func:`logged_in`).
+        backends: Names, or dotted paths, as given to ``Tracking``.
+        directory: The directory of the run.
+        logged: Pairs of name and step of values in the order in which they are or were logged. Where none are given,
+            those that tracking itself has left in ``directory`` (:func:`logged_in`).
     """
     logged = list(logged)
     findings = [] if directory is None else check_directory(directory)
@@ -78,7 +80,8 @@ def start_checks(backends: Sequence[str] | Tracking, directory: Path | None) -> 
     """What is to be told when a run starts; asks no network, as opening a backend has shown whether it's there.
 
     Args:
-        backends: names that aren't opened yet, or the ``Tracking`` that has opened them (and calls this itself).
+        backends: Names that aren't opened yet, or the ``Tracking`` that has opened them (and calls this itself).
+        directory: The run directory; None where there is none.
     """
     opened = not isinstance(backends, list | tuple)
     findings = [] if directory is None else [one for one in check_directory(directory) if one.check != "unsent"]

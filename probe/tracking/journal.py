@@ -77,14 +77,15 @@ class Journal:
     """Calls by number. One thread appends; each backend's thread reads and acknowledges.
 
     Args:
-        directory: of the run; None keeps everything in memory.
-        names: of the backends. A new one begins at the end, a known one where it was.
-        lasting: those of them that are served by a later process too.
-        capacity: calls that are kept in memory where they can't be on disk; then the oldest goes.
+        directory: The directory of the run; None keeps everything in memory.
+        names: Names of the backends. A new one begins at the end, a known one where it was.
+        lasting: The backends that are served by a later process too.
+        reports: Is told of everything that goes wrong.
+        capacity: Calls that are kept in memory where they can't be on disk; then the oldest goes.
 
     Attributes:
-        last: the number of the last call.
-        folder: where it is on disk; None where it isn't.
+        last: The number of the last call.
+        folder: Where it is on disk; None where it isn't.
     """
 
     def __init__(

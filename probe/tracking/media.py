@@ -37,10 +37,11 @@ class Medium:
 
 @dataclass(frozen=True)
 class Histogram(Medium):
-    """How often values fall between neighbouring edges. Make one with :meth:`of`.
+    """How often values fall between neighbouring edges; :meth:`from_values` makes one.
 
     Attributes:
-        edges: n + 1 increasing numbers. counts: n numbers; a value on an edge counts above it, on the last edge below.
+        edges: The n + 1 increasing limits of the bins.
+        counts: The n counts; a value on an edge counts above it, on the last edge below.
     """
 
     kind: ClassVar[str] = "histogram"
@@ -53,10 +54,15 @@ class Histogram(Medium):
 
     @classmethod
     def from_values(cls, values: Any, bins: int = 30) -> Self:
-        """Of the finite ones among ``values``: a sequence, an array, or a tensor on the CPU, of any shape.
+        """A histogram of the finite ones among ``values``.
+
+        Args:
+            values: A sequence, an array, or a tensor on the CPU, of any shape.
+            bins: How many bins it has.
 
         Raises:
-            InputTypeError: a tensor on a device, which would have to be waited for. InputError: nothing finite.
+            InputTypeError: It is a tensor on a device, which would have to be waited for.
+            InputError: None of the values is finite.
 
         >>> Histogram.from_values([0, 1, 1, 4], bins=2)
         Histogram(edges=(0.0, 2.0, 4.0), counts=(3, 1))
@@ -74,7 +80,7 @@ class Histogram(Medium):
         return cls(tuple(edges.tolist()), tuple(counts.tolist()))
 
     def figure(self, title: str) -> Figure:
-        """As bars, for backends that show figures and no histograms; made without plotly."""
+        """The histogram as bars, for backends that show figures and no histograms; made without plotly."""
         middles = [(low + high) / 2 for low, high in itertools.pairwise(self.edges)]
         widths = [high - low for low, high in itertools.pairwise(self.edges)]
         bars = {"type": "bar", "x": middles, "y": list(self.counts), "width": widths}
@@ -84,7 +90,7 @@ class Histogram(Medium):
 
 @dataclass(frozen=True)
 class Table(Medium):
-    """Rows of cells under named columns. :meth:`of` makes one of a pandas frame."""
+    """Rows of cells under named columns; :meth:`from_frame` makes one of a pandas frame."""
 
     kind: ClassVar[str] = "table"
     columns: Sequence[str]
@@ -99,11 +105,11 @@ class Table(Medium):
 
     @classmethod
     def from_frame(cls, frame: Any) -> Self:
-        """Of a pandas frame."""
+        """The cells of a pandas frame as a table."""
         return cls(list(frame.columns), frame.to_numpy(dtype=object).tolist())
 
     def markdown(self) -> str:
-        """As a markdown table.
+        """The table as Markdown.
 
         >>> print(Table(["a", "b"], [[1, "x|y"]]).markdown())
         | a | b |
@@ -133,7 +139,7 @@ class Figure(Medium):
 
 @dataclass(frozen=True)
 class Image(Medium):
-    """A picture, as PNG. Make one with :meth:`of`."""
+    """A picture as PNG; :meth:`from_picture` makes one."""
 
     kind: ClassVar[str] = "image"
     png: bytes
@@ -141,18 +147,18 @@ class Image(Medium):
     height: int
 
     def plain(self) -> dict[str, Any]:
-        """As JSON values: the bytes in base64."""
+        """The picture as JSON values: its bytes in base64."""
         return {**super().plain(), "png": base64.b64encode(self.png).decode()}
 
     @classmethod
     def from_picture(cls, picture: Any) -> Self:
-        """Of a path or bytes of a PNG, of a Pillow image, or of an array or CPU tensor.
+        """A picture of a PNG's path or bytes, of a Pillow image, or of an array or CPU tensor.
 
         An array is (height, width), (height, width, channels) or (channels, height, width), with 1, 3 or 4
         channels, of uint8, or of floats from 0 to 1.
 
         Raises:
-            InputError: no PNG, or an array of another shape or dtype.
+            InputError: It is no PNG, or an array of another shape or dtype.
         """
         if isinstance(picture, str | Path):
             picture = Path(picture).read_bytes()

@@ -19,14 +19,14 @@ class NameMap:
     be a directory of the other (``a`` beside ``a/b``), a number is put behind the part that collides.
 
     Args:
-        clean: the backend's rule, from any string to a legal name.
-        on_collision: is told once of each collision.
-        known: metric to backend name, from an earlier process of the same run.
-        taken: further names that the backend holds already, taken to be their own metrics'.
-        directories: whether ``a`` can't stand beside ``a/b``, as where names become paths.
+        clean: The backend's rule, from any string to a legal name.
+        on_collision: Is told once of each collision.
+        known: Metric to backend name, from an earlier process of the same run.
+        taken: Further names that the backend holds already, taken to be their own metrics'.
+        directories: Whether ``a`` can't stand beside ``a/b``, as where names become paths.
 
     Attributes:
-        changed: metric to backend name, only those that differ.
+        changed: Metric to backend name, only those that differ.
 
     >>> names = NameMap(mlflow_name)
     >>> names("acc@5"), names("acc_at_5"), names("loss"), names("loss/actor")

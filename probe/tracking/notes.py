@@ -25,7 +25,7 @@ class Notes:
     """The newest of each kind, and what each backend has of them.
 
     Args:
-        directory: of the run; None keeps them for this process only.
+        directory: The directory of the run; None keeps them for this process only.
         backends: By name.
     """
 
@@ -87,7 +87,7 @@ def checked_markdown(markdown: Any) -> str:
     """The description.
 
     Raises:
-        InputTypeError: it isn't a str.
+        InputTypeError: It isn't a str.
     """
     if not isinstance(markdown, str):
         raise InputTypeError(f"markdown: got {type(markdown).__name__}, expected a str")
@@ -98,7 +98,7 @@ def checked_tags(tags: Any) -> dict[str, str]:
     """The tags, a copy; values that aren't texts become their ``str``.
 
     Raises:
-        InputTypeError: it isn't a mapping, or a name isn't a non-empty str.
+        InputTypeError: It isn't a mapping, or a name isn't a non-empty str.
 
     >>> checked_tags({"world_size": 8, "model": "small"})
     {'world_size': '8', 'model': 'small'}
@@ -115,8 +115,8 @@ def checked_charts(charts: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """The layout, a copy.
 
     Raises:
-        InputTypeError: it isn't category → title → chart.
-        InputError: a chart is neither "line" nor "margin", has no keys, or a margin's keys don't come in threes.
+        InputTypeError: It isn't category → title → chart.
+        InputError: A chart is neither "line" nor "margin", has no keys, or a margin's keys don't come in threes.
 
     >>> checked_charts({"memory": {"peak": {"kind": "line", "keys": ("a", "b")}}})
     {'memory': {'peak': {'kind': 'line', 'keys': ['a', 'b']}}}

@@ -37,10 +37,10 @@ class Snapshot:
     """What one call of ``log`` was given, safe from later changes.
 
     Attributes:
-        values: name to a number of any kind, a ``Medium``, or :class:`Unusable`.
-        transfer: brings the values of ``waiting``, in that order, from a device; None where there are none.
-        waiting: their names.
-        media: histograms, texts and so on by name, known after :meth:`floats`.
+        values: Name to a number of any kind, a ``Medium``, or :class:`Unusable`.
+        transfer: Brings the values of ``waiting``, in that order, from a device; None where there are none.
+        waiting: Their names.
+        media: Histograms, texts and so on by name, known after :meth:`floats`.
     """
 
     __slots__ = ("media", "transfer", "values", "waiting")
@@ -121,7 +121,9 @@ def to_float(value: Any) -> float:
     """A number of any kind (python, numpy, Decimal, Fraction, Metric, tensor of one element) as a float.
 
     Raises:
-        TypeError, ValueError: it isn't one number. OverflowError: no float can hold it.
+        TypeError: It isn't one number.
+        ValueError: It isn't one number.
+        OverflowError: No float can hold it.
 
     >>> to_float(np.float32(0.5)), to_float(Metric("mean", [1, 2])), to_float(True)
     (0.5, 1.5, 1.0)

@@ -30,7 +30,7 @@ class Pages:
     """Which pages are due: at once for a new figure or one that was sent a while ago, the others later.
 
     Args:
-        clock: seconds.
+        clock: Gives seconds.
 
     >>> now = [0.0]
     >>> pages = Pages(lambda: now[0])

@@ -28,14 +28,16 @@ def recover(
     logins) has to be that of the run. A run whose process is still there is left alone.
 
     Args:
-        directory: of the run. timeout_s: after that it is given up; what is missing stays in the directory.
-        on_incident: as for :class:`Tracking`.
+        directory: The directory of the run.
+        timeout_s: Seconds after which it is given up; what is missing stays in the directory.
+        on_incident: As for :class:`Tracking`.
 
     Returns:
         What is still missing: backend → calls. Empty when all is sent.
 
     Raises:
-        BackendError, MissingDependencyError: a backend can't be used, other than that it isn't reachable.
+        BackendError: A backend can't be used, other than that it isn't reachable.
+        MissingDependencyError: The package of a backend isn't installed.
     """
     place = Path(directory).absolute()
     known = State(place, "run").read()

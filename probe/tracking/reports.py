@@ -17,8 +17,7 @@ class Reports:
     """Warnings that don't flood: the first of each kind is logged and made an ``Incident``; more are counted.
 
     Args:
-        on_incident: is given each Incident, on whatever thread it happened; what it raises is logged and
-            ignored.
+        on_incident: Is given each Incident, on whatever thread it happened; what it raises is logged and ignored.
     """
 
     def __init__(self, on_incident: Callable[[Incident], None] | None = None) -> None:
@@ -41,9 +40,12 @@ class Reports:
         """Report something.
 
         Args:
-            kind: "backend", "value", "name", "step" or "dropped_rows". where: backend, or "tracking".
-            about: tells things of one kind and place apart, such as the metric's name.
-            count: how often it has happened since the last report.
+            kind: One of "backend", "value", "name", "step" and "dropped_rows".
+            where: The backend's name, or "tracking".
+            message: What happened.
+            about: Tells things of one kind and place apart, such as the metric's name.
+            count: How often it has happened since the last report.
+            error: The exception behind it, whose traceback is kept.
         """
         key = (kind, where, about)
         if os.getpid() != self._pid:  # forked, perhaps while another thread held the lock

@@ -24,8 +24,8 @@ class StepSpans:
     """Logs the spans of each step to the backends that show them.
 
     Args:
-        tracking: where to; nothing happens where no backend but those of :data:`SPARED` shows spans.
-        process: whose clock the rows' times are of.
+        tracking: Where the spans go; nothing happens where no backend but those of :data:`SPARED` shows spans.
+        process: The process whose clock the rows' times are of.
 
     Example, in the session::
 
@@ -54,7 +54,9 @@ def spans_of(rows: Iterable[Row], process: Process, most: int = MOST) -> list[Sp
     above that was open at that time.
 
     Args:
-        process: gives the wall-clock time that belongs to a monotonic one. most: see :data:`MOST`.
+        rows: Rows of the step, of all tables.
+        process: Gives the wall-clock time that belongs to a monotonic one.
+        most: The most spans, see :data:`MOST`.
     """
     calls: list[Call] = []
     ends: dict[int, Memory] = {}

@@ -21,7 +21,8 @@ class State:
     """A small JSON object in a file, replaced as a whole.
 
     Args:
-        directory: of the run; None remembers nothing. name: of the backend.
+        directory: The directory of the run; None remembers nothing.
+        name: The name of the backend.
     """
 
     def __init__(self, directory: Path | None, name: str) -> None:
@@ -53,7 +54,7 @@ class LastStep:
     """The newest step of a run, for the next process that goes on with it; noted now and then.
 
     Attributes:
-        before: that of the process before; None where there was none, and once it has been looked at.
+        before: That of the process before; None where there was none, and once it has been looked at.
     """
 
     def __init__(self, directory: Path | None) -> None:

@@ -50,12 +50,14 @@ class Stream:
     """Sends to backends what is put into it, on threads of its own.
 
     Args:
-        backends: by name. reports: told of everything that goes wrong.
-        journal: keeps calls until they are sent; None for one in memory. notes: likewise what is said of the run.
-        last_step: knows how far the process before has come.
-        capacity: calls of ``log`` that may wait in the queue, and in memory where there is no disk to keep them; then
+        backends: The backends by name.
+        reports: Is told of everything that goes wrong.
+        journal: Keeps calls until they are sent; None for one in memory.
+        notes: Keeps what is said of the run, likewise.
+        last_step: Knows how far the process before has come.
+        capacity: Calls of ``log`` that may wait in the queue, and in memory where there is no disk to keep them; then
             the oldest is dropped, counted and reported.
-        stall_s: see :data:`STALL_S`.
+        stall_s: See :data:`STALL_S`.
     """
 
     def __init__(

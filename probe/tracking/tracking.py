@@ -52,23 +52,28 @@ class Tracking:
     backend that isn't reachable at the start is then waited for too; without a directory that is an error.
 
     Args:
-        project_name, experiment_name: non-empty.
-        default_backend: one name or several: of :attr:`supported_backend`, or the dotted path of a user's own
-            class (``"package.module:Class"``; see ``probe.tracking.backends``).
-        config: the trainer's configuration, any shape; backends show it as parameters.
-        directory: where backends put their files, and where calls wait that can't be sent; None leaves the
-            place to each and keeps what waits in memory. Their environment variables win.
-        on_incident: is given an ``Incident`` for each trouble, on the thread where it shows.
-        capacity: calls that may wait in memory; then the oldest that isn't on disk is dropped and counted.
-        announce: tell once where each backend writes: to the log, or where that shows no infos to standard error.
+        project_name: The project's name, not empty.
+        experiment_name: The experiment's name, not empty.
+        default_backend: One name or several: of :attr:`supported_backend`, or the dotted path of a user's own class
+            (``"package.module:Class"``; see ``probe.tracking.backends``).
+        config: The trainer's configuration, any shape; backends show it as parameters.
+        directory: Where backends put their files, and where calls wait that can't be sent; None leaves the place to
+            each and keeps what waits in memory. Their environment variables win.
+        on_incident: Is given an ``Incident`` for each trouble, on the thread where it shows.
+        capacity: Calls that may wait in memory; then the oldest that isn't on disk is dropped and counted.
+        announce: Whether to tell once where each backend writes: to the log, or where that shows no infos to standard
+            error.
 
     Attributes:
-        supported_backend: the names there are. logger: backend by the name it was asked for.
-        locations: absolute path or URL by backend name.
+        supported_backend: The names there are.
+        logger: Backend by the name it was asked for.
+        locations: Absolute path or URL by backend name.
 
     Raises:
-        UnknownNameError, BackendError, MissingDependencyError: a backend can't be used. Set-up is loud;
-            importing mlflow and making its database takes some seconds here rather than later.
+        UnknownNameError: There is no such backend.
+        BackendError: A backend can't be used. Set-up is loud; importing mlflow and making its database takes some
+            seconds here rather than later.
+        MissingDependencyError: The package of a backend isn't installed.
 
     Example::
 
@@ -164,15 +169,15 @@ class Tracking:
         """Send the metrics of one step. Returns at once; nothing that happens later is raised.
 
         Args:
-            data: name to number, or to one of the kinds of ``probe.tracking.media``, or to what becomes one by itself
+            data: Name to number, or to one of the kinds of ``probe.tracking.media``, or to what becomes one by itself
                 (text, a plotly figure, a Pillow image, a pandas frame). It and what is in it may be changed afterwards.
-            step: the global step, 0 or more.
-            backend: only these, by exact name; None for all.
+            step: The global step, 0 or more.
+            backend: Names of the only backends that get it; None for all.
 
         Raises:
             InputTypeError: ``data`` isn't a mapping or ``step`` no whole number.
             InputError: ``step`` is negative.
-            UnknownNameError: a backend that this Tracking hasn't got.
+            UnknownNameError: This Tracking has no such backend.
         """
         if not isinstance(data, Mapping):
             raise InputTypeError(f"data: got {type(data).__name__}, expected a mapping of names to numbers")
@@ -187,7 +192,7 @@ class Tracking:
         Returns at once. It reaches a backend that is away later, and with a ``directory`` after this process too.
 
         Raises:
-            InputTypeError: not a str.
+            InputTypeError: It is not a str.
         """
         self._note("describe", checked_markdown(markdown))
 
@@ -195,7 +200,7 @@ class Tracking:
         """Label the run; labels of other names stay. Otherwise as :meth:`describe`.
 
         Raises:
-            InputTypeError: not a mapping, or a name isn't a non-empty str.
+            InputTypeError: It is not a mapping, or a name isn't a non-empty str.
         """
         self._note("tag", checked_tags(tags))
 
@@ -203,11 +208,12 @@ class Tracking:
         """Arrange the charts, where a backend can (TensorBoard's custom scalars). Otherwise as :meth:`describe`.
 
         Args:
-            charts: category → title → ``{"kind": "line", "keys": [...]}``, or of kind "margin" with keys in threes:
+            charts: Category → title → ``{"kind": "line", "keys": [...]}``, or of kind "margin" with keys in threes:
                 smallest, mean, largest. A ``{part}`` in a key stands for any one part of a name.
 
         Raises:
-            InputTypeError, InputError: they aren't that.
+            InputTypeError: It is not a mapping of that form.
+            InputError: A chart is neither "line" nor "margin", has no keys, or a margin's keys don't come in threes.
         """
         self._note("layout", checked_charts(charts))
 
@@ -238,7 +244,7 @@ class Tracking:
         Args:
             exit_code: 0 for success; anything else marks the run as failed where the backend has a status, and 130 and
                 143 (Ctrl-C, SIGTERM) as killed where it tells these apart. Leaving a ``with`` block gives it by itself.
-            timeout_s: after that it is given up, and what is missing is reported.
+            timeout_s: Seconds after which it is given up, and what is missing is reported.
         """
         if self._finished or os.getpid() != self._pid:
             return

@@ -38,10 +38,10 @@ class DeviceTransfer:
     waited for.
 
     Args:
-        tensors: of one element, none on the CPU. They may be changed or freed afterwards.
+        tensors: Tensors of one element, none on the CPU. They may be changed or freed afterwards.
 
     Raises:
-        RuntimeError: the current stream is being captured into a CUDA graph, where a copy would be replayed.
+        RuntimeError: The current stream is being captured into a CUDA graph, where a copy would be replayed.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:

@@ -186,6 +186,20 @@ def test_peak_over_tokens_and_its_slope(tmp_path: Path) -> None:
     assert slope["fit"] == pytest.approx(1)
 
 
+def test_phases_without_a_role_have_a_slope_too() -> None:
+    rows = [
+        {"role": role, "phase": phase, "tokens": tokens, "peak_allocated_bytes": 1000 + factor * tokens}
+        for role, phase, factor in ((None, "p", 2), ("a", None, 3), ("a", "p", 5))
+        for tokens in (100, 200, 400)
+    ]
+    found = memory.slope_bytes_per_token(pd.DataFrame(rows))
+    slopes = {
+        (None if pd.isna(row.role) else row.role, None if pd.isna(row.phase) else row.phase): row.bytes_per_token
+        for row in found.itertuples()
+    }
+    assert slopes == {key: pytest.approx(one) for key, one in {(None, "p"): 2, ("a", None): 3, ("a", "p"): 5}.items()}
+
+
 def test_micro_batches_that_do_not_pair_up_are_left_out(tmp_path: Path) -> None:
     rows = [
         formed(0, 10, 0),

@@ -236,7 +236,10 @@ def test_a_wrong_live_block_is_named(change: dict, message: str) -> None:
         ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "warn": "much"}], "warn: got 'much'"),
         ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "better": "big"}], "better: got 'big'"),
         ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "means": {"ok": "x"}}], "means: unknown ok"),
-        ([{"id": "a", "title": "A", "table": "spans", "y": "peak", "capacity": {"table": "x"}}], "capacity: table"),
+        (
+            [{"id": "a", "title": "A", "table": "spans", "y": "peak", "capacity": {"table": "memori"}}],
+            "capacity: table",
+        ),
         ([{"id": "a", "title": "A", "table": "spans", "y": "peak"}] * 2, "got the ids a, a, expected each once"),
     ],
 )

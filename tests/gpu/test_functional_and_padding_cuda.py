@@ -74,7 +74,7 @@ def test_lengths_of_a_mask_on_the_device_travel_without_a_wait():
     torch.zeros(1).pin_memory()
     with hooks.subscribe(Collect(), "data_proto.*"), _no_sync():
         from_dict(batch)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not items[0].ready():
         assert time.monotonic() < deadline
     rows = items[0].build()

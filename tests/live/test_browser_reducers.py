@@ -153,6 +153,7 @@ def same(ours: float, theirs: float | str) -> bool:
     return math.isclose(ours, theirs, rel_tol=1e-12, abs_tol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_kernel_and_browser_reduce_alike(node: str, seed: int) -> None:
     tables, words, messages = run_of(seed)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+import probe
+from probe.dashboards.spec import check
+from probe.errors import UnknownNameError
 from probe.live import opening, series
 from probe.live.feed import Feed
 from probe.live.intake import Intake
 from probe.live.protocol import Sender, unpacked
 from probe.live.pump import Pump
 from probe.live.tables import LiveTable, Words
+from probe.recorders.recorder import Recorder
 from probe.records import Memory, MicroBatch, Process, Row, Scalar
 from probe.runs.lines import encode
 from probe.views.panel.panel import Panel
@@ -241,3 +245,47 @@ def test_messages_of_such_a_run_reach_the_browser(tmp_path):
     assert not pump.failures
     assert {entry["name"] for entry in heads[-1]["tables"]} == {"spans", "memory", "micro"}
     assert "driver" in itertools.chain.from_iterable(head["words"] for head in heads)
+
+
+# --------------------------------------------------------------------------------------------- a recorder's own rows
+
+
+class PauseRecorder(Recorder):
+    """Pauses that the test tells of."""
+
+    points: ClassVar[tuple[str, ...]] = ("session.log",)
+    rows: ClassVar[tuple[type[Row], ...]] = (Pause,)
+
+    def fire(self, event: Any) -> Row:
+        return Pause(pause_ns=int(event.values["metrics"]["pause"]), reason="gc")
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_rows_of_a_recorder_stand_in_a_panel(tmp_path, monkeypatch, at_once):
+    session = probe.start("p", "e", root=tmp_path, recorders=[PauseRecorder()], world_size=1, rank=0)
+    for step in range(3):
+        with session.step(step):
+            session.log({"pause": 10.0 * step}, step)
+    session.close()
+    if at_once:
+        monkeypatch.setattr(opening, "LARGE_BYTES", -1)
+    feed = opened(session.directory)
+    block = {"mark": "line", "table": "pauses", "x": "step", "y": "pause_ns", "by": "reason", "reduce": "max"}
+    spec = check(block, "a panel")
+    assert series.by_step(feed.tables, feed.words, spec) == ([0, 1, 2], [0.0, 10.0, 20.0])
+    assert feed.finished()
+    with Panel(str(session.directory)) as shown:
+        shown._pump.open()
+        assert shown.config()["schema"]["pauses"]["columns"]["pause_ns"] == ["f8", "ns"]
+        assert shown.errors == []
+    with pytest.raises(UnknownNameError, match="paus_ns"):
+        check({**block, "y": "paus_ns"}, "a panel")
+
+
+def test_a_panel_of_rows_that_never_came_is_empty(strange):
+    feed = opened(strange)
+    spec = check({"mark": "line", "table": "collector_pauses", "x": "step", "y": "pause_ns"}, "a panel")
+    assert series.by_step(feed.tables, feed.words, spec) == ([], [])
+    assert series.cells(feed.tables, feed.words, spec) == {}
+    with pytest.raises(UnknownNameError, match="memori"):
+        check({**spec, "table": "memori"}, "a panel")

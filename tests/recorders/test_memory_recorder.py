@@ -153,7 +153,7 @@ def test_a_device_that_never_answers_holds_nothing_up(device):
     assert not duration.ready()
     clock.advance(1)
     assert duration.ready()
-    assert duration.take() is None
+    assert duration.pop_ns() is None
 
 
 def test_device_that_isnt_in_use_yet_is_unknown_and_then_exact(device, recording):
@@ -461,7 +461,7 @@ def test_every_peak_of_both_ways_is_folded_back(extra):
     torch.take(0, 70)
     torch.take(0, -70)
     expected = (core._cuda_memoryStats(0), core._accelerator_getDeviceStats(0))
-    assert fold.take()["allocated_bytes"]["all"]["peak"] == 70
+    assert fold.pop_counters()["allocated_bytes"]["all"]["peak"] == 70
     assert torch.peak[0]["bytes"] == 0
     assert (core._cuda_memoryStats(0), core._accelerator_getDeviceStats(0)) == expected
     assert expected[1]["allocated"]["all"]["peak"] == 1
@@ -472,7 +472,7 @@ def test_other_devices_are_passed_through():
     torch, core, fold = _fold()
     torch.take(0, 70)
     torch.take(1, 30)
-    fold.take()
+    fold.pop_counters()
     core._cuda_resetPeakMemoryStats(1)
     assert core._cuda_memoryStats(1)["allocated_bytes"]["all"]["peak"] == 30
     assert core._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 70
@@ -482,7 +482,7 @@ def test_a_reset_through_either_way_counts_for_both():
     torch, core, fold = _fold()
     torch.take(0, 70)
     torch.take(0, -70)
-    fold.take()
+    fold.pop_counters()
     core._accelerator_resetPeakStats(0)
     assert core._cuda_memoryStats(0)["allocated_bytes"]["all"]["peak"] == 0
     assert core._accelerator_getDeviceStats(0)["allocated_bytes"]["all"]["peak"] == 0

@@ -125,7 +125,7 @@ def frames_and_rows(directory):
 @given(st.lists(ROWS, min_size=1, max_size=8))
 def test_columns_are_the_rows_again(rows):
     columnar = Columnar()
-    found = columnar.take(b"".join(map(encode, rows)))
+    found = columnar.add_lines(b"".join(map(encode, rows)))
     numbered = sorted(
         (pair for table, columns in found.items() for pair in rows_of(table, columns)),
         key=lambda pair: pair[0],

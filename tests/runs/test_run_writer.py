@@ -304,11 +304,11 @@ def test_the_oldest_sampled_rows_go_first_and_incidents_never():
     for number in range(3, 6):
         queue.add(ORDINARY, "padding", f"ordinary {number}")
     assert queue.dropped == {"memory": 3, "padding": 2}
-    assert [content for _, _, content in queue.take(2)] == ["kept 0", "kept 1"]
-    assert [content for _, _, content in queue.take()] == [
+    assert [content for _, _, content in queue.pop_entries(2)] == ["kept 0", "kept 1"]
+    assert [content for _, _, content in queue.pop_entries()] == [
         "ordinary 2", "kept 2", "ordinary 3", "ordinary 4", "ordinary 5",
     ]  # fmt: skip
-    assert queue.take() == queue.take(3) == []
+    assert queue.pop_entries() == queue.pop_entries(3) == []
 
 
 def test_a_queue_loses_nothing_uncounted_among_threads():
@@ -323,8 +323,8 @@ def test_a_queue_loses_nothing_uncounted_among_threads():
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        taken.extend(queue.take())
-    taken.extend(queue.take())
+        taken.extend(queue.pop_entries())
+    taken.extend(queue.pop_entries())
     counts = {str(kind): sum(table == str(kind) for _, table, _ in taken) for kind in (SAMPLED, ORDINARY, KEPT)}
     totals = {kind: count + queue.dropped.get(kind, 0) for kind, count in counts.items()}
     assert totals == {str(SAMPLED): 40_000, str(ORDINARY): 20_000, str(KEPT): 20_000}

@@ -67,7 +67,7 @@ def old_rows(rank, pid, begin_ns, infinite):
 def old_parts(directory, segment, lines):
     """The parts that version 1 made of a segment."""
     columnar = Columnar()
-    for table, found in columnar.take(b"".join(lines)).items():
+    for table, found in columnar.add_lines(b"".join(lines)).items():
         names = {new: old for old, new in version_1.old_columns(table).items()}
         left_out = {*version_1.ADDED, *(("name", "node", "local_rank") if table == "process" else ())}
         found = found.select([name for name in found.column_names if name not in left_out])

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import plotly.graph_objects as go
 import pytest
 
+from probe.dashboards import overview_tiles
 from probe.records import Incident
 from probe.views.panel import board, static_bundle
 from probe.views.panel.panel import Panel
@@ -36,6 +37,23 @@ def test_the_bundle_of_a_run(tmp_path):
     figure = go.Figure(bundle[PLOTLY])
     assert len(figure.data) == 6  # alerts are a sum, and have no course
     json.dumps(bundle, allow_nan=False)
+
+
+def test_the_saved_picture_has_every_tile_with_its_value_and_its_course(tmp_path):
+    write_run(tmp_path / "run", sample_rows(2, 6))
+    with Panel(tmp_path / "run") as panel:
+        bundle, _ = panel._repr_mimebundle_()
+        feed = panel._pump.feed
+        told = static_bundle.readings(feed.tables, feed.words, overview_tiles())
+    picture = ElementTree.fromstring(bundle[SVG])
+    words = [node.text for node in picture.iter() if node.tag.endswith("}text")]
+    assert len(told) == len(overview_tiles()) == 7
+    for one in told:
+        place = words.index(one.title)
+        assert words[place + 1] == one.text
+        assert one.note[:20] in words[place + 2]
+    courses = [one for one in told if len(one.values) > 1]
+    assert len([node for node in picture.iter() if node.tag.endswith("}polyline")]) == len(courses) == 6
 
 
 @pytest.mark.parametrize("where", ["title", "facts", "hint", "errors"])

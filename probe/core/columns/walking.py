@@ -30,10 +30,9 @@ class Mismatch(NamedTuple):
     """A place where two values aren't the same.
 
     Attributes:
-        path: The steps from the outside to the place: keys of mappings, positions in lists and tuples, index tuples
-            of object arrays, rows of nested tensors. Empty where the two values themselves differ.
-        what: "type", "keys", "length", "shape", "dtype", "layout" or "values"; "values" also of what can't be
-            compared.
+        path: The steps from the outside to the place: keys of mappings, positions in lists and tuples, index tuples of
+            object arrays, rows of nested tensors. Empty where the two values themselves differ.
+        what: "type", "keys", "length", "shape", "dtype", "layout" or "values"; "values" also of what can't be compared.
         one: What stands there on the first side.
         other: What stands there on the second side.
     """

@@ -59,7 +59,7 @@ class DataProtoFuture:
         ]
 
     def get(self) -> Any:
-        """Wait for all of it and collect.
+        """Wait for all results and make one batch of them.
 
         Raises:
             InputTypeError: A result is neither a DataProto nor a TensorDict. What a future raises comes as it is.

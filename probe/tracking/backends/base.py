@@ -50,8 +50,8 @@ class Setup:
     """What a backend is made from.
 
     Attributes:
-        project: As given to ``Tracking``.
-        experiment: As given to ``Tracking``.
+        project: The project's name, as given to ``Tracking``.
+        experiment: The experiment's name, as given to ``Tracking``.
         directory: Of the run, absolute; None leaves the place to the backend.
         report: ``report(about, message)`` tells the user once of something that can't be sent as it is.
         parameters: The configuration, flat, for backends that read settings out of it.

@@ -34,7 +34,7 @@ class File(Backend):
     What is said of the run is a line whose ``parameters``, ``description`` or ``tags`` hold it; the last one counts.
 
     Raises:
-        BackendError: the file can't be written.
+        BackendError: The file can't be written.
     """
 
     shows = KINDS

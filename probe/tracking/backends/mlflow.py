@@ -73,9 +73,9 @@ class MLflow(Backend):
       the run KILLED.
 
     Raises:
-        MissingDependencyError: without the package mlflow.
-        UnreachableError: the server doesn't answer, or answers with an error of its own.
-        BackendError: the server, the database or the run can't be used.
+        MissingDependencyError: Without the package mlflow.
+        UnreachableError: The server doesn't answer, or answers with an error of its own.
+        BackendError: The server, the database or the run can't be used.
     """
 
     shows = frozenset({"figure", "table", "text", "image", "histogram"})

@@ -51,8 +51,9 @@ class OTLP(Backend):
     ``…_CERTIFICATE``, ``OTEL_SERVICE_NAME``, ``OTEL_RESOURCE_ATTRIBUTES``.
 
     Raises:
-        MissingDependencyError: without the package opentelemetry-proto.
-        UnreachableError: the collector doesn't answer. BackendError: it refuses, or another protocol is asked for.
+        MissingDependencyError: Without the package opentelemetry-proto.
+        UnreachableError: The collector doesn't answer.
+        BackendError: It refuses, or another protocol is asked for.
     """
 
     shows = frozenset({"histogram", "span", "spans"})
@@ -245,8 +246,8 @@ class Poster:
         """The collector's answer.
 
         Raises:
-            ConnectionError: it may take the same later (no answer, 408, 429, 5xx).
-            BackendError: it won't (another 4xx).
+            ConnectionError: It may take the same later (no answer, 408, 429, 5xx).
+            BackendError: It won't (another 4xx).
         """
         headers = {"Content-Type": "application/x-protobuf", **_headers(signal)}
         if self._gzip:

@@ -35,8 +35,9 @@ class SwanLab(Backend):
     written. SwanLab has one run in a process. What is printed, and the machine, aren't captured.
 
     Raises:
-        MissingDependencyError: without the package swanlab.
-        UnreachableError: its server doesn't answer. BackendError: it refuses, or a run is open already.
+        MissingDependencyError: Without the package swanlab.
+        UnreachableError: Its server doesn't answer.
+        BackendError: It refuses, or a run is open already.
     """
 
     clean = staticmethod(swanlab_name)

@@ -50,7 +50,8 @@ class TensorBoard(Backend):
     configuration beside every scalar that there is, and how the run has ended.
 
     Raises:
-        MissingDependencyError: without the package tensorboard. BackendError: the directory can't be written.
+        MissingDependencyError: Without the package tensorboard.
+        BackendError: The directory can't be written.
     """
 
     shows = frozenset({"histogram", "image", "text", "table"})

@@ -31,7 +31,8 @@ class Trackio(Backend):
     isn't there twice. The run's id is kept in the run's directory: the next start there goes on with the same run.
 
     Raises:
-        MissingDependencyError: without the package trackio. BackendError: it can't be used.
+        MissingDependencyError: Without the package trackio.
+        BackendError: It can't be used.
     """
 
     shows = frozenset({"histogram", "table", "text", "image"})

@@ -33,8 +33,9 @@ class WandB(Backend):
     W&B takes no step before the last one: such a call is left out and reported.
 
     Raises:
-        MissingDependencyError: without the package wandb.
-        UnreachableError: the server doesn't answer. BackendError: W&B refuses, such as without a login.
+        MissingDependencyError: Without the package wandb.
+        UnreachableError: The server doesn't answer.
+        BackendError: W&B refuses, such as without a login.
     """
 
     shows = frozenset({"histogram", "table", "figure", "text", "image"})

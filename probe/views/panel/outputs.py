@@ -25,7 +25,8 @@ class Outputs:
     """What one panel shows in notebooks. Updates reach it in whatever cell it stands, from any thread.
 
     Attributes:
-        shown: whether anything has been displayed. live: whether a widget is displayed, and a copy beside it.
+        shown: Whether anything has been displayed.
+        live: Whether a widget is displayed, and a copy beside it.
     """
 
     def __init__(self) -> None:
@@ -38,8 +39,9 @@ class Outputs:
         """Display a widget, and the copy.
 
         Args:
-            view: the widget's MIME bundle. metadata: that goes with it, for hosts that need some. copy: see
-                :func:`probe.views.panel.static_bundle.copy`.
+            view: The widget's MIME bundle.
+            metadata: What goes with it, for hosts that need some.
+            copy: See :func:`probe.views.panel.static_bundle.copy`.
         """
         _display().display(view, raw=True, display_id=self._id, metadata=dict(metadata))
         _display().display(copy, raw=True, display_id=self._copy_id)

@@ -62,19 +62,23 @@ _lock = threading.Lock()
 
 
 class Panel:
-    """A live panel.
+    """A live panel of a run: it follows the run directory and shows in a notebook what is new.
 
     Args:
-        source: a run directory or its URL, a :class:`~probe.runs.reader.Run`, or an open session, whose directory is
+        source: A run directory or its URL, a :class:`~probe.runs.reader.Run`, or an open session, whose directory is
             followed.
-        title: above the panel; None: project and experiment. views: ids of those to show, in order; None: all.
-        interval_s: between two looks at the run, at least 0.25.
+        title: What stands above the panel; None means project and experiment.
+        views: Ids of the views to show, in order; None means all.
+        interval_s: Seconds between two looks at the run, at least 0.25.
 
     Attributes:
-        path: of the run. closed: whether it has ended.
+        path: Path or URL of the run directory.
+        closed: Whether it has ended.
 
     Raises:
-        RunNotFoundError: there is no run. InputError, UnknownNameError: an argument that can't be used.
+        RunNotFoundError: There is no run.
+        InputError: An argument can't be used.
+        UnknownNameError: There is no such view.
     """
 
     #: Whether who asks for the same panel again gets this one.
@@ -123,7 +127,7 @@ class Panel:
         follow the run. None once the panel is closed, if nobody asked for it before.
 
         Raises:
-            MissingDependencyError: anywidget isn't installed.
+            MissingDependencyError: Anywidget isn't installed.
         """
         self._start()
         if self._widget is None and not self.closed:
@@ -135,10 +139,12 @@ class Panel:
         """One panel of the dashboards as a plotly figure, of the run as it is now.
 
         Args:
-            panel_id: as in ``dashboards/*.yaml``. choice: one of the panel's options, such as ``step=3``.
+            panel_id: The panel's id, as in ``dashboards/*.yaml``.
+            theme: Colours of the figure: "light" or "dark".
+            **choice: One of the panel's options, such as ``step=3``.
 
         Raises:
-            UnknownNameError: no such panel.
+            UnknownNameError: There is no such panel.
         """
         from probe.runs.reader import Run
 
@@ -386,7 +392,7 @@ def path_of(source: Any) -> str:
     """The run directory, or URL, that ``source`` stands for.
 
     Raises:
-        InputTypeError: it is nothing that has one.
+        InputTypeError: It is nothing that has one.
 
     >>> path_of("runs/arithmetic/first")
     'runs/arithmetic/first'

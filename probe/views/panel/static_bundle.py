@@ -38,9 +38,12 @@ class Reading:
     """One tile: its value, and how it went.
 
     Attributes:
-        text: the value as a person says it. note: smallest and largest, or why there is nothing.
-        means: what it means, in a sentence. status: "good", "warn", "alarm" or "none".
-        steps, values: its course, thinned.
+        text: The value as a person says it.
+        note: Smallest and largest, or why there is nothing.
+        means: What it means, in a sentence.
+        status: One of "good", "warn", "alarm" and "none".
+        steps: The steps of its course, thinned.
+        values: The values of its course, thinned.
     """
 
     title: str
@@ -58,8 +61,10 @@ class Overview:
     """All that the static forms say.
 
     Attributes:
-        title: project and experiment. facts: a line about the run. hint: how to open it again.
-        errors: what is wrong with the panel or the run.
+        title: Project and experiment.
+        facts: A line about the run.
+        hint: How to open it again.
+        errors: What is wrong with the panel or the run.
     """
 
     title: str

@@ -18,11 +18,12 @@ def make(config: dict[str, Any], snapshot: Snapshot, on_mark: Callable[[Any], No
     """A widget that shows the run of ``snapshot``.
 
     Args:
-        config: of the panel, for the browser. snapshot: asked when a page wants the whole state, and only then.
-        on_mark: takes what the browser sends.
+        config: The panel's configuration, for the browser.
+        snapshot: Is asked when a page wants the whole state, and only then.
+        on_mark: Is called with what the browser sends.
 
     Raises:
-        MissingDependencyError: anywidget isn't installed.
+        MissingDependencyError: Anywidget isn't installed.
     """
     widget = widget_class()(snapshot, config=config)
     widget.on_msg(lambda _widget, content, _buffers: on_mark(content))
@@ -39,7 +40,7 @@ def widget_class() -> type[Any]:
     """``PanelWidget``; made on first use, so that nobody who doesn't show a panel imports ipywidgets.
 
     Raises:
-        MissingDependencyError: anywidget isn't installed.
+        MissingDependencyError: Anywidget isn't installed.
     """
     try:
         import anywidget

@@ -44,14 +44,15 @@ def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str]
     """Write the report of ``run``.
 
     Args:
-        run: a reader, or the run directory. path: of the file; None writes ``report.html`` into the run
-        directory.
+        run: A reader, or the run directory.
+        path: The file; None writes ``report.html`` into the run directory.
 
     Returns:
         The absolute path of the file, which is complete: it is written aside and renamed.
 
     Raises:
-        InputError: no path was given, and the run is at a URL. RunError: the file can't be written.
+        InputError: No path was given, and the run is at a URL.
+        RunError: The file can't be written.
     """
     if not isinstance(run, Run):
         with Run(run) as opened:

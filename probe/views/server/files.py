@@ -48,7 +48,7 @@ def packed(name: str) -> tuple[str, bytes]:
     """Content type and gzipped bytes of a file of the page.
 
     Raises:
-        MissingKeyError: there is no such file.
+        MissingKeyError: There is no such file.
     """
     if name not in FILES:
         raise MissingKeyError(f"file: got {name!r}, expected one of {', '.join(filter(None, FILES))}")

@@ -24,10 +24,10 @@ class Channel:
     """Frames on their way to one page.
 
     Args:
-        most_bytes: that may wait.
+        most_bytes: Bytes that may wait.
 
     Attributes:
-        behind: frames were thrown away; whoever reads asks for everything, and sets it back.
+        behind: Whether frames were thrown away; whoever reads asks for everything, and sets it back.
     """
 
     def __init__(self, most_bytes: int = WAITING_BYTES) -> None:
@@ -87,7 +87,7 @@ class Hub:
     """All open channels.
 
     Attributes:
-        most: channels at once.
+        most: The most channels at once.
     """
 
     def __init__(self, most: int = PAGES) -> None:

@@ -18,7 +18,8 @@ class ServedPanel(Panel):
     """A panel that is shown by pages. See :class:`probe.views.panel.panel.Panel` for what can go wrong.
 
     Attributes:
-        hub: the pages. ready: set once the run has been read.
+        hub: The pages.
+        ready: Set once the run has been read.
     """
 
     shared = False  # a notebook in this process that shows the same run gets a panel of its own
@@ -46,7 +47,8 @@ class ServedPanel(Panel):
         """Let a page take part. Nothing is missed: no message is sent between the snapshot and the first one.
 
         Args:
-            again: the page was here before. It keeps what it has, and the next message brings what it missed.
+            channel: Where the page's messages wait.
+            again: Whether the page was here before. It keeps what it has, and the next message brings what it missed.
 
         Returns:
             The frame to begin with; None where there are too many pages.

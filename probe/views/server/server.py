@@ -32,14 +32,18 @@ class PageServer:
     It follows the run directory and nothing else; closing it leaves the run as it is. Use it as a context manager.
 
     Args:
-        source: a run directory or its URL. port: 0 takes a free one.
+        source: A run directory or its URL.
+        port: The port to listen on; 0 takes a free one.
 
     Attributes:
-        panel: what is shown. token: in the URL; who doesn't know it is refused. url: of the page.
+        panel: What is shown.
+        token: The text in the URL without which a caller is refused.
+        url: URL of the page.
 
     Raises:
-        RunNotFoundError: there is no run. RunError: it can't be read, or the port can't be had.
-        InputError: no such port.
+        RunNotFoundError: There is no run.
+        RunError: It can't be read, or the port can't be had.
+        InputError: There is no such port.
     """
 
     def __init__(self, source: str | os.PathLike[str], *, port: int = 0) -> None:

@@ -34,7 +34,7 @@ class Ending:
     """Tells when every writer of a run has closed. Between two files of one writer it looks the same for a moment.
 
     Args:
-        feed: of the run; it needn't be opened.
+        feed: The feed of the run; it needn't be opened.
     """
 
     def __init__(self, feed: Feed) -> None:
@@ -65,7 +65,8 @@ class News:
     """What one look found.
 
     Attributes:
-        steps: that are over now, each told once and in order. incidents: rows of the live table ``events``.
+        steps: Steps that are over now, each told once and in order.
+        incidents: Rows of the live table ``events``.
     """
 
     steps: list[int] = field(default_factory=list)
@@ -76,15 +77,20 @@ class Following:
     """A run, looked at again and again.
 
     Args:
-        path: a run directory or its URL. rows: that each live table keeps.
-        from_start: tell the steps and incidents that are there already.
+        path: A run directory or its URL.
+        rows: Rows that each live table keeps.
+        from_start: Whether to tell the steps and incidents that are there already.
 
     Attributes:
-        feed: the run. numbers: as of the last look. step: the newest step that is over.
-        over: whether the run has ended.
+        feed: The feed of the run.
+        numbers: The numbers as of the last look.
+        step: The newest step that is over.
+        over: Whether the run has ended.
 
     Raises:
-        RunNotFoundError: there is nothing. RunError: it isn't a run. SchemaVersionError: a newer probe wrote it.
+        RunNotFoundError: There is nothing.
+        RunError: It isn't a run.
+        SchemaVersionError: A newer probe wrote it.
     """
 
     def __init__(self, path: str, *, rows: int = ROWS, from_start: bool = True) -> None:
@@ -102,7 +108,7 @@ class Following:
         """Read what is new.
 
         Raises:
-            RunError: the files can't be read. Nothing is lost: the next look finds the rows.
+            RunError: The files can't be read. Nothing is lost: the next look finds the rows.
         """
         if self.feed.opened:
             self.feed.update()

@@ -28,11 +28,14 @@ class Number:
     """One tile.
 
     Attributes:
-        id: of the tile. unit: one of :data:`probe.dashboards.spec.UNITS`. by_step: its value at each step.
-        limits: from where on it is to be looked at ("warn", "alarm"), in its own unit.
-        capacity: what it is measured against, NaN without.
-        reading: what it was over the run. better: "lower" or "higher".
-        before: of what is counted over the run, what belongs to no step; NaN where nothing is counted.
+        id: The id of the tile.
+        unit: One of :data:`probe.dashboards.spec.UNITS`.
+        by_step: Its value at each step.
+        limits: From where on it is to be looked at ("warn", "alarm"), in its own unit.
+        capacity: What it is measured against, NaN without.
+        reading: What it was over the run.
+        better: "lower" or "higher".
+        before: The part of what is counted over the run that belongs to no step; NaN where nothing is counted.
     """
 
     id: str
@@ -77,8 +80,9 @@ class Phase:
     """A phase in one step.
 
     Attributes:
-        time_s: host time on the slowest rank. peak_bytes: largest of any rank. tokens: of its micro-batches, all ranks.
-        NaN where it isn't known.
+        time_s: Host time on the slowest rank; NaN where it isn't known.
+        peak_bytes: The largest peak of any rank; NaN where it isn't known.
+        tokens: Tokens of its micro-batches on all ranks; NaN where it isn't known.
     """
 
     name: str
@@ -92,8 +96,8 @@ class Numbers:
     """All numbers of a run as it is now.
 
     Attributes:
-        tiles: in the panel's order. steps_per_second: of the newest steps, in the run's own time; NaN for fewer than
-            two.
+        tiles: The tiles in the panel's order.
+        steps_per_second: Steps per second of the newest steps, in the run's own time; NaN for fewer than two.
     """
 
     tiles: list[Number]

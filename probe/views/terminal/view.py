@@ -35,7 +35,8 @@ def view(run: Following, problem: str = "") -> RenderableType:
     """The whole picture.
 
     Args:
-        problem: why the run can't be read at the moment.
+        run: The run as it is followed.
+        problem: Why the run can't be read at the moment.
     """
     parts: list[RenderableType] = [_header(run), Text(), _numbers(run)]
     phases = run.numbers.phases(run.step)

@@ -220,9 +220,9 @@ export class LineMark {
   _range(low, high) {
     if (low === null || high === null || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
     if (this.spec.unit === "bytes" || this.spec.zero) return [0, (high || 1) * 1.08];
-    const room = (high - low || Math.abs(high) || 1) * 0.08;
-    const floor = low >= 0 && low - room < 0 ? 0 : low - room;
-    return [floor, high + room];
+    const margin = (high - low || Math.abs(high) || 1) * 0.08;
+    const floor = low >= 0 && low - margin < 0 ? 0 : low - margin;
+    return [floor, high + margin];
   }
 
   /**

@@ -56,7 +56,7 @@ export function framed(mark, made) {
 }
 
 /**
- * Users' names on an axis: escaped, and not so long that the bars have no room.
+ * Users' names on an axis: escaped, and not so long that no space is left for the bars.
  * @param {PlotMark} mark
  * @param {string[]} names
  */

@@ -79,7 +79,7 @@ export function watchTheme(told) {
 }
 
 /**
- * The palette of a run's configuration, else the house's.
+ * The palette of a run's configuration, else probe's own.
  * @param {Store} store
  * @param {Theme} theme
  */
