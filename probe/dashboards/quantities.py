@@ -251,7 +251,7 @@ def spell(value: float, unit: str) -> str:
     """
     if math.isnan(value):
         return say.UNKNOWN
-    spelled: dict[str, Callable[[float | None], str]] = {
+    spellings: dict[str, Callable[[float | None], str]] = {
         "bytes": say.size,
         "tokens": say.count,
         "tokens/s": say.count,
@@ -260,4 +260,5 @@ def spell(value: float, unit: str) -> str:
         "percent": say.percent,
         "s": say.seconds,
     }
-    return spelled.get(unit, say.number)(value)
+    spelled = spellings.get(unit)
+    return say.number(value) if spelled is None else spelled(value)
