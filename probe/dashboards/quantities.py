@@ -260,4 +260,5 @@ def spell(value: float, unit: str) -> str:
         "percent": say.percent,
         "s": say.seconds,
     }
-    return spelled.get(unit, say.number)(value)
+    found: Callable[[float | None], str] = spelled.get(unit, say.number)
+    return found(value)
