@@ -24,8 +24,8 @@ def durations(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, mean_s and largest_s (across ranks, of the sum of that phase's scopes in the step), slowest (the rank
-        of the largest), ranks; by step, longest phase of the run first.
+        Step, phase, mean_s and largest_s (across ranks, of the sum of that phase's scopes in the step), slowest (the
+        rank of the largest), ranks; by step, longest phase of the run first.
     """
     return run.sql(
         """
