@@ -59,6 +59,7 @@ def test_the_same_seed_draws_the_same_mutants():
     assert len({mutant.name for _, mutant in drawn}) == 5
 
 
+@pytest.mark.slow
 def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, monkeypatch):
     (tmp_path / "tests").mkdir()
     (tmp_path / "clip.py").write_text(SOURCE)

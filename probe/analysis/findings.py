@@ -136,7 +136,7 @@ def unequal_memory(run: Run) -> list[Finding]:
             "notice",
             "memory",
             text,
-            "balance tokens over ranks, or look at what only that rank holds",
+            "balance tokens across ranks, or look at what only that rank holds",
             100 * share,
         )
     ]
@@ -156,7 +156,7 @@ def over_cap(run: Run) -> list[Finding]:
 
 
 def uneven(run: Run) -> list[Finding]:
-    """Imbalance over ranks, with the straggler named, and over micro-batches."""
+    """Imbalance across ranks, with the straggler named, and over micro-batches."""
     frame = token_balance.imbalance(run)
     return [*_uneven_ranks(frame, token_balance.stragglers(run)), *_uneven_micro_batches(frame)]
 
@@ -169,7 +169,7 @@ def _uneven_ranks(frame: pd.DataFrame, ranks: pd.DataFrame) -> list[Finding]:
     text = f"The fullest rank has {ratio(middle)} the mean tokens in a usual step"
     text += f", {ratio(worst['rank_imbalance_ratio'])} at worst ({place({**worst, 'rank': None})})."
     severity = _grade(middle, UNEVEN)
-    advice = "balance lengths over ranks before the batch is split" if severity != "fine" else "nothing to do"
+    advice = "balance lengths across ranks before the batch is split" if severity != "fine" else "nothing to do"
     return [Finding(severity, "token_balance", text + _straggler(ranks), advice, 60 * (middle - 1))]
 
 

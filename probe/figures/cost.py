@@ -22,7 +22,7 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     figure = look.blank(theme, height=260)
     lines = (
         ("own_cost_ratio", "worst rank", "solid"),
-        ("own_cost_ratio_mean", "mean over ranks", "dot"),
+        ("own_cost_ratio_mean", "mean across ranks", "dot"),
     )
     for column, name, dash in lines:
         part = frame.iloc[look.thin(frame[column])]

@@ -74,7 +74,7 @@ def time_over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure
         part = shown[shown["phase"] == phase].drop_duplicates("step").set_index("step").reindex(kept)
         figure.add_trace(_time(part, look.label(phase, 28), index))
     look.step_axis(figure, frame["step"])
-    figure.update_yaxes(title_text="estimated host seconds, mean over ranks", rangemode="tozero")
+    figure.update_yaxes(title_text="estimated host seconds, mean across ranks", rangemode="tozero")
     return figure
 
 

@@ -96,7 +96,7 @@ def durations(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         part = frame[frame["phase"] == phase].drop_duplicates("step").set_index("step").reindex(kept)
         figure.add_trace(_stack(part, look.label(phase, 28), index))
     look.step_axis(figure, frame["step"])
-    figure.update_yaxes(title_text="host seconds, mean over ranks", rangemode="tozero")
+    figure.update_yaxes(title_text="host seconds, mean across ranks", rangemode="tozero")
     return figure
 
 

@@ -117,7 +117,7 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=300)
     lines = (
-        ("rank_imbalance_ratio", "over ranks", "solid"),
+        ("rank_imbalance_ratio", "across ranks", "solid"),
         ("micro_batch_imbalance_ratio", "over micro-batches of a rank", "dash"),
         ("sync_wait_ratio", "wait after each micro-batch", "dot"),
     )

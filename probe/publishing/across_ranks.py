@@ -32,7 +32,7 @@ _ENDED: Final = "probe/cost/overhead_ratio"
 
 
 def base(key: str) -> str:
-    """What the numbers over ranks of a recorder's metric are called, without their last word.
+    """What the numbers across ranks of a recorder's metric are called, without their last word.
 
     >>> base("probe/memory/{role}/peak_allocated_gib_max"), base("probe/token_balance/rank_tokens")
     ('probe/across_ranks/memory/{role}/peak_allocated_gib', 'probe/across_ranks/token_balance/rank_tokens')
@@ -81,7 +81,7 @@ def world_size(run: Run) -> int:
 
 
 def numbers(run: Run, steps: Sequence[int], wanted: Iterable[str]) -> dict[int, dict[str, float]]:
-    """The numbers over ranks of ``steps``, by step.
+    """The numbers across ranks of ``steps``, by step.
 
     Args:
         run: The run to read.

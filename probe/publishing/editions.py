@@ -66,7 +66,7 @@ class Editions:
         steps = [step for step in across_ranks.ended(run, final=final) if step not in self._steps]
         for begin in range(0, len(steps), STEPS_AT_ONCE):
             chunk = steps[begin : begin + STEPS_AT_ONCE]
-            self._try("numbers over ranks", self._say_numbers, chunk, newest=chunk[-1] == steps[-1])
+            self._try("numbers across ranks", self._say_numbers, chunk, newest=chunk[-1] == steps[-1])
             self._try("lengths of sequences", self._say_lengths, chunk)
             for step in chunk:
                 self._steps.add(step)

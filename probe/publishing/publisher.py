@@ -160,7 +160,7 @@ class Publisher:
         code = self._process.wait()
         if not self._complete and not self._muted:
             after = "while the last edition was made" if self._asked else "during the run"
-            message = f"the publisher ended {after} with code {code}; figures and numbers over ranks stay as they are"
+            message = f"the publisher ended {after} with code {code}; figures and numbers across ranks stay as they are"
             self._tell(message, error=self._said_last())
 
     def _take(self, line: bytes) -> None:

@@ -84,9 +84,9 @@ def card(page: Any, kind: str, title: str) -> Any:
 def test_tensorboard_s_custom_scalars_are_the_dashboards(chromium, tensorboard, tmp_path: Path, shots: Path) -> None:
     with browser(chromium, tmp_path / "profile", size=SIZE) as page:
         page.goto(f"{tensorboard}/#custom_scalars")
-        lines = card(page, "multi-line", "Time of each phase, mean over ranks")
+        lines = card(page, "multi-line", "Time of each phase, mean across ranks")
         assert len([one for one in drawn(lines, "line") if one > LINE]) >= 5  # a line for each phase
-        margin = card(page, "margin", "Time of a step over ranks")
+        margin = card(page, "margin", "Time of a step across ranks")
         assert any(one > LINE for one in drawn(margin, "line"))
         assert any(one > LINE for one in drawn(margin, "area"))  # between the smallest and the largest
         page.evaluate("scrollTo(0, 0)")

@@ -20,6 +20,7 @@ from probe.analysis import padding_tax as padding_of
 from probe.analysis import reduction as reduction_of
 from probe.analysis import steps as steps_of
 from probe.analysis import token_balance as balance_of
+from probe.analysis.quantities import course
 from probe.figures import cost, incidents, memory, padding_tax, reduction, steps, theme, token_balance
 from probe.records import GIB
 from tests.sample_run import CAP, open_run, sample_rows
@@ -155,7 +156,7 @@ def test_the_straggler_stands_out(run) -> None:
 def test_padding_stacks_to_the_tax_of_each_step(run) -> None:
     figure = padding_tax.over_steps(padding_of.by_step(run))
     stacked = sum(np.array(trace.y, dtype=float) for trace in figure.data)
-    assert stacked == pytest.approx(padding_of.ratios(run)["ratio"].to_numpy(float))
+    assert stacked == pytest.approx(course(run, "padding_tax").values)
     assert figure.layout.barmode == "stack"
 
 

@@ -92,6 +92,7 @@ def test_what_was_forgotten_is_read_from_the_table_again(tmp_path, monkeypatch):
     assert rounds(feed)["rank-00000", 1, 0] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [False, True])
 @settings(deadline=None, max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))

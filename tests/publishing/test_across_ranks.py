@@ -1,4 +1,4 @@
-"""Numbers over ranks: of steps that all have ended, worked out from all rows."""
+"""Numbers across ranks: of steps that all have ended, worked out from all rows."""
 
 from __future__ import annotations
 

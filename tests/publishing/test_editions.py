@@ -83,10 +83,10 @@ def test_charts_are_of_what_is_logged(heard) -> None:
         for title, chart in charts.items():
             assert set(chart["keys"]) <= logged, (category, title)
             assert chart["kind"] == "line" or len(chart["keys"]) == 3
-    assert arranged.charts["Overview"]["Time of a step over ranks (s)"]["keys"] == [
+    assert arranged.charts["Overview"]["Time of a step across ranks (s)"]["keys"] == [
         f"probe/across_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
     ]
-    assert "Time of a phase over ranks (s): update_actor" in arranged.charts["Overview"]
+    assert "Time of a phase across ranks (s): update_actor" in arranged.charts["Overview"]
 
 
 @pytest.mark.slow

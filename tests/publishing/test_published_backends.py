@@ -44,7 +44,7 @@ def assert_nothing_went_wrong(directory: Path) -> None:
 
 
 def expected(directory: Path) -> dict[int, dict[str, float]]:
-    """The numbers over ranks, worked out again from the finished run."""
+    """The numbers across ranks, worked out again from the finished run."""
     with Run(directory) as run:
         assert across_ranks.ended(run) == list(range(STEPS))
         return across_ranks.numbers(run, range(STEPS), pictures.margins())
@@ -122,7 +122,7 @@ def test_tensorboard_has_the_layout_of_the_dashboards(board) -> None:
     layout = layout_pb2.Layout.FromString(newest.tensor_proto.string_val[0])
     assert [one.title for one in layout.category] == [one.title for one in dashboards()]
     charts = {chart.title: chart for category in layout.category for chart in category.chart}
-    (margin,) = charts["Time of a step over ranks (s)"].margin.series
+    (margin,) = charts["Time of a step across ranks (s)"].margin.series
     assert [margin.lower, margin.value, margin.upper] == [
         f"probe/across_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
     ]

@@ -85,6 +85,7 @@ def check(run):
     assert "pauses" in run._repr_html_()
 
 
+@pytest.mark.slow
 def test_lines_then_parts_then_compacted_files(tmp_path):
     session = recorded(tmp_path, close=False)
     follower = Follower(RunFiles(session.directory))

@@ -15,6 +15,7 @@ from probe.tracking.checks import (
     logged_in,
     start_checks,
 )
+from probe.tracking.reach import unwritable
 from probe.tracking.tracking import Tracking
 
 
@@ -157,3 +158,9 @@ def test_a_run_that_goes_on_at_an_earlier_step_says_so(step, told_of, tmp_path):
         tracking.log({"x": 1}, step)
         tracking.log({"x": 1}, step + 1)
     assert len(["had come to step 9" in one.message for one in incidents]) == told_of
+
+
+def test_why_a_place_cannot_be_written_is_text_and_empty_where_it_can(tmp_path):
+    assert unwritable(tmp_path / "not" / "there" / "yet") == ""
+    (tmp_path / "file").write_text("")
+    assert unwritable(tmp_path / "file" / "below").startswith(f"{tmp_path / 'file'}: ")

@@ -86,3 +86,9 @@ def test_a_figure_is_kept_as_it_is_now():
 def test_spans_are_read_again_as_they_were():
     spans = Spans([Span(1, 2, {"a": None}, "why", name="x", number=4, parent=3), Span(0, 3)])
     assert medium_of(json.loads(json.dumps(spans.plain()))) == spans
+
+
+@pytest.mark.parametrize("content", [b"\x89PNG\r\n\x1a\n", b"GIF89a" + bytes(100)], ids=["cut", "of another kind"])
+def test_bytes_that_are_no_whole_png_are_refused(content):
+    with pytest.raises(InputError, match="expected a PNG"):
+        Image.from_picture(content)

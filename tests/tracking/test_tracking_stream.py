@@ -367,3 +367,16 @@ def test_a_refused_call_before_one_with_refused_media_is_put_aside_alone(opened,
     put(stream, 5, x=5.0)
     assert stream.flush(60)
     assert [step for step, _ in one.calls] == [2, 4, 5]
+
+
+def test_many_names_are_told_once_and_again_when_they_are_ten_times_as_many(opened, incidents, monkeypatch):
+    monkeypatch.setattr("probe.tracking.stream.MANY_NAMES", 3)
+    stream = opened(good=Recording())
+    for step in range(4):
+        put(stream, step, **{f"name{number}": 1.0 for number in range(5)})
+    put(stream, 4, **{f"name{number}": 1.0 for number in range(60)})
+    assert stream.close(0, 20)
+    stream._reports.close()
+    told = [one for one in incidents if "distinct names" in one.message or "many names" in one.message]
+    assert sum(one.count for one in told) == 2
+    assert told[0].message.startswith("5 distinct names")

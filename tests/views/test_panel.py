@@ -361,9 +361,9 @@ def test_what_a_session_still_holds_is_seen_when_its_panel_closes(tmp_path):
     assert shown.state["step"] == 2
     shown.close()
     assert source.waits == [panels.FLUSH_S]
-    assert shown.state["step"] == 3
+    assert shown.state["step"] == 7
     last = wire.heads[-1]
-    assert (last["state"]["step"], last["state"]["live"]) == (3, False)
+    assert (last["state"]["step"], last["state"]["live"]) == (7, False)
     assert sum(entry["n"] for entry in last["tables"]) > 0
     shown.close()
     assert source.waits == [panels.FLUSH_S]
@@ -378,7 +378,7 @@ def test_a_flush_that_fails_is_shown_and_the_panel_closes(tmp_path):
     shown.close()
     assert shown.closed
     assert [(one["where"], one["message"]) for one in shown.errors] == [("flush", "OSError: no room, after 1.0 s")]
-    assert shown.state["step"] == 3
+    assert shown.state["step"] == 7
 
 
 def test_a_panel_that_nobody_showed_flushes_nothing(tmp_path):

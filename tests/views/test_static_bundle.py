@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from probe.dashboards import overview_tiles
+from probe.dashboards.quantities import status_of
 from probe.records import Incident
 from probe.views.panel import board, static_bundle
 from probe.views.panel.panel import Panel
@@ -95,7 +96,7 @@ def test_an_empty_run_says_so(tmp_path):
 )
 def test_a_tile_is_judged(value, better, status):
     tile = {"warn": 10, "alarm": 20} if better == "lower" else {"warn": 20, "alarm": 10, "better": better}
-    assert static_bundle._status(tile, value) == status
+    assert status_of(tile, value) == status
 
 
 def test_memory_is_judged_by_its_share_of_the_device(tmp_path):
