@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def by_step(run: Run) -> pd.DataFrame:
-    """Cost of each step over ranks.
+    """Cost of each step across ranks.
 
     Args:
         run: The run.

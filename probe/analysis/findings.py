@@ -156,7 +156,7 @@ def over_cap(run: Run) -> list[Finding]:
 
 
 def uneven(run: Run) -> list[Finding]:
-    """Imbalance over ranks, with the straggler named, and over micro-batches."""
+    """Imbalance across ranks, with the straggler named, and over micro-batches."""
     frame = token_balance.imbalance(run)
     return [*_uneven_ranks(frame, token_balance.stragglers(run)), *_uneven_micro_batches(frame)]
 

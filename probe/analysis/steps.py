@@ -24,8 +24,8 @@ def durations(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, mean_s and largest_s (over ranks, of the sum of that phase's scopes in the step), slowest (the rank
-        of the largest), ranks; by step, longest phase of the run first.
+        Step, phase, mean_s and largest_s (across ranks, of the sum of that phase's scopes in the step), slowest (the
+        rank of the largest), ranks; by step, longest phase of the run first.
     """
     return run.sql(
         """
@@ -48,7 +48,7 @@ def times(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, mean_s, largest_s (over ranks), slowest (rank), ranks, begin_ns (wall clock).
+        Step, mean_s, largest_s (across ranks), slowest (rank), ranks, begin_ns (wall clock).
     """
     return run.sql(
         """
@@ -71,7 +71,7 @@ def on_padding(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, padding_s and time_s (mean over ranks, of the sums over those micro-batches), ratio (padding_s ÷
+        Step, phase, padding_s and time_s (mean across ranks, of the sums over those micro-batches), ratio (padding_s ÷
         time_s), micro_batches (how many the numbers are from), left_out (others that ran); by step and phase.
     """
     return run.sql(

@@ -1,4 +1,4 @@
-"""How evenly tokens lie over micro-batches and over ranks, and who makes the others wait.
+"""How evenly tokens lie over micro-batches and across ranks, and who makes the others wait.
 
 Imbalance is largest ÷ mean: 1 is perfect, 2 means that the largest has twice the mean. How large it is say the
 quantities ``rank_imbalance``, ``sync_wait`` and ``micro_batch_imbalance``. Batches of several ranks belong together

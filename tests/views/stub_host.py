@@ -355,7 +355,7 @@ LIVE: dict[str, dict[str, Any]] = {
             | {
                 "means": {
                     "good": "Ranks get nearly equal work.",
-                    "warn": "Balancing over ranks pays.",
+                    "warn": "Balancing across ranks pays.",
                     "alarm": "Ranks wait a quarter of the step.",
                 }
             },
@@ -560,7 +560,7 @@ VIEWS: list[dict[str, Any]] = [
             "memory_by_tokens",
         ]
     },
-    {"id": "balance", "title": "Balance", "about": "How evenly tokens lie over ranks and micro-batches."}
+    {"id": "balance", "title": "Balance", "about": "How evenly tokens lie across ranks and micro-batches."}
     | {"panels": ["balance_heat", "balance_bars", "balance_over_steps", "balance_fullest", "balance_stragglers"]},
     {
         "id": "padding",
