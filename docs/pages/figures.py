@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from probe import dashboards
 from probe.figures import theme
+from probe.figures.panel import draw
 from probe.runs.reader import Run
 
 #: The run that the pages show; ``docs/make_example_run.py`` makes it.
@@ -21,7 +22,7 @@ def scripts() -> dict[str, str]:
     with Run(EXAMPLE) as run:
         for board in dashboards.dashboards():
             for panel in board.panels:
-                figure = json.loads(panel.draw(run).to_json())
+                figure = json.loads(draw(panel, run).to_json())
                 del figure["layout"]["template"]
                 made[f"assets/figures/{panel.id}.js"] = (
                     f"window.probeFigures = Object.assign(window.probeFigures || {{}}, {_json({panel.id: figure})});\n"

@@ -1,10 +1,10 @@
-"""The dashboards: which panels there are, read from ``dashboards/*.yaml``, and each panel drawn from a run.
+"""The dashboards: which panels there are, read from ``dashboards/*.yaml``, and the numbers behind each panel.
 
 A panel is data: words, the analysis that gives its frame, the figure that draws it, the tables it needs and
 the metric keys that show the same in a tracking backend. The notebook, the report, TensorBoard and MLflow
-all read these. A panel's ``live:`` block says how the live panel draws it from its own tables (see
-:mod:`probe.dashboards.spec`); ``views.yaml`` says which panels the live panel shows together, and has those that
-only it shows.
+all read these; whoever draws finished pictures of them is no part of this package. A panel's ``live:`` block says how
+the live panel draws it from its own tables (see :mod:`probe.dashboards.spec`); ``views.yaml`` says which panels the
+live panel shows together, and has those that only it shows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from probe.records import TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
-    import plotly.graph_objects as go
 
-    from probe.figures.theme import Theme
     from probe.runs.reader import Run
 
 #: In the order in which they are shown; each is a file ``<name>.yaml``.
@@ -148,35 +146,20 @@ class Panel:
             run: The run to read.
             **choice: One row of :meth:`options` without its label.
         """
-        frame: pd.DataFrame = _load(self.analysis)(run, **choice)
+        frame: pd.DataFrame = function_at(self.analysis)(run, **choice)
         return frame
 
-    def draw(self, run: Run, *, theme: Theme = "light", titled: bool = False, **choice: Any) -> go.Figure:
-        """The picture; a figure that says why in words where the run has nothing to show.
-
-        Args:
-            run: The run to read.
-            theme: Colours of the figure: "light" or "dark".
-            titled: Whether the panel's title is put into the figure, for places that show nothing around it.
-            **choice: One row of :meth:`options` without its label.
-        """
-        figure: go.Figure = _load(self.figure)(self.frame(run, **choice), theme=theme)
-        if titled:
-            figure.update_layout(title={"text": self.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}})
-            figure.update_layout(title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38)
-        return figure
-
     def options(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
-        """What can be chosen: a label and the arguments of :meth:`draw`; the default first, empty without
-        choices."""
+        """What can be chosen: a label and the arguments of :meth:`frame` and of the picture; the default first, empty
+        without choices."""
         if self.choices is None:
             return []
-        frame = _load(self.choices)(run)
+        frame = function_at(self.choices)(run)
         return [(str(row.pop("label")), _arguments(row)) for row in frame.to_dict("records")]
 
     def listing(self, run: Run) -> pd.DataFrame:
         """The table that belongs to the picture, reduced to :attr:`columns`."""
-        frame: pd.DataFrame = _load(self.table or self.analysis)(run)
+        frame: pd.DataFrame = function_at(self.table or self.analysis)(run)
         return frame[[name for name in self.columns if name in frame.columns]]
 
 
@@ -410,7 +393,18 @@ def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: 
             raise InputError(f"{where}: {name}: got {data.get(name)!r}, expected a {kind.__name__}")
 
 
-def _load(path: str) -> Callable[..., Any]:
+def function_at(path: str) -> Callable[..., Any]:
+    """The function that a panel names.
+
+    Args:
+        path: Dotted, such as "probe.analysis.memory.peaks".
+
+    Returns:
+        The function.
+
+    Raises:
+        InputError: There is none.
+    """
     module, _, name = path.rpartition(".")
     try:
         found: Callable[..., Any] = getattr(import_module(module), name)

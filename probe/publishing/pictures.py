@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.dashboards import Dashboard, Panel, dashboards
+from probe.figures import panel as picture
 from probe.figures import theme as look
 from probe.tracking.media import Figure, Medium, Table
 
@@ -27,7 +28,7 @@ def panels() -> list[tuple[str, Panel]]:
 def draw(name: str, panel: Panel, run: Run) -> dict[str, Medium]:
     """The figure of ``panel`` under ``name``, and its table under ``<name>_table``; less where there is nothing."""
     made: dict[str, Medium] = {}
-    figure = panel.draw(run, titled=True)
+    figure = picture.draw(panel, run, titled=True)
     if look.why(figure) is None:
         made[name] = Figure(figure.to_json())
     listing = panel.listing(run)

@@ -19,6 +19,7 @@ from probe.dashboards import NAMES, Chart, Panel
 from probe.dashboards import spec as live
 from probe.errors import InputError, UnknownNameError
 from probe.figures import theme
+from probe.figures.panel import draw
 from probe.records import TABLES
 from probe.runs.lines import table_of
 from tests.sample_run import open_run, sample_rows
@@ -41,7 +42,7 @@ def test_all_files_are_read_in_order() -> None:
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.id)
 def test_every_panel_draws_lists_and_offers_its_choices(run, panel: Panel) -> None:
-    figure = panel.draw(run, titled=True)
+    figure = draw(panel, run, titled=True)
     assert figure.layout.title.text == panel.title
     assert figure.data
     assert list(panel.listing(run).columns) == list(panel.columns)
@@ -50,9 +51,9 @@ def test_every_panel_draws_lists_and_offers_its_choices(run, panel: Panel) -> No
     assert bool(options) is (panel.choices is not None)
     for label, choice in options[:3]:
         assert label
-        assert panel.draw(run, **choice).data
+        assert draw(panel, run, **choice).data
     if options:
-        assert panel.draw(run).to_json() == panel.draw(run, **options[0][1]).to_json()
+        assert draw(panel, run).to_json() == draw(panel, run, **options[0][1]).to_json()
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.id)
@@ -294,7 +295,7 @@ def test_a_path_to_nothing_is_an_error(run) -> None:
     data["panels"][0]["figure"] = "probe.figures.cost.nothing_there"
     (panel,) = dashboards.parse("mine", yaml.safe_dump(data)).panels
     with pytest.raises(InputError, match="nothing_there"):
-        panel.draw(run)
+        draw(panel, run)
 
 
 def test_unknown_names_list_the_choices() -> None:
@@ -324,10 +325,10 @@ def test_whatever_is_missing_the_rest_is_shown(
         assert isinstance(findings(run).to_dict("records"), list)
         assert len(numbers(run)) == 6
         for panel in PANELS:
-            figure = panel.draw(run)
+            figure = draw(panel, run)
             assert bool(figure.data) is (theme.why(figure) is None)
             for _, choice in panel.options(run)[1:2]:
-                assert panel.draw(run, **choice).data
+                assert draw(panel, run, **choice).data
             panel.listing(run)
 
 

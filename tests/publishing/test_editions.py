@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from probe.figures import panel as picture
 from probe.figures import theme
 from probe.publishing import editions, pictures, summary
 from probe.publishing.editions import Editions
@@ -301,6 +302,6 @@ def test_nothing_to_draw_is_nothing_said(tmp_path: Path) -> None:
     with run_of(tmp_path, {0: ended(0, 0, 1)}) as run:
         for name, panel in pictures.panels():
             made = pictures.draw(name, panel, run)
-            assert (name in made) is (theme.why(panel.draw(run)) is None)
+            assert (name in made) is (theme.why(picture.draw(panel, run)) is None)
         assert isinstance(run, Run)
     assert process(0).rank == 0

@@ -14,6 +14,7 @@ import numpy as np
 
 from probe import dashboards
 from probe.figures import theme as look
+from probe.figures.panel import draw
 from probe.views.panel.static_bundle import house, label
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def figure(run: Run, title: str, panels: Sequence[str] = PANELS) -> dict[str, An
     drawn = []
     for name in panels:
         panel = dashboards.panel(name)
-        made = panel.draw(run)
+        made = draw(panel, run)
         if look.why(made) is None:
             drawn.append((panel.title, made))
     if not drawn:

@@ -146,10 +146,11 @@ class Panel:
         Raises:
             UnknownNameError: There is no such panel.
         """
+        from probe.figures.panel import draw
         from probe.runs.reader import Run
 
         with Run(self.path) as run:
-            return dashboards.panel(panel_id).draw(run, theme=theme, titled=True, **choice)
+            return draw(dashboards.panel(panel_id), run, theme=theme, titled=True, **choice)
 
     def close(self) -> None:
         """End the panel: what is shown becomes static, and stays in the notebook. Safe to call twice."""

@@ -31,6 +31,7 @@ from probe.analysis.findings import findings
 from probe.dashboards import Dashboard, Panel, dashboards
 from probe.errors import InputError, RunError
 from probe.figures import theme as look
+from probe.figures.panel import draw
 from probe.runs.reader import Run
 
 #: Rows of a table, and choices of a panel, that the page holds; the page says when there are more.
@@ -129,7 +130,7 @@ class _Drawn:
 def _draw(panel: Panel, run: Run) -> _Drawn:
     options, missing = [], None
     for label, choice in panel.options(run)[:CHOICES] or [("", {})]:
-        figure = panel.draw(run, **choice)
+        figure = draw(panel, run, **choice)
         missing = look.why(figure)
         if missing is None:
             options.append(_Option(label, _bare(figure)))
