@@ -1,4 +1,4 @@
-"""What handing one row over costs the training thread: ``RunWriter.put`` beside a locked queue and beside writing it.
+"""What handing one row over costs the training thread: ``RunWriter.add_rows``, a locked queue, and writing it.
 
 The alternatives are what trainers do otherwise: ``queue.Queue.put`` to a thread of one's own, and one line of JSON
 written and flushed on the spot. The row is made before the clock starts, for all of them.
@@ -57,7 +57,9 @@ def rows() -> list[dict[str, Any]]:
 
 
 def _named(what: str, ours: float, theirs: float, target: str = TARGET) -> dict[str, Any]:
-    return row(f"RunWriter.put: {what}", ours, theirs, target, "on the training thread, the clock's own time included")
+    return row(
+        f"RunWriter.add_rows: {what}", ours, theirs, target, "on the training thread, the clock's own time included"
+    )
 
 
 def _row(index: int) -> Memory:
@@ -68,7 +70,7 @@ def _row(index: int) -> Memory:
 
 def _put(writer: RunWriter, scope: Scope) -> Callable[[Memory], None]:
     now = time.monotonic_ns()
-    return lambda item: writer.put(item, scope, now)
+    return lambda item: writer.add_rows(item, scope, now)
 
 
 def _line(file: Any) -> Callable[[Memory], None]:

@@ -247,7 +247,7 @@ class Session:
 
     def _write_rows(self, rows: Rows, scope: Scope, time_ns: int) -> None:
         if rows is not None:
-            self._writer.put(rows, scope, time_ns)
+            self._writer.add_rows(rows, scope, time_ns)
 
     def _spend(self, begin_ns: int) -> None:
         thread = threading.get_ident()

@@ -81,7 +81,7 @@ def write_run(
     return directory
 
 
-def written_by(row: Row, process: str, rank: int) -> Row:
+def written_by(row: Row, process: str, rank: int | None) -> Row:
     """``row`` with the process and the rank that its writer would stamp it with, where it says none."""
     row.process = row.process or process
     row.rank = rank if row.rank is None else row.rank

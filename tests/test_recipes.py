@@ -1,6 +1,6 @@
-"""A recipe of CONTRIBUTING.md, done literally in a copy of the tree: nothing else needs to be touched.
+"""Recipes of CONTRIBUTING.md, done literally in a copy of the tree: nothing else needs to be touched.
 
-It adds what the recipe says and nothing more; then the tests of the structure, the contracts, the schema, the
+Each adds what its recipe says and nothing more; then the tests of the structure, the contracts, the schema, the
 dashboards and the docs' tables are green there.
 """
 
@@ -26,6 +26,7 @@ CHECKS = (
     "tests/runs/test_schema_stability.py",
     "tests/dashboards/test_dashboards.py",
     "tests/dashboards/test_quantities.py",
+    "tests/tracking/test_tracking_base.py",
     "tests/tracking/test_tracking_docs.py",
     "tests/tracking/test_tracking_backends.py",
     "tests/test_docs.py",
@@ -88,6 +89,77 @@ assert feed.tables["scalars"].columns()["rank"].tolist()
 print("read")
 """
 
+BACKEND = '''
+"""Lantern: one line of JSON a call, flashed into a file of the run's directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from probe.tracking.backends.base import Backend, Setup
+
+
+class Lantern(Backend):
+    """Flashes the numbers into ``lantern.jsonl`` of the run's directory."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.path = (setup.directory or Path.cwd()) / "lantern.jsonl"
+        self.location = str(self.path)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """One line for the numbers of one step."""
+        with self.path.open("a", encoding="utf-8") as out:
+            out.write(json.dumps({"step": step, **values}) + "\\n")
+
+    def close(self, exit_code: int) -> None:
+        """Nothing is open."""
+'''
+
+LOG = """
+import json, os, pathlib
+import probe
+
+with probe.start("p", "e", root="recipe_runs", rank=0, world_size=1, track=["lantern"], publish=False) as session:
+    session.log({"loss": 1.0}, step=1)
+lines = (pathlib.Path(session.directory) / "lantern.jsonl").read_text().splitlines()
+found = [line for line in map(json.loads, lines) if "loss" in line]
+assert [(line["step"], line["loss"]) for line in found] == [(1, 1.0)], lines
+print("flashed")
+"""
+
+COMMAND = '''
+"""Say how many rows of metrics a run holds.
+
+It is there to show how a command is added.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from probe.cli.runs import add_run, find_run
+
+ABOUT: Final = "count the metrics of a run"
+
+EXAMPLE: Final = "probe count runs/arithmetic/grpo-small"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe count``."""
+    add_run(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Count and print."""
+    from probe.runs.reader import Run
+
+    with Run(find_run(arguments.run_path)) as found:
+        print(f"{len(found.tables['scalars']):,} metrics")
+    return 0
+'''
+
 
 def left_out(folder, names):
     """What isn't of the tree, among the names in a folder of it."""
@@ -118,11 +190,42 @@ def checked(tree, *more):
         *(path for path in (*CHECKS, *more) if (tree / path).exists()))  # fmt: skip
 
 
+def contracts_kept(tree):
+    """That the imports are as pyproject.toml says; import-linter reads the packages where it is run."""
+    ran(tree, "-c", "import sys; from importlinter.cli import lint_imports_command as lint; lint()")
+
+
 def insert(path, before, line):
     """Add ``line`` in front of the only line that begins with ``before``."""
     text = path.read_text()
     assert text.count(f"\n{before}") == 1, f"{path}: {before!r}"
     path.write_text(text.replace(f"\n{before}", f"\n{line}\n{before}"))
+
+
+@pytest.mark.slow
+def test_a_tracking_backend(tree):
+    (tree / "probe/tracking/backends/lantern.py").write_text(BACKEND.lstrip())
+    line = '    "lantern": "probe.tracking.backends.lantern:Lantern",'
+    insert(tree / "probe/tracking/backends/__init__.py", '    "mlflow": ', line)
+    insert(tree / "pyproject.toml", "mlflow = ", 'lantern = ["requests>=2"]')
+    assert ran(tree, "-c", textwrap.dedent(LOG)).endswith("flashed\n")
+    shutil.rmtree(tree / "recipe_runs")
+    page = ran(tree, "-c", "import sys; sys.path.insert(0, 'docs'); from pages.inserts import filled\n"
+               "print(filled(open('docs/backends.md', encoding='utf-8').read()))")  # fmt: skip
+    assert "## lantern\n\n`pip install 'probe-rl[lantern]'`.\n\nFlashes the numbers into" in page
+    contracts_kept(tree)
+    checked(tree, "tests/tracking/test_tracking_checks.py")
+
+
+@pytest.mark.slow
+def test_a_command(tree):
+    (tree / "probe/cli/count.py").write_text(COMMAND.lstrip())
+    insert(tree / "probe/cli/__init__.py", '    "doctor": ', '    "count": "probe.cli.count",')
+    metrics = int(ran(tree, "-m", "probe", "count", "docs/example_run").split()[0].replace(",", ""))
+    assert metrics > 0
+    assert "count the metrics of a run" in ran(tree, "-m", "probe", "--help")
+    contracts_kept(tree)
+    checked(tree, "tests/test_cli.py")
 
 
 @pytest.mark.slow

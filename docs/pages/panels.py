@@ -143,17 +143,23 @@ def _analysis(panel: dashboards.Panel) -> list[str]:
         "",
         'run = probe.open("runs/first")',
         f'panel = dashboards.panel("{panel.id}")',
-        f"panel.frame(run)  # {panel.analysis}(run), a pandas frame",
+        f"panel.frame(run)  # {_numbers(panel)}, a pandas frame",
         "draw(panel, run)  # a plotly figure",
         "run.close()",
         "```",
         "",
-        f"::: {panel.analysis}",
-        "    options:",
-        "      heading_level: 3",
-        "      show_root_full_path: true",
-        "",
+        *_reference(panel.analysis or panel.table),
     ]
+
+
+def _numbers(panel: dashboards.Panel) -> str:
+    return f"{panel.analysis}(run)" if panel.analysis else "what the panel's `live:` block asks for"
+
+
+def _reference(path: str | None) -> list[str]:
+    """The page's section on the function at ``path``."""
+    options = ["    options:", "      heading_level: 3", "      show_root_full_path: true"]
+    return [f"::: {path}", *options, ""] if path else []
 
 
 def _live_page(view: dashboards.View, panel: dashboards.LivePanel) -> str:

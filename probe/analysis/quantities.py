@@ -53,22 +53,6 @@ def course(run: Run, name: str, rows: str = "") -> Course:
     return courses(run, [quantity(name)], rows)[0]
 
 
-def series(run: Run, spec: Mapping[str, Any], rows: str = "") -> pd.DataFrame:
-    """All series of ``spec``, as :func:`probe.dashboards.compile.series` says.
-
-    Args:
-        run: The run.
-        spec: A series spec.
-        rows: As in :func:`courses`.
-
-    Returns:
-        Columns of ``x`` and ``by`` under their names, y and value (NaN where there is none).
-    """
-    frame = run.sql(sql.series(spec, rows))
-    frame["value"] = frame["value"].astype("Float64").to_numpy(float, na_value=math.nan)
-    return frame
-
-
 class _Asked:
     """Questions under way, each once."""
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.dashboards import files
+from probe.dashboards import files, frames
 from probe.dashboards import spec as live_blocks
 from probe.dashboards.quantities import resolved
 from probe.errors import InputError, UnknownNameError
@@ -110,8 +110,8 @@ class Panel:
         id: Unique over all dashboards.
         title: The panel's title.
         about: What it shows, how to read it, and what to do about it.
-        analysis: Dotted path of ``(run, **choice) → frame``.
-        figure: Dotted path of ``(frame, *, theme) → Figure``.
+        analysis: Dotted path of ``(run, **choice) → frame``; None where ``live`` says which numbers are shown.
+        figure: Dotted path of ``(frame, *, theme) → Figure``; None where ``live`` says how they are drawn.
         choices: Dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments of the
             analysis; the first row is what is shown without a choice.
         choose: What is chosen, for a person.
@@ -121,15 +121,16 @@ class Panel:
         tables: Tables of the run that are read.
         keys: Metric keys that show the same.
         charts: Charts that show it in a tracking backend.
-        live: How the live panel draws it; None where it doesn't.
+        missing: What is said where the run has nothing to show.
+        live: How the live panel draws it, and everybody else where there is no ``figure``; None where it doesn't.
     """
 
     id: str
     title: str
     about: About
-    analysis: str
-    figure: str
     tables: tuple[str, ...]
+    analysis: str | None = None
+    figure: str | None = None
     columns: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     charts: tuple[Chart, ...] = ()
@@ -137,6 +138,7 @@ class Panel:
     choose: str = ""
     table: str | None = None
     unfolded: bool = False
+    missing: str = "Nothing was recorded that could be shown here."
     live: Mapping[str, Any] | None = None
 
     def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
@@ -146,6 +148,8 @@ class Panel:
             run: The run to read.
             **choice: One row of :meth:`options` without its label.
         """
+        if self.analysis is None:
+            return frames.numbers(run, self.live or {})
         frame: pd.DataFrame = function_at(self.analysis)(run, **choice)
         return frame
 
@@ -159,7 +163,8 @@ class Panel:
 
     def listing(self, run: Run) -> pd.DataFrame:
         """The table that belongs to the picture, reduced to :attr:`columns`."""
-        frame: pd.DataFrame = function_at(self.table or self.analysis)(run)
+        path = self.table or self.analysis
+        frame: pd.DataFrame = self.frame(run) if path is None else function_at(path)(run)
         return frame[[name for name in self.columns if name in frame.columns]]
 
 
@@ -319,11 +324,12 @@ _REQUIRED: Final[Mapping[str, type]] = {
     "id": str,
     "title": str,
     "about": dict,
-    "analysis": str,
-    "figure": str,
     "tables": list,
 }
 _OPTIONAL: Final = {
+    "analysis": str,
+    "figure": str,
+    "missing": str,
     "columns": list,
     "keys": list,
     "charts": list,
@@ -355,9 +361,20 @@ def _panel(data: Any, where: str) -> Panel:
     ):
         if name in data and not data[name].startswith(f"probe.{room}."):
             raise InputError(f"{where}: {name}: got {data[name]!r}, expected a path in probe.{room}")
+    _drawn(data, where)
     lists = {name: tuple(data.get(name, ())) for name in ("tables", "columns", "keys")}
     charts = tuple(_chart(one, f"{where}: charts {index}") for index, one in enumerate(data.get("charts", ())))
     return Panel(**{**data, **lists, "about": About(**data["about"]), "charts": charts})
+
+
+def _drawn(data: Mapping[str, Any], where: str) -> None:
+    """That a panel's picture is either two functions, or what its ``live:`` block says."""
+    if ("figure" in data) != ("analysis" in data):
+        raise InputError(f"{where}: got only one of analysis and figure, expected both or neither")
+    mark = data.get("live", {}).get("mark")
+    if "figure" not in data and mark not in live_blocks.PICTURED:
+        marks = ", ".join(live_blocks.PICTURED)
+        raise InputError(f"{where}: live: got mark {mark!r}, expected one of {marks}, or analysis and figure")
 
 
 def _live(block: Any, where: str) -> dict[str, Any]:

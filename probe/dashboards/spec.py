@@ -81,6 +81,9 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
     "table": frozenset({"columns", "newest", "sort", "tone", "search"}),
     "tiles": frozenset({"tiles"}),
 }
+#: Marks that are drawn outside the live panel too, from the numbers of the run (:mod:`probe.figures.marks`).
+PICTURED: Final = ("stack",)
+
 #: Fields of a tile.
 TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
 

@@ -1,5 +1,4 @@
-"""Padding tax: what part of each step's token slots is padding and why, and how many bytes each field
-pays."""
+"""Padding: an estimate of the time that it costs."""
 
 from __future__ import annotations
 
@@ -10,55 +9,8 @@ from probe import text as words
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
-MISSING = "No batch with an attention mask was formed, so that nothing is known about padding."
-
 #: Bars up to this many steps, areas beyond.
 _BARS = 150
-
-
-def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Padding by cause, stacked over steps, from ``analysis.padding_tax.by_step``; as a share of all token
-    slots."""
-    frame = frame[frame["step"].notna()]
-    if frame.empty or not frame["rectangle_tokens"].sum():
-        return look.nothing(MISSING, theme)
-    figure = look.blank(theme, height=320, barmode="stack", bargap=0.15)
-    causes = frame[frame["cause"] != "none"].groupby("cause")["tokens"].sum().sort_values(ascending=False)
-    steps = frame.drop_duplicates("step").set_index("step")[["rectangle_tokens", "valid_tokens"]]
-    total = (steps["rectangle_tokens"] - steps["valid_tokens"]).sort_index()
-    kept = total.index[look.thin(total, look.POINTS)]
-    for index, cause in enumerate(causes.index):
-        tokens = frame[frame["cause"] == cause].set_index("step")["tokens"].reindex(kept).fillna(0)
-        figure.add_trace(_stack(cause, index, tokens, steps.loc[kept, "rectangle_tokens"]))
-    if causes.empty:
-        figure.add_annotation(text="no padding in any step", x=0.5, y=0.5, xref="paper", yref="paper", showarrow=False)
-    look.step_axis(figure, frame["step"])
-    figure.update_yaxes(title_text="share of token slots", tickformat=".0%", range=[0, 1])
-    return figure
-
-
-def _stack(cause: str, index: int, tokens: pd.Series, rectangle: pd.Series) -> go.Bar | go.Scatter:
-    share = (tokens / rectangle.where(rectangle > 0)).astype(float)
-    name, colour = look.label(cause.replace("_", " ")), look.PALETTE[index % len(look.PALETTE)]
-    told = [
-        look.hover(
-            f"{words.percent(ratio)} {name}",
-            f"{words.count(count)} of {words.count(slots)} slots",
-            f"step {int(step)}",
-        )
-        for step, ratio, count, slots in zip(tokens.index, share, tokens, rectangle, strict=True)
-    ]
-    shared = {
-        "x": tokens.index.astype(float),
-        "y": share,
-        "name": name,
-        "hovertext": told,
-        "hoverinfo": "text",
-    }
-    if len(tokens) > _BARS:
-        return go.Scatter(**shared, mode="lines", stackgroup="tax", line={"width": 0.5, "color": colour})
-    pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
-    return go.Bar(**shared, marker={"color": colour, "pattern": pattern})
 
 
 def time_over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
@@ -95,44 +47,3 @@ def _time(part: pd.DataFrame, name: str, index: int) -> go.Bar | go.Scatter:
         return go.Scatter(**shared, mode="lines", stackgroup="time", line={"width": 0.5, "color": colour})
     pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
     return go.Bar(**shared, marker={"color": colour, "pattern": pattern})
-
-
-def by_field(frame: pd.DataFrame, *, theme: Theme = "light", most: int = 20) -> go.Figure:
-    """Bytes of padding by field, stacked by cause, from ``analysis.padding_tax.by_field``."""
-    if frame.empty:
-        return look.nothing("No field holds any padding.", theme)
-    fields = list(dict.fromkeys(frame["field"]))[:most][::-1]
-    place = {field: index for index, field in enumerate(fields)}
-    totals = frame.groupby("field")["bytes"].sum()
-    divisor, unit = words.byte_unit(float(totals.max()))
-    figure = look.blank(theme, height=110 + 32 * len(fields), barmode="stack", bargap=0.35)
-    causes = frame.groupby("cause")["bytes"].sum().sort_values(ascending=False).index
-    for index, cause in enumerate(causes):
-        part = frame[(frame["cause"] == cause) & frame["field"].isin(fields)]
-        name = look.label(str(cause).replace("_", " "))
-        figure.add_trace(
-            go.Bar(
-                x=part["bytes"].astype(float) / divisor,
-                y=[place[field] for field in part["field"]],
-                orientation="h",
-                name=name,
-                marker={
-                    "color": look.PALETTE[index % len(look.PALETTE)],
-                    "pattern": look.hatch(look.PATTERNS[index % len(look.PATTERNS)]),
-                },
-                hovertext=[
-                    look.hover(
-                        words.size(row["bytes"]),
-                        f"{look.label(row['field'])}: {name}",
-                        f"{words.count(row['tokens'])} slots",
-                    )
-                    for row in words.rows(part)
-                ],
-                hoverinfo="text",
-            )
-        )
-    figure.update_yaxes(
-        tickvals=list(place.values()), ticktext=[look.label(field, 28) for field in fields], showgrid=False
-    )
-    figure.update_xaxes(title_text=f"padding over the whole run, {unit}", showgrid=True, rangemode="tozero")
-    return figure

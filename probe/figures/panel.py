@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from probe.dashboards import function_at
+from probe.figures.marks import stack
 
 if TYPE_CHECKING:
+    import pandas as pd
     import plotly.graph_objects as go
 
     from probe.dashboards import Panel
     from probe.figures.theme import Theme
     from probe.runs.reader import Run
+
+#: The renderer of each mark that is drawn from a spec and its numbers alone.
+MARKS: Final[Mapping[str, Callable[..., go.Figure]]] = {"stack": stack.draw}
 
 
 def draw(panel: Panel, run: Run, *, theme: Theme = "light", titled: bool = False, **choice: Any) -> go.Figure:
@@ -27,8 +33,16 @@ def draw(panel: Panel, run: Run, *, theme: Theme = "light", titled: bool = False
     Returns:
         The figure.
     """
-    figure: go.Figure = function_at(panel.figure)(panel.frame(run, **choice), theme=theme)
+    figure = _drawn(panel, panel.frame(run, **choice), theme)
     if titled:
         figure.update_layout(title={"text": panel.title, "x": 0, "xref": "container", "pad": {"l": 12, "t": 12}})
         figure.update_layout(title_yanchor="top", title_y=1, margin_t=72, height=figure.layout.height + 38)
     return figure
+
+
+def _drawn(panel: Panel, frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    if panel.figure is not None:
+        figure: go.Figure = function_at(panel.figure)(frame, theme=theme)
+        return figure
+    block = panel.live or {}
+    return MARKS[block["mark"]](block, frame, missing=panel.missing, theme=theme)

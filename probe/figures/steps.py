@@ -1,4 +1,4 @@
-"""Steps: the phases of one step on every rank, and how long each phase takes over the run."""
+"""Steps: the phases of one step on every rank."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from probe.figures import theme as look
 from probe.figures.theme import Theme
 
 MISSING = "No phases were recorded: put `with probe.phase(…)` around the parts of a step."
-
-_BARS = 150
 
 
 def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
@@ -82,45 +80,3 @@ def _told(part: pd.DataFrame) -> list[str]:
         )
         for row in words.rows(part)
     ]
-
-
-def durations(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Time of each phase over steps, mean of the ranks, stacked, from ``analysis.steps.durations``."""
-    if frame.empty:
-        return look.nothing(MISSING, theme)
-    figure = look.blank(theme, height=320, barmode="stack", bargap=0.15)
-    phases = frame.groupby("phase")["mean_s"].sum().sort_values(ascending=False).index
-    total = frame.groupby("step")["mean_s"].sum().sort_index()
-    kept = total.index[look.thin(total)]
-    for index, phase in enumerate(phases):
-        part = frame[frame["phase"] == phase].drop_duplicates("step").set_index("step").reindex(kept)
-        figure.add_trace(_stack(part, look.label(phase, 28), index))
-    look.step_axis(figure, frame["step"])
-    figure.update_yaxes(title_text="host seconds, mean across ranks", rangemode="tozero")
-    return figure
-
-
-def _stack(part: pd.DataFrame, name: str, index: int) -> go.Bar | go.Scatter:
-    told = [
-        look.hover(
-            f"{name}: {words.seconds(row['mean_s'])}",
-            None
-            if words.missing(row["slowest"])
-            else f"slowest rank {int(row['slowest'])}: {words.seconds(row['largest_s'])}",
-            f"step {int(step)}",
-        )
-        for step, row in zip(part.index, words.rows(part), strict=True)
-    ]
-    colour = look.PALETTE[index % len(look.PALETTE)]
-    seconds = part["mean_s"].fillna(0).astype(float)
-    shared = {
-        "x": part.index.astype(float),
-        "y": seconds,
-        "name": name,
-        "hovertext": told,
-        "hoverinfo": "text",
-    }
-    if len(part) > _BARS:
-        return go.Scatter(**shared, mode="lines", stackgroup="time", line={"width": 0.5, "color": colour})
-    pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
-    return go.Bar(**shared, marker={"color": colour, "pattern": pattern})

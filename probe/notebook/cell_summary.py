@@ -200,31 +200,31 @@ class _Heard(Listener):
         return self.recorder.enter(event)
 
     def leave(self, event: Event, state: Any) -> None:
-        self._put(self.recorder.leave(event, state), event.scope, event.end_ns)
+        self._add_rows(self.recorder.leave(event, state), event.scope, event.end_ns)
 
     def fire(self, event: Event) -> None:
-        self._put(self.recorder.fire(event), event.scope, event.end_ns)
+        self._add_rows(self.recorder.fire(event), event.scope, event.end_ns)
 
     def waiting(self) -> int:
         """Rows that wait for the device still; those that needn't any more are built."""
         waiting, self._waiting = self._waiting, []
         for item in waiting:
-            self._put(*item)
+            self._add_rows(*item)
         return len(self._waiting)
 
-    def _put(self, item: Any, scope: Scope, time_ns: int) -> None:
+    def _add_rows(self, item: Any, scope: Scope, time_ns: int) -> None:
         if item is None:
             return
         if isinstance(item, Row):
             self.rows.append(stamp(item, scope, rank=0, time_ns=time_ns))
         elif not isinstance(item, Deferred):
             for one in item:
-                self._put(one, scope, time_ns)
+                self._add_rows(one, scope, time_ns)
         elif item.ready is not None and not item.ready():
             self._waiting.append((item, scope, time_ns))
         else:
             with silenced():
-                self._put(list(item.build()), scope, time_ns)
+                self._add_rows(list(item.build()), scope, time_ns)
 
 
 def _is_inside(row: Row, scope: Scope) -> bool:

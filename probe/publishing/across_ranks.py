@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
-from probe.analysis import overview, quantities
-from probe.dashboards import MARGIN, panel, pattern
+from probe.analysis import overview
+from probe.dashboards import MARGIN, frames, panel, pattern
 from probe.dashboards.quantities import field_of, quantity
 from probe.dashboards.quantities import quantities as defined
 
@@ -132,7 +132,7 @@ def _scopes(run: Run, span: tuple[int, int]) -> pd.DataFrame:
     phases = panel("phase_durations").live or {}
     step = {**quantity("step_time"), "by": "rank"}
     phase = {**phases, "by": ["phase", "rank"], "each": None, "reduce": "sum"}
-    parts = [quantities.series(run, spec, _within(span)) for spec in (step, phase)]
+    parts = [frames.series(run, spec, _within(span)) for spec in (step, phase)]
     parts[0].insert(1, "key", STEP_TIME)
     names = [PHASE_TIME.format(phase=segment(str(name))) for name in parts[1].pop("phase")]
     parts[1].insert(1, "key", names)

@@ -154,7 +154,7 @@ class Publisher:
             for line in iter(pipe.readline, b"") if pipe is not None else ():
                 if self._muted:
                     return
-                self._take(line)
+                self._handle_line(line)
                 if self._complete:  # what comes now is the end of a process that nobody needs any more
                     return
         code = self._process.wait()
@@ -163,7 +163,7 @@ class Publisher:
             message = f"the publisher ended {after} with code {code}; figures and numbers across ranks stay as they are"
             self._tell(message, error=self._said_last())
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         try:
             self._hand_on(decode(line))
         except msgspec.MsgspecError as error:

@@ -135,17 +135,17 @@ class RunWriter:
             total[table] = total.get(table, 0) + count
         return total
 
-    def put(self, item: Item, scope: Scope, time_ns: int) -> None:
+    def add_rows(self, item: Item, scope: Scope, time_ns: int) -> None:
         """Take rows, to be stamped with ``scope`` and ``time_ns`` and written. Returns at once and never
         raises.
 
         Args:
             item: A row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here. None and
-                anything put after :meth:`close` are ignored.
+                anything added after :meth:`close` are ignored.
             scope: The scope that the rows belong to.
             time_ns: Monotonic nanoseconds, for rows that have no time.
         """
-        if self._off and threading.current_thread() is not self._thread:  # its last rounds may still put
+        if self._off and threading.current_thread() is not self._thread:  # its last rounds may still add
             return
         known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
         if known is not None:
@@ -156,14 +156,14 @@ class RunWriter:
             priority = SAMPLED if getattr(item, "sampled", True) else ORDINARY
             self._queue.add(priority, getattr(item, "table", "deferred"), (item, scope, time_ns))
         elif item is not None:
-            self._put_all(item, scope, time_ns)
+            self._add_all(item, scope, time_ns)
 
-    def _put_all(self, items: Iterable[Any], scope: Scope, time_ns: int) -> None:
+    def _add_all(self, items: Iterable[Any], scope: Scope, time_ns: int) -> None:
         try:
             if isinstance(items, str | bytes):  # an iterable of itself
                 raise TypeError(f"{items!r} isn't a row")
             for one in items:
-                self.put(one, scope, time_ns)
+                self.add_rows(one, scope, time_ns)
         except Exception as error:  # a recorder's generator, or no iterable at all: it never reaches training
             self._report("writer", "put", f"rows can't be taken: {error!r}", error)
 
@@ -272,7 +272,7 @@ class RunWriter:
             self._on_rows(rows)
 
     def _sample(self) -> None:
-        self.put(self._tick(), self._tick_scope(), time.monotonic_ns())
+        self.add_rows(self._tick(), self._tick_scope(), time.monotonic_ns())
 
     def _stamped(self, entries: list[Any]) -> list[Row]:
         rows: list[Row] = []
@@ -304,7 +304,7 @@ class RunWriter:
                 continue
             for row in built:
                 if isinstance(row, Deferred):
-                    self.put(row, one.scope, one.time_ns)
+                    self.add_rows(row, one.scope, one.time_ns)
                 elif row is not None:
                     rows.append(self._stamp(row, one.scope, one.time_ns))
         if last and waiting:

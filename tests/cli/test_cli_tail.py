@@ -28,12 +28,13 @@ from probe.cli import main
 from probe.dashboards import overview_tiles
 from probe.dashboards.quantities import field_of
 from probe.live import series
-from probe.records import Incident
+from probe.records import Incident, Row
+from probe.runs.lines import encode
 from probe.runs.reader import Run
 from probe.views.terminal.following import Following
 from probe.views.terminal.view import bar, spark, view
 from tests.live.live_run import append, opened, roll
-from tests.sample_run import process, sample_rows, write_run
+from tests.sample_run import process, sample_rows, write_run, written_by
 
 NASTY = "\x1b[2J\x1b]0;owned\x07[red]actor[/]"
 
@@ -267,6 +268,23 @@ def test_rates_and_ranks(tmp_path: Path) -> None:
     following.look()
     assert following.feed.rows_read == len(more) + sum(len(own) + 1 for own in sample_rows(2, 9).values())
     assert 0 < following.rows_per_second < len(more) / 0.5
+
+
+def append_rankless(path: Path, rows: list[Row]) -> None:
+    """What a process without a rank, such as one that serves a model, adds to the run."""
+    with (path / "server.jsonl").open("ab") as file:
+        file.write(b"".join(encode(written_by(row, "server", None)) for row in rows))
+
+
+def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:
+    rows = sample_rows(2, 3)
+    path = write_run(tmp_path / "run", kept({0: rows[0], 1: []}, 1), processes={0: process(0, 2), 1: process(1, 2)})
+    append_rankless(path, [process(7, 2), *(row for row in rows[1] if row.step == 0)])
+    following = Following(str(path))
+    following.look()
+    assert -1 in following.feed.tables["spans"].columns()["rank"]
+    assert following.ranks == 1
+    assert [*following.look().steps, *following.look().steps] == []  # rank 1 hasn't ended the step
 
 
 BEGIN = {"table": "spans", "where": {"kind": "step"}, "y": "begin", "reduce": "min"}

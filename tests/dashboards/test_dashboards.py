@@ -170,6 +170,7 @@ def test_a_panel_needs_little() -> None:
     [
         ({"tables": ["nope"]}, r"dashboard 'mine', panel 0 \(p\): tables: got 'nope', expected one of"),
         ({"figure": "os.system"}, r"figure: got 'os.system', expected a path in probe.figures"),
+        ({"table": "probe.figures.cost.over_steps"}, "table: got .* expected a path in probe.analysis"),
         ({"analysis": "probe.figures.cost.over_steps"}, "analysis: got .* expected a path in probe.analysis"),
         ({"keys": "probe/x"}, "keys: got 'probe/x', expected a list"),
         ({"titel": "x"}, "panel 0: unknown titel; expected"),
@@ -180,6 +181,22 @@ def test_a_panel_needs_little() -> None:
 def test_a_wrong_panel_is_named(change: dict, message: str) -> None:
     data = good()
     data["panels"][0].update(change)
+    with pytest.raises(InputError, match=message):
+        dashboards.parse("mine", yaml.safe_dump(data))
+
+
+@pytest.mark.parametrize(
+    ("left_out", "message"),
+    [
+        ({"figure"}, r"panel 0 \(p\): got only one of analysis and figure, expected both or neither"),
+        ({"analysis"}, "got only one of analysis and figure"),
+        ({"analysis", "figure"}, "live: got mark None, expected one of stack, or analysis and figure"),
+    ],
+)
+def test_a_panel_says_how_it_is_drawn(left_out: set[str], message: str) -> None:
+    data = good()
+    (panel,) = data["panels"]
+    data["panels"] = [{name: value for name, value in panel.items() if name not in left_out}]
     with pytest.raises(InputError, match=message):
         dashboards.parse("mine", yaml.safe_dump(data))
 

@@ -12,6 +12,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
+from probe import dashboards
 from probe import text as words
 from probe.analysis import cost as cost_of
 from probe.analysis import incidents as incidents_of
@@ -21,9 +22,30 @@ from probe.analysis import reduction as reduction_of
 from probe.analysis import steps as steps_of
 from probe.analysis import token_balance as balance_of
 from probe.analysis.quantities import course
-from probe.figures import cost, incidents, memory, padding_tax, reduction, steps, theme, token_balance
+from probe.dashboards import spec
+from probe.figures import cost, incidents, memory, padding_tax, panel, reduction, steps, theme, token_balance
 from probe.records import GIB
 from tests.sample_run import CAP, open_run, sample_rows
+
+#: Panels that are drawn from their ``live:`` block.
+BLOCKS = [one.id for board in dashboards.dashboards() for one in board.panels if one.figure is None]
+
+
+def of_block(name: str) -> tuple[Callable[..., pd.DataFrame], Callable[..., go.Figure]]:
+    """The numbers and the renderer of a panel that has no functions of its own."""
+    shown = dashboards.panel(name)
+    block = shown.live or {}
+
+    def draw(frame: pd.DataFrame, theme: str = "light") -> go.Figure:
+        return panel.MARKS[block["mark"]](block, frame, missing=shown.missing, theme=theme)
+
+    draw.__module__, draw.__name__ = "probe.figures.marks", name
+    return shown.frame, draw
+
+
+def drawn(name: str, frame: pd.DataFrame) -> go.Figure:
+    return of_block(name)[1](frame)
+
 
 FIGURES: list[tuple[Callable[..., pd.DataFrame], Callable[..., go.Figure]]] = [
     (memory_of.timeline, memory.timeline),
@@ -32,10 +54,9 @@ FIGURES: list[tuple[Callable[..., pd.DataFrame], Callable[..., go.Figure]]] = [
     (balance_of.heat, token_balance.heat),
     (balance_of.imbalance, token_balance.over_steps),
     (balance_of.stragglers, token_balance.stragglers),
-    (padding_of.by_step, padding_tax.over_steps),
-    (padding_of.by_field, padding_tax.by_field),
+    (steps_of.on_padding, padding_tax.time_over_steps),
     (steps_of.timeline, steps.timeline),
-    (steps_of.durations, steps.durations),
+    *(of_block(name) for name in BLOCKS),
     (reduction_of.spread, reduction.spread),
     (incidents_of.over_time, incidents.over_time),
     (cost_of.by_step, cost.over_steps),
@@ -154,18 +175,16 @@ def test_the_straggler_stands_out(run) -> None:
 
 
 def test_padding_stacks_to_the_tax_of_each_step(run) -> None:
-    figure = padding_tax.over_steps(padding_of.by_step(run))
+    figure = panel.draw(dashboards.panel("padding_over_steps"), run)
     stacked = sum(np.array(trace.y, dtype=float) for trace in figure.data)
     assert stacked == pytest.approx(course(run, "padding_tax").values)
     assert figure.layout.barmode == "stack"
 
 
 def test_long_runs_become_areas() -> None:
-    frame = pd.DataFrame(
-        {"step": range(6000), "cause": "longest_row", "tokens": 1, "rectangle_tokens": 4, "valid_tokens": 3}
-    )
-    frame.loc[4321, ["tokens", "valid_tokens"]] = [4, 0]
-    (trace,) = padding_tax.over_steps(frame).data
+    frame = pd.DataFrame({"step": range(6000), "cause": "longest_row", "y": "tokens", "value": 1.0, "whole": 4.0})
+    frame.loc[4321, "value"] = 4
+    (trace,) = drawn("padding_over_steps", frame).data
     assert trace.type == "scatter"
     assert len(trace.x) <= theme.POINTS
     assert max(trace.y) == 1.0
@@ -173,9 +192,33 @@ def test_long_runs_become_areas() -> None:
 
 def test_bytes_by_field_add_up(run) -> None:
     frame = padding_of.by_field(run)
-    figure = padding_tax.by_field(frame)
+    figure = panel.draw(dashboards.panel("padding_by_field"), run)
     divisor, _ = words.byte_unit(float(frame.groupby("field")["bytes"].sum().max()))
     assert sum(sum(trace.x) for trace in figure.data) == pytest.approx(frame["bytes"].sum() / divisor)
+
+
+def test_phases_stack_to_their_mean_over_the_ranks(run) -> None:
+    frame = steps_of.durations(run)
+    figure = panel.draw(dashboards.panel("phase_durations"), run)
+    assert {trace.name for trace in figure.data} == set(frame["phase"])
+    for phase, own in frame.groupby("phase"):
+        bars = named(figure, phase)
+        assert dict(zip(bars.x, bars.y, strict=True)) == pytest.approx(
+            dict(zip(own["step"], own["mean_s"], strict=True))
+        )
+    assert figure.layout.yaxis.title.text == "seconds, mean across ranks"
+
+
+def test_where_nothing_is_padded_the_stack_says_zero() -> None:
+    frame = pd.DataFrame({"step": [0, 1], "cause": "none", "y": "tokens", "value": 0.0, "whole": 4.0})
+    (trace,) = drawn("padding_over_steps", frame).data
+    assert list(trace.y) == [0, 0]
+    assert "0 of 4" in trace.hovertext[0]
+
+
+def test_every_mark_that_is_drawn_at_rest_has_its_renderer() -> None:
+    assert set(panel.MARKS) == set(spec.PICTURED)
+    assert BLOCKS
 
 
 def test_step_bars_stand_where_the_phases_ran(run) -> None:

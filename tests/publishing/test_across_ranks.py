@@ -112,7 +112,7 @@ def test_uneven_ranks_show(tmp_path: Path) -> None:
     assert found["probe/across_ranks/rank_imbalance_ratio"] == 30 / 20
 
 
-def test_names_are_the_house_s_names() -> None:
+def test_names_are_those_of_the_quantities() -> None:
     keys = across_ranks.keys_of(declared())
     for key in keys:
         parts = key.replace("{", "/").replace("}", "/").replace("_", "/").split("/")

@@ -50,6 +50,6 @@ def put():
 
     def do(writer, *items):
         for item in items:
-            writer.put(item, current_scope(), time.monotonic_ns())
+            writer.add_rows(item, current_scope(), time.monotonic_ns())
 
     return do

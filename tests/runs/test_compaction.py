@@ -269,7 +269,7 @@ def test_writers_and_readers_beside_it_lose_nothing(directory, process):
     compactions = 0
     for begin in range(0, total, 100):
         for value in range(begin, begin + 100):
-            writer.put(Scalar(key="k", value=value), current_scope(), time.monotonic_ns())
+            writer.add_rows(Scalar(key="k", value=value), current_scope(), time.monotonic_ns())
         assert writer.flush()
         compactions += compact(directory).rows > 0
     writer.close()

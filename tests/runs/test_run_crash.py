@@ -32,7 +32,7 @@ while True:
     stall, before = max(stall, now - before), now
     for _ in range(20):
         rows = [Scalar(key="k", value=value), Memory(edge="sample", allocated_bytes=value)]
-        writer.put(rows, current_scope(), now)
+        writer.add_rows(rows, current_scope(), now)
         value += 1
     print(value - 1, now, stall, flush=True)
     time.sleep(0.004)

@@ -252,7 +252,7 @@ def test_every_row_type_goes_through_a_writer(directory, process, put):
         Incident(kind="k", where="w", message="line\nline", traceback="…"),
         Scalar(key="k", value=math.nan, step=9),
     ]
-    writer.put(rows, scope, time.monotonic_ns())
+    writer.add_rows(rows, scope, time.monotonic_ns())
     assert writer.flush()
     assert seen == rows
     writer.close()

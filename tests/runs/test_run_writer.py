@@ -115,7 +115,7 @@ def test_rows_of_one_thread_keep_their_order_and_none_is_lost(directory, writer)
                 if value % 2
                 else Call(point=str(thread), begin_ns=value)
             )
-            one.put(kind, current_scope(), 1)
+            one.add_rows(kind, current_scope(), 1)
 
     threads = [threading.Thread(target=produce, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -371,7 +371,7 @@ writer = RunWriter(sys.argv[1], rank=0, process=Process(wall_ns=1), interval_s=0
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
 for value in range(100):
-    writer.put(Scalar(key="k", value=value), current_scope(), value + 1)
+    writer.add_rows(Scalar(key="k", value=value), current_scope(), value + 1)
 assert not writer.flush(5)
 print("full", flush=True)
 sys.stdin.readline()
@@ -601,7 +601,7 @@ def test_rolling_over_loads_no_pandas(directory):
         "nan = float('nan')\n"
         "rows = [Scalar(key='k', value=nan), Reduction(key='k', reducer='max', chosen_by='name', count=1, value=nan),\n"
         "    MicroBatch(batch_id=1, micro_batches=1, sequences=1, lengths=[1], tokens=1, workload=nan)]\n"
-        "writer.put(rows, current_scope(), 1)\n"
+        "writer.add_rows(rows, current_scope(), 1)\n"
         "writer.close()\n"
         "print([name for name in ('pandas', 'torch', 'duckdb') if name in sys.modules])\n"
     )
@@ -654,7 +654,7 @@ def test_a_process_that_ends_without_close_loses_nothing(directory):
         "from probe.records import Process, Scalar\n"
         "from probe.runs.writer import RunWriter\n"
         "writer = RunWriter(sys.argv[1], rank=0, process=Process(wall_ns=1), interval_s=10)\n"
-        "writer.put(Scalar(key='k', value=1), current_scope(), 1)\n"
+        "writer.add_rows(Scalar(key='k', value=1), current_scope(), 1)\n"
     )
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, str(directory)],

@@ -32,6 +32,18 @@ KEYS = {
     "probe/over_ranks/padding_tax/padding_rows/padding_tokens_max": (
         "probe/across_ranks/padding_tax/filler_rows/padding_tokens_max"
     ),
+    "probe/over_ranks/padding_ratio": "probe/across_ranks/padding_tax_ratio",
+    "probe/token_balance/imbalance_ratio_max": "probe/token_balance/micro_batch_imbalance_ratio_max",
+    "probe/token_balance/workload_imbalance_ratio_max": "probe/token_balance/micro_batch_workload_imbalance_ratio_max",
+    "probe/over_ranks/token_balance/imbalance_ratio_mean": (
+        "probe/across_ranks/token_balance/micro_batch_imbalance_ratio_mean"
+    ),
+    "probe/token_balance/tokens": "probe/token_balance/rank_tokens",
+    "probe/over_ranks/token_balance/tokens_mean": "probe/across_ranks/token_balance/rank_tokens_mean",
+    "probe/padding_tax/ratio": "probe/padding_tax/rank_ratio",
+    "probe/over_ranks/padding_tax/ratio_min": "probe/across_ranks/padding_tax/rank_ratio_min",
+    "probe/padding_tax/padding_rows/padding_tokens": "probe/padding_tax/filler_rows/padding_tokens",
+    "loss/padding_tax/ratio": "loss/padding_tax/ratio",
     "loss/over_ranks/not_torch_gib": "loss/over_ranks/not_torch_gib",
 }
 CAUSES = {"imposed_width": "fixed_width", "padding_rows": "filler_rows", "longest_row": "longest_row"}
@@ -131,6 +143,14 @@ def check_writers(run, expected=OLD):
     assert run.scalars.groupby("process").size()["rank-00000.1"] == len(KEYS) + 2
 
 
+@pytest.mark.parametrize("rule", version_1.KEYS, ids=lambda rule: rule[0])
+def test_each_rule_for_keys_is_needed(rule):
+    """Every line of KEYS changes what one of the old keys becomes, so that all of them are read back above."""
+    assert {old: version_1.renamed(old, version_1.KEYS) for old in KEYS} == KEYS
+    others = [one for one in version_1.KEYS if one != rule]
+    assert any(version_1.renamed(old, others) != new for old, new in KEYS.items())
+
+
 @pytest.mark.parametrize("times", [0, 1, 2], ids=["as written", "compacted", "compacted twice"])
 def test_names_and_writers_of_version_1(old_run, times):
     for _ in range(times):
@@ -156,7 +176,7 @@ def test_a_follower_gives_the_same_rows(old_run):
 def test_a_newer_process_goes_on_in_an_old_run(old_run):
     writer = RunWriter(old_run, rank=0, process=Process(pid=14, time_ns=90_000, wall_ns=10**18 + 90_000, world_size=2))
     rows = [Scalar(key="probe/over_ranks/tokens", value=1.0), Memory(edge="sample", non_torch_bytes=7)]
-    writer.put(rows, ROOT, 90_001)
+    writer.add_rows(rows, ROOT, 90_001)
     assert writer.flush()
     follower = Follower(RunFiles(old_run))
     for step in range(3):  # its lines, its parts, and all of it compacted

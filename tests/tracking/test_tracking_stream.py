@@ -9,6 +9,7 @@ import pytest
 
 from probe.tracking import lane as lane_module
 from probe.tracking.backends.base import Backend
+from probe.tracking.journal import Journal
 from probe.tracking.media import Text
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
@@ -68,9 +69,9 @@ def opened(incidents):
     before = set(threading.enumerate())
     streams = []
 
-    def make(capacity=100, stall_s=30.0, **backends):
+    def make(capacity=100, stall_s=30.0, journal=None, **backends):
         reports = Reports(incidents.append)
-        streams.append(Stream(backends, reports, capacity=capacity, stall_s=stall_s))
+        streams.append(Stream(backends, reports, journal=journal, capacity=capacity, stall_s=stall_s))
         streams[-1].reports = reports
         return streams[-1]
 
@@ -197,6 +198,29 @@ def test_a_backend_that_never_comes_back_meets_the_deadline(opened, incidents):
     assert len(good.calls) == 2
     assert any("2 calls were not sent" in one.message for one in incidents)
     stuck.let_go.set()
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_what_is_told_at_the_deadline_is_of_the_backend_that_is_late_alone(opened, incidents, tmp_path, kept):
+    folder = tmp_path / "journal" if kept else None
+    names = ["good", "stuck"]
+    journal = Journal(folder, names, set(names), Reports(incidents.append), 100)
+    stuck, good = Hanging(), Recording()
+    stream = opened(journal=journal, good=good, stuck=stuck)
+    put(stream, 0, x=1.0)
+    assert stuck.inside.wait(60)
+    closing = threading.Thread(target=stream.close, args=(0, 60.0))
+    closing.start()
+    wait_for(lambda: stream.complete() == ["good"])
+    stream._tell_unsent(complete=False, timeout_s=2.5)  # as if the deadline had come here
+    stuck.let_go.set()
+    closing.join(60)
+    kept_there = f"1 calls are kept in {journal.folder}; the next start in this directory sends them"
+    assert [(one.where, one.message) for one in incidents] == [
+        ("stuck", "not finished within 2.5 s; 1 calls were not sent"),
+        ("stuck", kept_there if kept else "1 calls were given up"),
+    ]
+    assert stream.complete() == ["good", "stuck"]
 
 
 def test_a_full_queue_drops_the_oldest_and_says_so(opened, incidents):

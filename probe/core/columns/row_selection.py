@@ -120,10 +120,12 @@ class RowSelector:
             return taken
         plans = Shared()
         picked = columns(taken)
-        picked |= {key: self._take(column, index, rows, plans) for key, column in self._jagged.items()}
+        picked |= {key: self._selected_rows(column, index, rows, plans) for key, column in self._jagged.items()}
         return rebuilt(self._others, {key: picked[key] for key in self._keys}, len(rows))
 
-    def _take(self, column: torch.Tensor, index: torch.Tensor, rows: Sequence[int], plans: Shared) -> torch.Tensor:
+    def _selected_rows(
+        self, column: torch.Tensor, index: torch.Tensor, rows: Sequence[int], plans: Shared
+    ) -> torch.Tensor:
         nested: Any = column
         layout = (nested.offsets(), nested.lengths())
 

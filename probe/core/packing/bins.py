@@ -112,12 +112,12 @@ class _Unplaced:
     def take_smallest(self) -> int:
         """Remove the shortest, which there has to be; its row."""
         self.smallest()
-        return self._take(self._smallest)
+        return self._take_at(self._smallest)
 
     def take_largest(self, room: int) -> int | None:
         """Remove the longest of at most ``room``; its row, None where there is none."""
         place = self._nearest(bisect_right(self.lengths, room))
-        return self._take(place - 1) if place else None
+        return self._take_at(place - 1) if place else None
 
     def two_smallest(self) -> int | None:
         """Length of the two shortest together, None where there are fewer."""
@@ -131,7 +131,7 @@ class _Unplaced:
         """Rows that weren't taken."""
         return [row for row, taken in zip(self.rows, self._taken, strict=True) if not taken]
 
-    def _take(self, place: int) -> int:
+    def _take_at(self, place: int) -> int:
         self._taken[place] = True
         self._link[place + 1] = place
         return self.rows[place]

@@ -15,7 +15,7 @@ import numpy as np
 from probe import dashboards
 from probe.figures import theme as look
 from probe.figures.panel import draw
-from probe.views.panel.static_bundle import house, label
+from probe.views.panel.static_bundle import base_layout, label
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -49,7 +49,7 @@ def figure(run: Run, title: str, panels: Sequence[str] = PANELS) -> dict[str, An
 def _together(drawn: Sequence[tuple[str, Any]], title: str) -> dict[str, Any]:
     height = 80 + _HEIGHT * len(drawn)
     layout: dict[str, Any] = {
-        **house(),
+        **base_layout(),
         "height": height,
         "margin": {"l": 60, "r": 16, "t": 40, "b": 40},
         "title": {"text": label(title), "x": 0, "xref": "container", "pad": {"l": 12}},

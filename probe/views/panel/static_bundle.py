@@ -205,7 +205,7 @@ def escaped(value: str) -> str:
 
 
 @cache
-def house() -> dict[str, Any]:
+def base_layout() -> dict[str, Any]:
     """The layout that all of probe's figures share, as plain JSON. On white, since nobody can change the theme."""
     paper = look.BACKGROUND["light"]
     template = json.loads(json.dumps(look.template("light").to_plotly_json()))
@@ -236,7 +236,7 @@ def plotly_figure(overview: Overview) -> dict[str, Any]:
 def _blank(overview: Overview, height: int) -> dict[str, Any]:
     title = f"<b>{label(overview.title)}</b><br><sup>{label(overview.hint)}</sup>"
     layout: dict[str, Any] = {
-        **house(),
+        **base_layout(),
         "height": height,
         "margin": {"l": 56, "r": 16, "t": 84, "b": 32},
         "title": {"text": title, "x": 0, "xref": "container", "pad": {"l": 12}, "font": {"size": 15}},

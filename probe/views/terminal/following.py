@@ -130,9 +130,9 @@ class Following:
 
     @property
     def ranks(self) -> int:
-        """How many ranks have written."""
-        found = [table.columns()["rank"] for table in self.feed.tables.values()]
-        return len(np.unique(np.concatenate(found)))
+        """How many ranks have written. A process without a rank is none."""
+        found = np.unique(np.concatenate([table.columns()["rank"] for table in self.feed.tables.values()]))
+        return int(np.count_nonzero(found >= 0))
 
     @property
     def rows_per_second(self) -> float:
@@ -176,7 +176,7 @@ class Following:
         """By step: on how many ranks its scope has ended."""
         spans = self.feed.tables["spans"].columns()
         kinds = [code for code, text in enumerate(self.feed.words.texts) if text == "step"]
-        here = np.isin(spans["kind"], kinds) & ~np.isnan(spans["end"]) & (spans["step"] >= 0)
+        here = np.isin(spans["kind"], kinds) & ~np.isnan(spans["end"]) & (spans["step"] >= 0) & (spans["rank"] >= 0)
         pairs = np.unique(np.stack([spans["step"][here], spans["rank"][here]]), axis=1)
         steps, counts = np.unique(pairs[0], return_counts=True)
         return dict(zip(steps.tolist(), counts.tolist(), strict=True))
@@ -206,10 +206,10 @@ def incidents(feed: Feed, newest: int) -> list[dict[str, Any]]:
     columns = feed.tables["events"].columns()
     begin = len(columns["rank"]) - newest
     rows = zip(*(columns[name][begin:].tolist() for name in columns), strict=True)
-    return [{name: _told(feed, name, value) for name, value in zip(columns, row, strict=True)} for row in rows]
+    return [{name: _event_value(feed, name, value) for name, value in zip(columns, row, strict=True)} for row in rows]
 
 
-def _told(feed: Feed, name: str, value: Any) -> Any:
+def _event_value(feed: Feed, name: str, value: Any) -> Any:
     if TABLES["events"][name] == "word":
         return feed.words.texts[value] if value >= 0 else ""
     if name == "step" and value < 0:

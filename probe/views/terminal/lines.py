@@ -53,8 +53,10 @@ def incident_line(incident: Mapping[str, Any]) -> str:
 
 def row_line(row: Row) -> str:
     """One row in words: its table, where it belongs, and what it says; what it doesn't say is left out."""
-    stamp = ("time_ns", "rank", "step", "role", "phase", "micro_batch", "scope_id", "scope")
+    stamp = Row.__struct_fields__
     place = words.place({name: getattr(row, name) for name in stamp})
+    if row.rank is None:
+        place = " · ".join(filter(None, (place, row.process)))
     fields = [(name, getattr(row, name)) for name in row.__struct_fields__ if name not in stamp]
     told = [f"{name}={plain(value)}" for name, value in fields if value not in (None, "", [])]
     return plain("  ".join([f"{table_of(row):<13}", place, *told]))
