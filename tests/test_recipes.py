@@ -161,6 +161,49 @@ def run(arguments: argparse.Namespace) -> int:
 '''
 
 
+PANEL = """
+  - id: sequences_of_phases
+    title: Sequences of each phase
+    about:
+      shows: How many sequences each phase cuts into micro-batches, step by step, over all ranks.
+      read: A phase that falls got fewer prompts, or filters more of them.
+      do: Look at what is filtered before the phase.
+    missing: Nothing was cut.
+    tables: [micro_batches]
+    columns: [step, phase, value]
+    view: balance
+    live:
+      mark: stack
+      table: micro
+      x: step
+      y: sequences
+      by: phase
+      reduce: sum
+      unit: count
+"""
+
+SHOWN = """
+import pathlib
+from probe import dashboards
+from probe.publishing import pictures
+from probe.runs.reader import Run
+from probe.views.report.report import write_report
+
+(view,) = [view for view in dashboards.views() if view.id == "balance"]
+assert view.panels[-1].id == "sequences_of_phases"
+(name, panel), = [one for one in pictures.panels() if one[1].id == "sequences_of_phases"]
+with Run("docs/example_run") as run:
+    made = pictures.draw(name, panel, run)
+    sequences = run.sql("select sum(sequences) as n from micro_batches where step is not null")["n"][0]
+    assert panel.frame(run).dropna(subset=["step"])["value"].sum() == sequences > 0
+    write_report(run, "recipe.html")
+assert set(made) == {"probe/token_balance/sequences_of_phases", "probe/token_balance/sequences_of_phases_table"}
+text = pathlib.Path("recipe.html").read_text()
+assert "Sequences of each phase" in text and '"sequences_of_phases":' in text
+print("shown")
+"""
+
+
 def left_out(folder, names):
     """What isn't of the tree, among the names in a folder of it."""
     beside = BESIDE.intersection(names) if Path(folder) == ROOT else set()
@@ -226,6 +269,16 @@ def test_a_command(tree):
     assert "count the metrics of a run" in ran(tree, "-m", "probe", "--help")
     contracts_kept(tree)
     checked(tree, "tests/test_cli.py")
+
+
+@pytest.mark.slow
+def test_a_panel(tree):
+    file = tree / "dashboards/token_balance.yaml"
+    file.write_text(file.read_text().rstrip("\n") + PANEL)
+    assert ran(tree, "-c", textwrap.dedent(SHOWN)) == "shown\n"
+    (tree / "recipe.html").unlink()
+    contracts_kept(tree)
+    checked(tree, "tests/figures", "tests/publishing/test_editions.py", "tests/views/test_report.py")
 
 
 @pytest.mark.slow

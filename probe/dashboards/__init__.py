@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -122,6 +122,7 @@ class Panel:
         keys: Metric keys that show the same.
         charts: Charts that show it in a tracking backend.
         missing: What is said where the run has nothing to show.
+        view: The view of the live panel that it joins, where ``views.yaml`` doesn't name it; None for none.
         live: How the live panel draws it, and everybody else where there is no ``figure``; None where it doesn't.
     """
 
@@ -139,6 +140,7 @@ class Panel:
     table: str | None = None
     unfolded: bool = False
     missing: str = "Nothing was recorded that could be shown here."
+    view: str | None = None
     live: Mapping[str, Any] | None = None
 
     def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
@@ -281,7 +283,23 @@ def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
         raise InputError(
             f"views: panels: got an id twice among {', '.join(sorted(taken or known))}, expected each once"
         )
-    return tuple(_view(one, f"views, view {index}", known) for index, one in enumerate(data["views"]))
+    found = tuple(_view(one, f"views, view {index}", known) for index, one in enumerate(data["views"]))
+    return _joined(found, [one for one in shared if one.view is not None], known)
+
+
+def _joined(views: tuple[View, ...], joining: Sequence[Panel], known: Mapping[str, LivePanel]) -> tuple[View, ...]:
+    """The views with the panels that say themselves where they stand, behind the others."""
+    names = [view.id for view in views]
+    for one in joining:
+        if one.view not in names:
+            raise UnknownNameError.of(f"panel {one.id}: view", one.view, names)
+        if one.id not in known:
+            raise InputError(f"panel {one.id}: view: got {one.view!r} without live, expected a panel with a live block")
+    more = {name: tuple(known[one.id] for one in joining if one.view == name) for name in names}
+    return tuple(
+        replace(view, panels=(*view.panels, *(one for one in more[view.id] if one not in view.panels)))
+        for view in views
+    )
 
 
 def _view(data: Any, where: str, known: Mapping[str, LivePanel]) -> View:
@@ -330,6 +348,7 @@ _OPTIONAL: Final = {
     "analysis": str,
     "figure": str,
     "missing": str,
+    "view": str,
     "columns": list,
     "keys": list,
     "charts": list,

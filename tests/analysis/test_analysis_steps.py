@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from probe import dashboards
 from probe.analysis import cost, incidents, overview, steps
-from probe.figures import padding_tax
+from probe.figures.panel import draw
 from probe.records import Call, Incident, Memory, MicroBatch, Process, Row, Scalar
 from tests.sample_run import MS, WALL_NS, clock, open_run
 
@@ -151,14 +152,13 @@ def test_time_on_padding_is_the_share_of_slots(tmp_path: Path) -> None:
         own.append(ran(rank, 1, 0, 0, 100, "phase"))
     with open_run(tmp_path, rows) as run:
         row = steps.on_padding(run).iloc[0]
-        figure = padding_tax.time_over_steps(steps.on_padding(run))
+        figure = draw(dashboards.panel("padding_time"), run)
     assert row["padding_s"] == pytest.approx((0.75 * 0.04 + 0.5 * 0.01 + 0) / 2)
     assert row["time_s"] == pytest.approx((0.05 + 0.01) / 2)
     assert (row["micro_batches"], row["left_out"]) == (3, 1)
     assert row["ratio"] == pytest.approx(row["padding_s"] / row["time_s"])
     assert list(figure.data[0].y) == pytest.approx([row["padding_s"]])
-    assert "from 3 micro-batches" in figure.data[0].hovertext[0]
-    assert "1 more" in figure.data[0].hovertext[0]
+    assert figure.layout.yaxis.title.text == "estimated time on padding, seconds, mean across ranks"
 
 
 def test_incidents_are_folded_and_listeners_count_once_each(tmp_path: Path) -> None:

@@ -301,6 +301,21 @@ def test_a_view_s_own_panel_has_an_id_of_its_own() -> None:
         dashboards.parse_views(yaml.safe_dump({"views": [], "panels": [own]}), PANELS)
 
 
+def test_a_panel_says_in_which_view_it_stands() -> None:
+    data = good()
+    data["panels"][0] |= {"live": LIVE, "view": "v"}
+    (panel,) = dashboards.parse("mine", yaml.safe_dump(data)).panels
+    found = {"views": [{"id": "v", "title": "V", "about": "a", "panels": []}], "panels": []}
+    (view,) = dashboards.parse_views(yaml.safe_dump(found), [panel])
+    assert [one.id for one in view.panels] == ["p"]
+    found["views"][0]["panels"] = ["p"]  # named there too: once is enough
+    (view,) = dashboards.parse_views(yaml.safe_dump(found), [panel])
+    assert [one.id for one in view.panels] == ["p"]
+    found["views"][0] |= {"id": "w"}
+    with pytest.raises(UnknownNameError, match="panel p: view: got 'v', expected one of w"):
+        dashboards.parse_views(yaml.safe_dump(found), [panel])
+
+
 @pytest.mark.parametrize("text", ["a: [", "- 1", "title: x"])
 def test_a_wrong_file_is_named(text: str) -> None:
     with pytest.raises(InputError, match="dashboard 'mine'"):

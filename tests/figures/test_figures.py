@@ -23,7 +23,7 @@ from probe.analysis import steps as steps_of
 from probe.analysis import token_balance as balance_of
 from probe.analysis.quantities import course
 from probe.dashboards import spec
-from probe.figures import cost, incidents, memory, padding_tax, panel, reduction, steps, theme, token_balance
+from probe.figures import cost, incidents, memory, panel, reduction, steps, theme, token_balance
 from probe.records import GIB
 from tests.sample_run import CAP, open_run, sample_rows
 
@@ -54,7 +54,6 @@ FIGURES: list[tuple[Callable[..., pd.DataFrame], Callable[..., go.Figure]]] = [
     (balance_of.heat, token_balance.heat),
     (balance_of.imbalance, token_balance.over_steps),
     (balance_of.stragglers, token_balance.stragglers),
-    (steps_of.on_padding, padding_tax.time_over_steps),
     (steps_of.timeline, steps.timeline),
     *(of_block(name) for name in BLOCKS),
     (reduction_of.spread, reduction.spread),
