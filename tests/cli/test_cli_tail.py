@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from probe.analysis import overview, steps
@@ -29,12 +30,14 @@ from probe.dashboards import overview_tiles
 from probe.dashboards.quantities import field_of
 from probe.live import series
 from probe.records import Incident, Row
+from probe.runs.layout import Segment
 from probe.runs.lines import encode
 from probe.runs.reader import Run
+from probe.views.terminal import lines
 from probe.views.terminal.following import Following
 from probe.views.terminal.view import bar, spark, view
 from tests.live.live_run import append, opened, roll
-from tests.sample_run import process, sample_rows, write_run, written_by
+from tests.sample_run import process, sample_rows, write_run
 
 NASTY = "\x1b[2J\x1b]0;owned\x07[red]actor[/]"
 
@@ -272,8 +275,8 @@ def test_rates_and_ranks(tmp_path: Path) -> None:
 
 def append_rankless(path: Path, rows: list[Row]) -> None:
     """What a process without a rank, such as one that serves a model, adds to the run."""
-    with (path / "server.jsonl").open("ab") as file:
-        file.write(b"".join(encode(written_by(row, "server", None)) for row in rows))
+    written = [encode(msgspec.structs.replace(row, process="server", rank=None)) for row in rows]
+    (path / Segment(0, 9).name).write_bytes(b"".join(written))
 
 
 def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:
@@ -285,6 +288,20 @@ def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:
     assert -1 in following.feed.tables["spans"].columns()["rank"]
     assert following.ranks == 1
     assert [*following.look().steps, *following.look().steps] == []  # rank 1 hasn't ended the step
+
+
+def test_what_a_process_without_a_rank_tells_is_shown_under_its_name(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", {}, processes={})
+    append_rankless(path, [process(7, 2), Incident(kind="value", where="kv", message="full", time_ns=8 * 10**12)])
+    following = Following(str(path))
+    (incident,) = following.look().incidents
+    assert (incident["rank"], incident["process"]) == (None, "server")
+    assert lines.incident_line(incident) == "! server  value  kv: full"
+    assert lines.incident_object(incident)["rank"] is None
+    assert (following.ranks, following.has_rows) == (0, True)
+    said = drawn(following)
+    assert "recording" in said or "no rows since" in said
+    assert re.search(r"– +– +value +kv +full", said)
 
 
 BEGIN = {"table": "spans", "where": {"kind": "step"}, "y": "begin", "reduce": "min"}

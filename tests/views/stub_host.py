@@ -344,8 +344,8 @@ LIVE: dict[str, dict[str, Any]] = {
                 }
             },
             {
-                "id": "imbalance",
-                "title": "Imbalance",
+                "id": "rank_imbalance",
+                "title": "Rank imbalance",
                 "table": "micro",
                 "y": "tokens",
                 "each": "rank",

@@ -116,7 +116,7 @@ def test_tiles_show_what_the_rows_say(page: Any) -> None:
     expect(tile(page, "Peak memory").locator(".pp-value")).to_have_text(re.compile(rf"^{peak:.3g} GiB$"))
     expect(tile(page, "Peak memory").locator(".pp-note")).to_contain_text("% of 16 GiB free")
     ranks = [sum(row["tokens"] for row in micro if row["rank"] == rank) for rank in range(4)]
-    expect(tile(page, "Imbalance").locator(".pp-value")).to_have_text(f"{max(ranks) / (total / 4):.2f}")
+    expect(tile(page, "Rank imbalance").locator(".pp-value")).to_have_text(f"{max(ranks) / (total / 4):.2f}")
     padding = [row for row in made.rows["padding"] if row["step"] == 6 and row["counted"] == 2]
     tax = sum(row["tokens"] for row in padding) / sum(row["rectangle"] for row in padding)
     expect(tile(page, "Padding tax").locator(".pp-value")).to_have_text(f"{100 * tax:.1f} %")

@@ -135,6 +135,11 @@ class Following:
         return int(np.count_nonzero(found >= 0))
 
     @property
+    def has_rows(self) -> bool:
+        """Whether there is anything to show yet, of whatever process."""
+        return any(table.count for table in self.feed.tables.values())
+
+    @property
     def rows_per_second(self) -> float:
         """Rows that were written lately; NaN while that isn't known."""
         (begin, before), (end, after) = self._counted[0], self._counted[-1]
@@ -212,6 +217,6 @@ def incidents(feed: Feed, newest: int) -> list[dict[str, Any]]:
 def _event_value(feed: Feed, name: str, value: Any) -> Any:
     if TABLES["events"][name] == "word":
         return feed.words.texts[value] if value >= 0 else ""
-    if name == "step" and value < 0:
+    if name in {"step", "rank"} and value < 0:
         return None
     return None if isinstance(value, float) and math.isnan(value) else value

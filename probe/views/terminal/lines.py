@@ -48,7 +48,8 @@ def incident_line(incident: Mapping[str, Any]) -> str:
     often = f" (×{incident['count']})" if incident["count"] > 1 else ""
     off = " (switched off)" if incident["off"] else ""
     kind, place, message = (plain(incident[name]) for name in ("kind", "where", "message"))
-    return f"! {where}rank {incident['rank']}  {kind}  {place}: {message}{often}{off}"
+    who = plain(incident["process"]) if incident["rank"] is None else f"rank {incident['rank']}"
+    return f"! {where}{who}  {kind}  {place}: {message}{often}{off}"
 
 
 def row_line(row: Row) -> str:

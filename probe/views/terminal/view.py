@@ -117,7 +117,7 @@ def _state(run: Following) -> Text:
     silence = lines.silence(run)
     if silence:
         return Text(silence, "red" if lines.state(run) == "gone" else "yellow")
-    return Text("recording" if run.ranks else "waiting for rows", "green")
+    return Text("recording" if run.has_rows else "waiting for rows", "green")
 
 
 def _ranks(run: Following) -> str:
@@ -193,11 +193,11 @@ def _incidents(found: Sequence[Mapping[str, Any]]) -> Table:
     table = _table(("step", "right"), ("rank", "right"), "incident", "where", "what", ("times", "right"))
     table.columns[4].ratio = 1
     for one in reversed(found):
-        step = "–" if one["step"] is None else str(one["step"])
+        step, rank = ("–" if one[name] is None else str(one[name]) for name in ("step", "rank"))
         off = " (switched off)" if one["off"] else ""
         texts = [lines.plain(one[name]) for name in ("kind", "where", "message")]
         texts[2] += off
-        table.add_row(step, str(one["rank"]), *(Text(text) for text in texts), str(one["count"]))
+        table.add_row(step, rank, *(Text(text) for text in texts), str(one["count"]))
     return table
 
 
