@@ -69,7 +69,8 @@ def test_every_step_has_its_numbers_and_lengths_once(heard) -> None:
     assert [one.step for one in heard.of(Numbers)] == [0, 1, 2, 3]
     for one in heard.of(Numbers):
         assert {"probe/across_ranks/step_time_s_largest", "probe/across_ranks/rank_imbalance_ratio"} <= set(one.values)
-    lengths = [(one.name, one.step) for one in heard.of(Shown) if one.name.startswith("probe/token_balance/sequence_tokens/")]
+    wanted = "probe/token_balance/sequence_tokens/"
+    lengths = [(one.name, one.step) for one in heard.of(Shown) if one.name.startswith(wanted)]
     assert len(lengths) == len(set(lengths)) == 2 * 4  # phases, steps
     assert heard.of(Done)[-1] == Done(final=False, steps=[(0, 3)])
 
