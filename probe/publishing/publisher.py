@@ -45,7 +45,7 @@ _log = logging.getLogger("probe.publishing")
 EVERY_S: Final = 30.0
 
 #: How long the end of a session waits for the last edition, seconds. It takes three where the machine has time for it.
-FINAL_S: Final = 60.0
+FINAL_S = 60.0
 
 #: Under this name the run directory remembers which steps have been published.
 STATE: Final = "publishing"
@@ -109,8 +109,13 @@ class Publisher:
         """The training has come to ``step``: what shows how the run stands is of that step or a later one."""
         self._newest = max(self._newest, step)
 
-    def finish(self, timeout_s: float = FINAL_S) -> bool:
-        """Ask for the last edition and wait for it. False where it didn't come in time; that is reported."""
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """Ask for the last edition and wait for it. False where it didn't come in time; that is reported.
+
+        Args:
+            timeout_s: Seconds after which it is given up; None takes :data:`FINAL_S`.
+        """
+        timeout_s = FINAL_S if timeout_s is None else timeout_s
         if os.getpid() != self._pid or self._ended:  # in a fork of the training the process isn't its child
             return self._complete
         deadline = time.monotonic() + timeout_s

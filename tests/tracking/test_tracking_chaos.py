@@ -16,6 +16,7 @@ from tests.tracking.test_tracking_durability import (
     impatient_mlflow,  # noqa: F401  (a fixture)
     proxy,  # noqa: F401  (a fixture)
     python,
+    wait_until,
 )
 from tests.tracking.tracking_readers import mlflow_client, tensorboard_scalars
 
@@ -49,6 +50,7 @@ def test_after_all_that_the_server_has_every_value_once(
         for number in range(2):
             with python(TRAINER, tmp_path, number * 1_000_000) as trainer:
                 assert trainer.stdout.readline() == "go\n"
+                wait_until(lambda: begun(tmp_path))  # on a loaded machine the first call takes its time
                 time.sleep(1.5)
                 own_mlflow_server.stop()
                 time.sleep(0.5)
@@ -71,6 +73,10 @@ def slowed(proxy, stop):  # noqa: F811  (the fixture's)
     while not stop.wait(0.7):
         proxy.delay_s = 0.05 - proxy.delay_s
         proxy.swallow = 1
+
+
+def begun(directory):
+    return bool(unsent(directory)) or "run_id" in State(directory, "mlflow").read()
 
 
 def check(url, run_id, directory):
