@@ -308,7 +308,7 @@ class DataProto:
             return self._slice(item)
         count = len(self)
         row = rows.row_number(item, count)
-        return self._take(rows.row_numbers(item, count)) if row is None else self._item(row)
+        return self._rows_at_indices(rows.row_numbers(item, count)) if row is None else self._item(row)
 
     def _item(self, row: int) -> DataProtoItem:
         batch = None if self.batch is None else self.batch[row]
@@ -320,7 +320,7 @@ class DataProto:
         """The meta info of other rows than these: it doesn't say which of them are copies."""
         return {key: value for key, value in self.meta_info.items() if key != PAD_ROWS}
 
-    def _take(self, index: torch.Tensor) -> Self:
+    def _rows_at_indices(self, index: torch.Tensor) -> Self:
         """The rows ``index`` (int64, not negative), copied."""
         batch = None if self.batch is None else rows.rows_at(self.batch, index)
         arrays = self.non_tensor_batch
@@ -335,7 +335,7 @@ class DataProto:
         except TypeError as error:
             raise InputTypeError(f"index: got {span!r}, expected integers or None in a slice") from error
         if step != 1:
-            return self._take(torch.from_numpy(np.arange(start, stop, step)))
+            return self._rows_at_indices(torch.from_numpy(np.arange(start, stop, step)))
         stop = max(start, stop)
         batch = None if self.batch is None else rows.cut(self.batch, start, stop)
         arrays = {key: column[start:stop] for key, column in self.non_tensor_batch.items()}
@@ -350,7 +350,7 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.arange(3)}).select_idxs([2, 2]).batch["a"].tolist()
         [2, 2]
         """
-        return self._take(rows.row_numbers(idxs, len(self)))
+        return self._rows_at_indices(rows.row_numbers(idxs, len(self)))
 
     @observed("data_proto.slice", "a stretch of rows is cut out")
     def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> Self:
@@ -712,7 +712,9 @@ class DataProto:
         """
         whole_number("repeat_times", repeat_times, 0, expected="an integer")
         index = torch.arange(len(self))
-        return self._take(index.repeat_interleave(repeat_times) if interleave else index.repeat(repeat_times))
+        return self._rows_at_indices(
+            index.repeat_interleave(repeat_times) if interleave else index.repeat(repeat_times)
+        )
 
     @observed("data_proto.sample_level_repeat", "each row is repeated its own number of times")
     def sample_level_repeat(self, repeat_times: Sequence[int] | torch.Tensor | Array) -> Self:
@@ -732,7 +734,7 @@ class DataProto:
             raise ShapeError(f"repeat_times: got shape {tuple(counts.shape)}, expected ({len(self)},)")
         if counts.numel() and int(counts.min()) < 0:
             raise InputError(f"repeat_times: got {int(counts.min())}, expected numbers of at least 0")
-        return self._take(torch.repeat_interleave(torch.arange(len(self)), counts))
+        return self._rows_at_indices(torch.repeat_interleave(torch.arange(len(self)), counts))
 
     @observed("data_proto.reorder", "the rows are put in another order")
     def reorder(self, indices: Any) -> None:
@@ -745,7 +747,7 @@ class DataProto:
         >>> data.batch["a"].tolist()
         [9, 7, 8]
         """
-        self._become(self._take(rows.row_numbers(indices, len(self))))
+        self._become(self._rows_at_indices(rows.row_numbers(indices, len(self))))
         self.meta_info.pop(PAD_ROWS, None)
 
     def _become(self, other: DataProto) -> None:
@@ -778,7 +780,7 @@ class DataProto:
         rest = self._like(
             None if self.batch is None else rows.rebuilt(self.batch, without(columns, cut), len(self)),
             without(self.non_tensor_batch, cut),
-        )._take(torch.arange(len(self)).repeat_interleave(n_split))
+        )._rows_at_indices(torch.arange(len(self)).repeat_interleave(n_split))
         if rest.batch is not None:
             repeated = {**dict(rest.batch.items()), **cut}
             rest.batch = rows.rebuilt(rest.batch, {key: repeated[key] for key in columns}, len(self) * n_split)
@@ -858,14 +860,14 @@ class DataProto:
         if not count:
             raise InputError(f"padding_size: got {padding_size} for a batch without rows to copy")
         copied = 0 if padding_candidate == "first" else count - 1
-        self._become(self._take(torch.cat([torch.arange(count), torch.full((padding_size,), copied)])))
+        self._become(self._rows_at_indices(torch.cat([torch.arange(count), torch.full((padding_size,), copied)])))
         self._tell_padded(padding_size, "data_proto.padding")
 
     def _padded(self, pad_rows: int, source: str) -> Self:
         """A copy with ``pad_rows`` more rows, taken cyclically from the start; its meta info, metrics
         included, stays."""
         count = len(self)
-        padded = self._take(torch.arange(count + pad_rows) % max(count, 1))
+        padded = self._rows_at_indices(torch.arange(count + pad_rows) % max(count, 1))
         padded._tell_padded(pad_rows, source)
         return padded
 
@@ -987,7 +989,7 @@ class _Collate:
         self._data = data
 
     def __call__(self, numbers: list[int]) -> DataProto:
-        return self._data._take(torch.tensor(numbers, dtype=torch.int64))
+        return self._data._rows_at_indices(torch.tensor(numbers, dtype=torch.int64))
 
 
 def _concat(data: Sequence[DataProto]) -> DataProto:

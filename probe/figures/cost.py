@@ -34,7 +34,7 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
                 mode="lines+markers" if len(part) <= 120 else "lines",
                 line={"color": look.PALETTE[0], "dash": dash, "width": 2 if dash == "solid" else 1.2},
                 marker={"size": 5},
-                hovertext=[_told(row, column, name) for row in words.rows(part)],
+                hovertext=[_hover_text(row, column, name) for row in words.rows(part)],
                 hoverinfo="text",
             )
         )
@@ -52,7 +52,7 @@ def over_steps(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     return figure
 
 
-def _told(row: dict[str, float], column: str, name: str) -> str:
+def _hover_text(row: dict[str, float], column: str, name: str) -> str:
     return look.hover(
         words.percent(row[column]),
         f"{name}, step {words.whole(row['step'])}",

@@ -34,7 +34,7 @@ def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
                     "symbol": look.SYMBOLS[index % len(look.SYMBOLS)],
                     "size": [min(9 + 2 * float(n) ** 0.5, 26) for n in part["count"]],
                 },
-                hovertext=[_told(row) for row in words.rows(part)],
+                hovertext=[_hover_text(row) for row in words.rows(part)],
                 hoverinfo="text",
             )
         )
@@ -44,6 +44,6 @@ def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     return figure
 
 
-def _told(row: dict[str, object]) -> str:
+def _hover_text(row: dict[str, object]) -> str:
     where = "outside a step" if words.missing(row["step"]) else f"step {words.whole(row['step'])}"
     return look.hover(f"{words.whole(row['count'])} × {look.label(str(row['kind']).replace('_', ' '))}", where)

@@ -95,7 +95,7 @@ def _dots_on(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Sc
         showlegend=False,
         mode="markers",
         marker={"color": look.PALETTE[index], "size": 3},
-        hovertext=[_told(row) for row in words.rows(part)],
+        hovertext=[_hover_text(row) for row in words.rows(part)],
         hoverinfo="text",
     )
 
@@ -121,12 +121,12 @@ def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float, highest: f
         name=f"peak of {look.role(role)}",
         legendgroup=str(index),
         showlegend=False,
-        hovertext=[_told(row, "largest peak of this role") for row in words.rows(part)],
+        hovertext=[_hover_text(row, "largest peak of this role") for row in words.rows(part)],
         hoverinfo="text",
     )
 
 
-def _told(row: dict[str, Any], more: str | None = None) -> str:
+def _hover_text(row: dict[str, Any], more: str | None = None) -> str:
     seconds = words.seconds(row["end_s"] - row["begin_s"])
     return look.hover(
         f"{words.at(row['peak_kind'])}{words.size(row['value_bytes'])} at its peak",

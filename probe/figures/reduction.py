@@ -50,12 +50,12 @@ def _values(chosen: list[tuple[int, dict[str, object]]], name: str, colour: str,
         mode="markers",
         name=name,
         marker={"color": colour, "symbol": symbol, "size": 11},
-        hovertext=[_told(row) for _, row in chosen],
+        hovertext=[_hover_text(row) for _, row in chosen],
         hoverinfo="text",
     )
 
 
-def _told(row: dict[str, object]) -> str:
+def _hover_text(row: dict[str, object]) -> str:
     numbers = {key: words.number(row[key]) for key in ("value", "smallest", "largest")}
     return look.hover(
         f"{look.label(row['key'])} = {numbers['value']}",

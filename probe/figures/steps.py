@@ -50,7 +50,7 @@ def _bars(part: pd.DataFrame, line: dict[int, int], name: str, colour: int, inde
             "color": look.PALETTE[colour],
             "pattern": look.hatch(look.PATTERNS[index % len(look.PATTERNS)]),
         },
-        hovertext=_told(part),
+        hovertext=_hover_texts(part),
         hoverinfo="text",
     )
 
@@ -65,13 +65,13 @@ def _micro_batches(part: pd.DataFrame, line: dict[int, int], colour: dict[str, i
         orientation="h",
         name="micro-batches",
         marker={"color": shade, "opacity": 0.65, "line": {"width": 0}},
-        hovertext=_told(part),
+        hovertext=_hover_texts(part),
         hoverinfo="text",
         showlegend=False,
     )
 
 
-def _told(part: pd.DataFrame) -> list[str]:
+def _hover_texts(part: pd.DataFrame) -> list[str]:
     return [
         look.hover(
             f"{look.label(row['name'])}: {words.seconds(row['duration_s'])}",

@@ -40,7 +40,7 @@ def heat(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
             text=_cells(tokens) if tokens.size <= _NUMBERED else None,
             texttemplate="%{text}" if tokens.size <= _NUMBERED else None,
             textfont={"size": 11},
-            hovertext=_told(frame, ranks, slots),
+            hovertext=_hover_texts(frame, ranks, slots),
             hoverinfo="text",
         )
     )
@@ -61,7 +61,7 @@ def _cells(tokens: np.ndarray) -> list[list[str]]:
     return [["" if np.isnan(value) else words.count(value) for value in line] for line in tokens]
 
 
-def _told(frame: pd.DataFrame, ranks: list[int], slots: np.ndarray) -> list[list[str]]:
+def _hover_texts(frame: pd.DataFrame, ranks: list[int], slots: np.ndarray) -> list[list[str]]:
     told = [["" for _ in slots] for _ in ranks]
     row_of = {rank: index for index, rank in enumerate(ranks)}
     for row in words.rows(frame):
