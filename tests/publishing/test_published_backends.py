@@ -183,9 +183,10 @@ def _check_words(run, directory: Path) -> None:
 def _check_numbers(client, run, numbers: dict[int, dict[str, float]]) -> None:
     for name in ("system/cpu_utilization_percentage", "system/system_memory_usage_megabytes"):
         assert run.data.metrics[name] > 0
-    for key in numbers[0]:
+    for key in set().union(*numbers.values()):
         history = client.get_metric_history(run.info.run_id, key)
-        assert sorted(one.step for one in history) == list(range(STEPS)), key
+        # Samples are taken twice a second, so that a short step may have none, and no number of them.
+        assert sorted(one.step for one in history) == [step for step in numbers if key in numbers[step]], key
         for one in history:
             assert one.value == pytest.approx(numbers[one.step][key], nan_ok=True), key
 

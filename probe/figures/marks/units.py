@@ -53,7 +53,7 @@ def scale(spec: Mapping[str, Any], largest: float) -> Scale:
         The divisor and the unit's name.
 
     >>> scale({"unit": "bytes"}, 2.0**31)
-    Scale(divisor=1073741824, name='GiB')
+    Scale(divisor=1073741824.0, name='GiB')
     """
     unit = str(spec.get("unit", "number"))
     return Scale(*words.byte_unit(largest)) if unit == "bytes" else Scale(1, _NAMES.get(unit, unit))

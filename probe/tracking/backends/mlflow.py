@@ -299,6 +299,8 @@ class MLflow(Backend):
                 self._report("resume", f"the run {known['run_id']} of this directory is gone: a new one is made")
             return None
         self._client.update_run(run.info.run_id, status="RUNNING")
+        if not known.get("run_id"):
+            setup.state("mlflow").write({**known, "run_id": run.info.run_id})
         return run
 
     def _find(self, setup: Setup, key: str) -> str | None:
