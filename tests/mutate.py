@@ -314,7 +314,7 @@ def _modules(target: str) -> list[str]:
 
 
 def suite_for(tree: Path, target: str, module: str) -> list[str]:
-    """The test files of a package, those whose name has the module's name in it first: they kill soonest."""
+    """The test files of a package, those named after the module first, then those that import it: they kill soonest."""
     path = Path("tests") / Path(target).relative_to("probe")
     own = path.with_name(f"test_{path.name}") if path.suffix else path
     places = [
@@ -323,7 +323,15 @@ def suite_for(tree: Path, target: str, module: str) -> list[str]:
     ]
     files = dict.fromkeys(file for place in places for file in _test_files(tree, place))
     stem = Path(module).stem
-    return sorted(files, key=lambda file: stem not in Path(file).stem)
+    return sorted(files, key=lambda file: (stem not in Path(file).stem, not _imports(tree / file, module)))
+
+
+def _imports(test: Path, module: str) -> bool:
+    """Whether a test file imports a module, as a whole or a name of it."""
+    package, _, stem = module.removesuffix(".py").replace("/", ".").rpartition(".")
+    text = test.read_text("utf-8")
+    wanted = rf"^\s*(from|import) {re.escape(package)}(\.{stem}\b| import [^\n]*\b{stem}\b)"
+    return re.search(wanted, text, re.MULTILINE) is not None
 
 
 def _test_files(tree: Path, place: str) -> list[str]:

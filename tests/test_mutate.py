@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests import mutate
@@ -94,3 +96,24 @@ def test_a_package_and_a_module_have_the_tests_of_their_own_path():
     suite = mutate.suite_for(mutate.ROOT, "probe/runs", "probe/runs/compaction.py")
     assert suite[0] == "tests/runs/test_compaction.py"
     assert set(suite) > {"tests/runs/test_run_reader.py", "tests/runs/test_run_writer.py"}
+
+
+def test_a_module_that_no_file_is_named_after_has_the_tests_that_import_it_first(tmp_path):
+    tests = {
+        "a_other": "from probe.live import tables\nfrom probe.living.intake import x\n",
+        "b_whole": "from probe.live import feed, intake\n",
+        "c_name": "from probe.live.intake import Intake\n",
+        "d_longer": "from probe.live.intakes import Intakes\n",
+        "e_feed": "import probe\n",
+    }
+    (tmp_path / "tests" / "live").mkdir(parents=True)
+    for name, text in tests.items():
+        (tmp_path / "tests" / "live" / f"test_{name}.py").write_text(text)
+    assert [Path(file).stem for file in mutate.suite_for(tmp_path, "probe/live", "probe/live/intake.py")] == [
+        "test_b_whole",
+        "test_c_name",
+        "test_a_other",
+        "test_d_longer",
+        "test_e_feed",
+    ]
+    assert mutate.suite_for(tmp_path, "probe/live", "probe/live/feed.py")[0] == "tests/live/test_e_feed.py"
