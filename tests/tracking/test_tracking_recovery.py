@@ -86,8 +86,10 @@ def test_a_run_that_ended_while_a_backend_was_away_keeps_its_exit_code(exit_code
 
 def test_a_backend_that_was_closed_in_order_and_has_everything_is_left_alone(tmp_path):
     left_behind(tmp_path, steps=2, exit_code=0, complete=[WITH_STATUS, PLAIN])
+    before = State(tmp_path, "run").read()
     assert recover(tmp_path) == {}
     assert asked == []
+    assert State(tmp_path, "run").read() == before
 
 
 @pytest.mark.parametrize("name", [WITH_STATUS, PLAIN])
