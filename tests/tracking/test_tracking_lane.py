@@ -299,6 +299,29 @@ def test_where_there_are_no_numbers_a_call_of_media_tells():
     assert len(hand.told("refuses the values of step 0")) == 1
 
 
+class Unsure(Picky):
+    """Can't say what it has of a call without numbers."""
+
+    def missing(self, values, step):
+        if not values:
+            raise ValueError("nothing to look for")
+        return values
+
+
+def test_the_numbers_of_a_call_that_told_for_two_others_are_sent_once(tmp_path):
+    before = Hand(Picky(), tmp_path)
+    before.log(0)
+    before.log(None, a="words")
+    before.log(2)
+    before.journal.close()
+    hand = Hand(Unsure(0), tmp_path)
+    hand.work(3 * ATTEMPTS)
+    assert hand.backend.asked == [0] * ATTEMPTS + [2]
+    assert hand.journal.cursor("a") == 3
+    assert len((tmp_path / "tracking" / "a.refused.jsonl").read_text().splitlines()) == 2
+    hand.journal.close()
+
+
 class Several(Picky):
     """Takes several calls at once, and knows what it has."""
 
