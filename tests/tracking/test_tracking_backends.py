@@ -504,6 +504,7 @@ def test_tensorboard_shows_media(tmp_path):
     assert histogram.histogram_value.bucket == [0, 3, 1]
     (picture,) = reader.Images("picture")
     assert (picture.width, picture.height) == (4, 2)
+    assert picture.encoded_image_string == rich_values()["picture"].png
     (table,) = reader.Tensors("samples/text_summary")
     assert b"| a\\|b | 0.5 |" in table.tensor_proto.string_val[0]
     (note,) = reader.Tensors("note/text_summary")
