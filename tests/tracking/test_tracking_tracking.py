@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import builtins
 import gc
 import json
 import multiprocessing
@@ -171,6 +172,21 @@ def test_bad_input_is_named():
         Tracking("p", "")
     with pytest.raises(InputError, match="capacity"):
         Tracking("p", "e", capacity=0)
+
+
+@pytest.mark.parametrize(("place", "name", "expected"), [(None, "", 3), (sys, "ps1", 0), (builtins, "__IPYTHON__", 0)])
+def test_an_exception_that_ended_the_process_gives_the_exit_code_unless_people_type_there(
+    place, name, expected, tmp_path, monkeypatch
+):
+    """In a shell or a notebook any earlier line may have left the exception."""
+    for where, known in ((sys, "ps1"), (builtins, "__IPYTHON__")):
+        monkeypatch.delattr(where, known, raising=False)
+    if place is not None:
+        monkeypatch.setattr(place, name, ">>> ", raising=False)
+    monkeypatch.setattr(sys, "last_value", SystemExit(3), raising=False)
+    tracking = Tracking("p", "e", f"{HERE}:Good", directory=tmp_path)
+    tracking._finish_at_exit()
+    assert tracking.logger[f"{HERE}:Good"].exit_codes == [expected]
 
 
 def test_logging_after_the_end_is_reported_not_raised(tmp_path):
