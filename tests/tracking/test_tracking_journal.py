@@ -184,6 +184,14 @@ def test_what_a_backend_has_not_got_is_counted_on_disk_and_in_memory(on_disk, tm
     journal.close()
 
 
+def test_in_memory_what_was_dropped_waits_no_more():
+    journal = opened(None, ["a"], capacity=3)
+    append(journal, range(10))
+    assert journal.waiting("a") == len(journal._window) == 3
+    journal.settle("a", 9)
+    assert journal.waiting("a") == 1
+
+
 def test_calls_of_an_earlier_process_are_counted(tmp_path):
     first = opened(tmp_path, ["a"])
     for step in range(4):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,3 +93,13 @@ def test_spans_are_read_again_as_they_were():
 def test_bytes_that_are_no_whole_png_are_refused(content):
     with pytest.raises(InputError, match="expected a PNG"):
         Image.from_picture(content)
+
+
+def test_only_what_has_rows_or_pixels_becomes_a_medium_by_itself():
+    import pandas as pd
+
+    frame = pd.DataFrame({"a": [1]})
+    assert as_medium(frame) == Table(["a"], [[1]])
+    assert as_medium(frame["a"]) is None
+    assert as_medium(pd.Timestamp(0)) is None
+    assert as_medium(SimpleNamespace(columns=["a"], mode="RGB")) is None

@@ -130,12 +130,23 @@ def test_a_backend_that_cannot_be_used_is_a_loud_error_that_closes_the_others(pa
     assert closed == ([1] if opened_first else [])
 
 
-def test_a_missing_package_names_the_extra(monkeypatch, tmp_path):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
+@pytest.mark.parametrize(
+    ("backend", "package"),
+    [
+        ("mlflow", "mlflow"),
+        ("otlp", "opentelemetry.proto"),
+        ("swanlab", "swanlab"),
+        ("tensorboard", "tensorboard"),
+        ("trackio", "trackio"),
+        ("wandb", "wandb"),
+    ],
+)
+def test_a_missing_package_names_the_extra(backend, package, monkeypatch, tmp_path):
+    for name in [name for name in sys.modules if f"{name}.".startswith(f"{package}.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "tensorboard", None)
-    with pytest.raises(MissingDependencyError, match=r"probe-rl\[tensorboard\]"):
-        Tracking("p", "e", "tensorboard", directory=tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingDependencyError, match=rf"probe-rl\[{backend}\]"):
+        Tracking("p", "e", backend, directory=tmp_path)
 
 
 def test_a_filter_takes_exact_names_only(tmp_path, capsys):
