@@ -314,7 +314,10 @@ def _modules(target: str) -> list[str]:
 
 
 def suite_for(tree: Path, target: str, module: str) -> list[str]:
-    """The test files of a package, those named after the module first, then those that import it: they kill soonest."""
+    """The files whose tests hold a module, those first that kill soonest.
+
+    First the module itself, where it has examples, then the test files named after it, then those that import it.
+    """
     path = Path("tests") / Path(target).relative_to("probe")
     own = path.with_name(f"test_{path.name}") if path.suffix else path
     places = [
@@ -323,7 +326,8 @@ def suite_for(tree: Path, target: str, module: str) -> list[str]:
     ]
     files = dict.fromkeys(file for place in places for file in _test_files(tree, place))
     stem = Path(module).stem
-    return sorted(files, key=lambda file: (stem not in Path(file).stem, not _imports(tree / file, module)))
+    first = [module] if (tree / module).is_file() and ">>> " in (tree / module).read_text("utf-8") else []
+    return first + sorted(files, key=lambda file: (stem not in Path(file).stem, not _imports(tree / file, module)))
 
 
 def _imports(test: Path, module: str) -> bool:

@@ -91,7 +91,8 @@ def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, m
 
 def test_a_package_and_a_module_have_the_tests_of_their_own_path():
     assert mutate.suite_for(mutate.ROOT, "probe/core/timing.py", "probe/core/timing.py") == [
-        "tests/core/test_timing.py"
+        "probe/core/timing.py",  # its examples
+        "tests/core/test_timing.py",
     ]
     suite = mutate.suite_for(mutate.ROOT, "probe/runs", "probe/runs/compaction.py")
     assert suite[0] == "tests/runs/test_compaction.py"
