@@ -103,3 +103,10 @@ def test_only_what_has_rows_or_pixels_becomes_a_medium_by_itself():
     assert as_medium(frame["a"]) is None
     assert as_medium(pd.Timestamp(0)) is None
     assert as_medium(SimpleNamespace(columns=["a"], mode="RGB")) is None
+
+
+def test_a_histogram_as_bars_stands_over_its_edges():
+    spec = json.loads(Histogram((0.0, 1.0, 4.0), (5, 2)).figure("lengths").spec)
+    (bars,) = spec["data"]
+    assert (bars["x"], bars["width"], bars["y"]) == ([0.5, 2.5], [1.0, 3.0], [5, 2])
+    assert spec["layout"]["title"]["text"] == "lengths"
