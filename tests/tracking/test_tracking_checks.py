@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from probe.tracking.backends import BACKENDS
+from probe.tracking.backends.base import Backend
 from probe.tracking.checks import (
+    Finding,
     check_backend,
     check_count,
     check_directory,
@@ -49,6 +53,29 @@ def test_backends_that_are_not_there(tmp_path, monkeypatch):
         assert "secret" not in finding.message
     assert told(check_backend("nothing")) == [("error", "nothing", "backend")]
     assert told(check_backend("no_such_package.x:Y")) == [("error", "no_such_package.x:Y", "backend")]
+
+
+class Refusing(Backend):
+    """A user's own, whose look at its settings fails with :attr:`error`."""
+
+    error: ClassVar[Exception]
+
+    @classmethod
+    def reach(cls, directory):
+        raise cls.error
+
+    def log(self, values, step):
+        pass
+
+    def close(self, exit_code):
+        pass
+
+
+@pytest.mark.parametrize(("error", "message"), [(ValueError("no port"), "no port"), (KeyError(), "KeyError()")])
+def test_a_backend_whose_look_fails_is_named_with_the_reason(error, message, monkeypatch):
+    monkeypatch.setattr(Refusing, "error", error, raising=False)
+    name = f"{__name__}:Refusing"
+    assert check_backend(name) == [Finding("error", name, "backend", message)]
 
 
 def test_an_mlflow_server_that_answers(mlflow_server, monkeypatch):
