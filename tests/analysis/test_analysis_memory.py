@@ -131,6 +131,18 @@ def test_scopes_that_own_no_peak_are_not_drawn(run) -> None:
     assert sorted(frame[frame["series"] == "peak"]["name"]) == ["s3", "s4", "s5", "s6"]
 
 
+def test_the_largest_of_each_role_is_marked_and_of_what_is_outside_any(tmp_path: Path) -> None:
+    rows = [
+        row
+        for scope, (role, peak) in enumerate([(None, 2), (None, 5), ("a", 3), ("a", 4)])
+        for row in ends(scope + 1, None, scope * 10, scope * 10 + 9, peak, role=role)
+    ]
+    with open_run(tmp_path, {0: rows}) as run:
+        frame = memory.timeline(run)
+    scopes = frame[frame["series"] == "peak"]
+    assert dict(zip(scopes["name"], scopes["top"], strict=True)) == {"s1": False, "s2": True, "s3": False, "s4": True}
+
+
 def test_a_thinned_timeline_keeps_the_peak(tmp_path: Path) -> None:
     rows = [row for i in range(500) for row in ends(i + 1, None, i * 10, i * 10 + 9, 2 + (i == 321), role="a", step=i)]
     with open_run(tmp_path, {0: rows}) as run:
