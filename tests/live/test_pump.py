@@ -152,6 +152,14 @@ def test_new_rows_are_sent_once_and_nothing_where_nothing_is_new(pump, heads, ru
     assert len(heads) == 1
 
 
+def test_a_run_that_had_finished_goes_on_with_its_next_row(pump, heads, run):
+    pump._finished = True
+    append(run, sample_rows(1, 5)[0][-3:])
+    pump.round()
+    assert not pump.finished
+    assert heads[-1]["state"]["finished"] is False
+
+
 def test_who_asks_for_all_gets_it_once(pump, heads, run):
     pump.round()
     pump.ask_for_all()
