@@ -94,8 +94,8 @@ def spec_of(name: str, draw: random.Random, *, divides: bool = True) -> dict[str
         spec["each"] = some(2) or ["rank"]
     if how == "imbalance" and draw.random() < 0.5:
         spec["slots"] = some(2)
-    if draw.random() < 0.4:
-        spec["per"] = some(2)
+    if draw.random() < 0.5:
+        spec[draw.choice(("per", "least"))] = some(2) or ["rank"]
     if draw.random() < 0.3:
         spec["scale"] = draw.choice((2, 0.5, 1e9))
     if draw.random() < 0.4:
