@@ -141,7 +141,7 @@ def _keys(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _reduced(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
-    """The value of each group of ``keys``, the largest over ``per`` (or the smallest over ``least``), times ``scale``."""
+    """The value of each group of ``keys``: the largest over ``per``, or the smallest over ``least``, by ``scale``."""
     inner = list(dict.fromkeys([*keys, *listed(spec.get("per")), *listed(spec.get("least"))]))
     value = _of_groups(spec, inner, rows)
     if len(inner) > len(keys):

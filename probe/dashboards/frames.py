@@ -50,18 +50,19 @@ def numbers(run: Run, spec: Mapping[str, Any], choice: Mapping[str, Any] | None 
 
     Returns:
         Of a timeline or a scatter the rows: ``x``, ``y``, ``by``, ``colour``, ``tell``, :data:`PLACE` and :data:`KIND`
-        under their names; of a timeline also begin, end and duration. Of other marks the columns of :func:`series`, in order of the
-        axis and of ``by``; with ``share``, ``over``, ``cap`` and ``tell`` also whole (the sum of that column at the
-        same place), over, cap and the columns of ``tell`` (the largest there), with ``ticks`` also tick; of bars
-        of largest values also :data:`PLACE` and :data:`KIND` of the rows that have them. Without a choice ``of: step``
-        has no rows.
+        under their names; of a timeline also begin, end and duration. Of other marks the columns of :func:`series`, in
+        order of the axis and of ``by``; with ``share``, ``over``, ``cap`` and ``tell`` also whole (the sum of that
+        column at the same place), over, cap and the columns of ``tell`` (the largest there), with ``ticks`` also tick;
+        of bars of largest values also :data:`PLACE` and :data:`KIND` of the rows that have them. Without a choice
+        ``of: step`` has no rows.
     """
     asked = {**spec, "where": {**spec.get("where", {}), **(choice or {})}}
     step = (choice or {}).get("step")
     rows = "" if step is None else f"step = {int(step)}"
     if spec.get("of") == "step" and not choice:
         rows = "false"
-    return _FRAMES.get(str(spec.get("mark")), _summed)(run, asked, rows)
+    frame_of: Callable[..., pd.DataFrame] = _FRAMES.get(str(spec.get("mark")), _summed)
+    return frame_of(run, asked, rows)
 
 
 # ------------------------------------------------------------------------------------------------------ of sums
@@ -120,7 +121,8 @@ def _dots(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
     return run.sql(
         f"""
         with known as (select * from ({_rows(run, spec, rows, ())}) where "{x}" is not null and "{y}" is not null),
-        ranked as (select *, row_number() over (order by "{y}" desc, {order}) as nth, count(*) over () as every from known)
+        ranked as (select *, row_number() over (order by "{y}" desc, {order}) as nth, count(*) over () as every
+                   from known)
         select * exclude (nth, every) from ranked
         where every <= {DOTS} or nth <= {DOTS // 4} or nth % ceil(every / {DOTS * 3 // 4}) = 0 order by nth
         """  # noqa: S608  (our own names)
@@ -160,4 +162,4 @@ def series_keys(spec: Mapping[str, Any]) -> list[str]:
     return [x] if isinstance(x, str) else list(x)
 
 
-_FRAMES: Final[Mapping[str, Callable[..., pd.DataFrame]]] = {"line": _lines, "timeline": _boxes, "scatter": _dots}
+_FRAMES: Final = {"line": _lines, "timeline": _boxes, "scatter": _dots}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -43,9 +44,9 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     values = grid.to_numpy(dtype=float, na_value=np.nan)
     figure = look.blank(theme, height=int(np.clip(150 + 34 * len(lines), 240, 640)))
     figure.add_trace(_cells(spec, known, values, (lines, slots)))
-    cap = known["cap"].max() if "cap" in known else None
+    cap = known["cap"].max() if "cap" in known else math.nan
     _mark_over(figure, known, lines, slots, (across, down))
-    figure.update_layout(coloraxis=_scale(spec, float(np.nanmax(values)), None if words.missing(cap) else float(cap)))
+    figure.update_layout(coloraxis=_scale(spec, float(np.nanmax(values)), None if math.isnan(cap) else float(cap)))
     figure.update_xaxes(showline=False, **_axis(across, slots, alone=False))
     figure.update_yaxes(autorange="reversed", showgrid=False, **_axis(down, lines, alone=True))
     return figure

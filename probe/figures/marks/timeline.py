@@ -70,7 +70,7 @@ def _add_boxes(figure: go.Figure, boxes: pd.DataFrame, colour: str) -> None:
     below = not inner.empty
     for index, part in enumerate(longest):
         own = outer[outer["part"] == part]
-        marker = {
+        marker: dict[str, Any] = {
             "color": look.PALETTE[index_of[part]],
             "pattern": look.hatch(look.PATTERNS[index % len(look.PATTERNS)]),
         }

@@ -74,8 +74,8 @@ def of_memory(chosen: Scale, frame: pd.DataFrame) -> Scale:
     Returns:
         The same divisor, and maybe a longer name.
     """
-    known = frame["source"].dropna() if "source" in frame else ()
-    return chosen._replace(name=f"{chosen.name} of {words.memory(known.iloc[0])}") if len(known) else chosen
+    known = frame["source"].dropna().tolist() if "source" in frame else []
+    return chosen._replace(name=f"{chosen.name} of {words.memory(known[0])}") if known else chosen
 
 
 def said(spec: Mapping[str, Any], row: Mapping[str, Any], column: str = "value") -> str:
