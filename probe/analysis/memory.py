@@ -163,26 +163,6 @@ def by_tokens(run: Run, points: int = POINTS, rank: int | None = None) -> pd.Dat
     return frame.iloc[kept.astype(int)].reset_index(drop=True)
 
 
-def slope_bytes_per_token(frame: pd.DataFrame) -> pd.DataFrame:
-    """Least-squares line of peak over tokens for each (role, phase) of :func:`by_tokens`.
-
-    Returns:
-        Role, phase, bytes_per_token, base_bytes, fit (share of the variance that tokens explain, R²),
-        micro_batches; only phases with three or more micro-batches of unlike size.
-    """
-    rows = []
-    for (role, phase), part in frame.groupby(["role", "phase"], dropna=False):
-        tokens = part["tokens"].to_numpy(dtype=float)
-        peaks = part["peak_allocated_bytes"].to_numpy(dtype=float)
-        if len(part) >= 3 and np.ptp(tokens) > 0:
-            slope, base = np.polyfit(tokens, peaks, 1)
-            left = float(((peaks - base - slope * tokens) ** 2).sum())
-            whole = float(((peaks - peaks.mean()) ** 2).sum())
-            rows.append((role, phase, float(slope), float(base), 1 - left / whole if whole else 0.0, len(part)))
-    names = ["role", "phase", "bytes_per_token", "base_bytes", "fit", "micro_batches"]
-    return pd.DataFrame(rows, columns=names)
-
-
 def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFrame:
     """Memory of one rank over time.
 

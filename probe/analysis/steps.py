@@ -8,6 +8,8 @@ import pandas as pd
 
 from probe import text as words
 from probe.analysis.query import empty, literal
+from probe.dashboards import frames, panel
+from probe.dashboards.quantities import quantity
 from probe.runs import views
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ TIMELINE: Final = ("rank", "step", "phase", "role", "kind", "name", "begin_s", "
 
 
 def durations(run: Run) -> pd.DataFrame:
-    """Host time of each phase in each step. What a phase is says the view ``spans``: no time is in two.
+    """Host time of each phase in each step, as the panel ``phase_durations`` defines it: no time is in two.
 
     Args:
         run: The run.
@@ -27,37 +29,34 @@ def durations(run: Run) -> pd.DataFrame:
         Step, phase, mean_s and largest_s (across ranks, of the sum of that phase's scopes in the step), slowest (the
         rank of the largest), ranks; by step, longest phase of the run first.
     """
-    return run.sql(
-        """
-        with per_rank as (
-          select step, phase, rank, sum(end_ns - begin_ns)::bigint as ns from spans
-          where level = 'phase' and end_ns is not null and step is not null group by all
-        )
-        select step, phase, avg(ns) / 1e9 as mean_s, max(ns) / 1e9 as largest_s,
-               arg_max(rank, (ns, -rank)) as slowest, count(*) as ranks
-        from per_rank group by step, phase
-        order by step, sum(avg(ns)) over (partition by phase) desc, phase
-        """
-    )
+    live = panel("phase_durations").live or {}
+    of_rank = frames.series(run, {**live, "by": ["phase", "rank"], "each": None, "reduce": "sum"})
+    frame = _compared(of_rank, ["step", "phase"])
+    whole = frame.groupby("phase", dropna=False)["mean_s"].transform("sum")
+    order = frame.assign(whole=-whole).sort_values(["step", "whole", "phase"], kind="stable")
+    return order.drop(columns="whole").reset_index(drop=True)
 
 
 def times(run: Run) -> pd.DataFrame:
-    """Host time of each step.
+    """Host time of each step: the quantity ``step_time`` of each rank.
 
     Args:
         run: The run.
 
     Returns:
-        Step, mean_s, largest_s (across ranks), slowest (rank), ranks, begin_ns (wall clock).
+        Step, mean_s, largest_s (across ranks), slowest (rank), ranks; by step.
     """
-    return run.sql(
-        """
-        select step, avg(end_ns - begin_ns) / 1e9 as mean_s, max(end_ns - begin_ns) / 1e9 as largest_s,
-               arg_max(rank, (end_ns - begin_ns, -rank)) as slowest, count(distinct rank) as ranks,
-               min(begin_ns) as begin_ns
-        from scopes where kind = 'step' and step is not null group by step order by step
-        """
-    )
+    return _compared(frames.series(run, {**quantity("step_time"), "by": "rank"}), ["step"])
+
+
+def _compared(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """The value of each rank as mean_s, largest_s, slowest and ranks; of equal ones the lowest rank is the slowest."""
+    known = frame.dropna(subset=["step", "value"]).sort_values("rank", kind="stable")
+    groups = known.groupby(keys, dropna=False, sort=True)["value"]
+    found = groups.agg(["mean", "max", "idxmax", "count"]).reset_index()
+    found.columns = pd.Index([*keys, "mean_s", "largest_s", "slowest", "ranks"])
+    found["slowest"] = known["rank"].reindex(found["slowest"]).to_numpy()
+    return found
 
 
 def on_padding(run: Run) -> pd.DataFrame:
@@ -71,26 +70,28 @@ def on_padding(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, padding_s and time_s (mean across ranks, of the sums over those micro-batches), ratio (padding_s ÷
-        time_s), micro_batches (how many the numbers are from), left_out (others that ran); by step and phase.
+        Step, phase, padding_s (the series of the panel ``padding_time``) and time_s (mean across ranks, of the sums
+        over those micro-batches), ratio (padding_s ÷ time_s), micro_batches (how many the numbers are from), left_out
+        (others that ran); by step and phase.
     """
-    return run.sql(
+    padding = (
+        frames.series(run, panel("padding_time").live or {}).rename(columns={"value": "padding_s"}).drop(columns="y")
+    )
+    around = run.sql(
         """
-        with ran as (
-          select step, phase, rank, end_ns - begin_ns as ns,
-                 round((end_ns - begin_ns) * (1 - tokens / nullif(slots, 0)))::bigint as padding_ns
-          from spans where kind = 'micro_batch' and end_ns is not null and step is not null
-        ), per_rank as (
-          select step, phase, rank, sum(padding_ns)::bigint as padding_ns,
-                 sum(ns) filter (padding_ns is not null)::bigint as ns, count(padding_ns) as known, count(*) as of
-          from ran group by all
+        with per_rank as (
+          select step, phase, rank, sum(end_ns - begin_ns) filter (tokens / nullif(slots, 0) is not null) as ns,
+                 count(tokens / nullif(slots, 0)) as known, count(*) as every
+          from spans where kind = 'micro_batch' and end_ns is not null and step is not null group by all
         )
-        select step, phase, avg(padding_ns) / 1e9 as padding_s, avg(ns) / 1e9 as time_s,
-               avg(padding_ns) / nullif(avg(ns), 0) as ratio, sum(known)::bigint as micro_batches,
-               sum(of - known)::bigint as left_out
-        from per_rank group by step, phase having sum(known) > 0 order by step, phase
+        select step, phase, avg(ns) / 1e9 as time_s, sum(known)::bigint as micro_batches,
+               sum(every - known)::bigint as left_out
+        from per_rank group by step, phase
         """
     )
+    found = padding.merge(around, on=["step", "phase"]).sort_values(["step", "phase"], kind="stable", ignore_index=True)
+    found.insert(4, "ratio", found["padding_s"] / found["time_s"].where(found["time_s"] > 0))
+    return found
 
 
 def choices(run: Run, limit: int = 24) -> pd.DataFrame:

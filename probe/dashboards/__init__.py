@@ -110,7 +110,8 @@ class Panel:
         id: Unique over all dashboards.
         title: The panel's title.
         about: What it shows, how to read it, and what to do about it.
-        analysis: Dotted path of ``(run, **choice) → frame``; None where ``live`` says which numbers are shown.
+        analysis: Dotted path of ``(run, **choice) → frame``; None where ``live`` says which numbers are shown, to which
+            a choice adds what its rows must have.
         figure: Dotted path of ``(frame, *, theme) → Figure``; None where ``live`` says how they are drawn.
         choices: Dotted path of ``run → frame`` with a column ``label``, and further ones that are arguments of the
             analysis; the first row is what is shown without a choice.
@@ -151,7 +152,9 @@ class Panel:
             **choice: One row of :meth:`options` without its label.
         """
         if self.analysis is None:
-            return frames.numbers(run, self.live or {})
+            if not choice and self.choices is not None:
+                choice = next((chosen for _, chosen in self.options(run)), {})
+            return frames.numbers(run, self.live or {}, choice)
         frame: pd.DataFrame = function_at(self.analysis)(run, **choice)
         return frame
 
@@ -387,13 +390,14 @@ def _panel(data: Any, where: str) -> Panel:
 
 
 def _drawn(data: Mapping[str, Any], where: str) -> None:
-    """That a panel's picture is either two functions, or what its ``live:`` block says."""
-    if ("figure" in data) != ("analysis" in data):
-        raise InputError(f"{where}: got only one of analysis and figure, expected both or neither")
-    mark = data.get("live", {}).get("mark")
-    if "figure" not in data and mark not in live_blocks.PICTURED:
+    """That a panel's picture is either two functions, or what its ``live:`` block says, maybe of an analysis's rows."""
+    if "figure" in data and "analysis" not in data:
+        raise InputError(f"{where}: got a figure without analysis, expected both or neither")
+    block = data.get("live", {})
+    if "figure" not in data and (block.get("mark") not in live_blocks.PICTURED or block.get("x") == "time"):
         marks = ", ".join(live_blocks.PICTURED)
-        raise InputError(f"{where}: live: got mark {mark!r}, expected one of {marks}, or analysis and figure")
+        given = f"mark {block.get('mark')!r}, x {block.get('x')!r}"
+        raise InputError(f"{where}: live: got {given}, expected one of {marks} not over time, or analysis and figure")
 
 
 def _live(block: Any, where: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from probe.runs.row_types import row_type
 #: Columns that only the view of all scopes has; what asks for none of them is answered by those that have ended.
 _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "tokens", "slots", "begin", "end"})
 
-#: Of the padding view, what the cheaper one of widest fields has not.
-_ALL_FIELDS: Final = frozenset({"field", "cause", "bytes"})
+#: Of the padding view, what the cheaper one of widest fields has not; and what it has on rows without a cause.
+_ALL_FIELDS, _WHOLE_BATCHES = frozenset({"field", "bytes"}), frozenset({"rectangle", "valid"})
 
 #: Within these, the largest peak of the scopes that made one is the largest that counts.
 _WHOLE: Final = frozenset({"step", "rank", "process", "peak", "maker"})
@@ -92,6 +92,25 @@ def series(spec: Mapping[str, Any], rows: str = "") -> str:
     return " union all by name ".join(parts)
 
 
+def largest(spec: Mapping[str, Any], columns: Sequence[str], rows: str = "") -> str:
+    """The query for the row that each of the largest values of ``spec`` is owed to; of several the earliest step.
+
+    Args:
+        spec: A series spec with ``reduce: max``, without ``each`` and ``per``.
+        columns: Of the row.
+        rows: As in :func:`by_step`.
+
+    Returns:
+        A query with the columns of ``x`` and ``by`` and ``columns``.
+    """
+    keys = list(dict.fromkeys([*(listed(spec.get("x")) or ["step"]), *listed(spec.get("by"))]))
+    wanted = [one for one in columns if one not in keys]
+    order = ", ".join(["v desc", *(f'"{one}"' for one in wanted)])
+    made = ", ".join([_list(keys), *(f'first("{one}" order by {order}) as "{one}"' for one in wanted)])
+    found = _rows(spec, list(dict.fromkeys([*keys, *wanted])), rows)
+    return f"select {made} from ({found}) group by {_list(keys)}"  # noqa: S608  (our own names)
+
+
 def rows_of(
     table: str, columns: Sequence[str], where: Mapping[str, Any] | None = None, rows: str = "", start_ns: int = 0
 ) -> str:
@@ -122,11 +141,12 @@ def _keys(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _reduced(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
-    """The value of each group of ``keys``, the largest over ``per``, times ``scale``."""
-    inner = list(dict.fromkeys([*keys, *listed(spec.get("per"))]))
+    """The value of each group of ``keys``: the largest over ``per``, or the smallest over ``least``, by ``scale``."""
+    inner = list(dict.fromkeys([*keys, *listed(spec.get("per")), *listed(spec.get("least"))]))
     value = _of_groups(spec, inner, rows)
     if len(inner) > len(keys):
-        value = f"select {_list(keys)}, max(value) as value from ({value}) group by {_list(keys)}"  # noqa: S608  (our own names)
+        which = "min" if "least" in spec else "max"
+        value = f"select {_list(keys)}, {which}(value) as value from ({value}) group by {_list(keys)}"  # noqa: S608  (our own names)
     scale = spec.get("scale", 1)
     return value if scale == 1 else f"select {_list(keys)}, value * {float(scale)!r} as value from ({value})"  # noqa: S608  (our own names)
 
@@ -181,7 +201,7 @@ def _rows(spec: Mapping[str, Any], names: Sequence[str], rows: str) -> str:
     conditions = [_condition(table, name, ask) for name, ask in where.items()]
     conditions += [f"({rows})"] if rows else []
     conditions += [f"{value} is not null and not isnan(({value})::double)"] if ys else []
-    conditions += ["rank is not null"] if "rank" in listed(spec.get("each")) else []
+    conditions += ["rank is not null"] if "rank" in (*listed(spec.get("each")), *listed(spec.get("least"))) else []
     made = [f'{_column(table, one)} as "{one}"' for one in names]
     made.append(f"{value} as v")
     if how == "ratio":
@@ -203,7 +223,10 @@ def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: str, s
         return _view("micro_batches_counted", "micro_batches", rows)
     if table == "padding":
         tax = how in ("sum", "ratio") and where.get("counted") == 2 and not _ALL_FIELDS & needed
-        return _view("padding_widest" if tax else "padding_counted", "padding", rows)
+        if not tax or ("cause" in needed and _WHOLE_BATCHES & needed):
+            return _view("padding_counted", "padding", rows)
+        widest = _view("padding_widest", "padding", rows)
+        return f"(select * from {widest} where cause is not null)" if "cause" in needed else widest  # noqa: S608
     live = table_of(table)
     held = WHERE.get(table, "true")
     more = "" if "wall_ns" in live.columns else ", wall_ns"
@@ -257,6 +280,8 @@ def _formula(table: str, formula: Formula) -> str:
 
 def _condition(table: str, name: str, ask: Any) -> str:
     """What a ``where`` asks of a column, as a condition that is never NULL."""
+    if ask is None:
+        return f"({_column(table, name)}) is null"
     if isinstance(ask, dict):
         return f"not ({_condition(table, name, ask['not'])})"
     column = table_of(table).columns.get(name)

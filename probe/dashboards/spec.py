@@ -15,10 +15,11 @@ A series spec has these fields:
 ``each``    a column or a list of them: ``y`` is summed for each value first, and reduced over them then
 ``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``
 ``per``     a column or a list of them: reduced for each of their values, and the largest of these results is shown
+``least``   as ``per``, but the smallest of the results is shown
 ``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's
             mean is over the values of ``each`` that it has; without ``slots`` there is one
 ``scale``   a number: every value is multiplied by it at the end
-``divide``  a series spec: the value is divided by that one's at the same x
+``divide``  a series spec: the value is divided by that one's at the same step
 ``of``      "run", or "step": only the step that the panel shows
 ``quantity`` one of ``quantities.yaml``, which brings all fields that don't stand beside it (see
             :mod:`probe.dashboards.quantities`)
@@ -28,13 +29,17 @@ A series spec has these fields:
 The marks, and what they add (:data:`MARKS`):
 
 ============== =======================================================================================================
-``line``       over time or steps; ``lines``: guides across it, each ``{title, y, reduce, by}`` or ``{title, value}``
+``line``       over time or steps; ``lines``: guides across it, each ``{title, y, reduce, by}`` or ``{title, value}``;
+               ``beside``: further lines, each a series spec (or ``quantity``) with a ``title``. Then each is one line,
+               at each step the largest of its series (``by``), and ``label`` is the name of the first
 ``stack``      parts of a whole, one on the other, over steps or along a category; ``share``: of that column's sum;
                ``sort`` (of categories): "value" or "name"
-``bars``       side by side along a category; ``lines``, of which ``value: mean`` is the bars' mean; ``sort``
-``heat``       ``x`` by ``by``; ``over``: a flag that is marked, ``cap``: the limit, the end of the colours
+``bars``       side by side along a category; ``lines``, of which ``value: mean`` is the bars' mean; ``sort``;
+               ``ticks``: ``{title, least}``, a tick across each bar at the smallest over these columns
+``heat``       ``x`` by ``by``; ``over``: a flag that is marked, ``cap``: the limit, the end of the colours; ``tell``
 ``timeline``   boxes from begin to end, as high as ``y``, or in a lane for each ``by``, coloured by ``colour``
-``scatter``    a dot for each row; ``fit``: a least-squares line for each series
+``scatter``    a dot for each row; ``fit``: a least-squares line for each series of which it explains at least that
+               share of the variance; ``tell``: columns of which a dot, or cell, tells when it is pointed at
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
 ``tiles``      ``tiles``: one number each, with its course and what it ``means``
@@ -65,24 +70,24 @@ UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s",
 
 #: Fields of a series spec.
 SERIES: Final = frozenset(
-    {"table", "where", "x", "y", "by", "each", "reduce", "per", "slots", "scale", "divide", "of", "unit"}
+    {"table", "where", "x", "y", "by", "each", "reduce", "per", "least", "slots", "scale", "divide", "of", "unit"}
 )
 _WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
 
 #: Fields that each mark has beside the series spec.
 MARKS: Final[Mapping[str, frozenset[str]]] = {
-    "line": frozenset({"lines"}),
+    "line": frozenset({"lines", "beside", "label"}),
     "stack": frozenset({"share", "sort"}),
-    "bars": frozenset({"lines", "sort"}),
-    "heat": frozenset({"over", "cap"}),
+    "bars": frozenset({"lines", "sort", "ticks"}),
+    "heat": frozenset({"over", "cap", "tell"}),
     "timeline": frozenset({"colour"}),
-    "scatter": frozenset({"fit"}),
+    "scatter": frozenset({"fit", "tell"}),
     "stragglers": frozenset(),
     "table": frozenset({"columns", "newest", "sort", "tone", "search"}),
     "tiles": frozenset({"tiles"}),
 }
 #: Marks that are drawn outside the live panel too, from the numbers of the run (:mod:`probe.figures.marks`).
-PICTURED: Final = ("stack",)
+PICTURED: Final = ("line", "stack", "bars", "heat", "timeline", "scatter", "stragglers")
 
 #: Fields of a tile.
 TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
@@ -111,7 +116,7 @@ def check(block: Any, where: str) -> dict[str, Any]:
         return dict(block)
     _known(block, SERIES | _WORDS | MARKS[mark], where)
     _series(block, where, needs_y=mark not in ("table", "timeline"))
-    _texts(block, ("x_title", "y_title"), where)
+    _texts(block, ("x_title", "y_title", "label"), where)
     if not isinstance(block.get("names", {}), dict):
         raise InputError(f"{where}: names: got {block['names']!r}, expected labels by column or value")
     _own(block, where)
@@ -148,8 +153,10 @@ def listed(value: Any) -> list[Any]:
 def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
     table = block.get("table")
     _table(table, f"{where}: table")
-    for name in ("y", "by", "each", "per", "slots"):
+    for name in ("y", "by", "each", "per", "least", "slots"):
         _columns(block, name, where)
+    if "per" in block and "least" in block:
+        raise InputError(f"{where}: least: got {block['least']!r} beside per, expected one of them")
     if needs_y and not block.get("y") and block.get("reduce") != "count":
         raise InputError(f"{where}: y: got {block.get('y')!r}, expected a column of {table}")
     if block.get("x") not in ("time", "step", None):
@@ -165,6 +172,8 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
         raise InputError(f"{where}: scale: got {block['scale']!r}, expected a number")
     _where(block, where)
     if "divide" in block:
+        if block.get("x") not in ("step", None):
+            raise InputError(f"{where}: divide: got it with x {block['x']!r}, expected it over steps")
         _mapping(block["divide"], f"{where}: divide")
         _known(block["divide"], SERIES, f"{where}: divide")
         _series(block["divide"], f"{where}: divide", needs_y=True)
@@ -203,11 +212,26 @@ def _own(block: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: columns: got none, expected columns of {block['table']}")
     elif "sort" in block and block["sort"] not in ("value", "name"):
         raise UnknownNameError.of(f"{where}: sort", block["sort"], ("value", "name"))
-    for name, kind in (("newest", int), ("fit", bool), ("search", bool), ("lines", list)):
+    for name, kind in (("newest", int), ("fit", float), ("search", bool), ("lines", list), ("beside", list)):
         if name in block and not isinstance(block[name], kind):
             raise InputError(f"{where}: {name}: got {block[name]!r}, expected a {kind.__name__}")
+    _columns(block, "tell", where)
     for index, line in enumerate(block.get("lines", ())):
         _line(block, line, f"{where}: lines {index}")
+    for index, line in enumerate(block.get("beside", ())):
+        _beside(line, f"{where}: beside {index}")
+    if "ticks" in block:
+        _mapping(block["ticks"], f"{where}: ticks")
+        _known(block["ticks"], frozenset({"title", "least"}), f"{where}: ticks")
+        _columns({**block["ticks"], "table": block["table"]}, "least", f"{where}: ticks")
+
+
+def _beside(line: Any, where: str) -> None:
+    _mapping(line, where)
+    _known(line, SERIES | {"title"}, where)
+    if not isinstance(line.get("title"), str):
+        raise InputError(f"{where}: title: got {line.get('title')!r}, expected a text")
+    _series(line, where, needs_y=True)
 
 
 def _line(block: Mapping[str, Any], line: Any, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Memory: over time by role with its peaks marked, by phase, and beside the tokens of each micro-batch."""
+"""Memory over time by role, with its peaks marked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
-from probe.analysis.memory import slope_bytes_per_token
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
@@ -18,9 +17,6 @@ MISSING = "No memory was recorded: the memory recorder was off, or no scope has 
 #: The device's capacity is drawn when the peak reaches this share of it; below, it would flatten everything
 #: else.
 _SHOW_CAPACITY = 0.4
-
-#: A line through the micro-batches is drawn where tokens explain this share of the peaks' variance.
-_GOOD_FIT = 0.5
 
 _LINES = (
     ("device_used", "device used", "dash"),
@@ -145,114 +141,3 @@ def _capacity(figure: go.Figure, frame: pd.DataFrame, divisor: float) -> None:
             annotation={"text": f"capacity {words.size(total)}", "font": {"color": look.ALARM, "size": 11}},
             annotation_position="bottom right",
         )
-
-
-def by_phase(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """The peak of each phase, from ``analysis.memory.by_phase``; a tick shows the rank that peaked lowest."""
-    if frame.empty:
-        return look.nothing(MISSING, theme)
-    rows = words.rows(frame.head(24).iloc[::-1])
-    divisor, unit = words.byte_unit(float(frame["peak_allocated_bytes"].max()))
-    figure = look.blank(theme, height=90 + 30 * len(rows), bargap=0.35)
-    place = list(range(len(rows)))
-    chosen = look.role_colours(frame["role"])
-    index = [chosen[None if words.missing(row["role"]) else row["role"]] for row in rows]
-    figure.add_trace(
-        go.Bar(
-            x=[float(row["peak_allocated_bytes"]) / divisor for row in rows],
-            y=place,
-            orientation="h",
-            name="largest across ranks and steps",
-            marker={"color": [look.PALETTE[one] for one in index]},
-            text=[words.at(row["peak_kind"]) + words.size(row["peak_allocated_bytes"]) for row in rows],
-            textposition="inside",
-            insidetextanchor="start",
-            hovertext=[look.hover(words.size(row["peak_allocated_bytes"]), look.place(row)) for row in rows],
-            hoverinfo="text",
-            showlegend=False,
-        )
-    )
-    several = [(y, row) for y, row in zip(place, rows, strict=True) if row["ranks"] > 1]
-    if several:
-        figure.add_trace(_lowest(several, divisor))
-    figure.update_yaxes(tickvals=place, ticktext=[look.phase(row) for row in rows], showgrid=False)
-    what = words.memory(frame["source"].iloc[0])
-    figure.update_xaxes(title_text=f"peak of {what}, {unit}", showgrid=True, rangemode="tozero")
-    return figure
-
-
-def _lowest(rows: list[tuple[int, dict[str, Any]]], divisor: float) -> go.Scatter:
-    return go.Scatter(
-        x=[float(row["least_rank_bytes"]) / divisor for _, row in rows],
-        y=[y for y, _ in rows],
-        mode="markers",
-        name="peak of the lowest rank",
-        marker={"symbol": "line-ns-open", "size": 18, "color": look.ALARM, "line": {"width": 3}},
-        hovertext=[look.hover(words.size(row["least_rank_bytes"]), "peak of the lowest rank") for _, row in rows],
-        hoverinfo="text",
-    )
-
-
-def by_tokens(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
-    """Peak over tokens for each micro-batch, from ``analysis.memory.by_tokens``, with the line through each
-    phase."""
-    if frame.empty:
-        return look.nothing("No micro-batch has both its tokens and its memory recorded.", theme)
-    figure = look.blank(theme, height=340)
-    divisor, unit = words.byte_unit(float(frame["peak_allocated_bytes"].max()))
-    slopes = words.rows(slope_bytes_per_token(frame))
-    for index, (_, part) in enumerate(frame.groupby(["role", "phase"], dropna=False, sort=True)):
-        first = words.rows(part.head(1))[0]
-        colour = index % len(look.PALETTE)
-        shown = part.iloc[look.thin(part["peak_allocated_bytes"])]
-        name = look.phase({**first, "name": None}) or "micro-batches"
-        figure.add_trace(_dots(shown, name, colour, divisor))
-        for slope in slopes:
-            alike = all(_same(slope[key], first[key]) for key in ("role", "phase"))
-            if alike and slope["fit"] >= _GOOD_FIT:
-                figure.add_trace(_slope(part, slope, colour, divisor))
-    figure.update_xaxes(title_text="tokens of the micro-batch", rangemode="tozero", tickformat=",d")
-    figure.update_yaxes(title_text=f"peak of {words.memory(frame['source'].iloc[0])}, {unit}")
-    return figure
-
-
-def _same(left: Any, right: Any) -> bool:
-    return (words.missing(left) and words.missing(right)) or bool(left == right)
-
-
-def _dots(part: pd.DataFrame, name: str, colour: int, divisor: float) -> go.Scatter:
-    told = [
-        look.hover(
-            words.size(row["peak_allocated_bytes"]),
-            f"{words.count(row['tokens'])} tokens in {words.count(row['sequences'])} sequences",
-            f"longest {words.count(row['longest'])}",
-            look.place(row),
-        )
-        for row in words.rows(part)
-    ]
-    return go.Scatter(
-        x=part["tokens"].astype(float),
-        y=part["peak_allocated_bytes"].astype(float) / divisor,
-        mode="markers",
-        name=name,
-        marker={"color": look.PALETTE[colour], "symbol": look.SYMBOLS[colour], "size": 7, "opacity": 0.6},
-        hovertext=told,
-        hoverinfo="text",
-    )
-
-
-def _slope(part: pd.DataFrame, slope: dict[str, Any], colour: int, divisor: float) -> go.Scatter:
-    ends = np.array([float(part["tokens"].min()), float(part["tokens"].max())])
-    told = look.hover(
-        f"{words.size(slope['bytes_per_token'])} a token", f"over a base of {words.size(slope['base_bytes'])}"
-    )
-    return go.Scatter(
-        x=ends,
-        y=(slope["base_bytes"] + slope["bytes_per_token"] * ends) / divisor,
-        mode="lines",
-        line={"color": look.PALETTE[colour], "width": 1.5, "dash": "dash"},
-        showlegend=False,
-        name="least squares",
-        hovertext=[told, told],
-        hoverinfo="text",
-    )

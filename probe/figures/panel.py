@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.dashboards import function_at
-from probe.figures.marks import stack
+from probe.figures.marks import bars, heat, line, scatter, stack, stragglers, timeline
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 #: The renderer of each mark that is drawn from a spec and its numbers alone.
-MARKS: Final[Mapping[str, Callable[..., go.Figure]]] = {"stack": stack.draw}
+MARKS: Final[Mapping[str, Callable[..., go.Figure]]] = {
+    "line": line.draw,
+    "stack": stack.draw,
+    "bars": bars.draw,
+    "heat": heat.draw,
+    "timeline": timeline.draw,
+    "scatter": scatter.draw,
+    "stragglers": stragglers.draw,
+}
 
 
 def draw(panel: Panel, run: Run, *, theme: Theme = "light", titled: bool = False, **choice: Any) -> go.Figure:

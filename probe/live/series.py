@@ -29,7 +29,7 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "*": np.multiply,
     "/": lambda above, below: np.where(np.equal(below, 0), np.nan, np.divide(above, below)),
 }
-_EXTREMES: Final = {"max": np.maximum, "min": np.minimum, "fmax": np.fmax}
+_EXTREMES: Final = {"max": np.maximum, "min": np.minimum, "fmax": np.fmax, "fmin": np.fmin}
 
 
 def by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> tuple[list[int], list[float]]:
@@ -167,14 +167,15 @@ def _plain(table: Table, words: Words, name: str, values: npt.NDArray[Any]) -> l
 
 
 def _reduced_by(table: LiveTable, words: Words, spec: Mapping[str, Any], names: Sequence[str]) -> tuple[Keys, Numbers]:
-    """One number for each combination of the columns ``names``: where it has several (``per``), the largest."""
+    """One number for each combination of the columns ``names``: where it has several, the largest of them (``per``) or
+    the smallest (``least``)."""
     columns, how = table.columns(), str(spec.get("reduce", "max"))
-    ys, each, slots, per = (listed(spec.get(one)) for one in ("y", "each", "slots", "per"))
+    ys, each, slots, per, least = (listed(spec.get(one)) for one in ("y", "each", "slots", "per", "least"))
     value = number(table.declared, columns, ys[0]) if ys else np.ones(table.count)
     here = ~np.isnan(value) & _wanted_rows(table, words, spec)
-    if "rank" in each:  # a process without a rank is not one of the ranks
+    if "rank" in each or "rank" in least:  # a process without a rank is not one of the ranks
         here &= columns["rank"] != -1
-    keys = [_key(table.declared, columns, name)[here] for name in (*names, *per)]
+    keys = [_key(table.declared, columns, name)[here] for name in (*names, *per, *least)]
     value = value[here]
     if not len(value):
         return keys[: len(names)], value
@@ -189,7 +190,9 @@ def _reduced_by(table: LiveTable, words: Words, spec: Mapping[str, Any], names: 
             grouped, (value,) = _summed([*keys, *(columns[name][here] for name in each)], value)
             keys = grouped[: len(keys)]
         keys, values = _reduced(keys, value, how)
-    return _reduced(keys[: len(names)], values, "fmax") if per else (keys, values)
+    if not per and not least:
+        return keys, values
+    return _reduced(keys[: len(names)], values, "fmin" if least else "fmax")
 
 
 def _key(table: Table, columns: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[Any]:

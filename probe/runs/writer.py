@@ -1,7 +1,8 @@
 """The writer: the one thread of a process that turns what happened into lines on disk.
 
 The training thread only appends to a queue. Everything else happens in the writer's thread, a few times a
-second: deferred rows are built, rows are stamped, written and shown to the session. Nothing that goes wrong
+second: deferred rows are built, rows are stamped, written and shown to the session. Only a file that has grown large
+becomes Parquet in a thread of its own, so that lines are written meanwhile. Nothing that goes wrong
 here reaches training: a full disk, a directory that was removed or a callback that raises is counted, logged
 once, told as an :class:`~probe.records.Incident` row, and the thread goes on.
 """
@@ -16,13 +17,14 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from probe.errors import InputError, RunError
 from probe.hooks import Scope, current_scope, silenced
 from probe.records import TABLES, Deferred, Incident, Process, Row, stamp
+from probe.runs.layout import Segment
 from probe.runs.lines import encode, table_of
 from probe.runs.parts import roll_over, sweep
 from probe.runs.segment_file import ROWS_PER_WRITE, SegmentFile
@@ -96,7 +98,8 @@ class RunWriter:
         _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
         self.directory = Path(directory).absolute()
         self.rank = rank
-        self.cost_ns = 0  #: CPU time that the thread has used
+        self._cpu_ns = 0  # that the thread has used
+        self._rolled_cpu_ns = 0  # that roll-overs have used which have ended
         self._interval_s = interval_s
         self._roll_over_bytes = roll_over_bytes
         self._on_rows = _Guarded("on_rows", on_rows, self._report)
@@ -110,7 +113,7 @@ class RunWriter:
         self._told_dropped: dict[str, int] = {}
         self._unwritable_since: float | None = None
         self._retry_at = 0.0
-        self._rolling: Generator[None, None, None] | None = None
+        self._rolling: _RollOver | None = None
         self._off = False
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -134,6 +137,12 @@ class RunWriter:
         for table, count in self._file.backlog.dropped.items():
             total[table] = total.get(table, 0) + count
         return total
+
+    @property
+    def cost_ns(self) -> int:
+        """CPU time that the writer's threads have used, nanoseconds."""
+        rolling = self._rolling
+        return self._cpu_ns + self._rolled_cpu_ns + (0 if rolling is None else rolling.cpu_ns)
 
     def add_rows(self, item: Item, scope: Scope, time_ns: int) -> None:
         """Take rows, to be stamped with ``scope`` and ``time_ns`` and written. Returns at once and never
@@ -236,12 +245,11 @@ class RunWriter:
                     next_tick = time.monotonic() + self._sample_interval_s
                     self._isolated(self._sample)
                 self._isolated(self._round)
-                self.cost_ns = time.thread_time_ns()
-                if self._rolling is None:
-                    self._wake.wait(self._pause(next_tick))
-                    self._wake.clear()
+                self._cpu_ns = time.thread_time_ns()
+                self._wake.wait(self._pause(next_tick))
+                self._wake.clear()
             self._isolated(self._finish)
-            self.cost_ns = time.thread_time_ns()
+            self._cpu_ns = time.thread_time_ns()
 
     def _pause(self, next_tick: float) -> float:
         pause = min(self._interval_s, max(next_tick - time.monotonic(), 0.0))
@@ -263,7 +271,8 @@ class RunWriter:
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
         self._take_in(self._built(last), last)
         self._call_marks(last)
-        self._advance_roll_over()
+        if not last:  # at the end of the interpreter no thread can be begun any more
+            self._advance_roll_over()
 
     def _take_in(self, rows: list[Row], last: bool) -> None:
         self._encode(rows)
@@ -359,26 +368,29 @@ class RunWriter:
         self._report("writer", str(self.directory), message)
 
     def _advance_roll_over(self) -> None:
+        if self._rolling is not None and self._rolling.ended():
+            self._end_roll_over(self._rolling)
         if self._rolling is None and self._file.size > self._roll_over_bytes and not self._file.waiting:
             segment = self._file.finish()
-            self._rolling = None if segment is None else roll_over(self.directory, segment)
-        if self._rolling is not None:
-            self._step_roll_over(self._rolling)
+            if segment is not None:
+                self._rolling = _RollOver(self.directory, segment)
+                self._rolling.start()
 
-    def _step_roll_over(self, rolling: Generator[None, None, None]) -> None:
-        try:
-            next(rolling)
-        except StopIteration:
-            self._rolling = None
-        except Exception as error:  # the JSONL file is still there and whole: readers use it as it is
-            self._rolling = None
+    def _end_roll_over(self, rolling: _RollOver) -> None:
+        error = rolling.join()
+        self._rolled_cpu_ns += rolling.cpu_ns
+        self._rolling = None
+        self._tell_roll_over(error)
+
+    def _tell_roll_over(self, error: Exception | None) -> None:
+        if error is not None:  # the JSONL file is still there and whole: readers use it as it is
             _log.error("a roll-over to Parquet failed in %s: %r", self.directory, error)
             self._report("writer", "roll_over", f"a segment stays as JSONL: {error!r}", error)
 
     def _finish(self) -> None:
         self._round(last=True)
-        while self._rolling is not None:
-            self._advance_roll_over()
+        if self._rolling is not None:
+            self._end_roll_over(self._rolling)
         self._round(last=True)  # what the above had to tell
         if self._file.waiting:
             _log.error("the last rows could not be written to %s and are lost", self.directory)
@@ -386,9 +398,9 @@ class RunWriter:
             return
         segment = self._file.finish()
         if segment is not None:
-            self._rolling = roll_over(self.directory, segment)
-            while self._rolling is not None:
-                self._step_roll_over(self._rolling)
+            last = _RollOver(self.directory, segment)
+            last.run()
+            self._tell_roll_over(last.join())
 
     # ------------------------------------------------------------------------------------ marks and incidents
 
@@ -427,6 +439,45 @@ class RunWriter:
         trace = None if error is None else "".join(traceback.format_exception(error))
         row = Incident(kind=kind, where=where, message=message, traceback=trace, count=count, switched_off=switched_off)
         self._queue.add(KEPT, table_of(row), (row, current_scope(), time.monotonic_ns()))
+
+
+class _RollOver:
+    """A segment on its way to Parquet: importing pyarrow and syncing may take longer than lines can wait.
+
+    Attributes:
+        cpu_ns: CPU time that it has used so far.
+    """
+
+    def __init__(self, directory: Path, segment: Segment) -> None:
+        self.cpu_ns = 0
+        self._directory, self._segment = directory, segment
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Run it in a thread of its own."""
+        self._thread = threading.Thread(target=self.run, name="probe-roll-over", daemon=True)
+        self._thread.start()
+
+    def run(self) -> None:
+        """Run it here."""
+        begin_ns = time.thread_time_ns()
+        try:
+            with silenced():
+                for _ in roll_over(self._directory, self._segment):
+                    self.cpu_ns = time.thread_time_ns() - begin_ns
+        except Exception as error:  # told by the writer
+            self._error = error
+        self.cpu_ns = time.thread_time_ns() - begin_ns
+
+    def ended(self) -> bool:
+        return self._thread is None or not self._thread.is_alive()
+
+    def join(self) -> Exception | None:
+        """Wait for its end; what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+        return self._error
 
 
 class _Waiting:

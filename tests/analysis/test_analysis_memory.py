@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from probe.analysis import memory
+from probe.figures.marks.fit import least_squares
 from probe.records import GIB, Memory, MicroBatch, Row
 from tests.sample_run import MS, WALL_NS, clock, open_run
 
@@ -192,24 +193,9 @@ def test_peak_over_tokens_and_its_slope(tmp_path: Path) -> None:
         frame = memory.by_tokens(run)
     assert frame["tokens"].tolist() == [300, 200, 100]
     assert frame["peak_allocated_bytes"].tolist() == [3.5 * GIB, 3 * GIB, 2.5 * GIB]
-    slope = memory.slope_bytes_per_token(frame).iloc[0]
-    assert slope["bytes_per_token"] == pytest.approx(0.005 * GIB)
-    assert slope["base_bytes"] == pytest.approx(2 * GIB)
-    assert slope["fit"] == pytest.approx(1)
-
-
-def test_phases_without_a_role_have_a_slope_too() -> None:
-    rows = [
-        {"role": role, "phase": phase, "tokens": tokens, "peak_allocated_bytes": 1000 + factor * tokens}
-        for role, phase, factor in ((None, "p", 2), ("a", None, 3), ("a", "p", 5))
-        for tokens in (100, 200, 400)
-    ]
-    found = memory.slope_bytes_per_token(pd.DataFrame(rows))
-    slopes = {
-        (None if pd.isna(row.role) else row.role, None if pd.isna(row.phase) else row.phase): row.bytes_per_token
-        for row in found.itertuples()
-    }
-    assert slopes == {key: pytest.approx(one) for key, one in {(None, "p"): 2, ("a", None): 3, ("a", "p"): 5}.items()}
+    line = least_squares(frame["tokens"].to_numpy(float), frame["peak_allocated_bytes"].to_numpy(float))
+    assert line is not None
+    assert line == pytest.approx((0.005 * GIB, 2 * GIB, 1))
 
 
 def test_micro_batches_that_do_not_pair_up_are_left_out(tmp_path: Path) -> None:

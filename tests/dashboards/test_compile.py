@@ -149,6 +149,8 @@ def test_each_series_of_a_panel_is_the_same(both: Both, name: str) -> None:
         {"reduce": "mean", "each": "rank"},
         {"reduce": "count", "y": None},
         {"reduce": "sum", "by": ["phase", "rank"], "per": "micro_batch"},
+        {"reduce": "sum", "by": ["phase"], "least": "rank"},
+        {"reduce": "max", "least": ["rank", "phase"]},
         {"reduce": "imbalance", "each": "rank", "slots": ["micro_batch", "round"], "scale": 3},
         {"reduce": "sum", "scale": -2, "divide": {"table": "spans", "y": "duration", "reduce": "sum", "scale": 4}},
         {"reduce": "sum", "y": "padding"},

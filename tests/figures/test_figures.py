@@ -14,7 +14,6 @@ import pytest
 
 from probe import dashboards
 from probe import text as words
-from probe.analysis import cost as cost_of
 from probe.analysis import incidents as incidents_of
 from probe.analysis import memory as memory_of
 from probe.analysis import padding_tax as padding_of
@@ -23,8 +22,8 @@ from probe.analysis import steps as steps_of
 from probe.analysis import token_balance as balance_of
 from probe.analysis.quantities import course
 from probe.dashboards import spec
-from probe.figures import cost, incidents, memory, panel, reduction, steps, theme, token_balance
-from probe.records import GIB
+from probe.figures import incidents, memory, panel, reduction, theme
+from probe.records import GIB, Memory
 from tests.sample_run import CAP, open_run, sample_rows
 
 #: Panels that are drawn from their ``live:`` block.
@@ -49,16 +48,9 @@ def drawn(name: str, frame: pd.DataFrame) -> go.Figure:
 
 FIGURES: list[tuple[Callable[..., pd.DataFrame], Callable[..., go.Figure]]] = [
     (memory_of.timeline, memory.timeline),
-    (memory_of.by_phase, memory.by_phase),
-    (memory_of.by_tokens, memory.by_tokens),
-    (balance_of.heat, token_balance.heat),
-    (balance_of.imbalance, token_balance.over_steps),
-    (balance_of.stragglers, token_balance.stragglers),
-    (steps_of.timeline, steps.timeline),
     *(of_block(name) for name in BLOCKS),
     (reduction_of.spread, reduction.spread),
     (incidents_of.over_time, incidents.over_time),
-    (cost_of.by_step, cost.over_steps),
 ]
 NAMES = [f"{draw.__module__.rpartition('.')[2]}.{draw.__name__}" for _, draw in FIGURES]
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -135,15 +127,60 @@ def test_capacity_is_drawn_only_where_it_does_not_flatten_the_rest(run) -> None:
 
 def test_a_role_has_one_colour_in_all_memory_figures(run) -> None:
     area = named(memory.timeline(memory_of.timeline(run)), "rollout")
-    frame = memory_of.by_phase(run)
-    bars = memory.by_phase(frame).data[0]
-    place = frame["phase"].tolist()[::-1].index("rollout")
-    assert bars.marker.color[place] == area.line.color
+    figure = panel.draw(dashboards.panel("memory_by_phase"), run)
+    place = figure.layout.yaxis.ticktext.index("rollout")
+    assert figure.data[0].marker.color[place] == area.line.color
+
+
+def test_bars_are_the_peaks_of_the_table_and_ticks_its_lowest_ranks(run) -> None:
+    frame = memory_of.by_phase(run).iloc[::-1]
+    bars, ticks = panel.draw(dashboards.panel("memory_by_phase"), run).data
+    assert list(bars.x) == pytest.approx((frame["peak_allocated_bytes"] / GIB).tolist())
+    assert list(ticks.x) == pytest.approx((frame["least_rank_bytes"] / GIB).tolist())
+    highest = frame.iloc[-1]
+    assert f"step {highest['step']} · rank {highest['rank']}" in bars.hovertext[-1]
+
+
+def test_how_sure_a_peak_is_stands_before_it(tmp_path) -> None:
+    rows = sample_rows(1, 1)
+    for row in rows[0]:
+        if isinstance(row, Memory) and row.peak_kind is not None:
+            row.peak_kind = "at_least"
+    with open_run(tmp_path, rows) as opened:
+        (bars,) = panel.draw(dashboards.panel("memory_by_phase"), opened).data  # of one rank there is no lowest
+        assert all(text.startswith("at least ") for text in bars.text)
+        dots = panel.draw(dashboards.panel("memory_by_tokens"), opened).data[0]
+        assert all("at least " in text for text in dots.hovertext)
+
+
+def test_phases_without_a_role_have_a_line_too() -> None:
+    where = {"rank": 0, "step": 0, "micro_batch": 0, "kind": "micro_batch", "name": "x", "tokens": [100, 200, 400]}
+    parts = [
+        pd.DataFrame({**where, "role": role, "phase": phase, "peak": [1000 + factor * one for one in (100, 200, 400)]})
+        for role, phase, factor in ((None, "p", 2), ("a", None, 3), ("a", "p", 5))
+    ]
+    figure = drawn("memory_by_tokens", pd.concat(parts, ignore_index=True))
+    told = {figure.data[place].name: figure.data[place + 1].hovertext[0] for place in (0, 2, 4)}
+    slopes = {"no role · p": "2 B a token", "a · no phase": "3 B a token", "a · p": "5 B a token"}
+    assert {name: text.split("<br>")[0] for name, text in told.items()} == {
+        name: f"<b>{slope}</b>" for name, slope in slopes.items()
+    }
+
+
+def test_a_line_is_drawn_only_where_tokens_explain_the_peaks() -> None:
+    chance = np.random.default_rng(0)
+    tokens = np.arange(40)
+    where = {"rank": 0, "step": 0, "role": "actor", "micro_batch": 0, "kind": "micro_batch", "name": "x"}
+    fits = pd.DataFrame({"tokens": tokens, "peak": 100 + 3 * tokens, "phase": "fits", **where})
+    noise = pd.DataFrame({"tokens": tokens, "peak": chance.permutation(1000)[:40], "phase": "noise", **where})
+    figure = drawn("memory_by_tokens", pd.concat([fits, noise], ignore_index=True))
+    assert [trace.name for trace in figure.data] == ["actor · fits", "least squares", "actor · noise"]
+    assert figure.data[1].hovertext[0] == "<b>3 B a token</b><br>over a base of 100 B"
 
 
 def test_heat_holds_the_tokens_and_marks_what_is_over_the_cap(run) -> None:
     frame = balance_of.heat(run, 3, "update_actor", 1)
-    figure = token_balance.heat(frame)
+    figure = panel.draw(dashboards.panel("balance_heat"), run, step=3, phase="update_actor", round=1)
     grid = np.array(figure.data[0].z, dtype=float)
     for row in frame.to_dict("records"):
         assert grid[row["rank"], row["micro_batch"]] == row["tokens"]
@@ -154,23 +191,42 @@ def test_heat_holds_the_tokens_and_marks_what_is_over_the_cap(run) -> None:
 
 
 def test_a_rank_without_a_micro_batch_has_a_gap_and_no_zero() -> None:
-    frame = pd.DataFrame(
-        {"rank": [0, 0, 1], "micro_batch": [0, 1, 0], "tokens": [5, 6, 7], "cap_tokens": None,
-         "over_cap": False,
-         "sequences": 1, "longest": 7, "shortest": 5, "step": 0, "phase": "p", "round": 1}
-    )  # fmt: skip
-    grid = np.array(token_balance.heat(frame).data[0].z, dtype=float)
+    frame = pd.DataFrame({"rank": [0, 0, 1], "micro_batch": [0, 1, 0], "value": [5.0, 6, 7], "y": "tokens"})
+    figure = drawn("balance_heat", frame.assign(cap=math.nan, over=0.0, sequences=1.0, longest=7.0))
+    grid = np.array(figure.data[0].z, dtype=float)
     assert grid[0].tolist() == [5, 6]
     assert grid[1, 0] == 7
     assert math.isnan(grid[1, 1])
+    assert "no cap" in figure.data[0].hovertext[0][0]
+
+
+def test_without_a_choice_the_most_uneven_batch_is_shown(run) -> None:
+    (_, chosen), *_ = dashboards.panel("balance_heat").options(run)
+    first = panel.draw(dashboards.panel("balance_heat"), run)
+    assert first == panel.draw(dashboards.panel("balance_heat"), run, **chosen)
+    assert first != panel.draw(dashboards.panel("balance_heat"), run, **{**chosen, "step": (chosen["step"] + 1) % 5})
 
 
 def test_the_straggler_stands_out(run) -> None:
     frame = balance_of.stragglers(run)
-    others, worst = token_balance.stragglers(frame).data
+    others, worst = panel.draw(dashboards.panel("balance_stragglers"), run).data
     assert list(worst.y) == [pytest.approx(frame["share_ratio"].iloc[0])]
     assert len(others.y) == 1
     assert worst.marker.pattern.shape == "/"
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("balance_over_steps", ["rank_imbalance", "micro_batch_imbalance", "sync_wait"]),
+        ("own_cost", ["own_cost"]),
+    ],
+)
+def test_lines_beside_each_other_are_quantities(run, name, lines) -> None:
+    figure = panel.draw(dashboards.panel(name), run)
+    assert len(figure.data) > 1
+    for trace, line in zip(figure.data, lines, strict=False):
+        assert list(trace.y) == pytest.approx(course(run, line).values)
 
 
 def test_padding_stacks_to_the_tax_of_each_step(run) -> None:
@@ -222,11 +278,11 @@ def test_every_mark_that_is_drawn_at_rest_has_its_renderer() -> None:
 
 def test_step_bars_stand_where_the_phases_ran(run) -> None:
     frame = steps_of.timeline(run)
-    figure = steps.timeline(frame)
+    figure = panel.draw(dashboards.panel("step_timeline"), run)
     update = named(figure, "update_actor")
     rows = frame[(frame["name"] == "update_actor") & (frame["depth"] == 0)]
-    assert list(update.base) == rows["begin_s"].tolist()
-    assert list(update.x) == rows["duration_s"].tolist()
+    assert list(update.base) == pytest.approx((rows["begin_s"] - frame["begin_s"].min()).tolist(), abs=1e-6)
+    assert list(update.x) == pytest.approx(rows["duration_s"].tolist())
     assert len(named(figure, "micro-batches").x) == (frame["depth"] == 1).sum()
 
 
@@ -244,5 +300,5 @@ def test_incidents_stand_at_their_steps(run) -> None:
 
 
 def test_cost_shows_its_target(run) -> None:
-    figure = cost.over_steps(cost_of.by_step(run))
+    figure = panel.draw(dashboards.panel("own_cost"), run)
     assert figure.layout.annotations[0].text == "target 0.5 %"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import resource
@@ -291,6 +292,28 @@ def test_own_cost_is_counted(writer, put):
     until(lambda: one.cost_ns > 0)
 
 
+def test_lines_are_written_while_a_file_becomes_parquet(directory, writer, put, monkeypatch):
+    """However long that takes: the first time it imports pyarrow, and it waits for the disk."""
+    held, going = threading.Event(), threading.Event()
+
+    def slow(*_):
+        going.set()
+        assert held.wait(60)
+        yield
+
+    monkeypatch.setattr("probe.runs.writer.roll_over", slow)
+    one = writer(interval_s=0.01, roll_over_bytes=5000)
+    try:
+        put(one, scalars(200))
+        assert going.wait(60)
+        put(one, scalars(203)[200:])
+        assert one.flush(60)
+        with Run(directory) as run:
+            assert run.scalars["value"].tolist() == list(range(203))
+    finally:
+        held.set()
+
+
 # ----------------------------------------------------------------------------------------- more than it keeps
 
 
@@ -515,16 +538,21 @@ def test_close_leaves_parquet_alone_and_no_thread(directory, writer, put):
 
 def test_a_large_segment_rolls_over_while_writing_goes_on(directory, writer, put):
     one = writer(interval_s=0.01, roll_over_bytes=20_000)
-    for begin in range(0, 3000, 100):
-        put(one, [Scalar(key="k", value=value) for value in range(begin, begin + 100)])
-        assert one.flush()
-    until(lambda: len(list((directory / "parts").glob("scalars-*"))) >= 5)
+    values = itertools.count()
+
+    def rolled_over():
+        put(one, [Scalar(key="k", value=next(values)) for _ in range(100)])
+        assert one.flush(60)
+        return len(list((directory / "parts").glob("scalars-*"))) >= 5
+
+    until(rolled_over)
+    many = next(values)
     with Run(directory) as run:
-        assert run.scalars["value"].tolist() == list(range(3000))
+        assert run.scalars["value"].tolist() == list(range(many))
         assert len(run.processes) == 1
     one.close()
     with Run(directory) as run:
-        assert run.scalars["value"].tolist() == list(range(3000))
+        assert run.scalars["value"].tolist() == list(range(many))
         assert len(run.processes) == len(run.sql("select * from processes")) == 1
         assert run.scalars["wall_ns"].notna().all()
         assert run.incidents.empty

@@ -451,7 +451,7 @@ LIVE: dict[str, dict[str, Any]] = {
         "x": "tokens",
         "y": "peak",
     }
-    | {"by": "phase", "unit": "bytes", "fit": True},
+    | {"by": ["role", "phase"], "unit": "bytes", "fit": 0.5},
     "balance_heat": {
         "mark": "heat",
         "table": "micro",

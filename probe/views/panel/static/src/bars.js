@@ -5,7 +5,7 @@ import { addGuides, barGuides } from "./guides.js";
 import { listOf } from "./matching.js";
 import { MOST_BARS, axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf } from "./plot_parts.js";
 import { summed } from "./sums.js";
-import { palette } from "./theme.js";
+import { ALARM, palette } from "./theme.js";
 import { many, plain } from "./words.js";
 
 /** @import { CategoryValue } from "./categories.js" */
@@ -32,7 +32,8 @@ export function barsOf(mark) {
   const found = summed(mark.store, Categories, mark.spec).data(mark.step);
   const bars = barsIn(mark, found);
   const { data, names, totals, stacked } = bars;
-  const items = data.map((one) => ({ ...one, label: `${one.x} ${one.series}`, cells: [one.x, one.series, mark.spell(one.value)] }));
+  const low = lowest(mark, data);
+  const items = data.map((one) => ({ ...one, low: low.get(`${one.x}|${one.series}`), label: `${one.x} ${one.series}`, cells: [one.x, one.series, mark.spell(one.value)] }));
   const traces = seriesOf(data, stacked).map((series) => barTrace(mark, bars, items, series));
   if (stacked) traces.push(totalTrace(mark, bars));
   const guides = (mark.spec.lines || []).flatMap((guide) => barGuides(mark, guide, data, names));
@@ -73,7 +74,7 @@ function barLayout(mark, bars, guides) {
   const beside = stacked ? 1 : Math.max(1, ...names.map((name) => data.filter((one) => one.x === name).length));
   const height = across ? Math.min(Math.max(110 + Math.max(30, 19 * Math.min(beside, 4)) * names.length, 180), 720) : 280;
   const order = across ? [...names].reverse() : names;
-  const value = { title: { text: spec.y_title || axisUnit(spec.unit, largestOf(bars.ends)).title }, rangemode: "tozero", ...valueRange(mark, bars, guides) };
+  const value = { title: { text: [spec.y_title, axisUnit(spec.unit, largestOf(bars.ends)).title].filter(Boolean).join(", ") }, rangemode: "tozero", ...valueRange(mark, bars, guides) };
   const place = {
     title: { text: across ? "" : spec.x_title || mark.title(listOf(spec.x).join(" · ")) }, type: "category", categoryorder: "array", categoryarray: order,
     ...categoryTicks(mark, order), ...(across ? { showgrid: false } : {}),
@@ -148,13 +149,39 @@ function totalTrace(mark, { names, totals, across, by }) {
 }
 
 /**
+ * Where the ticks stand: the smallest over the columns of `ticks`, by bar; none where nothing differs from its bar.
+ * @param {PlotMark} mark
+ * @param {CategoryValue[]} data
+ * @returns {Map<string, number>}
+ */
+function lowest(mark, data) {
+  const { ticks, ...spec } = mark.spec;
+  if (!ticks) return new Map();
+  const low = summed(mark.store, Categories, { ...spec, least: ticks.least }).data(mark.step);
+  const found = new Map(low.map((one) => [`${one.x}|${one.series}`, one.value]));
+  return data.some((one) => found.get(`${one.x}|${one.series}`) !== one.value) ? found : new Map();
+}
+
+/**
+ * A tick on each bar, as plotly's error bars: these stay on their bar where several stand side by side.
+ * @param {Item[]} own
+ * @param {Bars} bars
+ */
+function tickMarks(own, { across, by }) {
+  if (own.every((one) => one.low === undefined)) return {};
+  const below = own.map((one) => (one.value - (one.low ?? one.value)) / by);
+  return { [across ? "error_x" : "error_y"]: { type: "data", symmetric: false, array: own.map(() => 0), arrayminus: below, color: ALARM, thickness: 2, width: 7 } };
+}
+
+/**
  * @param {PlotMark} mark
  * @param {Bars} bars
  * @param {Item[]} items
  * @param {string} series
  * @returns {Trace}
  */
-function barTrace(mark, { across, by, stacked, totals }, items, series) {
+function barTrace(mark, bars, items, series) {
+  const { across, by, stacked, totals } = bars;
   const places = items.map((_, at) => at).filter((at) => items[at].series === series);
   const own = places.map((at) => items[at]);
   const ends = own.map((one) => one.value / by);
@@ -163,10 +190,12 @@ function barTrace(mark, { across, by, stacked, totals }, items, series) {
   const colour = alone ? palette(mark.store, mark.card.theme)[0] : mark.colour(series, series);
   /** @param {Item} one */
   const all = (one) => (stacked ? `of ${mark.spell(totals.get(one.x) ?? 0)} in all` : "");
+  /** @param {Item} one */
+  const tick = (one) => (one.low === undefined ? "" : `${mark.spec.ticks?.title}: ${mark.spell(one.low)}`);
   return {
     type: "bar", name: plain(series, 32), orientation: across ? "h" : "v", x: across ? ends : names, y: across ? names : ends,
     marker: { color: colour, pattern: mark.pattern(series), line: { width: 0 } }, customdata: places, hoverinfo: "text",
-    hovertext: own.map((one) => hoverText(`${one.x}: ${one.cells[2]}`, one.series, all(one))),
+    hovertext: own.map((one) => hoverText(`${one.x}: ${one.cells[2]}`, one.series, all(one), tick(one))), ...tickMarks(own, bars),
     text: own.length <= 14 && !stacked ? own.map((one) => one.cells[2]) : undefined, textposition: "auto", textangle: 0, insidetextanchor: "end", cliponaxis: false,
   };
 }

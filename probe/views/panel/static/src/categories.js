@@ -53,7 +53,7 @@ export class Categories {
       const xs = values.slice(this.groups.length);
       const x = groupLabel(this.store, this.spec, this.over.table, this.x, xs);
       const number = this.x.length === 1 && !this.over.table.schema.isWord(this.x[0]) ? xs[0] : NaN;
-      made.push({ series: this.over.label(key, this.groups), group: values[0], y, x, at: number, value, row: cell.maker(this.over.how) });
+      made.push({ series: this.over.label(key, this.groups), group: values[0], y, x, at: number, value, row: this.over.maker(cell) });
     }
     return made;
   }

@@ -1,13 +1,16 @@
 // The sums of one group of rows, and the number that they give.
 
+/** How the results of each `per` are put together: the largest of them, or the smallest. @type {Record<string, (values: number[]) => number>} */
+const CHOSEN = { largest, smallest: (values) => -largest(values.map((value) => -value)) };
+
 /** What stays right in a step of which rows were dropped. */
 export const TOLERANT = new Set(["max", "min", "last"]);
 
 /**
  * What is added up of a group of rows.
  *
- * `parts` holds the sums over `each`, by slot; `inner` the same again for each value of `per`, of which the largest
- * result counts.
+ * `parts` holds the sums over `each`, by slot; `inner` the same again for each value of `per` (or `least`), of which the
+ * largest (or smallest) result counts.
  */
 export class Cell {
   constructor() {
@@ -89,14 +92,22 @@ export class Cell {
   /**
    * The number of the group.
    * @param {string} how the reducer
+   * @param {string} [which] of the inner ones counts, "largest" or "smallest"
    * @returns {number} NaN where there is none
    */
-  value(how) {
-    if (this.inner) return largest([...this.inner.values()].map((cell) => cell.value(how)));
+  value(how, which = "largest") {
+    if (this.inner) return CHOSEN[which]([...this.inner.values()].map((cell) => cell.value(how)));
     if (!this.count) return NaN;
     if (how === "ratio") return this.second ? this.sum / this.second : NaN;
     if (how === "imbalance") return imbalance([...(this.parts ?? new Map()).values()]);
-    if (this.parts) return overParts(this.parts.get("") ?? new Map(), how);
+    return this.parts ? overParts(this.parts.get("") ?? new Map(), how) : this._overRows(how);
+  }
+
+  /**
+   * Reduced over the rows.
+   * @param {string} how
+   */
+  _overRows(how) {
     if (how === "max") return this.top;
     if (how === "min") return this.low;
     if (how === "mean") return this.sum / this.count;
@@ -107,13 +118,14 @@ export class Cell {
   /**
    * The row that the number is owed to, −1 where it is gone.
    * @param {string} how
+   * @param {string} [which]
    * @returns {number}
    */
-  maker(how) {
+  maker(how, which = "largest") {
     if (!this.inner) return this.row;
     const cells = [...this.inner.values()];
     const values = cells.map((cell) => cell.value(how));
-    return cells[values.indexOf(largest(values))]?.row ?? this.row;
+    return cells[values.indexOf(CHOSEN[which](values))]?.row ?? this.row;
   }
 }
 

@@ -23,7 +23,8 @@ export class Grouped {
     this.groups = groups;
     this.each = listOf(spec.each);
     this.slots = listOf(spec.slots);
-    this.per = listOf(spec.per);
+    this.per = listOf(spec.per ?? spec.least);
+    this.which = spec.least ? "smallest" : "largest";
     this.how = spec.reduce || "max";
     this.scale = spec.scale ?? 1;
     this.ys = pairsOf(listOf(spec.y), this.how);
@@ -123,7 +124,20 @@ export class Grouped {
    * @param {Cell} cell
    */
   value(cell) {
-    return cell.value(this.how) * this.scale;
+    return this.unscaled(cell) * this.scale;
+  }
+
+  /** @param {Cell} cell */
+  unscaled(cell) {
+    return cell.value(this.how, this.which);
+  }
+
+  /**
+   * The row that the number of a cell is owed to, −1 where it is gone.
+   * @param {Cell} cell
+   */
+  maker(cell) {
+    return cell.maker(this.how, this.which);
   }
 
   /**

@@ -2,7 +2,7 @@
 
 import { Categories } from "./categories.js";
 import { listOf } from "./matching.js";
-import { categoryTicks, framed, hoverText, inOrder } from "./plot_parts.js";
+import { categoryTicks, framed, hoverText, inOrder, toldOf } from "./plot_parts.js";
 import { summed } from "./sums.js";
 import { ALARM, LOOKS } from "./theme.js";
 import { spell } from "./words.js";
@@ -86,7 +86,7 @@ function heatCell(mark, table, items, one) {
   const label = `${one.series}, ${mark.title(listOf(spec.x)[0])} ${one.x}`;
   items.push({ ...one, over, cap, label, cells: [one.series, one.x, value, over ? "over the cap" : ""] });
   const use = cap > 0 ? `${spell(one.value / cap, "percent")} of the cap of ${mark.spell(cap)}${over ? ", over it" : ""}` : "";
-  return { z: one.value, text: value, at: items.length - 1, told: hoverText(`${value} ${mark.title(listOf(spec.y)[0])}`, label, use) };
+  return { z: one.value, text: value, at: items.length - 1, told: hoverText(`${value} ${mark.title(listOf(spec.y)[0])}`, label, use, toldOf(mark, table, one.row)) };
 }
 
 /**

@@ -5,7 +5,7 @@ import { node, say } from "./dom.js";
 import { extremes, lastKnown } from "./extremes.js";
 import { guideLines } from "./guides.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
-import { StepLines } from "./step_lines.js";
+import { StepLines, linesBeside } from "./step_lines.js";
 import { summed } from "./sums.js";
 import { LOOKS, colourIndex, palette } from "./theme.js";
 import { TimeLines } from "./time_lines.js";
@@ -72,9 +72,14 @@ export class LineMark {
     const { store, spec } = this;
     const shown = shownRange(store, this.kind);
     const points = store.config.limits?.points || 4000;
-    const lines = this.kind === "time" ? summed(store, TimeLines, spec) : summed(store, StepLines, spec);
-    this.lines = lines;
-    this.frame = lines instanceof TimeLines ? lines.data(...shown) : lines.data(points);
+    if (spec.beside) {
+      this.lines = null;
+      this.frame = linesBeside(store, spec, points);
+    } else {
+      const lines = this.kind === "time" ? summed(store, TimeLines, spec) : summed(store, StepLines, spec);
+      this.lines = lines;
+      this.frame = lines instanceof TimeLines ? lines.data(...shown) : lines.data(points);
+    }
     this.shown = shown;
     this.guides = (spec.lines || []).flatMap((guide) => guideLines(store, spec, guide)).filter((guide) => guide.value > 0);
     const most = Math.max(0, ...this.frame.series.map((one) => one.values[extremes(one.values, 0, one.values.length)[1] ?? -1] || 0));

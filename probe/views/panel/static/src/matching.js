@@ -35,7 +35,7 @@ function wanted(text, ask) {
 export function matcher(store, table, spec) {
   const tests = Object.entries(spec.where || {}).map(([name, ask]) => wordTest(store, table, name, ask));
   // A process without a rank is not one of the ranks.
-  if (listOf(spec.each).includes("rank")) tests.push((row) => table.code("rank", row) !== -1);
+  if ([...listOf(spec.each), ...listOf(spec.least)].includes("rank")) tests.push((row) => table.code("rank", row) !== -1);
   const free = new Set(listOf(spec.free)); //  choices that don't narrow it
   for (const name of /** @type {const} */ (["rank", "role", "phase"])) {
     const ask = store.ui[name];

@@ -1,7 +1,9 @@
 // What the marks drawn by plotly have in common: axes, texts, orders.
 
-import { UNITS_OF_BYTES, plain } from "./words.js";
+import { listOf } from "./matching.js";
+import { UNITS_OF_BYTES, plain, spell } from "./words.js";
 
+/** @import { LiveTable } from "./table.js" */
 /** @import { PlotFrame, PlotMark } from "./types.js" */
 
 export const MOST_BARS = 60;
@@ -63,4 +65,16 @@ export function framed(mark, made) {
 export function categoryTicks(mark, names) {
   const length = mark.holder.clientWidth > 560 ? 36 : 20;
   return { tickmode: "array", tickvals: names, ticktext: names.map((name) => plain(name, length)) };
+}
+
+/**
+ * What a row tells beside its value: the columns of `tell`.
+ * @param {PlotMark} mark
+ * @param {LiveTable} table
+ * @param {number} row −1 where it is gone
+ * @returns {string}
+ */
+export function toldOf(mark, table, row) {
+  if (row < 0) return "";
+  return listOf(mark.spec.tell).map((name) => `${mark.title(name)} ${spell(table.get(name, row), "count")}`).join(", ");
 }

@@ -1,7 +1,7 @@
 // The mark "scatter": a dot a row, and where asked a least-squares line for each series.
 
 import { groupLabel, listOf } from "./matching.js";
-import { axisUnit, framed, hoverText, inOrder, largestOf } from "./plot_parts.js";
+import { axisUnit, framed, hoverText, inOrder, largestOf, toldOf } from "./plot_parts.js";
 import { foremost, rowsOf } from "./sums.js";
 import { plain, spell } from "./words.js";
 
@@ -41,7 +41,7 @@ export function scatterOf(mark) {
 /**
  * @param {PlotMark} mark
  * @param {Item[]} items
- * @param {{label: string, by: number, fit: boolean | undefined, x: string}} drawn
+ * @param {{label: string, by: number, fit: number | undefined, x: string}} drawn
  * @returns {Trace[]}
  */
 function dots(mark, items, { label, by, fit, x }) {
@@ -51,11 +51,11 @@ function dots(mark, items, { label, by, fit, x }) {
   const [xs, ys] = [own.map((one) => one.values[0]), own.map((one) => one.values[1])];
   const trace = {
     type: "scatter", mode: "markers", name: plain(label, 32), x: xs, y: ys.map((one) => one / by), customdata: places, hoverinfo: "text",
-    hovertext: own.map((one) => hoverText(one.cells[3], `${one.cells[2]} ${mark.title(x)}`, label, one.place)),
+    hovertext: own.map((one) => hoverText(one.cells[3], `${one.cells[2]} ${mark.title(x)}`, toldOf(mark, mark.store.table(mark.spec.table), one.row ?? -1), label, one.place)),
     marker: { color: colour, size: 7, opacity: 0.75, symbol: ["circle", "diamond", "square", "triangle-up", "pentagon", "star", "hexagon", "cross"][(mark.given.get(label) ?? 0) % 8] },
   };
-  const line = fit ? leastSquares(xs, ys) : null;
-  if (!line) return [trace];
+  const line = fit === undefined ? null : leastSquares(xs, ys);
+  if (!line || line.explained < (fit ?? 0)) return [trace];
   const ends = [Math.min(...xs), Math.max(...xs)];
   const told = `${label}: ${mark.spell(line.slope)} a ${mark.title(x).replace(/s$/, "")}`;
   return [trace, {
@@ -65,7 +65,7 @@ function dots(mark, items, { label, by, fit, x }) {
 }
 
 /**
- * Start and slope; null where x doesn't vary or there are too few.
+ * Start, slope and the share of y's variance that x explains; null where x doesn't vary or there are too few.
  * @param {number[]} xs
  * @param {number[]} ys
  */
@@ -74,10 +74,12 @@ function leastSquares(xs, ys) {
   /** @param {number[]} values */
   const mean = (values) => values.reduce((sum, one) => sum + one, 0) / values.length;
   const [mx, my] = [mean(xs), mean(ys)];
-  let [above, below] = [0, 0];
+  let [above, below, whole] = [0, 0, 0];
   xs.forEach((x, at) => {
     above += (x - mx) * (ys[at] - my);
     below += (x - mx) ** 2;
+    whole += (ys[at] - my) ** 2;
   });
-  return below > 0 ? { slope: above / below, start: my - (above / below) * mx } : null;
+  if (!(below > 0)) return null;
+  return { slope: above / below, start: my - (above / below) * mx, explained: whole > 0 ? above ** 2 / (below * whole) : 0 };
 }

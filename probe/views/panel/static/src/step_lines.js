@@ -3,6 +3,7 @@
 import { largest } from "./cells.js";
 import { thinned } from "./extremes.js";
 import { Grouped } from "./grouped.js";
+import { summed } from "./sums.js";
 
 /** @import { Cell } from "./cells.js" */
 /** @import { LineData, Spec } from "./types.js" */
@@ -114,7 +115,14 @@ export class StepLines {
    * @returns {number}
    */
   _value(cell, step) {
-    const value = cell.value(this.over.how);
+    return this._divided(this.over.unscaled(cell), step);
+  }
+
+  /**
+   * @param {number} value
+   * @param {number} step
+   */
+  _divided(value, step) {
     if (!this.under) return value * this.over.scale;
     const under = this.under.largest(step);
     return under ? (value / under) * this.over.scale : NaN;
@@ -127,7 +135,7 @@ export class StepLines {
    */
   largest(step) {
     const cells = this.over.cells.get(step);
-    return cells ? largest([...cells.values()].map((cell) => this._value(cell, step))) : NaN;
+    return cells ? this._divided(largest([...cells.values()].map((cell) => this.over.unscaled(cell))), step) : NaN;
   }
 
   /**
@@ -136,7 +144,8 @@ export class StepLines {
    * @param {number} step
    */
   rowOf(key, step) {
-    return this.over.cells.get(step)?.get(key)?.maker(this.over.how) ?? -1;
+    const cell = this.over.cells.get(step)?.get(key);
+    return cell ? this.over.maker(cell) : -1;
   }
 
   /**
@@ -152,6 +161,27 @@ export class StepLines {
     const pick = (values) => kept.map((index) => values[index]);
     return { xs: pick(this.steps), series: series.map((one) => ({ ...one, values: pick(one.values) })) };
   }
+}
+
+/**
+ * A line for a spec and for each of its `beside`: the largest of its series at each step.
+ * @param {Store} store
+ * @param {Spec} spec
+ * @param {number} points
+ * @returns {LineData}
+ */
+export function linesBeside(store, spec, points) {
+  const { beside = [], ...first } = spec;
+  const all = [{ ...first, title: spec.label || "" }, ...beside];
+  const courses = all.map((one) => {
+    const { steps, values } = largestByStep(summed(store, StepLines, { ...one, x: "step" }));
+    return new Map(steps.map((step, at) => [step, values[at]]));
+  });
+  const steps = [...new Set(courses.flatMap((course) => [...course.keys()]))].sort((a, b) => a - b);
+  const series = all.map(({ title }, at) => ({ key: String(at), label: title, values: steps.map((step) => courses[at].get(step) ?? NaN) }));
+  const kept = thinned(steps, series.map((one) => one.values), points);
+  if (kept === null) return { xs: steps, series };
+  return { xs: kept.map((index) => steps[index]), series: series.map((one) => ({ ...one, values: kept.map((index) => one.values[index]) })) };
 }
 
 /**

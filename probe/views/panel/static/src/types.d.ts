@@ -32,6 +32,7 @@ export interface Spec {
   by?: Names;
   each?: Names;
   per?: Names;
+  least?: Names;
   slots?: Names;
   reduce?: string;
   scale?: number;
@@ -45,7 +46,11 @@ export interface Spec {
   sort?: string;
   over?: string;
   cap?: string;
-  fit?: boolean;
+  fit?: number;
+  tell?: Names;
+  label?: string;
+  beside?: (Spec & { title: string })[];
+  ticks?: { title: string; least: Names };
   free?: string[];
   zero?: boolean;
   exact?: boolean;

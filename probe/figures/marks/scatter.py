@@ -1,0 +1,87 @@
+"""The mark "scatter": a dot for each row, and the line through each series where it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from probe import text as words
+from probe.dashboards.spec import listed
+from probe.figures import theme as look
+from probe.figures.marks import units
+from probe.figures.marks.fit import Fit, least_squares
+from probe.figures.theme import Theme
+
+
+def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: Theme = "light") -> go.Figure:
+    """A dot for each row.
+
+    Args:
+        spec: A ``live:`` block with ``mark: scatter``.
+        frame: Its rows, as :func:`probe.dashboards.frames.numbers` gives them.
+        missing: What is said where there are none.
+        theme: Colours of the figure.
+
+    Returns:
+        The figure.
+    """
+    x, y = listed(spec["x"])[0], listed(spec["y"])[0]
+    if frame.empty:
+        return look.nothing(missing, theme)
+    figure = look.blank(theme, height=340)
+    scale = units.scale(spec, float(frame[y].max()))
+    names = pd.Series([units.series_name(spec, row) for row in words.rows(frame)], frame.index)
+    for index, (name, part) in enumerate(frame.groupby(names, sort=True)):
+        colour = index % len(look.PALETTE)
+        figure.add_trace(_dots(spec, part, str(name), colour, scale.divisor))
+        line = least_squares(part[x].to_numpy(float), part[y].to_numpy(float))
+        if "fit" in spec and line is not None and line.explained >= spec["fit"]:
+            figure.add_trace(_line(spec, part[x].astype(float), line, colour, scale.divisor))
+    figure.update_xaxes(title_text=str(spec.get("x_title", x.replace("_", " "))), rangemode="tozero", tickformat=",d")
+    figure.update_yaxes(title_text=units.title(spec, units.of_memory(scale, frame)))
+    return figure
+
+
+def _dots(spec: Mapping[str, Any], part: pd.DataFrame, name: str, colour: int, divisor: float) -> go.Scatter:
+    x, y = listed(spec["x"])[0], listed(spec["y"])[0]
+    shown = part.iloc[look.thin(part[y])]
+    told = [
+        look.hover(
+            units.said(spec, row, y),
+            f"{words.count(row[x])} {look.label(x)}",
+            units.told(spec, row),
+            look.place(row),
+        )
+        for row in words.rows(shown)
+    ]
+    return go.Scatter(
+        x=shown[x].astype(float),
+        y=shown[y].astype(float) / divisor,
+        mode="markers",
+        name=look.label(name, 32),
+        marker={"color": look.PALETTE[colour], "symbol": look.SYMBOLS[colour], "size": 7, "opacity": 0.6},
+        hovertext=told,
+        hoverinfo="text",
+    )
+
+
+def _line(spec: Mapping[str, Any], xs: pd.Series, line: Fit, colour: int, divisor: float) -> go.Scatter:
+    ends = np.array([xs.min(), xs.max()])
+    one = str(listed(spec["x"])[0]).rstrip("s").replace("_", " ")
+    told = look.hover(
+        f"{units.spell(spec, line.slope)} a {look.label(one)}", f"over a base of {units.spell(spec, line.base)}"
+    )
+    return go.Scatter(
+        x=ends,
+        y=(line.base + line.slope * ends) / divisor,
+        mode="lines",
+        line={"color": look.PALETTE[colour], "width": 1.5, "dash": "dash"},
+        showlegend=False,
+        name="least squares",
+        hovertext=[told, told],
+        hoverinfo="text",
+    )
