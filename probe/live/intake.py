@@ -204,7 +204,9 @@ class Intake:
 
     def _block(self, name: str, gathered: _Gathered) -> Block:
         table, rows = gathered.table, gathered.rows
-        known: dict[str, Sequence[Any]] = {"t": gathered.seconds, "round": [0] * len(rows)}
+        known: dict[str, Sequence[Any]] = {"t": gathered.seconds}
+        if name == "micro":
+            known["round"] = [0] * len(rows)  # told by the rows around it, once they are a block
         values = {one: known.get(one) or self._values(name, one, column, rows) for one, column in table.columns.items()}
         return block_of(table, values)
 

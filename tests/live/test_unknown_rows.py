@@ -129,6 +129,16 @@ def test_what_such_a_row_lacks_is_missing():
     assert found["pauses"]["step"].tolist() == [0, -1]
 
 
+def test_a_field_that_is_called_like_a_live_column_of_another_table_keeps_its_values():
+    class Negotiation(Row, kw_only=True, tag="negotiations"):
+        round: int
+        duration: float
+
+    _, _, found = read([by_rank_0(Negotiation(round=n, duration=n / 2, time_ns=clock(0))) for n in (4, 7)])
+    assert found["negotiations"]["round"].tolist() == [4, 7]
+    assert found["negotiations"]["duration"].tolist() == [2, 3.5]
+
+
 def test_a_table_that_is_called_like_a_live_one_gets_another_name():
     class Happening(Row, kw_only=True, tag="events"):
         size_bytes: int
