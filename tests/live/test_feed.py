@@ -464,6 +464,15 @@ def test_a_pid_of_another_host_or_of_a_later_process_tells_nothing_wrong(tmp_pat
     assert reused.activity()["writers"] == "gone"
 
 
+def test_a_process_of_somebody_else_that_may_not_be_looked_at_is_there(tmp_path, monkeypatch):
+    def denied(pid: int) -> None:
+        raise psutil.AccessDenied(pid)
+
+    feed = written_by(tmp_path / "run", here(os.getpid()), 1000)
+    monkeypatch.setattr(psutil, "Process", denied)
+    assert feed.activity()["writers"] == "running"
+
+
 def test_a_closed_run_is_finished_and_a_killed_one_is_not(tmp_path):
     directory = write_run(tmp_path / "run", ROWS)
     feed = opened(directory)
