@@ -262,6 +262,28 @@ def test_a_watch_alone_in_a_step_is_seen_when_what_is_around_it_is_known(tmp_pat
     assert sorted(levels(feed)) == [("generate", "phase"), ("step", "step")]
 
 
+def test_of_a_large_run_that_is_opened_within_a_step_the_newest_scopes_find_it_when_it_ends(tmp_path):
+    teller = Teller(0, told_by="calls")
+    step = teller.enter("step", "step", step=0)
+    step.__enter__()
+    for _ in range(200):
+        with teller.enter("watch", "generate", phase="generate", role="rollout"):
+            pass
+    directory = write_run(tmp_path / "run", {0: teller.rows})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "LARGE_BYTES", -1)
+        patch.setattr(opening, "REMEMBERED", 50)
+        feed = opened(directory, rows=50)
+    assert 0 < len(levels(feed)) <= 50
+    assert set(levels(feed)) == {("generate", "inner")}
+    teller.rows.clear()
+    step.__exit__()
+    append(directory, teller.rows)
+    feed.update()
+    newest = max((row for row in as_dicts(feed, "spans") if row["name"] == "generate"), key=lambda row: row["begin"])
+    assert newest["level"] == "phase"
+
+
 # ------------------------------------------------------------------------------------------------------ bounded
 
 
