@@ -114,16 +114,15 @@ _PROCESS: Final = _word("process")
 _ROLE: Final = _word("role")
 _PHASE: Final = _word("phase")
 _MICRO_BATCH: Final = Column("i4", "id", "micro_batch")
+#: Where a row comes from, and in which role and phase.
+_STAMPED: Final = {"step": _STEP, "rank": _RANK, "process": _PROCESS}
+_SCOPED: Final = {**_STAMPED, "role": _ROLE, "phase": _PHASE}
 
 #: A span's level is "step", "phase", "micro_batch" or "inner"; ``maker`` says whether it made its own peak.
 _SPANS: Final = Table(
     rows="memory",
     columns={
-        "step": _STEP,
-        "rank": _RANK,
-        "process": _PROCESS,
-        "role": _ROLE,
-        "phase": _PHASE,
+        **_SCOPED,
         "kind": _word("kind"),
         "level": _word(""),
         "name": _word("name"),
@@ -172,11 +171,7 @@ _MEMORY: Final = Table(
 _MICRO: Final = Table(
     rows="micro_batches",
     columns={
-        "step": _STEP,
-        "rank": _RANK,
-        "process": _PROCESS,
-        "role": _ROLE,
-        "phase": _PHASE,
+        **_SCOPED,
         "batch": Column("i4", "id", "batch_id"),
         # The n-th batch of its process in its step and phase, from 1: ranks wait for each other in each of them.
         "round": Column("i4", "id"),
@@ -201,9 +196,7 @@ _MICRO: Final = Table(
 _PADDING: Final = Table(
     rows="padding",
     columns={
-        "step": _STEP,
-        "rank": _RANK,
-        "process": _PROCESS,
+        **_STAMPED,
         "source": _word("source"),
         "field": _word("field"),
         "cause": _word("cause"),
@@ -221,9 +214,7 @@ _SCALARS: Final = Table(
     rows="scalars",
     columns={
         "t": _seconds(),
-        "step": _STEP,
-        "rank": _RANK,
-        "process": _PROCESS,
+        **_STAMPED,
         "key": _word("key"),
         "value": Column("f8", "number", "value"),
         "own": Column("u1", "flag", sql="source = 'probe'"),
@@ -234,9 +225,7 @@ _SCALARS: Final = Table(
 _REDUCTIONS: Final = Table(
     rows="reductions",
     columns={
-        "step": _STEP,
-        "rank": _RANK,
-        "process": _PROCESS,
+        **_STAMPED,
         "key": _word("key"),
         "reducer": _word("reducer"),
         "chosen_by": _word("chosen_by"),
@@ -253,11 +242,7 @@ _CALLS: Final = Table(
     rows="calls",
     columns={
         "t": _seconds(),
-        "step": _STEP,
-        "rank": _RANK,
-        "process": _PROCESS,
-        "role": _ROLE,
-        "phase": _PHASE,
+        **_SCOPED,
         "point": _word("point"),
         "name": _word("name"),
         "duration": Column("f8", "s", sql="duration_ns / 1e9"),
@@ -276,9 +261,7 @@ _EVENTS: Final = Table(
     rows="incidents",
     columns={
         "t": _seconds(),
-        "step": _STEP,
-        "rank": _RANK,
-        "process": _PROCESS,
+        **_STAMPED,
         "kind": _word("kind"),
         "where": _word("where"),
         "message": _word("message"),
@@ -326,8 +309,7 @@ def of_row_type(kind: type[Row]) -> Table:
     >>> {name: column.unit for name, column in list(of_row_type(Pause).columns.items())[-3:]}
     {'generation': 'number', 'pause_ns': 'ns', 'reason': 'word'}
     """
-    stamp = {"t": _seconds(), "step": _STEP, "rank": _RANK, "process": _PROCESS, "role": _ROLE, "phase": _PHASE}
-    columns = {**stamp, "micro_batch": _MICRO_BATCH}
+    columns = {"t": _seconds(), **_SCOPED, "micro_batch": _MICRO_BATCH}
     hints = typing.get_type_hints(kind)
     for field in msgspec.structs.fields(kind):
         if field.name not in Row.__struct_fields__ and field.name not in columns:
