@@ -158,7 +158,7 @@ def test_time_on_padding_is_the_share_of_slots(tmp_path: Path) -> None:
     assert (row["micro_batches"], row["left_out"]) == (3, 1)
     assert row["ratio"] == pytest.approx(row["padding_s"] / row["time_s"])
     assert list(figure.data[0].y) == pytest.approx([row["padding_s"]])
-    assert figure.layout.yaxis.title.text == "estimated time on padding, seconds, mean across ranks"
+    assert figure.layout.yaxis.title.text == "estimate, seconds, mean across ranks"
 
 
 def test_incidents_are_folded_and_listeners_count_once_each(tmp_path: Path) -> None:
