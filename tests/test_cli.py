@@ -127,8 +127,9 @@ def test_a_directory_that_holds_a_run_is_left_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
-def test_the_demo_ends_with_a_report_and_where_to_look(tmp_path: Path) -> None:
+def test_the_demo_ends_with_a_report_and_where_to_look_and_goes_on_where_it_was(tmp_path: Path) -> None:
     directory = tmp_path / "my run"
     done = probe(*QUICK, "--run-dir", str(directory))
     assert done.returncode == 0, done.stderr
@@ -138,24 +139,26 @@ def test_the_demo_ends_with_a_report_and_where_to_look(tmp_path: Path) -> None:
     assert f"metrics     {directory / 'metrics.jsonl'}" in lines
     assert "What probe found" in done.stdout
     assert "reward 0." in done.stdout
+    assert "GRPO" in done.stdout
+    assert "reward/mean" not in done.stdout
     assert "<html" in (directory / "report.html").read_text(encoding="utf-8")
     assert (directory / "problems.parquet").exists()
     assert "Traceback" not in done.stderr
 
-
-@pytest.mark.multiprocess
-def test_the_console_takes_the_place_of_the_bar(tmp_path: Path) -> None:
-    done = probe("demo", "--steps", "1", "--ranks", "1", "--track", "console", "--run-dir", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    assert "reward/mean" in done.stdout
-    assert "warm-up" not in done.stdout
+    more = probe("demo", "--resume", str(directory), "--steps", "3", "--ranks", "1", "--track", "console")
+    assert more.returncode == 0, more.stderr
+    assert "of 1 steps" in more.stdout
+    assert "reward/mean" in more.stdout  # the console takes the place of the bar
+    assert "GRPO" not in more.stdout
+    with Run(directory) as run:
+        assert sorted(run.calls.query("name == 'step'")["step"]) == [0, 1, 2]
 
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_every_backend_has_the_metrics_and_its_command(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    done = probe("demo", "--steps", "2", "--run-dir", str(directory))
+    done = probe("demo", "--steps", "2", "--ranks", "1", "--run-dir", str(directory))
     assert done.returncode == 0, done.stderr
     assert f"TensorBoard tensorboard --logdir {directory}" in done.stdout.splitlines()
     assert f"MLflow      mlflow ui --backend-store-uri sqlite:///{directory / 'mlflow.db'}" in done.stdout.splitlines()
@@ -189,18 +192,6 @@ def test_commands_can_be_pasted() -> None:
         "MLflow": "http://tracker:5000/#/experiments/1/runs/a"
     }
     assert commands({"console": "standard output"}) == {}
-
-
-@pytest.mark.slow
-def test_the_demo_goes_on_where_it_was(tmp_path: Path) -> None:
-    place = str(tmp_path / "run")
-    first = probe(*QUICK, "--run-dir", place)
-    assert first.returncode == 0, first.stderr
-    more = probe("demo", "--resume", place, "--steps", "3", "--ranks", "1", "--track", "file")
-    assert more.returncode == 0, more.stderr
-    assert "of 1 steps" in more.stdout
-    with Run(place) as run:
-        assert sorted(run.calls.query("name == 'step'")["step"]) == [0, 1, 2]
 
 
 @pytest.mark.slow

@@ -125,6 +125,7 @@ def test_findings_say_what_the_quantity_says(directory: Path, doubling: pytest.M
     assert other in text
 
 
+@pytest.mark.slow
 def test_the_panel_s_configuration_and_the_report_follow(directory: Path, doubling: pytest.MonkeyPatch) -> None:
     double(doubling, "rank_imbalance")
     with Panel(directory) as panel, Run(directory) as run:
