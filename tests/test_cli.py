@@ -167,14 +167,13 @@ def test_every_backend_has_the_metrics_and_its_command(tmp_path: Path) -> None:
     assert '"reward/mean"' in (directory / "metrics.jsonl").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-def test_a_failure_ends_with_1_and_one_line(tmp_path: Path) -> None:
+def test_a_failure_ends_with_1_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
-    done = probe(*QUICK, "--run-dir", str(blocked / "run"))
-    assert done.returncode == 1
-    assert done.stderr.startswith("probe demo: run directory")
-    assert "Traceback" not in done.stderr
+    assert main([*QUICK, "--run-dir", str(blocked / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("probe demo: run directory")
+    assert "Traceback" not in said
 
 
 def test_commands_can_be_pasted() -> None:
@@ -194,17 +193,20 @@ def test_commands_can_be_pasted() -> None:
     assert commands({"console": "standard output"}) == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["--resume", "nowhere"], "nowhere"), (["--resume", "nowhere", "--seed", "1"], "--resume")],
 )
-def test_a_resume_that_cannot_be_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
-    refused = subprocess.run(
-        [sys.executable, "-m", "probe", "demo", *arguments],
-        capture_output=True, text=True, timeout=300, cwd=tmp_path,
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert said in refused.stderr
-    assert "Traceback" not in refused.stderr
+def test_a_resume_that_cannot_be_is_refused(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *arguments]) == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert "Traceback" not in found
     assert not any(tmp_path.iterdir())

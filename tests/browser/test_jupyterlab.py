@@ -209,7 +209,7 @@ def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab,
         root / "reload.ipynb",
         START.format(name="reload"),
         "running = probe.run(training.train, session, 2000, 0.01)",
-        "running.interrupt(); running.wait(20); session.close(); panel.close()",
+        "running.interrupt(); running.wait(120); session.close(); panel.close()",
     )
     with browser(chromium, tmp_path / "profile") as page:
         notebook = Lab(page, url, path.name)
