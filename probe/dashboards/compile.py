@@ -19,8 +19,8 @@ from probe.runs.row_types import row_type
 #: Columns that only the view of all scopes has; what asks for none of them is answered by those that have ended.
 _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "tokens", "slots", "begin", "end"})
 
-#: Of the padding view, what the cheaper one of widest fields has not.
-_ALL_FIELDS: Final = frozenset({"field", "cause", "bytes"})
+#: Of the padding view, what the cheaper one of widest fields has not; and what it has on rows without a cause.
+_ALL_FIELDS, _WHOLE_BATCHES = frozenset({"field", "bytes"}), frozenset({"rectangle", "valid"})
 
 #: Within these, the largest peak of the scopes that made one is the largest that counts.
 _WHOLE: Final = frozenset({"step", "rank", "process", "peak", "maker"})
@@ -223,7 +223,10 @@ def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: str, s
         return _view("micro_batches_counted", "micro_batches", rows)
     if table == "padding":
         tax = how in ("sum", "ratio") and where.get("counted") == 2 and not _ALL_FIELDS & needed
-        return _view("padding_widest" if tax else "padding_counted", "padding", rows)
+        if not tax or ("cause" in needed and _WHOLE_BATCHES & needed):
+            return _view("padding_counted", "padding", rows)
+        widest = _view("padding_widest", "padding", rows)
+        return f"(select * from {widest} where cause is not null)" if "cause" in needed else widest  # noqa: S608
     live = table_of(table)
     held = WHERE.get(table, "true")
     more = "" if "wall_ns" in live.columns else ", wall_ns"

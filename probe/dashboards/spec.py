@@ -19,7 +19,7 @@ A series spec has these fields:
 ``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's
             mean is over the values of ``each`` that it has; without ``slots`` there is one
 ``scale``   a number: every value is multiplied by it at the end
-``divide``  a series spec: the value is divided by that one's at the same x
+``divide``  a series spec: the value is divided by that one's at the same step
 ``of``      "run", or "step": only the step that the panel shows
 ``quantity`` one of ``quantities.yaml``, which brings all fields that don't stand beside it (see
             :mod:`probe.dashboards.quantities`)
@@ -172,6 +172,8 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
         raise InputError(f"{where}: scale: got {block['scale']!r}, expected a number")
     _where(block, where)
     if "divide" in block:
+        if block.get("x") not in ("step", None):
+            raise InputError(f"{where}: divide: got it with x {block['x']!r}, expected it over steps")
         _mapping(block["divide"], f"{where}: divide")
         _known(block["divide"], SERIES, f"{where}: divide")
         _series(block["divide"], f"{where}: divide", needs_y=True)

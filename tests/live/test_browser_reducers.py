@@ -16,7 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from probe import dashboards
 from probe.dashboards.columns import LIVE, Column, Derived, Table, as_data
+from probe.dashboards.quantities import quantities, series_of
+from probe.dashboards.spec import SERIES, listed
 from probe.live import series
 from probe.live.protocol import Sender
 from probe.live.tables import LiveTable, Words
@@ -114,6 +117,16 @@ def where_of(table: Table, draw: random.Random) -> dict[str, Any]:
     return {name: ask}
 
 
+def own_specs() -> list[dict[str, Any]]:
+    """The quantities, and what the dashboards draw over steps."""
+    blocks = [panel.live for view in dashboards.views() for panel in view.panels]
+    over_steps = [one for one in blocks if one.get("x") == "step"]
+    drawn = [{**block, "y": y} for block in over_steps for y in listed(block["y"]) if block.get("reduce") != "ratio"]
+    beside = [one for block in over_steps for one in block.get("beside", ())]
+    found = [*map(series_of, quantities()), *drawn, *beside]
+    return [{name: value for name, value in one.items() if name in SERIES and name != "of"} for one in found]
+
+
 def run_of(seed: int) -> tuple[dict[str, LiveTable], Words, list[Any]]:
     """A random run's live tables, and the messages that told of them."""
     draw = random.Random(seed)
@@ -158,7 +171,7 @@ def same(ours: float, theirs: float | str) -> bool:
 def test_kernel_and_browser_reduce_alike(node: str, seed: int) -> None:
     tables, words, messages = run_of(seed)
     draw = random.Random(1000 + seed)
-    specs = [spec_of(draw.choice(list(DECLARED)), draw) for _ in range(150)]
+    specs = [spec_of(draw.choice(list(DECLARED)), draw) for _ in range(150)] + own_specs()
     wrong = []
     for spec, found in zip(specs, browser(node, messages, specs), strict=True):
         steps, values = series.by_step(tables, words, spec)

@@ -43,10 +43,9 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
 
 def _parts(spec: Mapping[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
     """The numbers that are known: at (the place on the axis), part, value and, of shares, count and whole."""
-    at, by = listed(spec.get("x") or "step")[0], listed(spec.get("by"))
-    named = spec.get("names", {})
-    labels = [words.name(one, f"no {by[0]}") for one in frame[by[0]]] if by else [str(spec["y"])] * len(frame)
-    parts = frame.assign(at=frame[at], part=[str(named.get(one, one)) for one in labels], count=frame["value"])
+    at = listed(spec.get("x") or "step")[0]
+    labels = [units.series_name(spec, row) for row in words.rows(frame)]
+    parts = frame.assign(at=frame[at], part=labels, count=frame["value"])
     if "whole" in frame:
         parts["value"] = frame["value"] / frame["whole"].where(frame["whole"] > 0)
     parts = parts[parts["at"].notna() & parts["value"].notna()]

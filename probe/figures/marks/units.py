@@ -128,9 +128,11 @@ def name_of(column: str, value: Any) -> str:
     """What a value of ``by``, or of a category, is called.
 
     >>> name_of("rank", 3.0), name_of("role", None), name_of("cause", "longest_row")
-    ('rank 3', 'no role', 'longest_row')
+    ('rank 3', 'no role', 'longest row')
     """
     shown = words.name(value, f"no {column.replace('_', '-')}")
+    if column == "cause":  # probe's own words
+        shown = shown.replace("_", " ")
     number = words.whole(value) if isinstance(value, int | float) and not words.missing(value) else None
     return shown if number is None else f"{column.replace('_', '-')} {number}"
 
