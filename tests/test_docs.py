@@ -24,6 +24,7 @@ from probe.cli import COMMANDS
 from probe.recorders import RECORDERS, load
 from probe.records import TABLES
 from probe.runs.reader import Run
+from tests.once import once
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -343,17 +344,13 @@ def test_pictures_are_small() -> None:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if made := os.environ.get("PROBE_SITE"):  # by `make docs`, which is as strict
         return Path(made)
-    place = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    return once(tmp_path_factory, "site", _build)
+
+
+def _build(place: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(place)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr
-    return place
 
 
 @needs_mkdocs
