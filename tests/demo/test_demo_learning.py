@@ -25,5 +25,5 @@ def test_the_reward_rises(tmp_path: Path) -> None:
         torch.set_num_threads(before)
     rewards = [steps[step]["reward/mean"] for step in range(settings.steps)]
     first, last = sum(rewards[:6]) / 6, sum(rewards[-6:]) / 6
-    assert last - first > 0.05, (first, last)  # seeds 0 and 1 rise by 0.09
+    assert last - first > 0.05, (first, last)  # seeds 0 to 2 rise by 0.09
     assert max(steps[step]["actor/clipped_ratio"] for step in range(settings.steps)) > 0
