@@ -21,6 +21,7 @@ def test_there_are_notebooks() -> None:
     ]
 
 
+@pytest.mark.slow  # for nbformat alone
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_stored_with_its_output(path: Path) -> None:
     import nbformat

@@ -19,6 +19,7 @@ from probe.dashboards import dashboards
 from probe.errors import RunError
 from probe.records import Call, Incident, Reduction, Row
 from probe.views.report.report import CHOICES, TABLE_ROWS, report_html, write_report
+from tests.once import once
 from tests.sample_run import clock, open_run, process, sample_rows, write_run
 
 MARKUP = '<img src=x onerror="window.hacked=1"></script><b>x</b>&quot;\''
@@ -80,8 +81,12 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> str:
-    with open_run(tmp_path_factory.mktemp("run"), sample_rows(2, 5)) as run:
-        return report_html(run)
+    return (once(tmp_path_factory, "report", _report) / "report.html").read_text(encoding="utf-8")
+
+
+def _report(place: Path) -> None:
+    with open_run(place / "run", sample_rows(2, 5)) as run:
+        (place / "report.html").write_text(report_html(run), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
