@@ -134,6 +134,13 @@ def test_the_phase_in_which_ranks_peak_least_alike_is_named(tmp_path: Path) -> N
     assert "Ranks peak unequally in update: 10.0 GiB on rank 0, 7.50 GiB on the lowest." in row["finding"]
 
 
+def test_a_peak_before_the_first_step_is_told_too(tmp_path: Path) -> None:
+    row = peaked(0, "load", 5, 1)
+    row.step = None
+    with open_run(tmp_path, {0: [row]}) as run:
+        assert "5.00 GiB, made by load" in the(findings(run), "The largest peak")["finding"]
+
+
 def test_ranks_that_peak_nearly_alike_are_no_finding(tmp_path: Path) -> None:
     rows: dict[int, list[Row]] = {rank: [peaked(rank, "update", 10 - 0.9 * rank, 1)] for rank in (0, 1)}
     with open_run(tmp_path, rows) as run:
