@@ -158,3 +158,12 @@ def test_trouble_with_the_instrumentation_is_a_problem_where_a_listener_was_swit
     assert row["severity"] == severity
     assert row["finding"].startswith("4 incidents, most often backend at mlflow: away.")
     assert ("switched off" in row["finding"]) == off
+
+
+def test_a_long_message_is_cut_to_its_length_and_one_that_fits_is_not(tmp_path: Path) -> None:
+    told = {}
+    for length in (120, 121):
+        row = Incident(kind="listener", where="memory", message="x" * length, rank=0, time_ns=clock(0))
+        with open_run(tmp_path / str(length), {0: [row]}) as run:
+            told[length] = the(findings(run), "1 incident, most often")["finding"].rpartition(": ")[2]
+    assert told == {120: "x" * 120 + ".", 121: "x" * 119 + "…."}
