@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 # Of the modules of a large environment few are imported: these are compiled then, which is quicker than all of them now.
 INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
+# Where the environment says that Python shall write no bytecode, each of the suite's hundreds of processes would compile
+# torch, pandas and all the rest again: half of its time.
+export PYTHONDONTWRITEBYTECODE :=
 RUN_DIR ?=
 MINUTES ?= 10
 # Two tests at a time, each worker with a stretch of the files. JOBS=0 runs one after the other, in one process.

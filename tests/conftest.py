@@ -7,10 +7,12 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: workers share the cores
@@ -20,6 +22,7 @@ import hypothesis
 import pytest
 
 from probe import hooks
+from tests.once import once
 
 THREADS_END_S = 60  # much longer than a thread needs on a loaded machine: only one that never ends is left behind
 
@@ -49,7 +52,8 @@ TORCH_RANDOM = TorchRandom()  # Hypothesis keeps a weak reference
 hypothesis.register_random(TORCH_RANDOM)
 
 
-SLOW_FIXTURES = {"mlflow_server", "own_mlflow_server", "mlflow_database"}
+SLOW_FIXTURES = {"demo", "mlflow_server", "own_mlflow_server", "mlflow_database"}
+DEMO_STEPS = 8
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -92,6 +96,20 @@ def _nothing_is_left_behind():
 
 def _is_ours(thread: threading.Thread) -> bool:
     return thread.is_alive() and thread.name.startswith("probe")
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a short demo, as ``make demo`` makes one; beside it ``said.txt``, what it printed."""
+    return once(tmp_path_factory, "demo", _demo) / "run"
+
+
+def _demo(place: Path) -> None:
+    command = [sys.executable, "-m", "probe", "demo", "--steps", str(DEMO_STEPS), "--run-dir", str(place / "run")]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TENSORBOARD_"))}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=plain, check=False)
+    assert done.returncode == 0, done.stderr
+    (place / "said.txt").write_text(done.stdout)
 
 
 @pytest.fixture(scope="session")

@@ -127,8 +127,9 @@ def test_a_directory_that_holds_a_run_is_left_alone(
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.multiprocess
-def test_the_demo_ends_with_a_report_and_where_to_look(tmp_path: Path) -> None:
+def test_the_demo_ends_with_a_report_and_where_to_look_and_goes_on_where_it_was(tmp_path: Path) -> None:
     directory = tmp_path / "my run"
     done = probe(*QUICK, "--run-dir", str(directory))
     assert done.returncode == 0, done.stderr
@@ -138,40 +139,38 @@ def test_the_demo_ends_with_a_report_and_where_to_look(tmp_path: Path) -> None:
     assert f"metrics     {directory / 'metrics.jsonl'}" in lines
     assert "What probe found" in done.stdout
     assert "reward 0." in done.stdout
+    assert "GRPO" in done.stdout
+    assert "reward/mean" not in done.stdout
     assert "<html" in (directory / "report.html").read_text(encoding="utf-8")
     assert (directory / "problems.parquet").exists()
     assert "Traceback" not in done.stderr
 
-
-@pytest.mark.multiprocess
-def test_the_console_takes_the_place_of_the_bar(tmp_path: Path) -> None:
-    done = probe("demo", "--steps", "1", "--ranks", "1", "--track", "console", "--run-dir", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    assert "reward/mean" in done.stdout
-    assert "warm-up" not in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_every_backend_has_the_metrics_and_its_command(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    done = probe("demo", "--steps", "2", "--run-dir", str(directory))
-    assert done.returncode == 0, done.stderr
-    assert f"TensorBoard tensorboard --logdir {directory}" in done.stdout.splitlines()
-    assert f"MLflow      mlflow ui --backend-store-uri sqlite:///{directory / 'mlflow.db'}" in done.stdout.splitlines()
-    assert list((directory / "tensorboard").glob("events.out.tfevents.*"))
-    assert (directory / "mlflow.db").stat().st_size > 0
-    assert '"reward/mean"' in (directory / "metrics.jsonl").read_text(encoding="utf-8")
+    more = probe("demo", "--resume", str(directory), "--steps", "3", "--ranks", "1", "--track", "console")
+    assert more.returncode == 0, more.stderr
+    assert "of 1 steps" in more.stdout
+    assert "reward/mean" in more.stdout  # the console takes the place of the bar
+    assert "GRPO" not in more.stdout
+    with Run(directory) as run:
+        assert sorted(run.calls.query("name == 'step'")["step"]) == [0, 1, 2]
 
 
-@pytest.mark.slow
-def test_a_failure_ends_with_1_and_one_line(tmp_path: Path) -> None:
+def test_every_backend_has_the_metrics_and_its_command(demo: Path) -> None:
+    said = demo.with_name("said.txt").read_text().splitlines()
+    assert f"TensorBoard tensorboard --logdir {demo}" in said
+    assert f"MLflow      mlflow ui --backend-store-uri sqlite:///{demo / 'mlflow.db'}" in said
+    assert any(line.startswith("In TensorBoard, Custom Scalars has the dashboards") for line in said)
+    assert list((demo / "tensorboard").glob("events.out.tfevents.*"))
+    assert (demo / "mlflow.db").stat().st_size > 0
+    assert '"reward/mean"' in (demo / "metrics.jsonl").read_text(encoding="utf-8")
+
+
+def test_a_failure_ends_with_1_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a directory")
-    done = probe(*QUICK, "--run-dir", str(blocked / "run"))
-    assert done.returncode == 1
-    assert done.stderr.startswith("probe demo: run directory")
-    assert "Traceback" not in done.stderr
+    assert main([*QUICK, "--run-dir", str(blocked / "run")]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("probe demo: run directory")
+    assert "Traceback" not in said
 
 
 def test_commands_can_be_pasted() -> None:
@@ -191,29 +190,20 @@ def test_commands_can_be_pasted() -> None:
     assert commands({"console": "standard output"}) == {}
 
 
-@pytest.mark.slow
-def test_the_demo_goes_on_where_it_was(tmp_path: Path) -> None:
-    place = str(tmp_path / "run")
-    first = probe(*QUICK, "--run-dir", place)
-    assert first.returncode == 0, first.stderr
-    more = probe("demo", "--resume", place, "--steps", "3", "--ranks", "1", "--track", "file")
-    assert more.returncode == 0, more.stderr
-    assert "of 1 steps" in more.stdout
-    with Run(place) as run:
-        assert sorted(run.calls.query("name == 'step'")["step"]) == [0, 1, 2]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [(["--resume", "nowhere"], "nowhere"), (["--resume", "nowhere", "--seed", "1"], "--resume")],
 )
-def test_a_resume_that_cannot_be_is_refused(arguments: list[str], said: str, tmp_path: Path) -> None:
-    refused = subprocess.run(
-        [sys.executable, "-m", "probe", "demo", *arguments],
-        capture_output=True, text=True, timeout=300, cwd=tmp_path,
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert said in refused.stderr
-    assert "Traceback" not in refused.stderr
+def test_a_resume_that_cannot_be_is_refused(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", *arguments]) == 2
+    found = capsys.readouterr().err
+    assert said in found
+    assert "Traceback" not in found
     assert not any(tmp_path.iterdir())

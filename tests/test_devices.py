@@ -50,6 +50,7 @@ def test_detect_refuses_what_isnt_there(given):
         detect(given)
 
 
+@pytest.mark.slow
 def test_detecting_initialises_nothing():
     code = (
         "from probe.devices import detect; import torch; d = detect(); d.read(whole=True); d.bind();"

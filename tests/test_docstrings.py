@@ -27,6 +27,7 @@ def check() -> Iterator[ModuleType]:
     sys.path[:] = before
 
 
+@pytest.mark.slow
 def test_tools_read_every_docstring(check: ModuleType) -> None:
     assert check.problems() == []
 

@@ -1,7 +1,8 @@
 """Recipes of CONTRIBUTING.md, done literally in a copy of the tree: nothing else needs to be touched.
 
-Each adds what its recipe says and nothing more; then the tests of the structure, the contracts, the schema, the
-dashboards and the docs' tables are green there.
+Each adds what its recipe says and nothing more, all of them to one copy, as copying and importing are what costs. Then
+each does there what it is for, and the tests of the structure, the contracts, the schema, the dashboards and the docs'
+tables are green.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NOWHERE = shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info", ".hypo
 #: Not of the tree, where they stand beside it.
 BESIDE = {".git", ".venv", "runs", "multiruns", "outputs", "site", "build", "dist", "shared"}
 
-#: What is green after each recipe; docs are here without the tests that run their code.
+#: What is green after the recipes; docs are here without the tests that run their code.
 CHECKS = (
     "tests/test_structure.py",
     "tests/runs/test_schema_stability.py",
@@ -29,6 +30,11 @@ CHECKS = (
     "tests/tracking/test_tracking_base.py",
     "tests/tracking/test_tracking_docs.py",
     "tests/tracking/test_tracking_backends.py",
+    "tests/tracking/test_tracking_checks.py",
+    "tests/test_cli.py",
+    "tests/figures",
+    "tests/publishing/test_editions.py::test_every_panel_is_a_figure_and_a_table",
+    "tests/views/test_report.py::test_every_panel_has_a_figure_a_name_for_readers_and_a_table",
     "tests/test_docs.py",
 )
 NOT_THERE = "not runs_and_prints and not every_panel_draws"
@@ -210,34 +216,6 @@ def left_out(folder, names):
     return NOWHERE(folder, names) | beside
 
 
-@pytest.fixture
-def tree(tmp_path):
-    copy = tmp_path / "tree"
-    shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
-    return copy
-
-
-def ran(tree, *command):
-    """The output of a command in the tree, which it ends well."""
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True, check=False, timeout=1800
-    )
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
-    return done.stdout
-
-
-def checked(tree, *more):
-    """That the tests of :data:`CHECKS` are green there."""
-    ran(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not browser and not slow", "-k", NOT_THERE,
-        *(path for path in (*CHECKS, *more) if (tree / path).exists()))  # fmt: skip
-
-
-def contracts_kept(tree):
-    """That the imports are as pyproject.toml says; import-linter reads the packages where it is run."""
-    ran(tree, "-c", "import sys; from importlinter.cli import lint_imports_command as lint; lint()")
-
-
 def insert(path, before, line):
     """Add ``line`` in front of the only line that begins with ``before``."""
     text = path.read_text()
@@ -245,48 +223,84 @@ def insert(path, before, line):
     path.write_text(text.replace(f"\n{before}", f"\n{line}\n{before}"))
 
 
-@pytest.mark.slow
-def test_a_tracking_backend(tree):
+def add_a_tracking_backend(tree):
     (tree / "probe/tracking/backends/lantern.py").write_text(BACKEND.lstrip())
     line = '    "lantern": "probe.tracking.backends.lantern:Lantern",'
     insert(tree / "probe/tracking/backends/__init__.py", '    "mlflow": ', line)
     insert(tree / "pyproject.toml", "mlflow = ", 'lantern = ["requests>=2"]')
+
+
+def add_a_command(tree):
+    (tree / "probe/cli/count.py").write_text(COMMAND.lstrip())
+    insert(tree / "probe/cli/__init__.py", '    "doctor": ', '    "count": "probe.cli.count",')
+
+
+def add_a_panel(tree):
+    file = tree / "dashboards/token_balance.yaml"
+    file.write_text(file.read_text().rstrip("\n") + PANEL)
+
+
+def add_a_recorder(tree):
+    (tree / "probe/recorders/pauses.py").write_text(RECORDER.lstrip())
+    line = '    "pauses": "probe.recorders.pauses:PausesRecorder",'
+    insert(tree / "probe/recorders/__init__.py", '    "calls": ', line)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    copy = tmp_path_factory.mktemp("recipes") / "tree"
+    shutil.copytree(ROOT, copy, ignore=left_out, symlinks=True)
+    for add in (add_a_tracking_backend, add_a_command, add_a_panel, add_a_recorder):
+        add(copy)
+    return copy
+
+
+def ran(tree, *command):
+    """The output of a command in the tree, which it ends well."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tree, env=environment | {"PYTHONPATH": str(tree)}, capture_output=True,
+        text=True, check=False, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_tracking_backend(tree):
     assert ran(tree, "-c", textwrap.dedent(LOG)).endswith("flashed\n")
     shutil.rmtree(tree / "recipe_runs")
     page = ran(tree, "-c", "import sys; sys.path.insert(0, 'docs'); from pages.inserts import filled\n"
                "print(filled(open('docs/backends.md', encoding='utf-8').read()))")  # fmt: skip
     assert "## lantern\n\n`pip install 'probe-rl[lantern]'`.\n\nFlashes the numbers into" in page
-    contracts_kept(tree)
-    checked(tree, "tests/tracking/test_tracking_checks.py")
 
 
 @pytest.mark.slow
 def test_a_command(tree):
-    (tree / "probe/cli/count.py").write_text(COMMAND.lstrip())
-    insert(tree / "probe/cli/__init__.py", '    "doctor": ', '    "count": "probe.cli.count",')
     metrics = int(ran(tree, "-m", "probe", "count", "docs/example_run").split()[0].replace(",", ""))
     assert metrics > 0
     assert "count the metrics of a run" in ran(tree, "-m", "probe", "--help")
-    contracts_kept(tree)
-    checked(tree, "tests/test_cli.py")
 
 
 @pytest.mark.slow
 def test_a_panel(tree):
-    file = tree / "dashboards/token_balance.yaml"
-    file.write_text(file.read_text().rstrip("\n") + PANEL)
     assert ran(tree, "-c", textwrap.dedent(SHOWN)) == "shown\n"
     (tree / "recipe.html").unlink()
-    contracts_kept(tree)
-    checked(tree, "tests/figures", "tests/publishing/test_editions.py", "tests/views/test_report.py")
 
 
 @pytest.mark.slow
 def test_a_recorder(tree):
-    (tree / "probe/recorders/pauses.py").write_text(RECORDER.lstrip())
-    insert(
-        tree / "probe/recorders/__init__.py", '    "calls": ', '    "pauses": "probe.recorders.pauses:PausesRecorder",'
-    )
     assert ran(tree, "-c", textwrap.dedent(READ)) == "read\n"
     shutil.rmtree(tree / "recipe_runs")
-    checked(tree)
+
+
+@pytest.mark.slow
+def test_imports_are_as_the_contracts_say(tree):
+    # import-linter reads the packages where it is run
+    ran(tree, "-c", "import sys; from importlinter.cli import lint_imports_command as lint; lint()")
+
+
+@pytest.mark.slow
+def test_what_was_green_is_green(tree):
+    marks = "not browser and not multiprocess and not slow"
+    ran(tree, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", marks, "-k", NOT_THERE, *CHECKS)

@@ -365,6 +365,7 @@ def test_a_backend_in_trouble_is_an_incident_of_the_run(directory, monkeypatch):
     assert "loss" in (directory / "metrics.jsonl").read_text()
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_said_where_it_was(directory):
     script = f"""
         import os, pathlib, signal, time

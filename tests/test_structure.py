@@ -54,6 +54,7 @@ def test_importing_probe_brings_nothing_heavy():
     assert not {"torch", "numpy", "pandas", "plotly", "msgspec", "tensordict"} & set(loaded)
 
 
+@pytest.mark.slow
 def test_a_training_worker_never_loads_what_only_views_need():
     code = (
         "import sys, json, tempfile, pathlib; import probe\n"

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from playwright.sync_api import Page, sync_playwright
 
 from tests.ports import free_port
@@ -143,6 +142,8 @@ def end_kernels(url: str, notebook: str) -> None:
 
 def write_notebook(path: Path, *cells: str) -> Path:
     """A notebook of code cells that hasn't run."""
+    import nbformat
+
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     notebook = nbformat.v4.new_notebook(metadata={"kernelspec": kernel})
     notebook.cells = [nbformat.v4.new_code_cell(cell) for cell in cells]

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
 
 from tests.browser.conftest import notebooks
@@ -50,6 +49,8 @@ def tab(page, name: str):
 def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_a_kernel(
     lab, chromium, tmp_path, shots
 ) -> None:
+    import nbformat
+
     url, root = lab
     name = "live"
     path = write_notebook(
@@ -99,6 +100,8 @@ def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_
 def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_needs_no_kernel(
     lab, chromium, tmp_path, shots
 ) -> None:
+    import nbformat
+
     url, root = lab
     path = write_notebook(
         root / "finished.ipynb",
@@ -206,7 +209,7 @@ def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab,
         root / "reload.ipynb",
         START.format(name="reload"),
         "running = probe.run(training.train, session, 2000, 0.01)",
-        "running.interrupt(); running.wait(20); session.close(); panel.close()",
+        "running.interrupt(); running.wait(120); session.close(); panel.close()",
     )
     with browser(chromium, tmp_path / "profile") as page:
         notebook = Lab(page, url, path.name)

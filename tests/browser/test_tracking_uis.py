@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,23 +15,10 @@ from tests.ports import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
-STEPS = 8
 SIZE = (1400, 1100)
 
 #: The path of a line through several points is longer than that, in characters.
 LINE = 40
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a short demo, as ``make demo`` makes one."""
-    directory = tmp_path_factory.mktemp("demo") / "run"
-    command = [sys.executable, "-m", "probe", "demo", "--steps", str(STEPS), "--run-dir", str(directory)]
-    plain = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TENSORBOARD_"))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=plain)
-    assert done.returncode == 0, done.stderr
-    assert "In TensorBoard, Custom Scalars has the dashboards" in done.stdout
-    return directory
 
 
 @pytest.fixture(scope="module")

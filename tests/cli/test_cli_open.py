@@ -391,6 +391,7 @@ def test_the_command_prints_the_url_and_ends_with_ctrl_c(run: Path, tmp_path: Pa
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_the_command_tells_programs_and_ends_in_order(run: Path) -> None:
     with ended(opened(str(run.parent), "--json", "--no-browser", BROWSER="/nonexistent")) as process:
         assert process.stdout is not None

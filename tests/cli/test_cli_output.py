@@ -167,6 +167,7 @@ def test_sql_takes_parameters(run: Path, capsys: pytest.CaptureFixture[str], giv
     assert told(capsys, "sql", str(run), "select ? as x", given) == [{"x": expected}]
 
 
+@pytest.mark.slow
 def test_sql_reads_a_query_from_standard_input(run: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "probe", "sql", str(run), "-", "--json"],
@@ -223,6 +224,7 @@ def test_columns_of_one_name_are_both_there(run: Path, capsys: pytest.CaptureFix
     assert "more than one column is called 'rank'" in heard.err
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_no_error(run: Path) -> None:
     command = (
         f"{sys.executable} -m probe sql {run} 'select * from calls, range(2000)' | head -1; echo ${{PIPESTATUS[0]}}"
@@ -250,6 +252,7 @@ def test_a_run_that_is_being_written_can_be_used(tmp_path: Path, capsys: pytest.
     assert main(["report", str(run)]) == 0
 
 
+@pytest.mark.slow
 def test_standard_output_holds_the_result_alone(tmp_path: Path) -> None:
     """As a program sees it: the choice among runs is a remark."""
     run = write_run(tmp_path / "runs" / "a", sample_rows(ranks=1, steps=1))

@@ -318,6 +318,7 @@ def tail(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_each_step_as_it_ends(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", sample_rows(2, 9))
     with tail(str(path), "--json", "--new") as process:
@@ -353,6 +354,7 @@ def process_again(rank: int) -> Any:
     return made
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_had_enough_is_no_error(run: Path) -> None:
     with tail(str(run), "--tables", "memory") as process:
         assert process.stdout.readline().startswith("memory")

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from probe import hooks
 from probe.core.batched_data_dict import BatchedDataDict, SlicedDataDict
 from probe.errors import InputError, InputTypeError, MissingKeyError, PeerError, SessionError, ShapeError
+from tests.ranks import run_ranks
 
 COLUMNS = {"ids", "jagged", "more", "deep", "text", "object", "number"}
 
@@ -515,7 +516,7 @@ def _gathered(rank):
 def test_all_gather(tmp_path):
     with mp.Manager() as manager:
         results = manager.dict()
-        mp.spawn(_rank, (2, tmp_path / "store", results), nprocs=2)
+        run_ranks(_rank, (2, tmp_path / "store", results), 2)
         first, second = results[0], results[1]
     assert first == second
     for message, expected in zip(

@@ -23,6 +23,7 @@ from probe.errors import (
     ShapeError,
     UnknownNameError,
 )
+from tests.ranks import run_ranks
 
 lengths_lists = st.lists(st.integers(0, 40), min_size=0, max_size=40)
 
@@ -362,7 +363,7 @@ def on_ranks(tmp_path, lengths_of, *, failing=(), **options):
     with mp.Manager() as manager:
         results = manager.dict()
         arguments = (len(lengths_of), tmp_path / "store", results, lengths_of, options, failing)
-        mp.spawn(_rank, arguments, nprocs=len(lengths_of))
+        run_ranks(_rank, arguments, len(lengths_of))
         return [results[rank] for rank in range(len(lengths_of))]
 
 

@@ -159,6 +159,7 @@ def test_findings_say_what_the_quantity_says(directory: Path, doubling: pytest.M
     assert other in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_panel_s_configuration_and_the_report_follow(
     directory: Path, doubling: pytest.MonkeyPatch, name: str

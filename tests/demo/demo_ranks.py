@@ -1,10 +1,8 @@
-"""One rank of the fidelity test: ``python demo_ranks.py RANK RANKS DIRECTORY``. Trains without and with a session, and
-saves what came out to ``DIRECTORY/rank-N.pt``."""
+"""One rank of the fidelity test. Trains without and with a session, and saves what came out to ``rank-N.pt``."""
 
 from __future__ import annotations
 
 import gc
-import sys
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -63,7 +61,3 @@ def main(rank: int, ranks: int, directory: Path) -> None:
     torch.save(found, directory / f"rank-{rank}.pt")
     gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

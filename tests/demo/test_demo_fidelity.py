@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,8 @@ from probe.demo.settings import Settings
 from probe.demo.trainer import Trainer
 from probe.runs.reader import Run
 from probe.session import Session, start
+from tests.demo import demo_ranks
+from tests.ranks import ended_ranks
 
 SMALL = Settings(
     steps=2,
@@ -118,23 +118,12 @@ def test_more_work_than_problems_shares_them(problems: RLHFDataset) -> None:
 
 @pytest.mark.multiprocess
 def test_two_ranks_stay_equal_and_unchanged_by_a_session(tmp_path: Path, problems: RLHFDataset) -> None:
-    script = Path(__file__).with_name("demo_ranks.py")
     two, one = tmp_path, tmp_path / "alone"
     one.mkdir()
     (one / "problems.parquet").write_bytes((two / "problems.parquet").read_bytes())
     calls = [(0, 2, two), (1, 2, two), (0, 1, one)]
-    ranks = [
-        subprocess.Popen([sys.executable, str(script), *map(str, call)], stderr=subprocess.PIPE, text=True)
-        for call in calls
-    ]
-    try:
-        for rank in ranks:
-            errors = rank.communicate(timeout=300)[1]
-            assert rank.returncode == 0, errors
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    codes, output = ended_ranks(demo_ranks.main, calls, tmp_path)
+    assert codes == [0, 0, 0], output
     first, second, alone = (torch.load(place / f"rank-{rank}.pt") for rank, _, place in calls)
 
     for found in (first, second):

@@ -8,12 +8,10 @@ import weakref
 from html.parser import HTMLParser
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from nbclient import NotebookClient
 from tensordict import TensorDict
 
 from probe.core.batched_data_dict import BatchedDataDict
@@ -270,6 +268,9 @@ batch = {"input_ids": x, "attention_mask": torch.ones_like(x)}
 # The client's own sockets are closed by the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_in_a_kernel_the_output_holds_both_and_in_the_end_the_static_form_alone(tmp_path):
+    import nbformat
+    from nbclient import NotebookClient
+
     cells = [
         NOTEBOOK,
         "kept = inspect(batch)\nkept",

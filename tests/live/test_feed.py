@@ -310,6 +310,7 @@ def test_tables_are_bounded_and_peaks_survive(tmp_path):
         assert np.nanmax(values["few"]) == np.nanmax(values["all"]), table
 
 
+@pytest.mark.slow
 def test_a_large_run_is_opened_bounded_and_its_peaks_are_there(tmp_path, monkeypatch):
     write_run(tmp_path / "run", ROWS)
     roll(tmp_path / "run")
@@ -362,6 +363,7 @@ def test_too_many_rows_at_once_are_thinned_to_their_extremes_and_counted(tmp_pat
     assert feed.tables["scalars"].next == len(block["value"])
 
 
+@pytest.mark.slow
 def test_a_run_behind_a_url(tmp_path):
     write_run(tmp_path / "run", ROWS)
     roll(tmp_path / "run")

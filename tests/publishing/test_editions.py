@@ -135,6 +135,7 @@ def test_new_rows_make_new_numbers(tmp_path: Path) -> None:
         assert heard.of(Numbers)[-1].values["probe/across_ranks/step_time_s_largest"] == 2.0
 
 
+@pytest.mark.slow
 def test_a_long_run_is_caught_up_with_in_pieces(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(editions, "STEPS_AT_ONCE", 3)
     heard = Heard()

@@ -172,6 +172,7 @@ def test_what_can_t_be_read_or_handed_on_is_told_and_the_rest_is_taken(tmp_path:
     assert any("no tags here" in one for one in told)
 
 
+@pytest.mark.slow
 def test_a_run_that_can_t_be_read_is_told_by_the_real_one(tmp_path: Path, incidents) -> None:
     made = Publisher(tmp_path / "nothing", Heard(), incidents.append)
     made._process.wait(60)

@@ -247,6 +247,7 @@ def test_a_reader_that_looked_before_goes_on(directory):
             run.sql("select * from nothing_here")
 
 
+@pytest.mark.slow
 def test_writers_and_readers_beside_it_lose_nothing(directory, process):
     """A rank writes and rolls over all the time, readers look and follow all the time, and it is compacted all the
     time.

@@ -129,6 +129,7 @@ READER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("close", [False, True], ids=["lines", "parts"])
 @pytest.mark.parametrize("work", ["read", "compact"])
 def test_a_process_without_the_class_reads_them(tmp_path, close, work):

@@ -19,7 +19,10 @@ moto_server = pytest.importorskip("moto.server")
 s3fs = pytest.importorskip("s3fs")
 
 # botocore's HTTP sessions are closed by a finalizer of s3fs when the interpreter ends, not before.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:Unclosed:ResourceWarning")
+pytestmark = [
+    pytest.mark.slow,  # a server
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:Unclosed:ResourceWarning"),
+]
 
 
 @pytest.fixture
@@ -190,7 +193,6 @@ def test_what_opening_a_run_on_s3_asks_for(server, directory, writer, put, uploa
         assert sum(requests.values()) <= 3  # nothing is read again
 
 
-@pytest.mark.slow
 def test_a_run_is_compacted_on_s3_as_on_the_disk(server, directory, writer, put, upload, requests):
     ranks = 6
     sent(server, directory, upload, writer, put, ranks)

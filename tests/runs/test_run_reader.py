@@ -355,6 +355,7 @@ def test_tail_across_many_roll_overs_of_many_ranks(directory, writer, put):
     assert len(list((directory / "parts").glob("scalars-*"))) > 6
 
 
+@pytest.mark.slow
 def test_refresh_while_segments_roll_over_sees_each_row_once(directory, writer, put):
     one = writer(interval_s=0.005, roll_over_bytes=3000)
     with Run(directory) as run:

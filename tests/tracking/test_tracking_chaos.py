@@ -110,7 +110,7 @@ def test_a_killed_run_that_had_sent_everything_still_gets_its_status(own_mlflow_
     run_id = State(tmp_path, "mlflow").read()["run_id"]
     client = mlflow_client(own_mlflow_server.url)
     assert (unsent(tmp_path), client.get_run(run_id).info.status) == ({}, "RUNNING")
-    assert recover(tmp_path, timeout_s=30) == {}
+    assert recover(tmp_path, timeout_s=120) == {}
     assert client.get_run(run_id).info.status == "FAILED"
     state = (tmp_path / "tracking" / "run.json").stat().st_mtime_ns
     assert recover(tmp_path) == {}  # nothing is left to do, and nothing is done

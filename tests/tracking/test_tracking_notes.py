@@ -314,7 +314,7 @@ def test_recovery_sends_what_was_said_to_a_server_that_was_away(tmp_path, collec
     assert subprocess.run(command, env=environment, timeout=300, check=False).returncode == -signal.SIGKILL
     assert collector.traces == []
     collector.answers = []
-    assert recover(tmp_path, timeout_s=30) == {}
+    assert recover(tmp_path, timeout_s=120) == {}
     spans = [request.resource_spans[0].scope_spans[0].spans[0] for request in collector.traces]
     assert sorted(span.name for span in spans) == ["rl.config", "rl.summary"]
     assert collector.metrics[-1].resource_metrics[0].scope_metrics[0].metrics[0].name == "rl.run.exit_code"

@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, UnknownNameError
@@ -389,6 +388,7 @@ def test_a_panel_that_nobody_showed_flushes_nothing(tmp_path):
 
 @pytest.mark.slow
 def test_a_closed_panel_leaves_figures_and_no_widget(tmp_path):
+    import nbformat
     from nbclient import NotebookClient
 
     cells = [OPEN.format(root=str(tmp_path)), TRAIN, "shown.close()\nsession.close()"]
@@ -415,6 +415,7 @@ def test_a_closed_panel_leaves_figures_and_no_widget(tmp_path):
 @pytest.mark.slow
 def test_what_is_saved_while_the_panel_is_live_is_up_to_date(tmp_path):
     """At the end of each cell, and final once the session is closed, though nobody closes the panel."""
+    import nbformat
     from nbclient import NotebookClient
 
     close = "session.close()"
@@ -450,6 +451,7 @@ def _facts(notebook: Any) -> str:
 
 @pytest.mark.slow
 def test_a_killed_kernel_leaves_figures_and_says_how_to_go_on(tmp_path):
+    import nbformat
     from nbclient import NotebookClient
     from nbclient.exceptions import DeadKernelError
 

@@ -1,4 +1,4 @@
-"""One rank of a small training: ``python checkpoint_ranks.py SCENARIO RANK WORLD FOLDER``."""
+"""One rank of a small training, in several scenarios."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import os
 import random
 import resource
 import signal
-import sys
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -198,8 +196,8 @@ def killed(rank, folder):
     return raised(lambda: training.manager.save_checkpoint(folder / "killed" / "global_step_2", global_step=2))
 
 
-def main():
-    scenario, rank, world, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
+def main(scenario, rank, world, folder):
+    """One rank, from joining the others to leaving them."""
     torch.set_num_threads(1)
     store = folder / f"store_{scenario}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
@@ -209,7 +207,3 @@ def main():
     finally:
         gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process
         dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()

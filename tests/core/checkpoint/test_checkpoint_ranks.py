@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,33 +11,21 @@ from safetensors.torch import load_file
 
 from probe.core.checkpoint import FSDPCheckpointManager, find_latest_ckpt_path
 from probe.core.checkpoint.shards import load_shards, read_chunks
+from tests.core.checkpoint import checkpoint_ranks
+from tests.ranks import ended_ranks
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 
-SCRIPT = Path(__file__).with_name("checkpoint_ranks.py")
 KINDS = ("fsdp2", "fsdp1", "fsdp1_flat")
 
 
 def on_ranks(scenario, world, folder):
     """Run a scenario of checkpoint_ranks.py; what each rank told (None: it was killed), and how each ended."""
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, SCRIPT, scenario, str(rank), str(world), folder],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    calls = [(scenario, rank, world, folder) for rank in range(world)]
+    codes, output = ended_ranks(checkpoint_ranks.main, calls, folder)
     files = [folder / f"{scenario}_{rank}.json" for rank in range(world)]
     told = [json.loads(path.read_text()) if path.exists() else None for path in files]
-    return told, [rank.returncode for rank in ranks], "\n".join(outputs)
+    return told, codes, output
 
 
 def tensors_of(checkpoint):
@@ -110,17 +95,16 @@ def test_three_ranks_and_one_load_what_two_have_saved(trained):
             # The first rank draws the numbers that it drew before, so that its first loss is the same.
             losses = resumed[0][f"{kind}_of_{source}"]
             assert losses[0] == told[0]["fsdp2"]["reference"][0]
-    sys.path.insert(0, str(SCRIPT.parent))
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    torch.set_num_threads(1)  # as the ranks did: the last bit depends on it
     try:
-        import checkpoint_ranks
+        alone = checkpoint_ranks.Training("plain", seed=5)
+        alone.manager.load_checkpoint(folder / "fsdp1" / "global_step_3")
+        assert alone.steps(1)[0] == told[0]["fsdp2"]["reference"][0]
     finally:
-        sys.path.remove(str(SCRIPT.parent))
-    state = torch.get_rng_state()
-    alone = checkpoint_ranks.Training("plain", seed=5)
-    alone.manager.load_checkpoint(folder / "fsdp1" / "global_step_3")
-    assert alone.steps(1)[0] == told[0]["fsdp2"]["reference"][0]
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
     assert alone.scheduler.last_epoch == 4
-    torch.set_rng_state(state)
 
 
 def test_one_rank_s_failure_stops_all_and_costs_nothing(trained):
@@ -160,11 +144,6 @@ def test_a_rank_killed_in_the_middle_of_a_save_leaves_the_previous_one(tmp_path)
     root = tmp_path / "killed"
     assert (root / "global_step_2.incomplete").is_dir()
     assert find_latest_ckpt_path(root) == str(root / "global_step_1")
-    sys.path.insert(0, str(SCRIPT.parent))
-    try:
-        import checkpoint_ranks
-    finally:
-        sys.path.remove(str(SCRIPT.parent))
     model = checkpoint_ranks.Tiny(seed=9)
     manager = FSDPCheckpointManager(model)
     state = torch.get_rng_state()

@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from tensordict import TensorDict
 
 from probe.core.protocol import DataProto, DataProtoFuture, all_gather_data_proto
 from probe.errors import InputError, InputTypeError, SessionError
+from tests.ranks import run_ranks
 
 
 def proto(*values):
@@ -144,7 +144,7 @@ def _rank(rank, address, out):
 
 @pytest.mark.multiprocess
 def test_all_ranks_get_all_rows_or_the_same_error(tmp_path):
-    mp.spawn(_rank, (f"file://{tmp_path}/store", str(tmp_path)), nprocs=2)
+    run_ranks(_rank, (f"file://{tmp_path}/store", str(tmp_path)), 2)
     one, two = (pickle.loads((tmp_path / str(rank)).read_bytes()) for rank in range(2))
     for rank, results in enumerate((one, two)):
         data = results["data"]

@@ -26,6 +26,7 @@ from probe.core.torch_functional import (
     masked_mean,
 )
 from probe.errors import InputError, InputTypeError, MissingKeyError, PeerError, ShapeError
+from tests.ranks import run_ranks
 
 NAN, INF = float("nan"), float("inf")
 
@@ -322,7 +323,7 @@ def ranks(request, tmp_path_factory):
     world = request.param
     with mp.Manager() as manager:
         results = manager.dict()
-        mp.spawn(_rank, (world, tmp_path_factory.mktemp("gloo") / "store", results), nprocs=world)
+        run_ranks(_rank, (world, tmp_path_factory.mktemp("gloo") / "store", results), world)
         return [results[rank] for rank in range(world)]
 
 

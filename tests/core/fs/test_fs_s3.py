@@ -25,7 +25,10 @@ moto_server = pytest.importorskip("moto.server")
 s3fs = pytest.importorskip("s3fs")
 
 # botocore's HTTP sessions are closed by a finalizer of s3fs when the interpreter ends, not before.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:Unclosed:ResourceWarning")
+pytestmark = [
+    pytest.mark.slow,  # a server
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:Unclosed:ResourceWarning"),
+]
 
 
 def quiet_server():
@@ -283,7 +286,6 @@ def ask(endpoint):
 
 
 @pytest.mark.multiprocess
-@pytest.mark.slow
 def test_many_ask_at_once_and_one_is_killed_in_the_middle(s3, ask, tmp_path):
     url = put(s3, FILES)
     killed = ask(url, tmp_path, "slow")

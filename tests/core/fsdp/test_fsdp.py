@@ -33,6 +33,7 @@ from probe.core import fsdp
 from probe.core.fsdp.offload import _move_flat, _own_tensors
 from probe.core.fsdp.wrapping import _parameters_on_meta
 from probe.errors import InputError, InputTypeError, MissingKeyError, PeerError, ShapeError, UnknownNameError
+from tests.ranks import run_ranks
 
 WIDTH, VOCABULARY = 7, 11  # neither is a multiple of the ranks
 
@@ -667,7 +668,7 @@ def _rank(rank, store, checks):
 @pytest.mark.slow
 @pytest.mark.parametrize("checks", [FSDP2_CHECKS, FSDP1_CHECKS], ids=["fsdp2", "fsdp1"])
 def test_what_is_sharded_gives_what_the_whole_model_gives(tmp_path, checks):
-    mp.spawn(_rank, (tmp_path / "store", checks), nprocs=2)
+    run_ranks(_rank, (tmp_path / "store", checks), 2)
 
 
 # --------------------------------------------------------------------------------------------------------------- CUDA

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -17,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from probe import hooks
 from probe.core import ulysses as ul
 from probe.errors import InputError, InputTypeError, ShapeError
+from tests.ranks import run_ranks
 
 
 class Hear(hooks.Listener):
@@ -407,4 +407,4 @@ def _rank(rank, world, store):
 @pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 4])
 def test_what_is_cut_over_ranks_gives_what_the_whole_gives(tmp_path, world):
-    mp.spawn(_rank, (world, tmp_path / "store"), nprocs=world)
+    run_ranks(_rank, (world, tmp_path / "store"), world)
