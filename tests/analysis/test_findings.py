@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from probe.analysis.findings import findings
-from probe.records import GIB, Incident, Memory, MicroBatch, Row
+from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row
 from tests.sample_run import MS, clock, open_run, sample_rows
 
 
@@ -167,3 +167,15 @@ def test_a_long_message_is_cut_to_its_length_and_one_that_fits_is_not(tmp_path: 
         with open_run(tmp_path / str(length), {0: [row]}) as run:
             told[length] = the(findings(run), "1 incident, most often")["finding"].rpartition(": ")[2]
     assert told == {120: "x" * 120 + ".", 121: "x" * 119 + "…."}
+
+
+@pytest.mark.parametrize(("largest", "severity"), [(1.0, "notice"), (2.0, "problem")])
+def test_an_accidental_reducer_is_a_problem_where_it_matters(largest, severity, tmp_path: Path) -> None:
+    row = Reduction(
+        key="timing/step", reducer="min", chosen_by="name", count=2, smallest=1.0, largest=largest, nan_count=0,
+        value=1.0, rank=0, step=0, time_ns=clock(0),
+    )  # fmt: skip
+    with open_run(tmp_path, {0: [row]}) as run:
+        found = the(findings(run), "reduced by accident")
+    assert found["severity"] == severity
+    assert found["advice"].endswith("never differed so far") == (severity == "notice")
