@@ -179,3 +179,28 @@ def test_an_accidental_reducer_is_a_problem_where_it_matters(largest, severity, 
         found = the(findings(run), "reduced by accident")
     assert found["severity"] == severity
     assert found["advice"].endswith("never differed so far") == (severity == "notice")
+
+
+def test_what_waiting_after_each_micro_batch_costs_is_told(tmp_path: Path) -> None:
+    rows: dict[int, list[Row]] = {
+        rank: [
+            MicroBatch(
+                rank=rank,
+                time_ns=clock(rank) + index,
+                step=0,
+                phase="update",
+                micro_batch=index,
+                batch_id=1,
+                micro_batches=2,
+                sequences=1,
+                lengths=[tokens],
+                tokens=tokens,
+            )  # fmt: skip
+            for index, tokens in enumerate(own)
+        ]
+        for rank, own in enumerate([(80, 20), (20, 80)])
+    }
+    with open_run(tmp_path, rows) as run:
+        row = the(findings(run), "Within a rank")
+    assert "where ranks wait for each other after each one, that costs 60 % more time" in row["finding"]
+    assert row["severity"] == "problem"
