@@ -195,7 +195,7 @@ def test_what_waiting_after_each_micro_batch_costs_is_told(tmp_path: Path) -> No
                 sequences=1,
                 lengths=[tokens],
                 tokens=tokens,
-            )  # fmt: skip
+            )
             for index, tokens in enumerate(own)
         ]
         for rank, own in enumerate([(80, 20), (20, 80)])
