@@ -247,3 +247,19 @@ def test_nothing_recorded_gives_empty_frames(tmp_path: Path) -> None:
 
 def test_times_are_wall_clock(run) -> None:
     assert memory.peaks(run).iloc[0]["wall_ns"] == WALL_NS + 40 * MS
+
+
+def test_of_many_micro_batches_the_largest_peaks_stay_and_the_others_evenly(tmp_path: Path) -> None:
+    rows: list[Row] = []
+    for index in range(60):
+        stamp = {"role": "a", "phase": "p", "step": 0, "micro_batch": index, "kind": "micro_batch"}
+        cut = formed(index, index + 1, 10 * index)
+        cut.scope_id = 1
+        rows += [cut, *ends(index + 2, 1, 10 * index + 1, 10 * index + 9, index, **stamp)]
+    rows += ends(1, None, 0, 1000, 60, role="a", phase="p", step=0)
+    with open_run(tmp_path, {0: rows}) as run:
+        everything, thinned = memory.by_tokens(run), memory.by_tokens(run, points=16)
+    assert len(everything) == 60
+    assert thinned["tokens"].tolist()[:4] == [60, 59, 58, 57]
+    assert thinned["tokens"].tolist()[-1] == 1
+    assert len(thinned) <= 16

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.analysis import memory, overview, padding_tax, steps, token_balance
-from probe.records import Memory
+from probe.records import Incident, Memory
 from tests.sample_run import MS, clock, open_run, sample_rows
 
 
@@ -44,6 +44,21 @@ def test_each_column_is_that_of_its_analysis(tmp_path):
         assert frame["padding_tax_ratio"].tolist() == (ledger["tokens"] / ledger["rectangle_tokens"]).tolist()
         rounds = token_balance.rounds(run).groupby(["step", "phase"])["tokens"].sum()
         assert frame["tokens"].tolist() == rounds.groupby("step").max().tolist()
+
+
+def test_where_nothing_was_recorded_nothing_is_a_zero(tmp_path):
+    with open_run(tmp_path, {0: []}) as run:
+        frame = overview.numbers(run)
+    assert frame["value"].isna().all()
+    assert set(frame["status"]) == {"none"}
+
+
+def test_an_alert_before_the_first_step_is_counted(tmp_path):
+    alert = Incident(kind="backend", where="mlflow", message="no answer", count=3, rank=0, time_ns=clock(0))
+    with open_run(tmp_path, {0: [alert]}) as run:
+        values = overview.numbers(run).set_index("name")["value"]
+    assert values["alerts"] == 3
+    assert values.drop("alerts").isna().all()
 
 
 scopes = st.builds(

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from probe.analysis.findings import findings
-from probe.records import MicroBatch
-from tests.sample_run import clock, open_run, sample_rows
+from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row
+from tests.sample_run import MS, clock, open_run, sample_rows
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +112,95 @@ def test_waiting_once_is_not_told_twice(tmp_path: Path) -> None:
         row = the(findings(run), "Within a rank")
     assert row["severity"] == "fine"
     assert "wait" not in row["finding"]
+
+
+def peaked(rank: int, phase: str, peak_gib: float, scope: int) -> Memory:
+    return Memory(
+        edge="leave", kind="phase", name=phase, phase=phase, scope_id=scope, parent_id=0, source="fake", rank=rank,
+        step=0, time_ns=clock(rank) + scope * MS, host_duration_ns=MS, peak_allocated_bytes=int(peak_gib * GIB),
+        peak_kind="exact",
+    )  # fmt: skip
+
+
+def test_the_phase_in_which_ranks_peak_least_alike_is_named(tmp_path: Path) -> None:
+    heights = {"generate": (20, 19.5), "update": (10, 7.5), "reward": (9, 8)}
+    rows: dict[int, list[Row]] = {
+        rank: [peaked(rank, phase, peaks[rank], scope) for scope, (phase, peaks) in enumerate(heights.items(), 1)]
+        for rank in (0, 1)
+    }
+    with open_run(tmp_path, rows) as run:
+        row = the(findings(run), "peak unequally")
+    assert row["severity"] == "notice"
+    assert "Ranks peak unequally in update: 10.0 GiB on rank 0, 7.50 GiB on the lowest." in row["finding"]
+
+
+def test_a_peak_before_the_first_step_is_told_too(tmp_path: Path) -> None:
+    row = peaked(0, "load", 5, 1)
+    row.step = None
+    with open_run(tmp_path, {0: [row]}) as run:
+        assert "5.00 GiB, made by load" in the(findings(run), "The largest peak")["finding"]
+
+
+def test_ranks_that_peak_nearly_alike_are_no_finding(tmp_path: Path) -> None:
+    rows: dict[int, list[Row]] = {rank: [peaked(rank, "update", 10 - 0.9 * rank, 1)] for rank in (0, 1)}
+    with open_run(tmp_path, rows) as run:
+        assert not findings(run)["finding"].str.contains("unequally").any()
+
+
+@pytest.mark.parametrize(("off", "severity"), [(False, "notice"), (True, "problem")])
+def test_trouble_with_the_instrumentation_is_a_problem_where_a_listener_was_switched_off(off, severity, tmp_path):
+    failed = Incident(kind="listener", where="memory", message="ValueError: why", switched_off=off)
+    away = [Incident(kind="backend", where="mlflow", message="away", step=step) for step in (1, 2, 3)]
+    for row in (failed, *away):
+        row.rank, row.time_ns = 0, clock(0)
+    with open_run(tmp_path, {0: [failed, *away]}) as run:
+        row = the(findings(run), "incidents, most often")
+    assert row["severity"] == severity
+    assert row["finding"].startswith("4 incidents, most often backend at mlflow: away.")
+    assert ("switched off" in row["finding"]) == off
+
+
+def test_a_long_message_is_cut_to_its_length_and_one_that_fits_is_not(tmp_path: Path) -> None:
+    told = {}
+    for length in (120, 121):
+        row = Incident(kind="listener", where="memory", message="x" * length, rank=0, time_ns=clock(0))
+        with open_run(tmp_path / str(length), {0: [row]}) as run:
+            told[length] = the(findings(run), "1 incident, most often")["finding"].rpartition(": ")[2]
+    assert told == {120: "x" * 120 + ".", 121: "x" * 119 + "…."}
+
+
+@pytest.mark.parametrize(("largest", "severity"), [(1.0, "notice"), (2.0, "problem")])
+def test_an_accidental_reducer_is_a_problem_where_it_matters(largest, severity, tmp_path: Path) -> None:
+    row = Reduction(
+        key="timing/step", reducer="min", chosen_by="name", count=2, smallest=1.0, largest=largest, nan_count=0,
+        value=1.0, rank=0, step=0, time_ns=clock(0),
+    )  # fmt: skip
+    with open_run(tmp_path, {0: [row]}) as run:
+        found = the(findings(run), "reduced by accident")
+    assert found["severity"] == severity
+    assert found["advice"].endswith("never differed so far") == (severity == "notice")
+
+
+def test_what_waiting_after_each_micro_batch_costs_is_told(tmp_path: Path) -> None:
+    rows: dict[int, list[Row]] = {
+        rank: [
+            MicroBatch(
+                rank=rank,
+                time_ns=clock(rank) + index,
+                step=0,
+                phase="update",
+                micro_batch=index,
+                batch_id=1,
+                micro_batches=2,
+                sequences=1,
+                lengths=[tokens],
+                tokens=tokens,
+            )
+            for index, tokens in enumerate(own)
+        ]
+        for rank, own in enumerate([(80, 20), (20, 80)])
+    }
+    with open_run(tmp_path, rows) as run:
+        row = the(findings(run), "Within a rank")
+    assert "where ranks wait for each other after each one, that costs 60 % more time" in row["finding"]
+    assert row["severity"] == "problem"
