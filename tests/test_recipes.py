@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 NOWHERE = shutil.ignore_patterns("__pycache__", ".*_cache", "*.egg-info", ".hypothesis", "node_modules")
 #: Not of the tree, where they stand beside it.
-BESIDE = {".git", ".venv", "runs", "multiruns", "outputs", "site", "build", "dist", "shared"}
+BESIDE = {".git", "runs", "multiruns", "outputs", "site", "build", "dist", "shared", "test-artifacts"}
 
 #: What is green after the recipes; docs are here without the tests that run their code.
 CHECKS = (
@@ -212,8 +212,9 @@ print("shown")
 
 def left_out(folder, names):
     """What isn't of the tree, among the names in a folder of it."""
-    beside = BESIDE.intersection(names) if Path(folder) == ROOT else set()
-    return NOWHERE(folder, names) | beside
+    if Path(folder) != ROOT:
+        return NOWHERE(folder, names)
+    return NOWHERE(folder, names) | {name for name in names if name in BESIDE or name.startswith(".venv")}
 
 
 def insert(path, before, line):
