@@ -26,6 +26,7 @@ from probe.live.thinning import Block
 from probe.records import Call, Incident, Memory, MicroBatch, Padding, Process, Reduction, Row, Scalar
 
 _NAN: Final = math.nan
+_NONE: Final = np.empty(0)
 #: What four bytes hold.
 _LEAST: Final = -(2**31)
 _MOST: Final = 2**31 - 1
@@ -51,6 +52,41 @@ _MADE: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
 }
 
 
+#: The columns of a span.
+_SPAN: Final = attrgetter(*LIVE["spans"].columns)
+
+
+class _Plan:
+    """How the columns of a live table are made, worked out once: it is followed several times a second.
+
+    Args:
+        name: Of the live table.
+        table: What its columns are.
+    """
+
+    def __init__(self, name: str, table: Table) -> None:
+        self.by_dtype: dict[str, list[str]] = {}  # an array for each dtype is made faster than one for each column
+        for one, column in table.columns.items():
+            self.by_dtype.setdefault(column.dtype, []).append(one)
+        copied = {one: column for one, column in table.columns.items() if column.field and (name, one) not in _MADE}
+        self.copied = list(copied.items())
+        fields = [column.field for column in copied.values()]
+        #: The copied fields of a row as a tuple.
+        self.fields: Callable[[Any], Sequence[Any]] = attrgetter(*fields) if len(fields) > 1 else _lacking(fields)
+        if name not in LIVE:  # written by who knows which version of a recorder
+            self.fields = _lacking(fields)
+        #: The columns that are made of several fields.
+        self.made = [(one, column, _MADE[name, one]) for one, column in table.columns.items() if (name, one) in _MADE]
+
+
+def _lacking(fields: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
+    return lambda row: [_one_text(getattr(row, one, None)) for one in fields]
+
+
+def _one_text(value: Any) -> Any:
+    return (", ".join(value) or None) if isinstance(value, list) else value
+
+
 def block_of(table: Table, values: Mapping[str, Sequence[Any]]) -> Block:
     """Columns of one length as arrays. Whole numbers that don't fit four bytes become the nearest that does.
 
@@ -61,11 +97,12 @@ def block_of(table: Table, values: Mapping[str, Sequence[Any]]) -> Block:
     Returns:
         The arrays, in the order of the table's columns.
     """
-    found: Block = dict.fromkeys(table.columns, np.empty(0))
-    by_dtype: dict[str, list[str]] = {}  # an array for each dtype is made faster than one for each column
-    for name, column in table.columns.items():
-        by_dtype.setdefault(column.dtype, []).append(name)
-    for code, names in by_dtype.items():
+    return _block(table, _Plan("", table), values)
+
+
+def _block(table: Table, plan: _Plan, values: Mapping[str, Sequence[Any]]) -> Block:
+    found: Block = dict.fromkeys(table.columns, _NONE)
+    for code, names in plan.by_dtype.items():
         chosen = [values[name] for name in names]
         made = _whole_numbers(chosen) if code == "i4" else np.array(chosen, dtype=code)  # None becomes NaN
         found.update(zip(names, made, strict=True))
@@ -112,6 +149,7 @@ class Clocks:
 class _Gathered:
     """Rows of one live table that came since the last look, and what is known of each when it comes."""
 
+    name: str
     table: Table
     rows: list[Any] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -149,10 +187,12 @@ class Intake:
         self.open: dict[Key, tuple[float, float]] = {}  # when the scope began, and what was allocated then
         self.measured: set[int] = set()  # processes whose memory is recorded: their scopes come from there
         self.found_tables: dict[str, Table] = {}
+        self._measured: set[str] = set()  # the same by name
         self._newest: dict[int, float] = {}  # by process: time of its last memory row
         self._words = words
-        self._gathered: dict[str, _Gathered] = {}
+        self._gathered: dict[type[Row], _Gathered] = {}
         self._padding: list[Padding] = []
+        self._plans: dict[str, _Plan] = {}  # by live table
         self._readers: Mapping[type[Row], Callable[[Any, float], None]] = {
             Process: lambda row, _: self.begin_process(row),
             Memory: self._read_memory,
@@ -166,14 +206,16 @@ class Intake:
         """The live rows that ``rows`` make, by table; tables without any are left out."""
         rows = list(rows)
         self.rows += len(rows)
-        self.clocks.begin(row for row in rows if isinstance(row, Process))
+        if not self.clocks.start_ns:
+            self.clocks.begin(row for row in rows if isinstance(row, Process))
+        readers, seconds, step = self._readers, self.clocks.seconds, self.step
         for row in rows:
-            if row.step is not None and row.step > self.step:
-                self.step = row.step
-            reader = self._readers.get(type(row), self._gather)
-            reader(row, self.clocks.seconds(row))
+            if row.step is not None and row.step > step:
+                step = row.step
+            readers.get(type(row), self._gather)(row, seconds(row))
+        self.step = step
         for row in {row.process: row for row in rows}.values():  # the last of each process
-            self.newest = later(self.newest, self.clocks.seconds(row))
+            self.newest = later(self.newest, seconds(row))
         return {name: block for name, block in self._blocks().items() if len(next(iter(block.values())))}
 
     def table(self, name: str) -> Table:
@@ -188,7 +230,7 @@ class Intake:
 
     def _blocks(self) -> dict[str, Block]:
         gathered, self._gathered = self._gathered, {}
-        found = {name: self._block(name, one) for name, one in gathered.items()}
+        found = {one.name: self._block(one) for one in gathered.values()}
         if "memory" in found:
             found["memory"] = self._in_order(found["memory"])
         if "micro" in found:
@@ -196,37 +238,42 @@ class Intake:
         spans = self.nesting.changed()
         if spans:
             table = LIVE["spans"]
-            found["spans"] = block_of(table, {name: [*map(attrgetter(name), spans)] for name in table.columns})
+            columns = zip(*map(_SPAN, spans), strict=True)
+            found["spans"] = _block(table, self._plan("spans", table), dict(zip(table.columns, columns, strict=True)))
         if self._padding:
             found["padding"] = block_of(LIVE["padding"], self.ledger.changed(self._padding))
             self._padding = []
         return found
 
-    def _block(self, name: str, gathered: _Gathered) -> Block:
-        table, rows = gathered.table, gathered.rows
+    def _block(self, gathered: _Gathered) -> Block:
+        name, table, rows = gathered.name, gathered.table, gathered.rows
         known: dict[str, Sequence[Any]] = {"t": gathered.seconds}
         if name == "micro":
             known["round"] = [0] * len(rows)  # told by the rows around it, once they are a block
-        values = {one: known.get(one) or self._values(name, one, column, rows) for one, column in table.columns.items()}
-        return block_of(table, values)
+        plan = self._plan(name, table)
+        for (one, column), values in zip(plan.copied, zip(*map(plan.fields, rows), strict=True), strict=True):
+            known[one] = self._coded(column, values)
+        for one, column, made in plan.made:
+            known[one] = self._coded(column, [made(row) for row in rows])
+        return _block(table, plan, known)
 
-    def _values(self, table: str, name: str, column: Column, rows: Sequence[Row]) -> list[Any]:
-        made = _MADE.get((table, name))
-        if made is not None:
-            values = [made(row) for row in rows]
-        elif table in LIVE:
-            values = [*map(attrgetter(column.field), rows)]
-        else:  # written by who knows which version of a recorder
-            values = [getattr(row, column.field, None) for row in rows]
+    def _plan(self, name: str, table: Table) -> _Plan:
+        plan = self._plans.get(name)
+        if plan is None:
+            plan = self._plans[name] = _Plan(name, table)
+        return plan
+
+    def _coded(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
         if column.unit == "word":
-            return self._words.codes([_joined(one) if isinstance(one, list) else one for one in values])
-        return [-1 if one is None else one for one in values] if column.dtype == "i4" else values
+            return self._words.codes(values)
+        return [-1 if one is None else one for one in values] if column.dtype == "i4" and None in values else values
 
     def _gather(self, row: Row, seconds: float) -> None:
-        name = _COPIED.get(type(row)) or self._found(type(row))
-        gathered = self._gathered.get(name)
+        kind = type(row)
+        gathered = self._gathered.get(kind)
         if gathered is None:
-            gathered = self._gathered[name] = _Gathered(self.table(name))
+            name = _COPIED.get(kind) or self._found(kind)
+            gathered = self._gathered[kind] = _Gathered(name, self.table(name))
         gathered.rows.append(row)
         gathered.seconds.append(seconds)
 
@@ -269,7 +316,9 @@ class Intake:
         self.world_size = max(self.world_size, row.world_size)
 
     def _read_memory(self, row: Memory, seconds: float) -> None:
-        self.measured.add(self._words.code(row.process))
+        if row.process not in self._measured:
+            self._measured.add(row.process)
+            self.measured.add(self._words.code(row.process))
         self._gather(row, seconds)
         if row.edge == "enter":
             self._enter(row, seconds)
@@ -353,10 +402,6 @@ class Intake:
         if row.kind == "dropped_rows":
             self.lost += row.count
         self._gather(row, seconds)
-
-
-def _joined(texts: Iterable[str]) -> str | None:
-    return ", ".join(texts) or None
 
 
 def whole(value: int | None) -> int:

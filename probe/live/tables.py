@@ -5,7 +5,7 @@ Appending costs the same however long the history is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -46,12 +46,14 @@ class Words:
         found = self._codes.get(text)
         return self._add(text) if found is None else found
 
-    def codes(self, texts: Iterable[str | None]) -> list[int]:
+    def codes(self, texts: Sequence[str | None]) -> list[int]:
         """The numbers of many texts, new ones for those that are new; −1 for none.
 
         >>> Words().codes(["actor", None, "actor"])
         [0, -1, 0]
         """
+        if texts and texts.count(texts[0]) == len(texts):  # as the process and the role mostly are
+            return [self.code(texts[0])] * len(texts)
         known = self._codes
         return [-1 if one is None else known[one] if one in known else self._add(one) for one in texts]
 

@@ -6,6 +6,7 @@ the rows of a step together, as long as that is enough.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -96,8 +97,7 @@ def _whole_steps(
     """Of each four steps (of one group) whose rows all lie in the older half, the one with the largest and the smallest
     score.
     """
-    distinct, inverse = np.unique(np.stack([*(group or []), steps]), axis=1, return_inverse=True)
-    inverse = inverse.reshape(-1)
+    distinct, inverse = _distinct([*(group or []), steps])
     last = np.zeros(distinct.shape[1], dtype=np.int64)
     np.maximum.at(last, inverse, np.arange(len(steps)))
     top = np.full(len(last), -np.inf)
@@ -111,6 +111,20 @@ def _whole_steps(
     dropped = np.zeros(len(last), dtype=bool)
     dropped[fours[goes]] = True
     return ~dropped[inverse]
+
+
+def _distinct(columns: Sequence[npt.NDArray[Any]]) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+    """The distinct rows of ``columns``, shape ``(columns, distinct)``, and of each row which it is."""
+    if len(columns) > 2:
+        distinct, inverse = np.unique(np.stack(columns), axis=1, return_inverse=True)
+        return distinct, inverse.reshape(-1)
+    # Of one or two columns of four bytes as one number each, which is sorted several times as fast.
+    packed = columns[-1].astype(np.int64) & 0xFFFFFFFF
+    if len(columns) == 2:
+        packed |= columns[0].astype(np.int64) << 32
+    found, inverse = np.unique(packed, return_inverse=True)
+    halves = [found >> 32, found & 0xFFFFFFFF][-len(columns) :]
+    return np.stack([half.astype(np.int32) for half in halves]), inverse.reshape(-1)
 
 
 def _fours(places: npt.NDArray[np.intp], groups: npt.NDArray[Any]) -> npt.NDArray[np.intp]:

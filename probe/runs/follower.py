@@ -88,7 +88,8 @@ class Follower:
                     missed.add(segment.rank)
             if not missed:
                 break
-        return [row for row in rows if self._is_new(row)]
+        old = self._files.has_old_rows
+        return [row for row in rows if (not old and type(row) is not Process) or self._is_new(row)]
 
     def _compacted(self, manifest: Manifest) -> dict[Segment, BundleReader]:
         found: dict[Segment, BundleReader] = {}
@@ -128,16 +129,18 @@ class Follower:
     def _lines(self, place: _Place, data: bytes) -> list[Row]:
         end = data.rfind(b"\n") + 1
         rows: list[Row] = []
-        for line in data[:end].split(b"\n")[:-1]:
-            place.lines += 1
+        lines = data[:end].split(b"\n")[:-1]
+        for line in lines:
             try:
                 row = version_1.decode(line) if self._files.has_old_rows else decode(line)
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 self.bad_lines += 1
                 continue
             if row is not None:
-                self._learn(row)
+                if type(row) is Process:  # it may tell of tables that the lines behind it are of
+                    self._learn(row)
                 rows.append(row)
+        place.lines += len(lines)
         place.offset += end
         return rows
 
