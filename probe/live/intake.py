@@ -290,6 +290,11 @@ class Intake:
         The beginning of a long scope is written late, with the next sample; what was allocated then stands in the
         scope's own row, and a line that goes back in time can't be drawn.
         """
+        times, processes = block["t"].tolist(), block["process"].tolist()
+        alone = processes.count(processes[0]) == len(processes)
+        if alone and times == sorted(times) and times[0] >= self._newest.get(processes[0], -math.inf):
+            self._newest[processes[0]] = times[-1]
+            return block
         order = np.argsort(block["t"], kind="stable")
         kept = []
         for place, seconds, process in zip(
