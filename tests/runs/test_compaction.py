@@ -252,7 +252,7 @@ def test_writers_and_readers_beside_it_lose_nothing(directory, process):
     """A rank writes and rolls over all the time, readers look and follow all the time, and it is compacted all the
     time.
     """
-    total = 3000
+    total = 0
     writer = RunWriter(directory, rank=0, process=process(), interval_s=0.01, roll_over_bytes=20_000)
     follower, seen, looks, stop = Follower(RunFiles(directory)), [], [], threading.Event()
 
@@ -268,10 +268,13 @@ def test_writers_and_readers_beside_it_lose_nothing(directory, process):
     from probe.hooks import current_scope
 
     compactions = 0
-    for begin in range(0, total, 100):
-        for value in range(begin, begin + 100):
+    deadline = time.monotonic() + 120
+    while total < 3000 or compactions < 2:  # a file becomes Parquet in a thread of its own, when that comes to run
+        assert time.monotonic() < deadline
+        for value in range(total, total + 100):
             writer.add_rows(Scalar(key="k", value=value), current_scope(), time.monotonic_ns())
-        assert writer.flush()
+        total += 100
+        assert writer.flush(60)
         compactions += compact(directory).rows > 0
     writer.close()
     compact(directory)
@@ -279,7 +282,6 @@ def test_writers_and_readers_beside_it_lose_nothing(directory, process):
     stop.set()
     reader.join()
     seen.extend(row.value for row in follower.poll() if isinstance(row, Scalar))
-    assert compactions >= 2
     assert seen == list(range(total))
     assert [n for n, _ in looks] == sorted(n for n, _ in looks)
     assert all(n == d for n, d in looks)
