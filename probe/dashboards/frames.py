@@ -50,13 +50,14 @@ def numbers(run: Run, spec: Mapping[str, Any], choice: Mapping[str, Any] | None 
 
     Returns:
         Of a timeline or a scatter the rows: ``x``, ``y``, ``by``, ``colour``, ``tell``, :data:`PLACE` and :data:`KIND`
-        under their names; of a timeline also begin, end and duration. Of other marks the columns of :func:`series`, in
+        under their names; of a timeline also begin, end and duration, where seconds count from the first beginning of
+        all that the choice has. Of other marks the columns of :func:`series`, in
         order of the axis and of ``by``; with ``share``, ``over``, ``cap`` and ``tell`` also whole (the sum of that
         column at the same place), over, cap and the columns of ``tell`` (the largest there), with ``ticks`` also tick;
         of bars of largest values also :data:`PLACE` and :data:`KIND` of the rows that have them. Without a choice
         ``of: step`` has no rows.
     """
-    asked = {**spec, "where": {**spec.get("where", {}), **(choice or {})}}
+    asked = {**spec, "where": {**spec.get("where", {}), **(choice or {})}, "chosen": choice or {}}
     step = (choice or {}).get("step")
     rows = "" if step is None else f"step = {int(step)}"
     if spec.get("of") == "step" and not choice:
@@ -112,7 +113,10 @@ def _lines(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
 
 
 def _boxes(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
-    return run.sql(_rows(run, spec, rows, ("begin", "end", "duration")))
+    frame = run.sql(_rows(run, spec, rows, ("begin", "end", "duration")))
+    whole = sql.rows_of(str(spec["table"]), ("begin",), spec["chosen"], rows, _start_ns(run))
+    start = run.sql(f'select min("begin") as start from ({whole})')["start"][0]  # noqa: S608  (our own names)
+    return frame.assign(begin=frame["begin"] - start, end=frame["end"] - start) if len(frame) else frame
 
 
 def _dots(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
@@ -130,9 +134,12 @@ def _dots(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
 
 
 def _rows(run: Run, spec: Mapping[str, Any], rows: str, more: tuple[str, ...]) -> str:
+    return sql.rows_of(str(spec["table"]), _columns(spec, more), spec.get("where"), rows, _start_ns(run))
+
+
+def _start_ns(run: Run) -> int:
     processes = run.processes
-    start_ns = 0 if processes.empty else int(processes["wall_ns"].min())
-    return sql.rows_of(str(spec["table"]), _columns(spec, more), spec.get("where"), rows, start_ns)
+    return 0 if processes.empty else int(processes["wall_ns"].min())
 
 
 def _columns(spec: Mapping[str, Any], more: tuple[str, ...]) -> list[str]:

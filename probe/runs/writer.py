@@ -455,9 +455,14 @@ class _RollOver:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Run it in a thread of its own."""
-        self._thread = threading.Thread(target=self.run, name="probe-roll-over", daemon=True)
-        self._thread.start()
+        """Run it in a thread of its own; here where the system gives none."""
+        thread = threading.Thread(target=self.run, name="probe-roll-over", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self.run()
+        else:
+            self._thread = thread
 
     def run(self) -> None:
         """Run it here."""

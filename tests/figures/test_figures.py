@@ -20,8 +20,9 @@ from probe.analysis import padding_tax as padding_of
 from probe.analysis import reduction as reduction_of
 from probe.analysis import steps as steps_of
 from probe.analysis import token_balance as balance_of
+from probe.analysis.findings import COST_TARGET
 from probe.analysis.quantities import course
-from probe.dashboards import spec
+from probe.dashboards import frames, spec
 from probe.figures import incidents, memory, panel, reduction, theme
 from probe.records import GIB, Memory
 from tests.sample_run import CAP, open_run, sample_rows
@@ -167,6 +168,24 @@ def test_phases_without_a_role_have_a_line_too() -> None:
     }
 
 
+def test_of_many_dots_the_highest_stay_and_of_the_rest_some(run, monkeypatch) -> None:
+    shown = dashboards.panel("memory_by_tokens")
+    every = shown.frame(run)
+    monkeypatch.setattr(frames, "DOTS", 40)
+    some = shown.frame(run)
+    assert 10 < len(some) <= 42 < len(every)
+    assert some["peak"].head(10).tolist() == every["peak"].head(10).tolist()
+    assert some["peak"].min() < every["peak"].median()
+
+
+def test_a_process_without_a_rank_has_a_lane_of_its_own() -> None:
+    where = {"step": 1, "role": "r", "phase": "p", "kind": "phase", "name": "p", "micro_batch": None}
+    frame = pd.DataFrame({"rank": [0, None], "begin": [1.0, 2.0], "end": [2.0, 5.0], "duration": [1.0, 3.0], **where})
+    figure = drawn("step_timeline", frame.astype({"rank": "Int64"}))
+    assert figure.layout.yaxis.ticktext == ("rank 0", "no rank")
+    assert sorted(zip(figure.data[0].y, figure.data[0].base, strict=True)) == [(0, 1.0), (1, 2.0)]
+
+
 def test_a_line_is_drawn_only_where_tokens_explain_the_peaks() -> None:
     chance = np.random.default_rng(0)
     tokens = np.arange(40)
@@ -281,7 +300,7 @@ def test_step_bars_stand_where_the_phases_ran(run) -> None:
     figure = panel.draw(dashboards.panel("step_timeline"), run)
     update = named(figure, "update_actor")
     rows = frame[(frame["name"] == "update_actor") & (frame["depth"] == 0)]
-    assert list(update.base) == pytest.approx((rows["begin_s"] - frame["begin_s"].min()).tolist(), abs=1e-6)
+    assert list(update.base) == pytest.approx(rows["begin_s"].tolist(), abs=1e-6)  # since the step began
     assert list(update.x) == pytest.approx(rows["duration_s"].tolist())
     assert len(named(figure, "micro-batches").x) == (frame["depth"] == 1).sum()
 
@@ -301,4 +320,4 @@ def test_incidents_stand_at_their_steps(run) -> None:
 
 def test_cost_shows_its_target(run) -> None:
     figure = panel.draw(dashboards.panel("own_cost"), run)
-    assert figure.layout.annotations[0].text == "target 0.5 %"
+    assert figure.layout.annotations[0].text == f"target {words.percent(COST_TARGET)}"

@@ -314,6 +314,25 @@ def test_lines_are_written_while_a_file_becomes_parquet(directory, writer, put, 
         held.set()
 
 
+def test_where_no_thread_can_be_begun_a_file_becomes_parquet_all_the_same(directory, writer, put, monkeypatch):
+    begin = threading.Thread.start
+
+    def refused(thread):
+        if thread.name == "probe-roll-over":
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    one = writer(interval_s=0.01, roll_over_bytes=5000)
+    put(one, scalars(200))
+    until(lambda: list((directory / "parts").glob("scalars-*")))
+    put(one, scalars(203)[200:])
+    one.close()
+    with Run(directory) as run:
+        assert run.scalars["value"].tolist() == list(range(203))
+        assert run.incidents.empty
+
+
 # ----------------------------------------------------------------------------------------- more than it keeps
 
 

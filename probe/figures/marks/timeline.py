@@ -23,7 +23,7 @@ _NAMED: Final = 24
 
 
 def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: Theme = "light") -> go.Figure:
-    """Boxes on one clock, which begins with the first of them; micro-batches are thin ones below the others.
+    """Boxes on one clock, which begins with the step; micro-batches are thin ones below the others.
 
     Args:
         spec: A ``live:`` block with ``mark: timeline`` and lanes.
@@ -38,7 +38,7 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     boxes = _foremost(frame[frame["duration"].notna()], by)
     if boxes.empty:
         return look.nothing(missing, theme)
-    boxes = boxes.assign(begin=boxes["begin"] - boxes["begin"].min(), part=boxes[colour].fillna("").astype(str))
+    boxes = boxes.assign(part=boxes[colour].fillna("").astype(str))
     lanes = sorted(boxes[by].dropna().unique().tolist()) + ([None] if boxes[by].isna().any() else [])
     boxes["lane"] = [len(lanes) - 1 if words.missing(one) else lanes.index(one) for one in boxes[by]]
     figure = look.blank(theme, height=int(np.clip(130 + 46 * len(lanes), 240, 900)), barmode="overlay")
@@ -56,8 +56,8 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
 
 
 def _foremost(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    longest = frame.groupby(by, dropna=False)["duration"].max().nlargest(_LANES).index
-    boxes = frame[frame[by].isin(longest)]
+    lanes = frame.groupby(by, dropna=False)["duration"]  # those without a rank are a lane, too
+    boxes = frame[lanes.transform("max") >= lanes.max().nlargest(_LANES).min()]
     inner = boxes["kind"] == "micro_batch"
     order = boxes.assign(inner=inner).sort_values(["inner", "duration"], ascending=[True, False], kind="stable")
     return order.head(_BOXES).sort_values([by, "inner", "begin"], kind="stable")
