@@ -438,6 +438,34 @@ def test_what_is_saved_while_the_panel_is_live_is_up_to_date(tmp_path):
     assert 'src="data:image/svg+xml;base64,' in page
 
 
+def test_the_copy_is_made_before_the_cell_is_over_though_the_thread_began_one(directory, monkeypatch):
+    """What comes when a cell is over is lost to programs that run notebooks: the next cell finds the old copy."""
+    shown, began, may_go_on, kept = Panel(directory), threading.Event(), threading.Event(), []
+    Wire(shown)
+    cells = threading.current_thread()
+    monkeypatch.setattr(shown._outputs, "keep", lambda copy: kept.append(threading.current_thread() is cells))
+    whole = shown._copy
+
+    def slow() -> dict[str, Any]:
+        if threading.current_thread() is not cells:
+            began.set()
+            may_go_on.wait(60)
+        return whole()
+
+    monkeypatch.setattr(shown, "_copy", slow)
+    monkeypatch.setattr(shown._outputs, "live", True)
+    shown._pump._wake.set()
+    assert began.wait(60)  # the thread makes a copy of the very same
+    monkeypatch.setattr(shown._pump, "catch_up", lambda: True)
+    threading.Timer(0.2, may_go_on.set).start()
+    shown._cell_ended()
+    assert kept == [False, True]  # in the order in which they were begun
+    shown._cell_at = 0.0
+    shown._cell_ended()
+    assert kept == [False, True]  # nothing is new
+    shown.close()
+
+
 def _html(notebook: Any) -> Any:
     from nbconvert import HTMLExporter
 

@@ -104,7 +104,9 @@ class Panel:
         self._key = uuid.uuid4().hex
         self._outputs = Outputs()
         self._copied: tuple[Any, ...] = ()  # what the copy tells of
+        self._copied_in_cell: tuple[Any, ...] = ()  # the one that a cell's end made
         self._copied_at = self._cell_at = 0.0
+        self._copying = threading.Lock()  # a copy takes its time, and the newest must be the last
         self._pid = os.getpid()
         self._widget: Any = None
         self._started = False
@@ -359,16 +361,23 @@ class Panel:
             return
         self._cell_at = now
         if self._pump.catch_up():
-            self._pump.isolated("copy", self._keep)
+            self._pump.isolated("copy", lambda: self._keep(cell=True))
 
-    def _keep(self) -> None:
-        """Bring the copy up to date, where there is anything new."""
-        told = self._pump.read(lambda feed: (feed.step, *(table.next for table in feed.tables.values())))
-        told = (*told, self._pump.finished, self._pump.feed.activity()["newest_at"], len(self._pump.failures))
-        if told == self._copied or self.closed:
-            return
-        self._copied, self._copied_at = told, time.monotonic()
-        self._outputs.keep(self._copy())
+    def _keep(self, *, cell: bool = False) -> None:
+        """Bring the copy up to date, where there is anything new.
+
+        A cell's end makes one even where the pump's thread just did: programs that run notebooks take what arrives
+        while a cell runs and nothing after it, and the thread's may come later.
+        """
+        with self._copying:
+            told = self._pump.read(lambda feed: (feed.step, *(table.next for table in feed.tables.values())))
+            told = (*told, self._pump.finished, self._pump.feed.activity()["newest_at"], len(self._pump.failures))
+            if told == (self._copied_in_cell if cell else self._copied) or self.closed:
+                return
+            self._copied, self._copied_at = told, time.monotonic()
+            if cell:
+                self._copied_in_cell = told
+            self._outputs.keep(self._copy())
         self._pump.succeeded("copy")
 
     def _at_exit(self) -> None:
