@@ -83,7 +83,7 @@ class Memory(Row, kw_only=True, tag="memory"):
     device_total_bytes: int | None = None
     non_torch_bytes: int | None = None  #: device_used − reserved: context, libraries, other processes
     process_rss_bytes: int | None = None
-    host_duration_ns: int | None = None  #: only at "leave"
+    host_duration_ns: int | None = None  #: only at "leave", and always there
     device_duration_ns: int | None = None  #: from device events; None where there are none
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from probe.dashboards import compile as sql
 from probe.dashboards.quantities import Course, quantity
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 Values = dict[int, float]
+
+#: Questions asked at the same time; DuckDB has threads of its own for each.
+_AT_ONCE: Final = max(2, (os.cpu_count() or 2) // 2)
 
 
 def courses(run: Run, specs: Iterable[Mapping[str, Any]], rows: str = "") -> list[Course]:
@@ -33,7 +37,7 @@ def courses(run: Run, specs: Iterable[Mapping[str, Any]], rows: str = "") -> lis
         A course for each, in their order.
     """
     wanted = list(specs)
-    with ThreadPoolExecutor(thread_name_prefix="probe-quantities") as pool:
+    with ThreadPoolExecutor(_AT_ONCE, "probe-quantities") as pool:
         asked = _Asked(run, pool, rows)
         begun = [asked.begin(spec) for spec in wanted]
         return [_course(one, *parts) for one, parts in zip(wanted, begun, strict=True)]
@@ -61,23 +65,19 @@ class _Asked:
         self._answers: dict[str, Future[pd.DataFrame]] = {}
 
     def begin(self, spec: Mapping[str, Any]) -> tuple[list[Future[pd.DataFrame]], Future[pd.DataFrame] | None]:
-        """The values by step of ``spec`` and of what they are divided by; and its total, or what it is measured
-        against.
-        """
+        """The values by step of ``spec`` and of what they are divided by; and what it is measured against."""
         parts = [self._by_step(spec)]
         under = spec.get("divide")
         while under is not None:
             parts.append(self._by_step(under))
             under = under.get("divide")
-        beside = None
-        if spec.get("total"):
-            beside = self._ask(sql.total(spec, self._rows))
-        elif "capacity" in spec:
-            beside = self._ask(sql.total({"reduce": "max", **spec["capacity"]}, self._rows))
-        return parts, beside
+        if "capacity" not in spec:
+            return parts, None
+        return parts, self._ask(sql.total({"reduce": "max", **spec["capacity"]}, self._rows))
 
     def _by_step(self, spec: Mapping[str, Any]) -> Future[pd.DataFrame]:
-        return self._ask(sql.by_step({name: value for name, value in spec.items() if name != "divide"}, self._rows))
+        alone = {name: value for name, value in spec.items() if name != "divide"}
+        return self._ask(sql.by_step(alone, self._rows, outside=bool(spec.get("total"))))
 
     def _ask(self, text: str) -> Future[pd.DataFrame]:
         if text not in self._answers:
@@ -89,14 +89,15 @@ def _course(spec: Mapping[str, Any], parts: list[Future[pd.DataFrame]], beside: 
     *above, values = (_values(one.result()) for one in parts)
     for over in reversed(above):
         values = {step: value / values[step] if values.get(step) else math.nan for step, value in over.items()}
-    number = math.nan if beside is None else _number(beside.result()["value"][0])
+    capacity = math.nan if beside is None else _number(beside.result()["value"][0])
+    total = float(sum(parts[0].result()["value"].dropna())) if spec.get("total") else math.nan
     steps = sorted(values)
-    numbers = [values[step] for step in steps]
-    return Course(steps, numbers, number, math.nan) if spec.get("total") else Course(steps, numbers, math.nan, number)
+    return Course(steps, [values[step] for step in steps], total, capacity)
 
 
 def _values(frame: pd.DataFrame) -> Values:
-    return {int(step): _number(value) for step, value in zip(frame["step"], frame["value"], strict=True)}
+    within = frame[frame["step"].notna()]
+    return {int(step): _number(value) for step, value in zip(within["step"], within["value"], strict=True)}
 
 
 def _number(value: Any) -> float:

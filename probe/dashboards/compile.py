@@ -29,17 +29,19 @@ _WHOLE: Final = frozenset({"step", "rank", "process", "peak", "maker"})
 _ORDER: Final = {"spans": "end_ns", "padding": "step", "micro": "wall_ns"}
 
 
-def by_step(spec: Mapping[str, Any], rows: str = "") -> str:
+def by_step(spec: Mapping[str, Any], rows: str = "", *, outside: bool = False) -> str:
     """The query for the value of ``spec`` at each step; where it has several series (``by``), the largest of them.
 
     Args:
         spec: A series spec.
         rows: An SQL condition on step, rank or process; only rows that it holds for are looked at.
+        outside: Whether rows outside any step have a line too, the last, with NULL for the step.
 
     Returns:
         A query with the columns step and value (a double, NULL where there is none), in order of steps.
     """
-    return f"select step, value from ({_by_step(spec, rows)}) where step is not null order by step"  # noqa: S608  (our own names)
+    held = "true" if outside else "step is not null"
+    return f"select step, value from ({_by_step(spec, rows)}) where {held} order by step nulls last"  # noqa: S608  (our own names)
 
 
 def _by_step(spec: Mapping[str, Any], rows: str) -> str:

@@ -13,7 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
 from probe._io import written_aside
 from probe.errors import InputError, RunError
-from probe.runs.database import VIEWS
+from probe.runs import views
+from probe.runs.database import VIEWS, worked_out
 from probe.runs.files import RunFiles
 from probe.runs.parts import columns
 from probe.runs.snapshot import Snapshot
@@ -96,6 +97,8 @@ class Source:
             self._database.execute("set enable_progress_bar=false")
             for table in self.tables:
                 self._database.register(VIEWS.get(table, table), self._snapshot.scan(table))
+            for statement in worked_out(" ".join(views.texts())):
+                self._database.execute(statement)
         return self._database
 
     @contextmanager

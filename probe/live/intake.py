@@ -338,9 +338,8 @@ class Intake:
         self.nesting.add(span)
 
     def _leave(self, row: Memory, seconds: float) -> None:
-        begin, begun = self.open.pop((self._words.code(row.process), row.scope_id), (seconds, _NAN))
-        if row.host_duration_ns is not None:
-            begin = self.clocks.seconds(row, row.host_duration_ns)
+        _, begun = self.open.pop((self._words.code(row.process), row.scope_id), (seconds, _NAN))
+        begin = self.clocks.seconds(row, row.host_duration_ns or 0)
         self.nesting.add(self._scope(row, (begin, seconds), begun))
 
     def _place(self, row: Row) -> dict[str, int]:

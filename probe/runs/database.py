@@ -89,8 +89,22 @@ def _names(text: str, table: str) -> bool:
     return VIEWS.get(table, table) in lower or "query" in lower
 
 
-def select(parquet: Parquet, tables: Iterable[str], tails: Tails, text: str, parameters: object) -> pyarrow.Table:
-    """The result of a query over ``tables`` that only selects."""
+def select(
+    parquet: Parquet, tables: Iterable[str], tails: Tails, text: str, parameters: object, *, measured: bool = False
+) -> pyarrow.Table:
+    """The result of a query over ``tables`` that only selects.
+
+    Args:
+        parquet: Their Parquet files.
+        tables: Of the run.
+        tails: Their other rows.
+        text: The query.
+        parameters: Of the query.
+        measured: Whether it is known that the memory of all processes with calls is recorded.
+
+    Returns:
+        What it gives.
+    """
     cursor, known = parquet.cursor(text)
     with cursor:
         for table in tables:
@@ -99,7 +113,7 @@ def select(parquet: Parquet, tables: Iterable[str], tails: Tails, text: str, par
                 cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
                 sources.append(f'"tail_{table}"')
             cursor.execute(view(table, sources, "temp "))
-        for statement in worked_out(text, "temp "):
+        for statement in worked_out(text, "temp ", measured=measured):
             cursor.execute(statement)
         return cursor.sql(text, params=parameters).to_arrow_table()
 
@@ -132,9 +146,16 @@ def with_views(text: str) -> str:
     return "\n".join([text, *(views.query(name, start_ns=_START) for name in views.named(text))])
 
 
-def worked_out(text: str, temporary: str = "") -> list[str]:
-    """The statements that make the views of ``views.sql`` that ``text`` names."""
-    return [f'create {temporary}view "{name}" as {views.query(name, start_ns=_START)}' for name in views.named(text)]
+def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> list[str]:
+    """The statements that make the views of ``views.sql`` that ``text`` needs.
+
+    Where all processes are ``measured`` no call tells of a scope. That is said here: DuckDB would read all calls to
+    find it out.
+    """
+    made = {name: views.query(name, start_ns=_START) for name in views.named(text)}
+    if measured and "scope_calls" in made:
+        made["scope_calls"] = "select * from calls where false"
+    return [f'create {temporary}view "{name}" as {query}' for name, query in made.items()]
 
 
 def only_selects(text: str) -> bool:

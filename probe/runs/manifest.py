@@ -111,9 +111,13 @@ class Bundle(msgspec.Struct, frozen=True):
 
     def spans(self, table: str) -> dict[Segment, Span]:
         """Where the rows of each segment are; tables that the bundle hasn't are empty."""
-        counts = self.rows.get(table, [0] * len(self.segments))
+        counts = self.counts(table)
         ends = list(itertools.accumulate(counts))
         return {held.key: Span(end - count, end) for held, count, end in zip(self.segments, counts, ends, strict=True)}
+
+    def counts(self, table: str) -> list[int]:
+        """Rows of one table, by segment."""
+        return self.rows.get(table, [0] * len(self.segments))
 
     def total(self, table: str) -> int:
         """Rows of one table."""

@@ -312,7 +312,21 @@ class Snapshot:
             return database.sealed({name: self.scan(name) for name in self.tables}, text, parameters)
         tails = {name: self._tail_of(name, sorted(self._tails)) for name in self.tables}
         known = {name: self._attributed(found) for name, found in tails.items() if found is not None}
-        return database.select(reader, self.tables, known, text, parameters)
+        return database.select(reader, self.tables, known, text, parameters, measured=self._all_measured())
+
+    def _all_measured(self) -> bool:
+        """Whether every process that has told of calls has told of its memory, as far as the files' names and the
+        manifest say it: a segment is of one process.
+        """
+        loose = (tables.keys() for tables in self._parts.values())
+        tails = (tail.tables.keys() for tail in self._tails.values())
+        if any("calls" in one and "memory" not in one for one in (*loose, *tails)):
+            return False
+        return all(
+            memory > 0 or calls == 0
+            for bundle in self._bundles.values()
+            for calls, memory in zip(bundle.counts("calls"), bundle.counts("memory"), strict=True)
+        )
 
     def _attributed(self, found: pyarrow.Table) -> pyarrow.Table:
         return version_1.attributed(found, self.old_writers()) if self._files.has_old_rows else found

@@ -14,7 +14,7 @@ _VIEW: Final = re.compile(r"^-- view (\w+)$", re.MULTILINE)
 _PLACE: Final = re.compile(r"\{(\w+)(?: from (\w+))?\}")
 
 #: The tables that views are made of.
-SOURCES: Final = ("memory", "calls", "micro_batches", "padding")
+SOURCES: Final = ("memory", "scope_calls", "micro_batches", "padding")
 
 
 @lru_cache(maxsize=1)
@@ -71,10 +71,13 @@ def _constants(start_ns: int | str) -> Mapping[str, str]:
 
 
 def named(text: str) -> list[str]:
-    """The views that a query may ask for: those that its text names. It may put a name together, for ``query()``.
+    """The views that a query may ask for, in the order in which they are made: those that its text names, and what
+    these are made of. It may put a name together, for ``query()``.
 
     >>> named("select * from spans where level = 'phase'")
-    ['spans']
+    ['scope_calls', 'spans']
     """
     lower = text.lower()
-    return [name for name in texts() if name in lower or "query" in lower]
+    found = [name for name in texts() if name in lower or "query" in lower]
+    whole = "\n".join([lower, *map(query, found)])
+    return [name for name in texts() if name in found or (name in SOURCES and name in whole)]

@@ -2,32 +2,29 @@
 -- and padding stands here once (probe.live follows them row by row, and tests compare the two). Columns have the names
 -- of the live tables (probe/dashboards/columns.py): seconds since the run's start, bytes, tokens.
 --
--- `{memory}`, `{calls}`, `{micro_batches}`, `{padding}` are the tables, or choices of their rows; `{other view}` is that
--- view, over the same rows. Step −1 in a join stands for none, since NULL equals nothing.
+-- `{memory}`, `{scope_calls}`, `{micro_batches}`, `{padding}` are the tables, or choices of their rows; `{other view}` is
+-- that view, over the same rows. Step −1 in a join stands for none, since NULL equals nothing.
+
+
+-- view scope_calls
+-- The calls that tell of scopes: those of processes whose memory isn't recorded. Where it is, its rows tell the same.
+select * from calls where starts_with(point, 'scope.') and process not in (select distinct process from memory);
 
 
 -- view scopes
 -- The scopes that have ended, told in one look: what needs no other scope to be known. `spans` has all of them, and
 -- level, maker, parent and batch too; a question that needs none of these is answered many times faster from here.
 --
--- Both recorders tell of scopes. Where a process's memory is recorded its memory rows count, else its calls.
+-- Both recorders tell of scopes: see `scope_calls`. A row that ends a scope has its duration always.
 select step, rank, process, role, phase, kind, name, micro_batch, scope_id as scope,
-       coalesce(ended.wall_ns - ended.host_duration_ns, ended.wall_ns) as begin_ns, ended.wall_ns as end_ns,
-       (ended.wall_ns - coalesce(ended.wall_ns - ended.host_duration_ns, ended.wall_ns)) / 1e9 as duration,
-       peak_allocated_bytes as peak, peak_reserved_bytes as reserved_peak, allocated_bytes as at_end, peak_kind, source
-from {memory} ended where edge = 'leave' and host_duration_ns is not null
-union all
-select ended.step, ended.rank, ended.process, ended.role, ended.phase, ended.kind, ended.name, ended.micro_batch,
-       ended.scope_id, coalesce(begun.wall_ns, ended.wall_ns), ended.wall_ns,
-       (ended.wall_ns - coalesce(begun.wall_ns, ended.wall_ns)) / 1e9, ended.peak_allocated_bytes,
-       ended.peak_reserved_bytes, ended.allocated_bytes, ended.peak_kind, ended.source
-from (select * from {memory} where edge = 'leave' and host_duration_ns is null) ended
-     left join (select process, scope_id, wall_ns from {memory} where edge = 'enter') begun
-       on begun.process = ended.process and begun.scope_id = ended.scope_id
+       wall_ns - coalesce(host_duration_ns, 0) as begin_ns, wall_ns as end_ns,
+       coalesce(host_duration_ns, 0) / 1e9 as duration, peak_allocated_bytes as peak,
+       peak_reserved_bytes as reserved_peak, allocated_bytes as at_end, peak_kind, source
+from {memory} where edge = 'leave'
 union all
 select step, rank, process, role, phase, substr(point, 7), name, micro_batch, scope_id, wall_ns - duration_ns, wall_ns,
        duration_ns / 1e9, null, null, null, null, null
-from {calls} where starts_with(point, 'scope.') and process not in (select distinct process from memory);
+from {scope_calls};
 
 
 -- view peaks_counted
@@ -64,7 +61,7 @@ begins as materialized (select * from {memory} where edge = 'enter'),
 called as materialized (
   select *, wall_ns - duration_ns as begun, case when scope = '' then null when scope = name then ''
          else left(scope, greatest(length(scope) - length(name) - 1, 0)) end as around
-  from {calls} where starts_with(point, 'scope.') and process not in (select distinct process from memory)),
+  from {scope_calls}),
 seen_calls as (
   select *, around as path, begun as since, null::bigint as outer_id, null::bigint as outer_ns from called
   union all by name
@@ -79,8 +76,7 @@ outer_calls as (
   where outer_id is null)
 select ends.process, ends.rank, ends.scope_id, coalesce(ends.parent_id, 0) as parent_id, ends.step, ends.role,
        ends.phase, ends.kind, ends.name, ends.micro_batch,
-       coalesce(ends.wall_ns - ends.host_duration_ns, begins.wall_ns, ends.wall_ns) as begin_ns,
-       ends.wall_ns as end_ns, ends.peak_allocated_bytes as peak, ends.peak_reserved_bytes as reserved,
+       ends.wall_ns - coalesce(ends.host_duration_ns, 0) as begin_ns, ends.wall_ns as end_ns, ends.peak_allocated_bytes as peak, ends.peak_reserved_bytes as reserved,
        ends.peak_kind, begins.allocated_bytes as at_begin, ends.allocated_bytes as at_end, ends.source,
        ends.wall_ns as happened, null::varchar as around
 from ends left join begins on begins.process = ends.process and begins.scope_id = ends.scope_id

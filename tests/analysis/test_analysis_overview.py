@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.analysis import memory, overview, padding_tax, steps, token_balance
-from probe.records import Incident, Memory
+from probe.records import Call, Incident, Memory
+from probe.runs.compaction import compact
+from probe.runs.reader import Run
+from tests.live.live_run import roll
 from tests.sample_run import MS, clock, open_run, sample_rows
 
 
@@ -23,12 +28,26 @@ def test_step_times_are_those_of_the_steps(tmp_path, measured):
         assert frame["step_time_s"].tolist() == times["largest_s"].tolist()
 
 
-def test_a_step_without_its_duration_is_timed_by_its_ends(tmp_path):
-    rows = sample_rows(2, 3)
-    last = [row for row in rows[1] if isinstance(row, Memory) and row.kind == "step" and row.edge == "leave"][-1]
-    last.host_duration_ns = None
-    with open_run(tmp_path, rows) as run:
-        assert overview.by_step(run)["step_time_s"].tolist() == steps.times(run)["largest_s"].tolist()
+@pytest.mark.parametrize("files", ["lines", "parts", "compacted"])
+def test_a_rank_whose_memory_is_not_recorded_is_timed_by_its_calls(tmp_path, files):
+    """Files say it where they can, and the rows where one file is of several ranks."""
+    rows = sample_rows(3, 4)
+    slow = [row for row in rows[2] if not isinstance(row, Memory)]
+    for row in slow:
+        if isinstance(row, Call) and row.point == "scope.step":
+            row.duration_ns *= 5  # its steps are the longest
+    with open_run(tmp_path, {**rows, 2: slow}) as run:
+        expected = steps.times(run)["largest_s"].tolist()
+        assert run.sql("select distinct process from scope_calls")["process"].tolist() == ["rank-00002"]
+    directory = Path(run.path)
+    if files != "lines":
+        roll(directory)
+    if files == "compacted":
+        assert compact(directory).rows > 0
+    with Run(directory) as run:
+        assert overview.by_step(run)["step_time_s"].tolist() == expected
+        assert min(expected) > overview.by_step(run, "rank < 2")["step_time_s"].max()
+        assert run.sql("select count(*) n from scopes where rank = 2")["n"][0] > 0
 
 
 def test_each_column_is_that_of_its_analysis(tmp_path):
