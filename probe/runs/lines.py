@@ -45,9 +45,6 @@ def _renew_decoder() -> None:
 
 row_types.when_changed(_renew_decoder)
 
-#: How the texts above end; a buffer with neither holds finite numbers only.
-NON_FINITE: Final = (b'NaN"', b'Infinity"')
-
 
 def table_of(row: Row) -> str:
     """Name of the table that ``row`` belongs to."""

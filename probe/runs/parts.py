@@ -29,7 +29,7 @@ from probe.errors import UnknownNameError
 from probe.records import SCHEMA_VERSION, TABLES, Row
 from probe.runs import row_types, version_1
 from probe.runs.layout import PARTS_NAME, Segment
-from probe.runs.lines import NON_FINITE, decode, table_of
+from probe.runs.lines import decode, table_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -261,11 +261,13 @@ def _parse_options(table: str, old: bool) -> Any:
 
 
 def _fast(table: str, lines: list[bytes], *, old: bool) -> pyarrow.Table | None:
-    """By Arrow's own JSON reader, which holds no lock of Python's; None where it wouldn't be exact."""
+    """By Arrow's own JSON reader, which holds no lock of Python's; None where it wouldn't be exact, and where it
+    refuses a row: a number that isn't finite is written as text.
+    """
     import pyarrow as pa
 
     data = b"\n".join(lines)
-    if any(text in data for text in NON_FINITE) or not _is_text(data):
+    if not _is_text(data):
         return None
     try:
         found = _parse(table, data, old)
