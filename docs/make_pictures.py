@@ -1,7 +1,8 @@
-"""Takes the pictures of panels that only a browser draws: ``python docs/make_pictures.py``; needs Chromium, playwright.
+"""Takes the pictures that only a browser draws: ``python docs/make_pictures.py``; needs Chromium and playwright.
 
-The live panel is opened on docs/example_run by ``probe open``, and each panel that no dashboard has is kept as
-images/live_<id>.png, in few colours.
+The live panel is opened on docs/example_run by ``probe open``. Each panel that no dashboard has is kept as
+images/live_<id>.png, the panel's first view as images/panel.png, and the run's report as images/report.png, in few
+colours.
 """
 
 from __future__ import annotations
@@ -22,8 +23,18 @@ sys.path.insert(0, str(DOCS))
 
 from pages import panels  # noqa: E402  (found through the line above)
 
+from probe.runs.reader import Run  # noqa: E402
+
 WIDTH = 780  # one column of panels
+WIDE = 1068  # the panel as a notebook shows it, and the report
+REPORT_HEIGHT = 2150  # of the report, its first screens
 COLOURS = 128
+
+#: Whether all panels that are seen have been drawn.
+_DRAWN = """() => {
+  const seen = [...document.querySelectorAll('figure[data-state]')].filter(card => card.offsetParent)
+  return seen.length > 0 && seen.every(card => card.dataset.state === 'drawn')
+}"""
 
 
 @contextmanager
@@ -47,9 +58,36 @@ def take(page: Any, view: str, title: str) -> bytes:
     return bytes(card.screenshot())
 
 
+def whole(page: Any, url: str) -> bytes:
+    """A PNG of the panel's first view."""
+    page.goto(url)
+    page.wait_for_function(_DRAWN)
+    page.wait_for_timeout(1000)
+    return bytes(page.screenshot(full_page=True))
+
+
+def beginning(page: Any, run: Path) -> bytes:
+    """A PNG of the first screens of the run's report."""
+    from probe.views.report.report import write_report
+
+    with Run(run) as opened:
+        report = write_report(opened, run.with_name("report.html"))
+    page.set_viewport_size({"width": WIDE, "height": REPORT_HEIGHT})
+    page.goto(Path(report).as_uri())
+    page.wait_for_timeout(5000)
+    return bytes(page.screenshot())
+
+
+def keep(picture: bytes, name: str) -> None:
+    """Store a picture in few colours."""
+    from PIL import Image
+
+    opened = Image.open(io.BytesIO(picture)).convert("RGB")
+    opened.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
+
+
 def main() -> None:
     """Take them all."""
-    from PIL import Image
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -60,9 +98,10 @@ def main() -> None:
             page = browser.new_page(viewport={"width": WIDTH, "height": 1400}, device_scale_factor=1.5)
             page.goto(url)
             for view, panel in panels.live_only():
-                picture = Image.open(io.BytesIO(take(page, view.title, panel.title))).convert("RGB")
-                target = DOCS / f"{panels.PICTURES}_{panel.id}.png"
-                picture.quantize(COLOURS, dither=Image.Dither.NONE).save(target, optimize=True)
+                keep(take(page, view.title, panel.title), f"{panels.PICTURES}_{panel.id}.png")
+            wide = browser.new_page(viewport={"width": WIDE, "height": 900})
+            keep(whole(wide, url), "images/panel.png")
+        keep(beginning(wide, run), "images/report.png")
         browser.close()
 
 
