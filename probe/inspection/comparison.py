@@ -319,6 +319,8 @@ def _object_differences(key: str, one: Any, other: Any) -> Iterator[Difference]:
     """Lists, object arrays and parts of lazy stacks, entry by entry along the rows."""
     if type(one) is not type(other):
         yield Difference(key, "type", _about(one), _about(other))
+    elif isinstance(one, np.ndarray) and one.dtype != other.dtype:  # one of them holds objects
+        yield Difference(key, "dtype", str(one.dtype), str(other.dtype))
     if _shape(one) != _shape(other):
         yield Difference(key, "shape", _about(one), _about(other))
         return

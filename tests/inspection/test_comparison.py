@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tensordict import TensorDict, lazy_stack
 
 from probe.core.batched_data_dict import BatchedDataDict
+from probe.core.columns.equality import same
 from probe.core.columns.rows import build_jagged
 from probe.core.protocol import DataProto
 from probe.inspection import tensor_difference
@@ -143,6 +144,14 @@ def test_jagged_rows():
         return torch.nested.nested_tensor([torch.tensor(row) for row in rows])
 
     assert only(strided([1.0], [1.0, 2.0]), strided([1.0], [1.0, 3.0])).index == (1, 1)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 2.0]], ids=["empty", "with the same values"])
+def test_an_array_of_objects_is_not_one_of_numbers(values):
+    numbers = np.array(values)
+    found = compare({"x": numbers.astype(object)}, {"x": numbers})
+    assert [(each.what, each.a, each.b) for each in found.differences] == [("dtype", "object", "float64")]
+    assert not same(numbers.astype(object), numbers)
 
 
 def test_arrays_and_objects():
