@@ -327,6 +327,16 @@ def test_a_large_run_is_opened_bounded_and_its_peaks_are_there(tmp_path, monkeyp
     ]
 
 
+def test_of_a_large_run_only_the_steps_that_stay_are_read(tmp_path, monkeypatch):
+    """Else their scopes would be worked out, and be thinned only then."""
+    write_run(tmp_path / "run", ROWS)
+    feed = by_sql(monkeypatch, tmp_path / "run", rows=300)
+    assert feed.left_out > 0
+    assert {name: table.thinned for name, table in feed.tables.items() if table.thinned} == {}
+    steps = {row["step"] for row in as_dicts(feed, "spans")}
+    assert 0 < len(steps) < len({row.step for row in ROWS[0]})
+
+
 def test_rows_without_a_step_stay_when_a_large_run_is_opened(tmp_path, monkeypatch):
     given: list[Row] = [
         MicroBatch(
