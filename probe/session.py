@@ -12,8 +12,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +27,7 @@ from probe.hooks import (
     Listener,
     Scope,
     Subscription,
+    begin_at_root,
     current_scope,
     emit,
     point,
@@ -96,6 +96,35 @@ class _Recording(Listener):
         self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
 
 
+class _Step(scope):
+    """One training step of a session."""
+
+    __slots__ = ("_begin_ns", "_number", "_session")
+
+    def __init__(self, session: Session, step: int) -> None:
+        super().__init__("step", "step", step=step)
+        self._session = session
+        self._number = step
+        self._begin_ns = 0
+
+    def __enter__(self) -> scope:
+        self._begin_ns = time.monotonic_ns()
+        self._session._step = self._number
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session = self._session
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            if session._step == self._number:  # else another step has begun since
+                session._step = None
+            took_ns = time.monotonic_ns() - self._begin_ns
+            session._writer.mark(partial(session._finish_step, self._number, took_ns))
+
+
 class Session:
     """An open recording. Made by :func:`start`; ends with :meth:`close` or as a context manager.
 
@@ -152,24 +181,21 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------ for the user
 
-    @contextmanager
-    def step(self, step: int) -> Iterator[scope]:
+    def step(self, step: int) -> scope:
         """The block is one training step. When it ends its metrics are reduced and logged, off this thread.
+
+        Args:
+            step: The trainer's global step.
+
+        Returns:
+            A context manager.
 
         Raises:
             InputError: ``step`` isn't a non-negative whole number.
         """
         if not is_whole(step) or step < 0:
             raise InputError(f"step: got {step!r}, expected a whole number of at least 0")
-        step = int(step)  # numpy's become Python's
-        begin = time.monotonic_ns()
-        around, self._step = self._step, step
-        try:
-            with scope("step", "step", step=step) as opened:
-                yield opened
-        finally:
-            self._step = around
-            self._writer.mark(partial(self._finish_step, step, time.monotonic_ns() - begin))
+        return _Step(self, int(step))  # numpy's become Python's
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log the trainer's own metrics: to the tracking backends (rank 0) and as rows of this run.
@@ -380,6 +406,8 @@ def start(
     with _lock:
         if _current is not None:
             raise SessionError(f"this process already records to {_current.directory}; close that session first")
+        begin_at_root()
+        _watch_cells()
         rank, world_size = _rank(rank, world_size)
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
@@ -397,6 +425,18 @@ def start(
         if tracking is not None and every_s is not None and (publish is not None or worthwhile(tracking)):
             _current.publisher = _publisher(directory, tracking, every_s)
         return _current
+
+
+def _watch_cells() -> None:
+    """In IPython each cell begins at the root, whatever the one before it was interrupted in."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        shell.events.register("pre_run_cell", _begin_cell)
+
+
+def _begin_cell(*_: Any) -> None:
+    begin_at_root()
 
 
 def current_session() -> Session | None:
