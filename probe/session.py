@@ -61,6 +61,9 @@ CLOSE_S: Final = 10.0
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
 
+_clock: Final = time.perf_counter_ns
+_thread_id: Final = threading.get_ident
+
 _current: Session | None = None
 _closing: Session | None = None  # its backends are being finished, and may still have something to tell
 _lock = threading.Lock()
@@ -72,25 +75,36 @@ class _Recording(Listener):
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self.recorder = recorder
         self._session = session
+        self._costs = session._cost_ns
+        self._add_rows = session._writer.add_rows
 
     def __repr__(self) -> str:
         return f"recorder {type(self.recorder).__name__}"
 
+    # The three are called for every scope and observed call: what they need of others is written out here.
+
     def enter(self, event: Event) -> Any:
-        begin = time.perf_counter_ns()
+        begin = _clock()
         state = self.recorder.enter(event)
-        self._session._spend(begin)
+        costs, thread = self._costs, _thread_id()
+        costs[thread] = costs.get(thread, 0) + _clock() - begin
         return state
 
     def leave(self, event: Event, state: Any) -> None:
-        begin = time.perf_counter_ns()
-        self._session._write_rows(self.recorder.leave(event, state), event.scope, event.end_ns)
-        self._session._spend(begin)
+        begin = _clock()
+        rows = self.recorder.leave(event, state)
+        if rows is not None:
+            self._add_rows(rows, event.scope, event.end_ns)
+        costs, thread = self._costs, _thread_id()
+        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def fire(self, event: Event) -> None:
-        begin = time.perf_counter_ns()
-        self._session._write_rows(self.recorder.fire(event), event.scope, event.end_ns)
-        self._session._spend(begin)
+        begin = _clock()
+        rows = self.recorder.fire(event)
+        if rows is not None:
+            self._add_rows(rows, event.scope, event.end_ns)
+        costs, thread = self._costs, _thread_id()
+        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
         self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
@@ -274,10 +288,6 @@ class Session:
     def _write_rows(self, rows: Rows, scope: Scope, time_ns: int) -> None:
         if rows is not None:
             self._writer.add_rows(rows, scope, time_ns)
-
-    def _spend(self, begin_ns: int) -> None:
-        thread = threading.get_ident()
-        self._cost_ns[thread] = self._cost_ns.get(thread, 0) + time.perf_counter_ns() - begin_ns
 
     def _incident(
         self,
