@@ -90,7 +90,14 @@ def _names(text: str, table: str) -> bool:
 
 
 def select(
-    parquet: Parquet, tables: Iterable[str], tails: Tails, text: str, parameters: object, *, measured: bool = False
+    parquet: Parquet,
+    tables: Iterable[str],
+    tails: Tails,
+    text: str,
+    parameters: object,
+    *,
+    where: str = "",
+    measured: bool = False,
 ) -> pyarrow.Table:
     """The result of a query over ``tables`` that only selects.
 
@@ -100,6 +107,7 @@ def select(
         tails: Their other rows.
         text: The query.
         parameters: Of the query.
+        where: An SQL condition for the rows that are there; "" is all.
         measured: Whether it is known that the memory of all processes with calls is recorded.
 
     Returns:
@@ -112,15 +120,17 @@ def select(
             if table in tails or not sources:
                 cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
                 sources.append(f'"tail_{table}"')
-            cursor.execute(view(table, sources, "temp "))
+            cursor.execute(view(table, sources, "temp ", where))
         for statement in worked_out(text, "temp ", measured=measured):
             cursor.execute(statement)
         return cursor.sql(text, params=parameters).to_arrow_table()
 
 
-def sealed(sources: Mapping[str, Any], text: str, parameters: object) -> pandas.DataFrame | pyarrow.Table | None:
+def sealed(
+    sources: Mapping[str, Any], text: str, parameters: object, where: str = ""
+) -> pandas.DataFrame | pyarrow.Table | None:
     """The result of any statements, over tables that pyarrow reads, in a database of their own; None where the last
-    has none.
+    has none. ``where`` is as in :func:`select`.
     """
     import duckdb
 
@@ -130,7 +140,7 @@ def sealed(sources: Mapping[str, Any], text: str, parameters: object) -> pandas.
         database.execute("set lock_configuration=true")
         for table, source in sources.items():
             database.register(f"tail_{table}", source)
-            database.execute(view(table, [f'"tail_{table}"']))
+            database.execute(view(table, [f'"tail_{table}"'], where=where))
         for statement in worked_out(text):
             database.execute(statement)
         found = database.sql(text, params=parameters)
@@ -200,13 +210,15 @@ def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writ
     return f'create view "parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
 
 
-def view(table: str, sources: Sequence[str], temporary: str = "") -> str:
-    """The statement that makes the view of a table over the rows of ``sources``."""
+def view(table: str, sources: Sequence[str], temporary: str = "", where: str = "") -> str:
+    """The statement that makes the view of a table over the rows of ``sources`` that ``where`` holds for."""
     distinct = "distinct " if table == "process" else ""
     selected = ", ".join(map(_selected, columns(table)))
     rows = " union all ".join(f"select {distinct}{selected} from {source}" for source in sources)  # noqa: S608  (our own names)
     if distinct and len(sources) > 1:
         rows = f"select distinct * from ({rows})"  # noqa: S608  (our own names)
+    if where:
+        rows = f"select * from ({rows}) where {where}"  # noqa: S608  (our own names)
     return f'create {temporary}view "{VIEWS.get(table, table)}" as {rows}'
 
 

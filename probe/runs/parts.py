@@ -155,6 +155,7 @@ class Columnar:
         bad: How many of them were unreadable, and are left out.
         offset_ns: wall-clock minus monotonic time, from the segment's Process row; None before it was seen.
         newest_version: The largest schema version that a Process row told.
+        attempts: To which attempts its Process rows belong.
         own_tables: Those that the process has brought itself.
     """
 
@@ -163,6 +164,7 @@ class Columnar:
         self.bad = 0
         self.offset_ns: int | None = None
         self.newest_version = 0
+        self.attempts: set[int] = set()
         self.own_tables: tuple[str, ...] = ()
         self._tags = _TAGS
 
@@ -192,6 +194,7 @@ class Columnar:
 
     def _anchor(self, row: Any) -> None:
         self.newest_version = max(self.newest_version, row.schema_version)
+        self.attempts.add(row.attempt)
         self.own_tables = tuple(row_types.learn(row.tables)) or self.own_tables
         self._tags = _TAGS | {name.encode(): name for name in self.own_tables}
         if self.offset_ns is None:

@@ -48,8 +48,12 @@ class Run:
     taken away the files of that moment, a table or a query that needs them takes a new look by itself; of a run that
     has ended it shows the same.
 
+    A run that was launched more than once has several attempts. What the newest has repeated is shown of the newest
+    alone: :mod:`probe.runs.visibility` says which rows these are. :meth:`attempt` shows one attempt as it was.
+
     Args:
         path: The run directory, or an ``fsspec`` URL of one.
+        attempt: The attempt that is shown, alone and whole; None shows each step of the newest that has it.
 
     Attributes:
         path: Absolute path or URL of the run directory.
@@ -59,10 +63,12 @@ class Run:
         RunNotFoundError: There is nothing.
         RunError: It isn't a run.
         SchemaVersionError: A newer probe wrote it.
+        InputError: ``attempt`` isn't one of the run's.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], attempt: int | None = None) -> None:
         self._files = RunFiles(path)
+        self._attempt = attempt
         self.path = self._files.location
         self.info: RunInfo = self._files.info()
         self._lock = threading.RLock()
@@ -71,6 +77,9 @@ class Run:
         self._frames: dict[str, pandas.DataFrame] = {}
         self._follower = Follower(self._files)
         self._closed = False
+        if attempt is not None and attempt not in self.attempts:
+            have = ", ".join(map(str, self.attempts)) or "none yet"
+            raise InputError(f"attempt: got {attempt!r}, expected one that the run has: {have}")
 
     # --------------------------------------------------------------------------------------------- the tables
 
@@ -210,13 +219,41 @@ class Run:
         if self._closed:
             raise RunError(f"run {self.path!r}: is closed; open it again")
         if self._snapshot is None:
-            self._snapshot = Snapshot(self._files)
+            self._snapshot = Snapshot(self._files, self._attempt)
         if not self._fresh:
             self._snapshot.refresh()
             self._fresh = True
         return self._snapshot
 
     # ------------------------------------------------------------------------------------------ about the run
+
+    @property
+    def attempts(self) -> list[int]:
+        """The attempts (launches of the job) that have written to the run, whatever is shown of them."""
+        with self._lock:
+            return self._look().attempts
+
+    def attempt(self, number: int) -> Run:
+        """One attempt, alone and whole, with the steps that a later one has hidden.
+
+        Args:
+            number: Out of :attr:`attempts`.
+
+        Returns:
+            A reader of its own.
+
+        Raises:
+            InputError: There is no such attempt.
+        """
+        return Run(self.path, number)
+
+    @property
+    def hidden(self) -> list[tuple[int, int, int]]:
+        """What was recorded more than once: attempt, and the first and the last of its steps that a later attempt
+        hides.
+        """
+        with self._lock:
+            return self._look().hidden()
 
     @property
     def ranks(self) -> list[int]:

@@ -14,6 +14,7 @@ from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.manifest import Bundle, Span
 from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, conformed, either_schema, schema
+from probe.runs.visibility import Stretch, Visible, condition, expression, visible
 
 if TYPE_CHECKING:
     import pandas
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 #: Names of the views that differ from the table's tag.
 VIEWS = database.VIEWS
+
+#: Tables by whose rows an attempt is seen to have come to a step.
+_STEPPED = ("memory", "calls", "micro_batches", "padding", "reductions", "scalars")
 
 #: A segment that is rolled over while we look makes us look again; a busy writer does so every few minutes.
 TRIES = 20
@@ -48,10 +52,18 @@ class Tail:
 
 
 class Snapshot:
-    """Reads a run's files. :meth:`refresh` takes a new look, which all tables then share."""
+    """Reads a run's files. :meth:`refresh` takes a new look, which all tables then share.
 
-    def __init__(self, files: RunFiles) -> None:
+    Args:
+        files: Of the run.
+        attempt: Which attempt is shown; None is what the newest has not hidden of each: :mod:`probe.runs.visibility`.
+    """
+
+    def __init__(self, files: RunFiles, attempt: int | None = None) -> None:
         self._files = files
+        self._attempt = attempt
+        self._attempts: dict[Segment | str, frozenset[int]] = {}  # of segments in parts, and of bundles
+        self._shown: tuple[Visible, ...] | None = None
         self._tails: dict[Segment, Tail] = {}
         self._parts: dict[Segment, Parts] = {}  # every segment that is Parquet; {} where it is compacted
         self._bundles: dict[str, Bundle] = {}
@@ -94,6 +106,7 @@ class Snapshot:
         if parts != self._parts or bundles.keys() != self._bundles.keys():
             self._parquet = None
         self._scans = {}
+        self._shown = None
         self._writers = None
         self._tails, self._parts, self._bundles = tails, parts, bundles
         self.tables = (*TABLES, *self._own_tables())
@@ -129,8 +142,9 @@ class Snapshot:
         }
         try:
             for segment, footer in zip(new, self._footers(new.values()), strict=True):
-                check_version(_newest_version(footer), self._files.shown)
+                check_version(max(_range(footer, "schema_version"), default=0), self._files.shown)
                 self._checked[segment] = int((footer.metadata or {}).get(BAD_LINES, b"0"))
+                self._attempts[segment] = frozenset(_range(footer, "attempt"))
         except pa.ArrowInvalid as error:
             raise RunError(f"run {self._files.shown!r}: a part can't be read: {error}") from error
 
@@ -159,6 +173,8 @@ class Snapshot:
                         f"run {self._files.shown!r}: {file.name} has {found} {told[1]} and the manifest of compacted "
                         f"parts says {told[0]}; it was changed after it was written"
                     )
+        told_by = self._loaded("process", self._compacted(bundle, "process"))["attempt"]
+        self._attempts[bundle.id] = frozenset(one or 1 for one in told_by.unique().to_pylist())
 
     def _rows(self, path: str) -> int:
         import pyarrow as pa
@@ -173,10 +189,58 @@ class Snapshot:
         with self._files.asking():
             return int(self._files.system.size(path))
 
+    # ------------------------------------------------------------------------------------------ what is shown
+
+    @property
+    def attempts(self) -> list[int]:
+        """The attempts that have written anything."""
+        found = {1} if self._files.has_old_rows else set()
+        for tail in self._tails.values():
+            found |= tail.columnar.attempts
+        keys: list[Segment | str] = [*self._parts, *self._bundles]
+        found.update(*(self._attempts.get(key, ()) for key in keys))
+        return sorted(found - {0})
+
+    def shown(self) -> tuple[Visible, ...]:
+        """What is shown of each attempt; empty is all of all."""
+        if self._shown is None:
+            attempts = self.attempts
+            if self._attempt is not None:
+                self._shown = (Visible(self._attempt),)
+            elif len(attempts) < 2:
+                self._shown = ()
+            else:
+                self._shown = visible(attempts, self._stretches())
+        return self._shown
+
+    def _stretches(self) -> list[Stretch]:
+        rows = " union all ".join(f"select attempt, step, wall_ns from {VIEWS.get(one, one)}" for one in _STEPPED)  # noqa: S608  (our own names)
+        text = f"select attempt, step, min(wall_ns) from ({rows}) where step is not null group by all"  # noqa: S608  (our own names)
+        found = self._answer(text, None, "")
+        return [Stretch(*row) for row in zip(*(column.to_pylist() for column in found.columns), strict=True)]
+
+    def hidden(self) -> list[tuple[int, int, int]]:
+        """Attempt, and the first and the last of its steps that a later one hides; in order."""
+        if self._attempt is not None or len(self.attempts) < 2:
+            return []
+        limits = {one.attempt: one.before_step for one in self.shown()}
+        gone: dict[int, list[int]] = {}
+        for one in self._stretches():
+            limit = limits.get(one.attempt, -1)
+            if limit is not None and one.step >= limit:
+                gone.setdefault(one.attempt, []).append(one.step)
+        return [(attempt, min(steps), max(steps)) for attempt, steps in sorted(gone.items())]
+
+    def _filter(self) -> Any:
+        """The rows that are shown, for pyarrow; None is all."""
+        shown = self.shown()
+        return expression(shown) if shown else None
+
     def copy(self) -> Snapshot:
         """The same moment, which a later :meth:`refresh` of this one doesn't change."""
-        other = Snapshot(self._files)
+        other = Snapshot(self._files, self._attempt)
         other.tables = self.tables
+        other._attempts, other._shown = dict(self._attempts), self.shown()
         other._parts, other._checked, other._bundles = self._parts, self._checked, self._bundles
         other._parquet, other._scans, other._writers = self._reader(), self._scans, self.old_writers()
         for segment, tail in self._tails.items():
@@ -199,7 +263,9 @@ class Snapshot:
 
     def table(self, name: str) -> pyarrow.Table:
         """All rows of a table; those of one rank in the order in which they were written."""
-        return self._attributed(self._as_written(name))
+        found = self._attributed(self._as_written(name))
+        chosen = self._filter()
+        return found if chosen is None else found.filter(chosen)
 
     def old_writers(self) -> list[version_1.Writer]:
         """The processes of version 1 that wrote to the run."""
@@ -222,16 +288,25 @@ class Snapshot:
 
     def scan(self, name: str) -> Any:
         """A table as a pyarrow data set, of which a query reads the columns that it needs."""
+        chosen = self._filter()
+        whole = self._whole(name)
+        return whole if chosen is None else whole.filter(chosen)
+
+    def _whole(self, name: str) -> Any:
+        """The rows of all attempts."""
         import pyarrow.dataset as ds
 
         if name not in self._scans and self._files.has_old_rows:
-            self._scans[name] = ds.dataset(self.table(name))
+            self._scans[name] = ds.dataset(self._attributed(self._as_written(name)))
         if name not in self._scans:
             self._scans[name] = ds.dataset([ds.dataset(schema(name).empty_table()), *self._pieces(name)])
         return self._scans[name]
 
     def count(self, name: str) -> int:
         """How many rows a table has."""
+        chosen = self._filter()
+        if chosen is not None:
+            return int(self.scan(name).count_rows())
         compacted = sum(bundle.total(name) for bundle in self._bundles.values())
         return compacted + sum(int(piece.count_rows()) for piece in self._pieces(name, compacted=False))
 
@@ -307,12 +382,16 @@ class Snapshot:
         Raises:
             FileNotFoundError: A part was compacted since the last look.
         """
+        return self._answer(text, parameters, condition(self.shown()) if self.shown() else "")
+
+    def _answer(self, text: str, parameters: object, where: str) -> Any:
         reader = self._reader()
         if reader is None or not database.only_selects(text):
-            return database.sealed({name: self.scan(name) for name in self.tables}, text, parameters)
+            return database.sealed({name: self._whole(name) for name in self.tables}, text, parameters, where)
         tails = {name: self._tail_of(name, sorted(self._tails)) for name in self.tables}
         known = {name: self._attributed(found) for name, found in tails.items() if found is not None}
-        return database.select(reader, self.tables, known, text, parameters, measured=self._all_measured())
+        measured = self._all_measured()
+        return database.select(reader, self.tables, known, text, parameters, where=where, measured=measured)
 
     def _all_measured(self) -> bool:
         """Whether every process that has told of calls has told of its memory, as far as the files' names and the
@@ -348,15 +427,15 @@ def _joined(spans: dict[Segment, Span], group: list[Segment]) -> Iterator[tuple[
     yield begin, end
 
 
-def _newest_version(footer: Any) -> int:
-    """The largest schema version of the rows of a process part, by its statistics."""
-    found = 0
+def _range(footer: Any, name: str) -> list[int]:
+    """The smallest and the largest value of a column of a process part, by its statistics; one has few rows."""
+    found: set[int] = set()
     for group in range(footer.num_row_groups):
         for index in range(footer.num_columns):
             column = footer.row_group(group).column(index)
-            if column.path_in_schema == "schema_version" and column.statistics is not None:
-                found = max(found, column.statistics.max or 0)
-    return int(found)
+            if column.path_in_schema == name and column.statistics is not None:
+                found |= {column.statistics.min or 0, column.statistics.max or 0}
+    return sorted(found)
 
 
 def query(snapshot: Snapshot, text: str, parameters: object) -> pandas.DataFrame:

@@ -24,6 +24,7 @@ from typing import Any, Final
 from probe.errors import InputError, RunError
 from probe.hooks import Scope, current_scope, silenced
 from probe.records import TABLES, Deferred, Incident, Process, Row, stamp
+from probe.runs.attempts import Claim, Joined, asked, join
 from probe.runs.layout import Segment
 from probe.runs.lines import encode, table_of
 from probe.runs.parts import roll_over, sweep
@@ -119,12 +120,15 @@ class RunWriter:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._process = process
+        self._place = _join(self.directory, rank, process)
         self._file = _open(self.directory, rank, process, Shedding(capacity))
         self._thread = threading.Thread(target=self._run, name="probe-run-writer", daemon=True)
         self._thread.start()
         _alive.add(self)
         _watch_forks()
         atexit.register(self.close)
+        if self._place.rival is not None:
+            self._tell_rival(self._place.rival)
 
     # ----------------------------------------------------------------------------------------- for any thread
 
@@ -251,6 +255,8 @@ class RunWriter:
                 self._wake.wait(self._pause(next_tick))
                 self._wake.clear()
             self._isolated(self._finish)
+            if self._place.lock is not None:
+                self._place.lock.release()
             self._cpu_ns = time.thread_time_ns()
 
     def _pause(self, next_tick: float) -> float:
@@ -363,6 +369,12 @@ class RunWriter:
             seconds = time.monotonic() - self._unwritable_since
             self._unwritable_since = None
             _log.warning("rows are written to %s again, after %.1f s", self.directory, seconds)
+
+    def _tell_rival(self, rival: Claim) -> None:
+        where = f"process {rival.pid} on {rival.host}" if rival.pid else "another process"
+        message = f"{where} records as rank {self.rank} of this attempt, too: both are shown under that rank"
+        _log.warning("%s: %s", self.directory, message)
+        self._report("writer", f"rank {self.rank}", message)
 
     def _tell_lost(self) -> None:
         message = f"{self.directory} lost its file: it was deleted by someone, with the rows written so far"
@@ -545,6 +557,15 @@ def _check(**values: float) -> None:
         least = 0 if name == "rank" else 1 if name in ("capacity", "roll_over_bytes") else 0.001
         if not isinstance(value, int | float) or value < least:
             raise InputError(f"{name}: got {value!r}, expected a number of at least {least}")
+
+
+def _join(directory: Path, rank: int, process: Process) -> Joined:
+    try:
+        joined = join(directory, rank, process, wanted=asked())
+    except OSError as error:
+        raise RunError(f"directory: {str(directory)!r} can't be written to: {error}") from error
+    process.attempt = joined.attempt
+    return joined
 
 
 def _open(directory: Path, rank: int, process: Process, backlog: Shedding) -> SegmentFile:

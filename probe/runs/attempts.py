@@ -1,0 +1,244 @@
+"""Attempts: to which launch of the job a process belongs. All agree through the run directory, without a collective.
+
+::
+
+    attempts/<n>/launch.json        what the n-th launch is known by; written once, by whoever came first
+    attempts/<n>/rank-00000.json    who took this place in it; locked for as long as that process records
+
+A launcher tells its launches apart: then those of one identity are one attempt. Without a launcher a new attempt begins
+when a process finds its place taken by one that has ended: the training was started again, perhaps in the same kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from probe._io import FileLock, write_atomically
+from probe.errors import InputError
+from probe.records import Process
+from probe.runs.layout import segment_of
+
+ATTEMPTS_NAME: Final = "attempts"
+LAUNCH_NAME: Final = "launch.json"
+
+#: Says which attempt a process belongs to, where nothing else can: a whole number from 1.
+ATTEMPT_VARIABLE: Final = "PROBE_ATTEMPT"
+
+#: A place whose process is of another host, and whose files have not grown for so long, is free. Seconds.
+QUIET_S: Final = 60.0
+
+
+class Launch(msgspec.Struct, kw_only=True):
+    """What an attempt is known by."""
+
+    identity: str = ""  #: of the launch, by its launcher; "" without one
+    world_size: int = 0  #: as the first of its processes said; 0 is not known
+    wall_ns: int = 0
+
+
+class Claim(msgspec.Struct, kw_only=True):
+    """Who took a place in an attempt."""
+
+    pid: int = 0
+    host: str = ""
+    actor: str = ""  #: Ray's id of the actor, which a restarted one keeps
+    wall_ns: int = 0
+
+
+class Identity(NamedTuple):
+    """What the launcher says of this process."""
+
+    launch: str = ""  #: the same for all processes of one launch, "" where nobody says
+    actor: str = ""
+
+
+class Joined(NamedTuple):
+    """What :func:`join` found."""
+
+    attempt: int
+    rival: Claim | None  #: a process that lives and has the same place in the same attempt
+    lock: FileLock | None  #: on the place; to be released when the process ends to record
+
+
+def identity(environ: Mapping[str, str] = os.environ) -> Identity:
+    """What the launcher of this process says of its launch: torchrun, Slurm, Ray.
+
+    torchrun's run id is "none" where nobody gave it one, and says nothing then. Inside an allocation of Slurm only a
+    step (``srun``) is a launch: what is typed into its shell isn't.
+
+    >>> identity({"TORCHELASTIC_RUN_ID": "a7", "TORCHELASTIC_RESTART_COUNT": "1"}).launch
+    'torchrun:a7 restart:1'
+    >>> identity({"SLURM_JOB_ID": "12", "SLURM_STEP_ID": "0", "TORCHELASTIC_RUN_ID": "none"}).launch
+    'slurm:12.0 requeue:0'
+    >>> identity({"SLURM_JOB_ID": "12", "RANK": "0"}).launch
+    ''
+    """
+    known = []
+    if environ.get("TORCHELASTIC_RUN_ID", "none") not in ("", "none"):
+        known.append(f"torchrun:{environ['TORCHELASTIC_RUN_ID']}")
+    if environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID"):
+        step = f"{environ['SLURM_JOB_ID']}.{environ['SLURM_STEP_ID']}"
+        known.append(f"slurm:{step} requeue:{environ.get('SLURM_RESTART_COUNT', '0')}")
+    ray, actor = _of_ray()
+    if ray:
+        known.append(ray)
+    if known and "TORCHELASTIC_RESTART_COUNT" in environ:
+        known.append(f"restart:{environ['TORCHELASTIC_RESTART_COUNT']}")
+    return Identity(" ".join(known), actor)
+
+
+def _of_ray() -> tuple[str, str]:
+    """Cluster and job, and the actor; "" outside Ray, which is never started or imported for this."""
+    ray = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized():
+            return "", ""
+        context = ray.get_runtime_context()
+        return f"ray:{context.gcs_address} job:{context.get_job_id()}", context.get_actor_id() or ""
+    except Exception:  # whatever another version lacks: then the place in the directory tells
+        return "", ""
+
+
+def asked(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The attempt that ``PROBE_ATTEMPT`` names, None where it isn't set.
+
+    Raises:
+        InputError: It is no whole number of at least 1.
+    """
+    text = environ.get(ATTEMPT_VARIABLE, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"{ATTEMPT_VARIABLE}: got {text!r}, expected a whole number of at least 1")
+    return int(text)
+
+
+def join(
+    directory: Path, rank: int, process: Process, known: Identity | None = None, wanted: int | None = None
+) -> Joined:
+    """Take the place of ``rank`` in the attempt that this process belongs to.
+
+    Args:
+        directory: The run directory.
+        rank: Of this process.
+        process: Its row, of which world size, id and host are needed.
+        known: What the launcher says; None asks it.
+        wanted: The attempt, where it was named.
+
+    Returns:
+        The attempt, and the lock on the place.
+
+    Raises:
+        OSError: The directory can't be written to.
+    """
+    return _Joining(directory, rank, process, identity() if known is None else known).join(wanted)
+
+
+class _Joining:
+    def __init__(self, directory: Path, rank: int, process: Process, known: Identity) -> None:
+        self._directory = directory
+        self._folder = directory / ATTEMPTS_NAME
+        self._rank = rank
+        self._process = process
+        self._known = known
+
+    def join(self, wanted: int | None) -> Joined:
+        if wanted is not None:
+            self._begin(wanted)
+            return self._take(wanted, even_ended=True) or Joined(wanted, None, None)
+        while True:
+            number = self._mine() or self._next()
+            self._begin(number)
+            joined = self._take(number, even_ended=bool(self._known.launch))
+            if joined is not None:
+                return joined
+            self._begin(number + 1)  # our place there was left: a new launch
+
+    def _mine(self) -> int | None:
+        """The attempt that this launch has or may join; None where it needs a new one."""
+        numbers = self._numbers()
+        if self._known.launch:
+            same = (one for one in reversed(numbers) if self._launch(one).identity == self._known.launch)
+            return next(same, None)
+        if not numbers:
+            return None
+        newest = self._launch(numbers[-1])
+        size = newest.world_size or self._process.world_size
+        return None if newest.identity or size != self._process.world_size else numbers[-1]
+
+    def _next(self) -> int:
+        numbers = self._numbers()
+        if numbers:
+            return numbers[-1] + 1
+        return 2 if self._was_here_before() else 1
+
+    def _was_here_before(self) -> bool:
+        """Whether an older probe, which knew no attempts, recorded this run: its rows are the first one's."""
+        return any(segment_of(path.name) or path.suffix == ".parquet" for path in self._files())
+
+    def _files(self) -> list[Path]:
+        return [*self._directory.glob("*.jsonl"), *(self._directory / "parts").glob("*.parquet")]
+
+    def _numbers(self) -> list[int]:
+        if not self._folder.is_dir():
+            return []
+        return sorted(int(one.name) for one in self._folder.iterdir() if _is_attempt(one))
+
+    def _launch(self, number: int) -> Launch:
+        return _read(self._folder / str(number) / LAUNCH_NAME, Launch) or Launch()
+
+    def _begin(self, number: int) -> None:
+        """Make the attempt, where nobody has."""
+        folder = self._folder / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / LAUNCH_NAME).exists():
+            size = self._process.world_size
+            launch = Launch(identity=self._known.launch, world_size=size, wall_ns=time.time_ns())
+            write_atomically(folder / LAUNCH_NAME, msgspec.json.encode(launch), overwrite=False)
+
+    def _take(self, number: int, *, even_ended: bool) -> Joined | None:
+        """Our place in an attempt; None where it was taken by one that has ended, and that means a new attempt."""
+        path = self._folder / str(number) / f"rank-{self._rank:05d}.json"
+        lock = FileLock(path)
+        before = _read(path, Claim)
+        if not lock.acquire() or (before is not None and self._may_live_elsewhere(before)):
+            lock.release()
+            return Joined(number, _read(path, Claim) or Claim(), None)
+        before = _read(path, Claim)
+        if before is not None and not (even_ended and before.actor == self._known.actor):
+            lock.release()
+            return None
+        path.write_bytes(msgspec.json.encode(self._claim()))  # in place: its lock is on this very file
+        return Joined(number, None, lock)
+
+    def _claim(self) -> Claim:
+        wall_ns = time.time_ns()
+        return Claim(pid=self._process.pid, host=self._process.host, actor=self._known.actor, wall_ns=wall_ns)
+
+    def _may_live_elsewhere(self, claim: Claim) -> bool:
+        """Locks of another host may not be seen here; its files are."""
+        if claim.host == platform.node():
+            return False
+        own = f"rank-{self._rank:05d}"
+        ages = [time.time() - path.stat().st_mtime for path in self._directory.glob(f"{own}*.jsonl")]
+        return min(ages, default=QUIET_S) < QUIET_S
+
+
+def _is_attempt(folder: Path) -> bool:
+    return folder.name.isdecimal() and (folder / LAUNCH_NAME).exists()
+
+
+def _read(path: Path, kind: type[Any]) -> Any:
+    """What a file holds; None where it isn't there, is empty or is being written."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None

@@ -1,0 +1,130 @@
+"""Which rows of a run are shown where it was launched more than once.
+
+An attempt that begins at step s hides all rows of earlier ones from s on, not only those that it has repeated: of a
+restart at step 0 the steps 0 to 10 are shown, and not yesterday's 11 to 59. A training that was resumed continues the
+curve. A row without a step is as old as its attempt was then: it is hidden where it was written after the attempt had
+come to that step. Nothing is ever added up over attempts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from probe.records import Row
+
+
+class Visible(NamedTuple):
+    """What is shown of one attempt.
+
+    Attributes:
+        attempt: Its number.
+        before_step: Rows of smaller steps are shown; None is all.
+        before_ns: Rows without a step are shown that were written before this wall-clock time; None is all.
+    """
+
+    attempt: int
+    before_step: int | None = None
+    before_ns: int | None = None
+
+    def shows(self, step: int | None, wall_ns: int | None) -> bool:
+        """Whether a row of the attempt is shown."""
+        if step is not None:
+            return self.before_step is None or step < self.before_step
+        return self.before_ns is None or (wall_ns is not None and wall_ns < self.before_ns)
+
+
+class Stretch(NamedTuple):
+    """When an attempt wrote its first row of a step."""
+
+    attempt: int
+    step: int
+    wall_ns: int
+
+
+def visible(attempts: Iterable[int], stretches: Sequence[Stretch]) -> tuple[Visible, ...]:
+    """What is shown of each attempt, those left out of which nothing is.
+
+    Args:
+        attempts: All of them.
+        stretches: Of each attempt and step, when its first row was written.
+
+    >>> told = [Stretch(1, 0, 10), Stretch(1, 1, 20), Stretch(1, 2, 30), Stretch(2, 2, 50), Stretch(2, 3, 60)]
+    >>> visible([1, 2], told)
+    (Visible(attempt=1, before_step=2, before_ns=30), Visible(attempt=2, before_step=None, before_ns=None))
+    >>> visible([1, 2], [*told, Stretch(2, 0, 40)])
+    (Visible(attempt=2, before_step=None, before_ns=None),)
+    """
+    first: dict[int, int] = {}
+    for one in stretches:
+        first[one.attempt] = min(one.step, first.get(one.attempt, one.step))
+    found = []
+    for attempt in sorted(set(attempts)):
+        limit = min((step for other, step in first.items() if other > attempt), default=None)
+        if limit is None:
+            found.append(Visible(attempt))
+        elif first.get(attempt, limit) < limit:
+            reached = [one.wall_ns for one in stretches if one.attempt == attempt and one.step >= limit]
+            found.append(Visible(attempt, limit, min(reached, default=None)))
+    return tuple(found)
+
+
+def condition(shown: Sequence[Visible]) -> str:
+    """SQL for the rows that are shown.
+
+    >>> condition([Visible(1, 5, 70), Visible(2)])
+    '(attempt = 1 and (step < 5 or (step is null and wall_ns < 70))) or (attempt = 2)'
+    >>> condition([])
+    'false'
+    """
+    return " or ".join(map(_condition, shown)) or "false"
+
+
+def _condition(one: Visible) -> str:
+    if one.before_step is None:
+        return f"(attempt = {one.attempt})"
+    late = "true" if one.before_ns is None else f"wall_ns < {one.before_ns}"
+    return f"(attempt = {one.attempt} and (step < {one.before_step} or (step is null and {late})))"
+
+
+def expression(shown: Sequence[Visible]) -> Any:
+    """The same for pyarrow."""
+    import pyarrow.compute as pc
+
+    found = pc.scalar(False)
+    for one in shown:
+        of_it = pc.if_else(pc.is_valid(pc.field("attempt")), pc.field("attempt"), 1) == one.attempt
+        if one.before_step is not None:
+            late = pc.scalar(True) if one.before_ns is None else pc.field("wall_ns") < one.before_ns
+            earlier = pc.if_else(pc.is_null(pc.field("step")), late, pc.field("step") < one.before_step)
+            of_it = of_it & earlier
+        found = found | of_it
+    return found
+
+
+class Follow:
+    """What is shown of rows as they come.
+
+    Attributes:
+        shown: Of each attempt, what is shown of it.
+    """
+
+    def __init__(self, attempts: Iterable[int], stretches: Iterable[Stretch]) -> None:
+        self._first: dict[tuple[int, int], int] = {(one.attempt, one.step): one.wall_ns for one in stretches}
+        self._attempts = set(attempts)
+        self._newest = max(self._attempts, default=0)
+        self._begins = min((step for attempt, step in self._first if attempt == self._newest), default=None)
+
+    def hides_more(self, rows: Iterable[Row]) -> bool:
+        """Whether one of ``rows`` makes rows disappear that were shown: a newer attempt has come to an earlier step."""
+        for row in rows:
+            if row.step is None or row.attempt < self._newest:
+                continue
+            if row.attempt > self._newest or self._begins is None or row.step < self._begins:
+                return self._newest > 0 or row.attempt > 1
+        return False
+
+    def seen(self) -> Mapping[tuple[int, int], int]:
+        """By attempt and step, when the first row was written."""
+        return self._first
