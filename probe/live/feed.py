@@ -21,6 +21,7 @@ from probe.live.thinning import Block
 from probe.records import Process
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
+from probe.runs.visibility import Shown
 
 #: Rows of one table in one update; more are thinned to their extremes, and counted.
 UPDATE_ROWS: Final = 2000
@@ -37,12 +38,14 @@ class Feed:
         path: A run directory or the URL of one.
         rows: Rows that each live table keeps.
         update_rows: Of each table in one update.
+        attempt: The one that is shown; None is what the newest has not hidden of each.
 
     Attributes:
         info: What run.json says.
         words: The texts of the tables.
         tables: By name, bounded; also those of row types that a recorder brought, once there is a row.
         sketches: The same, much smaller.
+        rebuilt: How often all was read anew, because a new attempt hid what was shown.
         coalesced: Rows of updates that went beyond the budget; their extremes stayed.
         left_out: Rows of a large run that were not read when it was opened.
 
@@ -52,22 +55,37 @@ class Feed:
         SchemaVersionError: A newer probe wrote it.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, rows: int = ROWS, update_rows: int = UPDATE_ROWS) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        rows: int = ROWS,
+        update_rows: int = UPDATE_ROWS,
+        attempt: int | None = None,
+    ) -> None:
         self._files = RunFiles(path)
         self.path = self._files.location
         self.local = self._files.local
         self.info = self._files.info()
         self.words = Words()
-        self.tables = {name: LiveTable(name, rows) for name in LIVE}
-        self.sketches = {name: LiveTable(name, min(SKETCH_ROWS, rows)) for name in LIVE}
+        self.tables: dict[str, LiveTable] = {}
+        self.sketches: dict[str, LiveTable] = {}
+        self.rebuilt = 0
         self.coalesced = 0
         self.left_out = 0
+        self._attempt = attempt
+        self._shown = Shown()
         self._rows = rows
         self._update_rows = update_rows
+        self._make_tables()
         self._intake = Intake(self.words, self.tables, self.info.wall_ns)
         self._follower: Follower | None = None
         self._asked_at = -math.inf
         self._alive = ""
+
+    def _make_tables(self) -> None:
+        self.tables.update({name: LiveTable(name, self._rows) for name in LIVE})
+        self.sketches.update({name: LiveTable(name, min(SKETCH_ROWS, self._rows)) for name in LIVE})
 
     @property
     def opened(self) -> bool:
@@ -113,12 +131,26 @@ class Feed:
         """
         if self._follower is not None:
             return
-        if not opening.is_large(self._files):
+        if self._attempt is None and not opening.is_large(self._files):
             self._follower = Follower(self._files)
             self._poll(None)
-            return
-        blocks, self._follower, self.left_out = opening.load(self._files, self._intake, self.words, self._rows)
-        self._store(blocks)
+        else:
+            self._load()
+
+    def _load(self) -> None:
+        loaded = opening.load(self._files, self._intake, self.words, self._rows, self._attempt)
+        self._follower, self.left_out, self._shown = loaded.follower, loaded.left_out, loaded.shown
+        self._store(loaded.blocks)
+
+    def _rebuild(self) -> dict[str, Block]:
+        """Read all anew: what was shown until now has been hidden by a new attempt."""
+        self.rebuilt += 1
+        self.tables.clear()
+        self.sketches.clear()
+        self._make_tables()
+        self._intake = Intake(self.words, self.tables, self.info.wall_ns)
+        self._load()
+        return {}
 
     def update(self) -> dict[str, Block]:
         """The rows that came since the last look, by table; tables without any are left out. They are in
@@ -160,7 +192,10 @@ class Feed:
     def _poll(self, budget: int | None) -> dict[str, Block]:
         if self._follower is None:
             return {}
-        blocks = self._intake.read(self._follower.poll())
+        rows = self._follower.poll()
+        if self._shown.hides_more(rows):
+            return self._rebuild()
+        blocks = self._intake.read(self._shown.of(rows))
         if budget is not None:
             blocks = {name: self._within(name, block, budget) for name, block in blocks.items()}
         self._store(blocks)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from probe.runs import row_types, views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.snapshot import VIEWS, Snapshot, query
+from probe.runs.visibility import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +48,23 @@ def is_large(files: RunFiles) -> bool:
     return False
 
 
-def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tuple[dict[str, Block], Follower, int]:
+class Loaded(NamedTuple):
+    """A run as it was at one moment.
+
+    Attributes:
+        blocks: The live tables' rows.
+        follower: For what comes next.
+        left_out: How many rows were left out.
+        shown: Which of the rows to come are shown.
+    """
+
+    blocks: dict[str, Block]
+    follower: Follower
+    left_out: int
+    shown: Shown
+
+
+def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS, attempt: int | None = None) -> Loaded:
     """The run as it is now.
 
     Args:
@@ -55,17 +72,19 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS) -> tu
         intake: The intake that learns what it would know after reading every row.
         words: The store that gets the texts.
         limit: The most rows of a table.
+        attempt: The one that is shown; None is what the newest has not hidden of each.
 
     Returns:
-        The tables' rows, a follower for what comes next, and how many rows were left out.
+        What was read.
 
     Raises:
         RunError: Its files can't be read.
     """
-    snapshot = Snapshot(files)
+    snapshot = Snapshot(files, attempt)
     snapshot.refresh()
     loader = _Loader(snapshot, intake, words, limit)
-    return loader.blocks(), Follower.from_snapshot(files, snapshot, loader.processes), loader.left_out
+    follower = Follower.from_snapshot(files, snapshot, loader.processes)
+    return Loaded(loader.blocks(), follower, loader.left_out, snapshot.shown_from_now())
 
 
 class _Loader:

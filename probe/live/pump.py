@@ -175,7 +175,10 @@ class Pump:
             return self._sender.keyframe(self.feed.tables, self.state())
         if self._sender.keyframe_is_due:
             return self._sender.keyframe(self.feed.sketches, self.state())
+        rebuilt = self.feed.rebuilt
         blocks = self.feed.update()
+        if self.feed.rebuilt != rebuilt:  # what the browser has is of an attempt that is hidden now
+            return self._sender.keyframe(self.feed.tables, self.state())
         if blocks and self._looked_for_end:
             self._finished = False
         else:

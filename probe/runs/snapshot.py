@@ -14,7 +14,7 @@ from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.manifest import Bundle, Span
 from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, conformed, either_schema, schema
-from probe.runs.visibility import Stretch, Visible, condition, expression, visible
+from probe.runs.visibility import Shown, Stretch, Visible, condition, expression, visible
 
 if TYPE_CHECKING:
     import pandas
@@ -64,6 +64,7 @@ class Snapshot:
         self._attempt = attempt
         self._attempts: dict[Segment | str, frozenset[int]] = {}  # of segments in parts, and of bundles
         self._shown: tuple[Visible, ...] | None = None
+        self._stretched: list[Stretch] | None = None
         self._tails: dict[Segment, Tail] = {}
         self._parts: dict[Segment, Parts] = {}  # every segment that is Parquet; {} where it is compacted
         self._bundles: dict[str, Bundle] = {}
@@ -106,7 +107,7 @@ class Snapshot:
         if parts != self._parts or bundles.keys() != self._bundles.keys():
             self._parquet = None
         self._scans = {}
-        self._shown = None
+        self._shown = self._stretched = None
         self._writers = None
         self._tails, self._parts, self._bundles = tails, parts, bundles
         self.tables = (*TABLES, *self._own_tables())
@@ -213,7 +214,21 @@ class Snapshot:
                 self._shown = visible(attempts, self._stretches())
         return self._shown
 
+    def shown_from_now(self) -> Shown:
+        """What is shown of the rows that come after this moment."""
+        attempts = self.attempts
+        if self._attempt is not None:
+            return Shown(attempts, self.shown(), alone=True)
+        newest = max(attempts, default=1)
+        begins = (one.step for one in self._stretches() if one.attempt == newest) if newest > 1 else ()
+        return Shown(attempts, self.shown(), min(begins, default=None))
+
     def _stretches(self) -> list[Stretch]:
+        if self._stretched is None:
+            self._stretched = self._ask_stretches()
+        return self._stretched
+
+    def _ask_stretches(self) -> list[Stretch]:
         rows = " union all ".join(f"select attempt, step, wall_ns from {VIEWS.get(one, one)}" for one in _STEPPED)  # noqa: S608  (our own names)
         text = f"select attempt, step, min(wall_ns) from ({rows}) where step is not null group by all"  # noqa: S608  (our own names)
         found = self._answer(text, None, "")
@@ -240,7 +255,7 @@ class Snapshot:
         """The same moment, which a later :meth:`refresh` of this one doesn't change."""
         other = Snapshot(self._files, self._attempt)
         other.tables = self.tables
-        other._attempts, other._shown = dict(self._attempts), self.shown()
+        other._attempts, other._shown, other._stretched = dict(self._attempts), self.shown(), self._stretched
         other._parts, other._checked, other._bundles = self._parts, self._checked, self._bundles
         other._parquet, other._scans, other._writers = self._reader(), self._scans, self.old_writers()
         for segment, tail in self._tails.items():

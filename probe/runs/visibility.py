@@ -8,7 +8,9 @@ come to that step. Nothing is ever added up over attempts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -103,28 +105,48 @@ def expression(shown: Sequence[Visible]) -> Any:
     return found
 
 
-class Follow:
-    """What is shown of rows as they come.
+class Shown:
+    """What is shown of rows that come while a run is followed.
 
-    Attributes:
-        shown: Of each attempt, what is shown of it.
+    Args:
+        attempts: That had written when it was opened.
+        parts: What was shown of each then; empty is all of all.
+        begins: The first step of the newest, None before it has one, and where there is one attempt.
+        alone: Whether that is all that will ever be shown: one attempt was chosen.
     """
 
-    def __init__(self, attempts: Iterable[int], stretches: Iterable[Stretch]) -> None:
-        self._first: dict[tuple[int, int], int] = {(one.attempt, one.step): one.wall_ns for one in stretches}
-        self._attempts = set(attempts)
-        self._newest = max(self._attempts, default=0)
-        self._begins = min((step for attempt, step in self._first if attempt == self._newest), default=None)
+    def __init__(
+        self,
+        attempts: Iterable[int] = (),
+        parts: Iterable[Visible] = (),
+        begins: int | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        self._alone = alone
+        self._newest = max(attempts, default=1)
+        self._parts = {one.attempt: one for one in parts}
+        self._begins = begins
 
     def hides_more(self, rows: Iterable[Row]) -> bool:
-        """Whether one of ``rows`` makes rows disappear that were shown: a newer attempt has come to an earlier step."""
+        """Whether one of ``rows`` hides what was shown: a newer attempt has come to a step, or to an earlier one."""
+        if self._alone:
+            return False
         for row in rows:
-            if row.step is None or row.attempt < self._newest:
+            if row.step is None or row.attempt < self._newest or row.attempt == 1:
                 continue
             if row.attempt > self._newest or self._begins is None or row.step < self._begins:
-                return self._newest > 0 or row.attempt > 1
+                return True
         return False
 
-    def seen(self) -> Mapping[tuple[int, int], int]:
-        """By attempt and step, when the first row was written."""
-        return self._first
+    def of(self, rows: list[Row]) -> list[Row]:
+        """Those of ``rows``, which are written now, that are shown: a process of an old attempt may still write."""
+        if not self._parts:
+            return rows
+        now_ns = time.time_ns()
+        newest = math.inf if self._alone else self._newest
+        return [row for row in rows if row.attempt > newest or self._shows(row, now_ns)]
+
+    def _shows(self, row: Row, now_ns: int) -> bool:
+        part = self._parts.get(row.attempt)
+        return part is not None and part.shows(row.step, now_ns)

@@ -548,7 +548,7 @@ def test_close_leaves_parquet_alone_and_no_thread(directory, writer, put):
     put(one, Scalar(key="too late", value=1))
     one.mark(lambda: pytest.fail("closed"))
     assert not one.flush()
-    assert sorted(path.name for path in directory.iterdir()) == ["parts", "run.json"]
+    assert sorted(path.name for path in directory.iterdir()) == ["attempts", "parts", "run.json"]
     assert sorted(path.name for path in (directory / "parts").iterdir()) == [
         "padding-rank00000-0.parquet", "process-rank00000-0.parquet", "scalars-rank00000-0.parquet",
     ]  # fmt: skip

@@ -1,0 +1,334 @@
+"""Attempts: a run that was launched twice is, view by view, one that was recorded once (A)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probe.analysis import findings, memory, overview, padding_tax, steps, token_balance
+from probe.errors import InputError
+from probe.hooks import phase
+from probe.records import TABLES, Memory, Process
+from probe.runs import attempts
+from probe.runs.attempts import Identity, identity, join
+from probe.runs.compaction import compact
+from probe.runs.lines import encode
+from probe.runs.reader import Run
+from probe.runs.visibility import Stretch, visible
+from probe.session import start
+from tests.live.live_run import as_dicts, opened, roll, told
+from tests.sample_run import WALL_NS, process, sample_rows, write_run, written_by
+
+LATER_NS = 3_600_000_000_000  # the second launch, an hour after the first
+
+
+def train(directory, reward, count, first=0):
+    """A training in this process, as a cell of a notebook would run it."""
+    with start("attempts", run_dir=directory) as session:
+        for step in range(first, first + count):
+            with session.step(step), phase("update"):
+                pass
+            session.log({"reward/mean": reward}, step)
+
+
+def rewards(run):
+    frame = run.sql("select step, value from scalars where key = 'reward/mean' order by step")
+    return dict(zip(frame["step"].tolist(), frame["value"].tolist(), strict=True))
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "run"
+
+
+# ------------------------------------------------------------------------------------------------ in real sessions
+
+
+def test_a_cell_that_is_run_twice_shows_the_second_training(directory):
+    train(directory, 0.2, 3)
+    train(directory, 0.8, 3)
+    with Run(directory) as run:
+        assert rewards(run) == {0: 0.8, 1: 0.8, 2: 0.8}
+        assert run.attempts == [1, 2]
+        assert run.hidden == [(1, 0, 2)]
+        assert steps.times(run)["step"].tolist() == [0, 1, 2]
+        assert run.sql("select count(*) as n from spans where kind = 'step'")["n"][0] == 3
+        assert rewards(run.attempt(1)) == {0: 0.2, 1: 0.2, 2: 0.2}
+        assert run.attempt(2).processes["attempt"].tolist() == [2]
+        with pytest.raises(InputError, match=r"attempt: got 3, expected one that the run has: 1, 2"):
+            run.attempt(3)
+
+
+def test_a_restart_hides_all_from_its_first_step_on_and_a_resumed_training_goes_on(directory):
+    train(directory, 0.1, 6)
+    train(directory, 0.2, 3)  # from 0: yesterday's 3, 4 and 5 are hidden, too
+    with Run(directory) as run:
+        assert rewards(run) == {0: 0.2, 1: 0.2, 2: 0.2}
+    train(directory, 0.3, 2, first=2)  # resumed: 2 is done again
+    with Run(directory) as run:
+        assert rewards(run) == {0: 0.2, 1: 0.2, 2: 0.3, 3: 0.3}
+        assert run.hidden == [(1, 0, 5), (2, 2, 2)]
+        assert set(run.processes["attempt"]) == {2, 3}
+
+
+def test_two_launches_of_several_ranks_agree_without_talking(directory):
+    code = textwrap.dedent(
+        f"""
+        import sys
+        from probe.session import start
+        with start("attempts", run_dir={str(directory)!r}) as session, session.step(0):
+            session.log({{"reward/mean": float(sys.argv[1])}}, 0)
+        """
+    )
+    for launch in ("0.25", "0.75"):
+        command = [sys.executable, "-c", code, launch]
+        ranks = [
+            subprocess.Popen(command, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}) for rank in range(3)
+        ]
+        assert [one.wait(120) for one in ranks] == [0, 0, 0]
+    with Run(directory) as run:
+        assert run.attempts == [1, 2]
+        assert run.processes.groupby("attempt").size().to_dict() == {2: 3}
+        assert run.attempt(1).processes["rank"].tolist() == [0, 1, 2]
+        assert set(rewards(run).values()) == {0.75}
+
+
+def test_the_attempt_may_be_named(directory, monkeypatch):
+    for number in ("3", "3", "5"):
+        monkeypatch.setenv("PROBE_ATTEMPT", number)
+        train(directory, float(number), 1)
+    with Run(directory) as run:
+        assert run.attempts == [3, 5]
+        assert rewards(run.attempt(5)) == {0: 5.0}
+    for wrong in ("0", "first", "-1"):
+        monkeypatch.setenv("PROBE_ATTEMPT", wrong)
+        with pytest.raises(InputError, match="PROBE_ATTEMPT: got"):
+            start("attempts", run_dir=directory)
+
+
+def test_a_second_live_process_of_one_rank_is_told(directory):
+    code = f"""if True:
+        import sys
+        from probe.session import start
+        session = start("attempts", run_dir={str(directory)!r}, rank=0)
+        print("on", flush=True)
+        sys.stdin.readline()
+        session.close()
+    """
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"on\n"
+        train(directory, 0.5, 1)
+        with Run(directory) as run:
+            (told_of,) = run.incidents["message"]
+            assert run.attempts == [1]
+        assert told_of.startswith(f"process {other.pid} on ")
+        assert "records as rank 0 of this attempt, too" in told_of
+        other.communicate(b"\n")
+    train(directory, 0.7, 1)  # both have ended
+    with Run(directory) as run:
+        assert run.attempts == [1, 2]
+
+
+# --------------------------------------------------------------------------------------------------------- joining
+
+
+def row(rank=0, world_size=1, **fields):
+    return Process(rank=rank, world_size=world_size, pid=os.getpid(), host=fields.pop("host", "here"), **fields)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr(attempts.platform, "node", lambda: "here")
+
+
+def ended(joined):
+    if joined.lock is not None:
+        joined.lock.release()
+    return joined.attempt
+
+
+@pytest.mark.usefixtures("here")
+def test_one_launch_is_one_attempt_however_often_a_process_of_it_begins(tmp_path):
+    first, restarted = Identity("torchrun:a restart:0"), Identity("torchrun:a restart:1")
+    assert [ended(join(tmp_path, rank, row(rank), first)) for rank in (0, 1, 0)] == [1, 1, 1]
+    assert [ended(join(tmp_path, rank, row(rank), restarted)) for rank in (1, 0)] == [2, 2]
+    assert ended(join(tmp_path, 2, row(2), first)) == 1  # a straggler
+    assert ended(join(tmp_path, 0, row(0), Identity())) == 3  # by hand, into the same run
+
+
+@pytest.mark.usefixtures("here")
+def test_an_actor_that_ray_restarts_goes_on_and_a_new_one_does_not(tmp_path):
+    def actor(name):
+        return Identity("ray:head:6379 job:01", name)
+
+    assert ended(join(tmp_path, 0, row(), actor("a"))) == 1
+    assert ended(join(tmp_path, 0, row(), actor("a"))) == 1
+    assert ended(join(tmp_path, 0, row(), actor("b"))) == 2  # the driver's notebook made its actors anew
+    assert ended(join(tmp_path, 1, row(1), actor("c"))) == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_another_world_size_is_another_attempt(tmp_path):
+    assert ended(join(tmp_path, 0, row(world_size=2), Identity())) == 1
+    assert ended(join(tmp_path, 1, row(1, world_size=4), Identity())) == 2
+    assert ended(join(tmp_path, 3, row(3, world_size=4), Identity())) == 2
+
+
+def test_a_process_of_another_host_lives_as_long_as_its_file_grows(tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts.platform, "node", lambda: "here")
+    assert ended(join(tmp_path, 0, row(host="there"), Identity())) == 1  # locks of other hosts may not be seen
+    lines = tmp_path / "rank-00000.jsonl"
+    lines.write_bytes(b"")
+    found = join(tmp_path, 0, row(), Identity())
+    assert (found.attempt, found.rival.host, found.lock) == (1, "there", None)
+    os.utime(lines, (0, 0))
+    assert ended(join(tmp_path, 0, row(), Identity())) == 2
+
+
+def test_a_run_that_an_older_probe_began_has_its_first_attempt(tmp_path):
+    write_run(tmp_path / "run", {0: []})
+    assert ended(join(tmp_path / "run", 0, row(), Identity())) == 2
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        ({}, ""),
+        ({"RANK": "0", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"}, ""),
+        ({"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "2"}, "torchrun:x restart:2"),
+        ({"SLURM_JOB_ID": "7"}, ""),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_RESTART_COUNT": "1"}, "slurm:7.1 requeue:1"),
+    ],
+)
+def test_what_launchers_say(environ, launch):
+    assert identity(environ) == Identity(launch, "")
+
+
+# ------------------------------------------------------------------------------------ recorded twice, recorded once
+
+
+def second_launch(directory, rows, number=1):
+    """Add a second attempt with ``rows``, an hour later, as new files."""
+    for rank, own in rows.items():
+        name = f"rank-{rank:05d}.{number}"
+        head = process(rank, world_size=len(rows))
+        head.wall_ns, head.attempt = WALL_NS + LATER_NS, 2
+        told_rows = [head, *own]
+        for one in own:
+            one.attempt, one.process = 2, name
+        head.process = name
+        lines = [encode(written_by(one, name, rank)) for one in told_rows]
+        (directory / f"{name}.jsonl").write_bytes(b"".join(lines))
+
+
+def of_steps(rows, keep):
+    return {rank: [one for one in own if one.step is not None and keep(one.step)] for rank, own in rows.items()}
+
+
+def everything(run):
+    """What all views say, without the names of the processes and the times of the clock."""
+    dropped = ["process", "attempt", "wall_ns", "line", "begin", "end", "begin_ns", "end_ns", "happened"]
+    views = ["spans", "steps", "micro_batches_counted", "padding_counted", "padding_widest", "peaks_made"]
+    names = [*views, *(name for name in TABLES if name != "process")]
+    frames = {name: run.sql(f"select * from {name}") for name in names}
+    frames |= {f"table {name}": run.table(name) for name in TABLES if name != "process"}
+    analyses = (
+        overview.numbers,
+        overview.by_step,
+        steps.times,
+        memory.peaks,
+        padding_tax.by_step,
+        token_balance.rounds,
+    )
+    frames |= {one.__qualname__ + one.__module__: one(run) for one in (*analyses, findings.findings)}
+    plain = {name: frame.drop(columns=[one for one in dropped if one in frame]) for name, frame in frames.items()}
+    return {name: frame.astype(str).sort_values(list(frame)).to_dict("records") for name, frame in plain.items()}
+
+
+@pytest.mark.parametrize("files", ["lines", "parts", "compacted"])
+@pytest.mark.parametrize("resumed_at", [0, 2])
+def test_a_run_recorded_twice_is_equal_view_by_view_to_one_recorded_once(tmp_path, resumed_at, files):
+    """The first launch died in step 4; the second does all of it anew, or goes on at step 2."""
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    write_run(once, of_steps(sample_rows(2, 6), lambda _: True))
+    write_run(twice, of_steps(sample_rows(2, 6), lambda step: step <= 4))
+    second_launch(twice, of_steps(sample_rows(2, 6), lambda step: step >= resumed_at))
+    for directory in (once, twice):
+        if files != "lines":
+            roll(directory)
+        if files == "compacted":
+            assert compact(directory).rows > 0
+    with Run(once) as one, Run(twice) as other:
+        expected, found = everything(one), everything(other)
+        assert other.hidden == [(1, resumed_at, 4)]
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+    live = {name: opened(path) for name, path in (("once", once), ("twice", twice))}
+    for table in ("spans", "micro", "padding", "scalars", "memory"):
+        unlike = {"process", "t", "begin", "end"}
+        rows = [
+            sorted(str({key: one[key] for key in one if key not in unlike}) for one in as_dicts(feed, table))
+            for feed in live.values()
+        ]
+        assert rows[0] == rows[1], table
+
+
+def test_a_panel_that_is_open_begins_anew_when_a_new_attempt_comes_to_a_step(tmp_path):
+    directory = write_run(tmp_path / "run", of_steps(sample_rows(2, 6), lambda step: step < 6))
+    feed = opened(directory)
+    assert feed.step == 5
+    second_launch(directory, of_steps(sample_rows(2, 6), lambda step: step <= 1))
+    assert feed.update() == {}
+    assert (feed.rebuilt, feed.step) == (1, 1)
+    assert sorted(map(str, told(feed, "micro"))) == sorted(map(str, told(opened(directory), "micro")))
+    assert {one["step"] for one in as_dicts(feed, "micro")} == {0, 1}
+    assert {one["step"] for one in as_dicts(opened(directory, attempt=1), "micro")} == set(range(6))
+
+
+def test_rows_of_an_old_attempt_that_still_come_are_not_shown(tmp_path):
+    directory = write_run(tmp_path / "run", of_steps(sample_rows(1, 3), lambda step: step < 3))
+    second_launch(directory, of_steps(sample_rows(1, 2), lambda step: step < 2))
+    feed = opened(directory)
+    late = of_steps(sample_rows(1, 4), lambda step: step == 3)[0]
+    with (directory / "rank-00000.jsonl").open("ab") as file:
+        file.write(b"".join(encode(written_by(one, "rank-00000", 0)) for one in late))
+    assert feed.update() == {}
+    assert (feed.rebuilt, feed.step) == (1, 1)  # once, as it was opened
+    with Run(directory) as run:
+        assert run.hidden == [(1, 0, 3)]
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 5)), max_size=20))
+def test_what_is_shown_is_what_no_later_attempt_has_reached(seen):
+    stretches = [Stretch(attempt, step, attempt * 1000 + step) for attempt, step in dict.fromkeys(seen)]
+    parts = {one.attempt: one for one in visible({attempt for attempt, _ in seen}, stretches)}
+    for attempt, step in seen:
+        reached = any(later > attempt and begun <= step for later, begun in seen)
+        part = parts.get(attempt)
+        assert (part is not None and part.shows(step, 0)) == (not reached)
+
+
+def test_a_row_without_a_step_is_as_old_as_its_attempt_was_then(tmp_path):
+    rows = {0: sample_rows(1, 4)[0]}
+    begins = {one.step: one.time_ns for one in reversed(rows[0]) if one.step is not None}
+    early, late = (Memory(edge="sample", rank=0, source="fake", time_ns=at) for at in (begins[2] - 1, begins[2]))
+    directory = write_run(tmp_path / "run", {0: [*rows[0], early, late]})
+    second_launch(directory, of_steps(sample_rows(1, 4), lambda step: step >= 2))
+    with Run(directory) as run:
+        shown = run.memory
+    first = shown[(shown["attempt"] == 1) & shown["step"].isna()]
+    assert first["time_ns"].max() < begins[2]
+    assert begins[2] - 1 in set(first["time_ns"])
+
+
+def test_the_sample_run_has_one_attempt_and_nothing_hidden(tmp_path):
+    with Run(write_run(tmp_path / "run", sample_rows(2, 3))) as run:
+        assert (run.attempts, run.hidden) == ([1], [])
