@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from probe.cli.output import add_json, print_json, remark, visible
-from probe.cli.runs import add_run, find_run
+from probe.cli.runs import add_attempt, add_run, find_run
 from probe.errors import InputError
 from probe.text import size
 
@@ -31,6 +31,7 @@ probe export runs/arithmetic/grpo-small --format csv -o tables --tables memory,c
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe export``."""
     add_run(parser)
+    add_attempt(parser)
     add = parser.add_argument
     add("--format", choices=("parquet", "csv", "perfetto"), required=True, help="what to write")
     add(
@@ -57,7 +58,8 @@ def _tables(place: str, arguments: argparse.Namespace) -> int:
     from probe.exporting.tables import export_tables
 
     names = None if arguments.tables is None else [name.strip() for name in arguments.tables.split(",") if name.strip()]
-    files = export_tables(place, arguments.output, format=arguments.format, tables=names)
+    chosen = {"format": arguments.format, "tables": names, "attempt": arguments.attempt}
+    files = export_tables(place, arguments.output, **chosen)
     if arguments.json:
         told = {"run": place, "format": arguments.format, "path": str(arguments.output.expanduser().absolute())}
         print_json({**told, "files": [asdict(file) for file in files]})
@@ -70,7 +72,7 @@ def _tables(place: str, arguments: argparse.Namespace) -> int:
 def _trace(place: str, arguments: argparse.Namespace) -> int:
     from probe.exporting.perfetto import export_perfetto
 
-    trace = export_perfetto(place, arguments.output)
+    trace = export_perfetto(place, arguments.output, arguments.attempt)
     if trace.unplaced:
         remark("export", f"{trace.unplaced:,} rows are left out: their process never told the wall-clock time")
     if arguments.json:

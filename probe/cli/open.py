@@ -14,10 +14,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from probe.cli.output import remark
-from probe.cli.runs import add_run, find_run
+from probe.cli.runs import add_attempt, add_run, find_run
 
 ABOUT: Final = "show the live panel of a run in a page on this machine"
 
@@ -29,6 +29,7 @@ probe open s3://bucket/runs/arithmetic/grpo-small --no-browser --port 8000"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe open``."""
     add_run(parser)
+    add_attempt(parser)
     add = parser.add_argument
     add("--port", type=_port, default=0, metavar="N", help="to listen on (a free one)")
     add("--no-browser", action="store_true", help="only print the URL")
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     from probe.views.server.server import PageServer
 
     location = find_run(arguments.run_path)
-    with _asked_to_end() as ended, PageServer(location, port=arguments.port) as server:
+    with _asked_to_end() as ended, PageServer(_source(location, arguments.attempt), port=arguments.port) as server:
         server.start()
         told = json.dumps({"url": server.url, "run": server.panel.path}) if arguments.json else server.url
         print(told, flush=True)
@@ -51,6 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
         while not ended.wait(1.0):  # with a timeout, so that Ctrl-C gets through on every system
             pass
     return 0
+
+
+def _source(location: str, attempt: int | None) -> Any:
+    """What is shown: the run, or one attempt of it."""
+    from probe.runs.reader import Run
+
+    return location if attempt is None else Run(location, attempt)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from probe.cli.output import add_json, print_json, visible
-from probe.cli.runs import add_run, find_run
+from probe.cli.runs import add_attempt, add_run, find_run
 from probe.errors import InputError
 from probe.text import size
 
@@ -24,6 +24,7 @@ probe report s3://bucket/runs/arithmetic/grpo-small -o report.html"""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe report``."""
     add_run(parser)
+    add_attempt(parser)
     about = "the file (report.html in the run directory; of a run at a URL, in the working directory)"
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=about)
     add_json(parser)
@@ -33,9 +34,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Write it, and say where it is."""
     place = find_run(arguments.run_path)
     target = _target(arguments.output, place)
+    from probe.runs.reader import Run
     from probe.views.report.report import write_report
 
-    path = write_report(place, target)
+    with Run(place, arguments.attempt) as opened:
+        path = write_report(opened, target)
     if arguments.json:
         print_json({"run": place, "path": str(path), "bytes": path.stat().st_size})
     else:

@@ -31,6 +31,14 @@ def add_run(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
         parser.add_argument("run_path", metavar="RUN", help=RUN_HELP)
 
 
+def add_attempt(parser: argparse.ArgumentParser) -> None:
+    """The option ``--attempt``."""
+    about = (
+        "one launch of a run that was launched more than once, alone and whole (of each step the newest that has it)"
+    )
+    parser.add_argument("--attempt", type=int, metavar="N", help=about)
+
+
 def find_run(text: str) -> str:
     """The run that ``text`` means, as an absolute path or a URL.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.cli.output import plain, visible
-from probe.cli.runs import add_run, find_run
+from probe.cli.runs import add_attempt, add_run, find_run
 from probe.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ SHOWN: Final = 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe sql``."""
     add_run(parser)
+    add_attempt(parser)
     add = parser.add_argument
     add("query", metavar="QUERY", help="one statement; - reads it from standard input")
     add("parameters", metavar="VALUE", nargs="*", help="for the question marks in the query, in order")
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     place = find_run(arguments.run_path)
     from probe.runs.reader import Run
 
-    with Run(place) as opened:
+    with Run(place, arguments.attempt) as opened:
         frame = opened.sql(query, [_value(text) for text in arguments.parameters] or None)
     form = arguments.format or ("table" if sys.stdout.isatty() else "csv")
     if form == "table":

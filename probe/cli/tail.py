@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.cli.output import remark
-from probe.cli.runs import add_run, find_run
+from probe.cli.runs import add_attempt, add_run, find_run
 
 if TYPE_CHECKING:
     from probe.views.terminal.following import Following, News
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe tail``."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter  # the objects of --json stand in columns
     add_run(parser)
+    add_attempt(parser)
     add = parser.add_argument
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument("--from-start", action="store_true", help="with what is there already (the default)")
@@ -88,7 +89,7 @@ def _picture(location: str, arguments: argparse.Namespace) -> None:
     from probe.views.terminal.following import Following
     from probe.views.terminal.view import view
 
-    console, run = Console(), Following(location)
+    console, run = Console(), Following(location, attempt=arguments.attempt)
     _look_once(run)
     if arguments.once:
         console.print(view(run))
@@ -107,7 +108,7 @@ def _picture(location: str, arguments: argparse.Namespace) -> None:
 def _lines(location: str, arguments: argparse.Namespace) -> None:
     from probe.views.terminal.following import Following
 
-    run = Following(location, rows=KEPT_ROWS, from_start=not arguments.new)
+    run = Following(location, rows=KEPT_ROWS, from_start=not arguments.new, attempt=arguments.attempt)
     show = _Lines(json=arguments.json)
     if arguments.once:
         show.now(run)
@@ -217,7 +218,7 @@ def _rows(location: str, arguments: argparse.Namespace) -> None:
     from probe.runs.reader import Run
     from probe.views.terminal import lines
 
-    with Run(location) as run:
+    with Run(location, arguments.attempt) as run:
         for row in _asked(run, location, arguments):
             _say(encode(row).decode().rstrip("\n") if arguments.json else lines.row_line(row))
 

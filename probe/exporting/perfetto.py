@@ -132,7 +132,7 @@ class Trace:
     bytes: int
 
 
-def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> Trace:
+def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str], attempt: int | None = None) -> Trace:
     """Write the run to ``path`` in Perfetto's own format (protocol buffers, ``TracePacket``).
 
     The run is streamed: what is held is some batches of rows, and DuckDB's sort of at most a gigabyte, which goes
@@ -142,15 +142,16 @@ def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str]) -
         run: A run directory or an ``fsspec`` URL of one.
         path: The file, which appears when it is complete; with the ending ``.gz`` it is compressed, which Perfetto
             opens as well.
+        attempt: The attempt that is written, alone and whole; None is what the newest has not hidden of each.
 
     Raises:
         RunNotFoundError: The run can't be read.
         RunError: The run can't be read. The file can't be written.
         SchemaVersionError: The run can't be read.
-        InputError: The path is a directory.
+        InputError: The path is a directory. There is no such attempt.
     """
     target = Path(path).expanduser().absolute()
-    with Source(run) as source, opened_for(target) as file:
+    with Source(run, attempt) as source, opened_for(target) as file:
         writer = TraceWriter(file.write, source.info.wall_ns)
         for batch in source.ask(_PROCESSES):
             for row in batch.to_pylist():

@@ -34,17 +34,19 @@ class Source:
 
     Args:
         path: The run directory, or an ``fsspec`` URL of one.
+        attempt: As :class:`probe.runs.reader.Run`.
 
     Raises:
         RunNotFoundError: As :class:`probe.runs.reader.Run`.
         RunError: As :class:`probe.runs.reader.Run`.
         SchemaVersionError: As :class:`probe.runs.reader.Run`.
+        InputError: As :class:`probe.runs.reader.Run`.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], attempt: int | None = None) -> None:
         self.files = RunFiles(path)
         self.info = self.files.info()
-        self._snapshot = Snapshot(self.files)
+        self._snapshot = Snapshot(self.files, attempt)
         with self.files.asking():
             self._snapshot.refresh()
         self._spill: tempfile.TemporaryDirectory[str] | None = None

@@ -66,6 +66,7 @@ def export_tables(
     *,
     format: str = "parquet",
     tables: Iterable[str] | None = None,
+    attempt: int | None = None,
 ) -> list[File]:
     """Write one file for each table, also for one without rows. Files of the same name are replaced, each when its new
     content is complete. The run is streamed.
@@ -75,10 +76,11 @@ def export_tables(
         directory: Where the files go; it is made.
         format: One of "parquet" and "csv".
         tables: Names as in ``run.sql``; None is all.
+        attempt: The attempt that is written, alone and whole; None is what the newest has not hidden of each.
 
     Raises:
         UnknownNameError: There is no such table or format.
-        InputError: ``directory`` is a run, or isn't a directory.
+        InputError: ``directory`` is a run, or isn't a directory. There is no such attempt.
         RunNotFoundError: The run can't be read.
         RunError: The run can't be read. A file can't be written.
         SchemaVersionError: The run can't be read.
@@ -91,7 +93,7 @@ def export_tables(
         raise InputError(f"path: {str(target)!r} is a file, expected a directory for one file a table")
     if (target / INFO_NAME).exists():
         raise InputError(f"path: {str(target)!r} is a run directory, expected another one; its tables are in parts/")
-    with Source(run) as source:
+    with Source(run, attempt) as source:
         chosen = chosen_tables(asked, source.tables)
         return [_export(source, name, target / f"{name}.{format}", _WRITERS[format]) for name in chosen]
 

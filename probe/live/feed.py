@@ -45,6 +45,7 @@ class Feed:
         words: The texts of the tables.
         tables: By name, bounded; also those of row types that a recorder brought, once there is a row.
         sketches: The same, much smaller.
+        attempt: The one that is shown; None is what the newest has not hidden of each.
         rebuilt: How often all was read anew, because a new attempt hid what was shown.
         coalesced: Rows of updates that went beyond the budget; their extremes stayed.
         left_out: Rows of a large run that were not read when it was opened.
@@ -73,7 +74,7 @@ class Feed:
         self.rebuilt = 0
         self.coalesced = 0
         self.left_out = 0
-        self._attempt = attempt
+        self.attempt = attempt
         self._shown = Shown()
         self._rows = rows
         self._update_rows = update_rows
@@ -131,14 +132,14 @@ class Feed:
         """
         if self._follower is not None:
             return
-        if self._attempt is None and not opening.is_large(self._files):
+        if self.attempt is None and not opening.is_large(self._files):
             self._follower = Follower(self._files)
             self._poll(None)
         else:
             self._load()
 
     def _load(self) -> None:
-        loaded = opening.load(self._files, self._intake, self.words, self._rows, self._attempt)
+        loaded = opening.load(self._files, self._intake, self.words, self._rows, self.attempt)
         self._follower, self.left_out, self._shown = loaded.follower, loaded.left_out, loaded.shown
         self._store(loaded.blocks)
 

@@ -24,6 +24,7 @@ from probe.runs.layout import RunInfo
 from probe.runs.lines import table_of
 from probe.runs.parts import columns
 from probe.runs.snapshot import TRIES, Snapshot, query
+from probe.runs.visibility import Hidden
 
 if TYPE_CHECKING:
     import pandas
@@ -58,6 +59,7 @@ class Run:
     Attributes:
         path: Absolute path or URL of the run directory.
         info: What run.json says.
+        shown_attempt: The attempt that was asked for, None without one.
 
     Raises:
         RunNotFoundError: There is nothing.
@@ -68,7 +70,7 @@ class Run:
 
     def __init__(self, path: str | os.PathLike[str], attempt: int | None = None) -> None:
         self._files = RunFiles(path)
-        self._attempt = attempt
+        self.shown_attempt = attempt
         self.path = self._files.location
         self.info: RunInfo = self._files.info()
         self._lock = threading.RLock()
@@ -77,9 +79,8 @@ class Run:
         self._frames: dict[str, pandas.DataFrame] = {}
         self._follower = Follower(self._files)
         self._closed = False
-        if attempt is not None and attempt not in self.attempts:
-            have = ", ".join(map(str, self.attempts)) or "none yet"
-            raise InputError(f"attempt: got {attempt!r}, expected one that the run has: {have}")
+        if attempt is not None:
+            self._look()  # it must be there
 
     # --------------------------------------------------------------------------------------------- the tables
 
@@ -219,7 +220,7 @@ class Run:
         if self._closed:
             raise RunError(f"run {self.path!r}: is closed; open it again")
         if self._snapshot is None:
-            self._snapshot = Snapshot(self._files, self._attempt)
+            self._snapshot = Snapshot(self._files, self.shown_attempt)
         if not self._fresh:
             self._snapshot.refresh()
             self._fresh = True
@@ -248,10 +249,8 @@ class Run:
         return Run(self.path, number)
 
     @property
-    def hidden(self) -> list[tuple[int, int, int]]:
-        """What was recorded more than once: attempt, and the first and the last of its steps that a later attempt
-        hides.
-        """
+    def hidden(self) -> list[Hidden]:
+        """What was recorded more than once: the steps of each attempt that a later one hides."""
         with self._lock:
             return self._look().hidden()
 
@@ -310,7 +309,8 @@ class Run:
         if not from_start:
             follower.poll()
         asked = stop.is_set if isinstance(stop, threading.Event) else stop
-        return _follow(follower, wanted, poll_s, asked)
+        rows = _follow(follower, wanted, poll_s, asked)
+        return rows if self.shown_attempt is None else (row for row in rows if row.attempt == self.shown_attempt)
 
     # ----------------------------------------------------------------------------------------------- the rest
 

@@ -7,14 +7,14 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from probe.errors import RunError
+from probe.errors import InputError, RunError
 from probe.records import TABLES
 from probe.runs import database, row_types, version_1
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.manifest import Bundle, Span
 from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, conformed, either_schema, schema
-from probe.runs.visibility import Shown, Stretch, Visible, condition, expression, visible
+from probe.runs.visibility import Hidden, Shown, Stretch, Visible, condition, expression, visible
 
 if TYPE_CHECKING:
     import pandas
@@ -78,6 +78,7 @@ class Snapshot:
         """Look at the files as they are now.
 
         Raises:
+            InputError: There is no such attempt.
             SchemaVersionError: A process of a newer probe has written to the run.
             RunError: A part can't be read.
         """
@@ -111,6 +112,9 @@ class Snapshot:
         self._writers = None
         self._tails, self._parts, self._bundles = tails, parts, bundles
         self.tables = (*TABLES, *self._own_tables())
+        if self._attempt is not None and self._attempt not in self.attempts:
+            have = ", ".join(map(str, self.attempts)) or "none yet"
+            raise InputError(f"attempt: got {self._attempt}, expected one that the run has: {have}")
 
     def _own_tables(self) -> list[str]:
         """The tables that recorders have brought themselves. Their types stand in the processes' rows, which are read
@@ -234,8 +238,8 @@ class Snapshot:
         found = self._answer(text, None, "")
         return [Stretch(*row) for row in zip(*(column.to_pylist() for column in found.columns), strict=True)]
 
-    def hidden(self) -> list[tuple[int, int, int]]:
-        """Attempt, and the first and the last of its steps that a later one hides; in order."""
+    def hidden(self) -> list[Hidden]:
+        """The steps that a later attempt hides, in the order of the attempts."""
         if self._attempt is not None or len(self.attempts) < 2:
             return []
         limits = {one.attempt: one.before_step for one in self.shown()}
@@ -244,7 +248,7 @@ class Snapshot:
             limit = limits.get(one.attempt, -1)
             if limit is not None and one.step >= limit:
                 gone.setdefault(one.attempt, []).append(one.step)
-        return [(attempt, min(steps), max(steps)) for attempt, steps in sorted(gone.items())]
+        return [Hidden(attempt, min(steps), max(steps)) for attempt, steps in sorted(gone.items())]
 
     def _filter(self) -> Any:
         """The rows that are shown, for pyarrow; None is all."""

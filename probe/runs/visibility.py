@@ -37,6 +37,32 @@ class Visible(NamedTuple):
         return self.before_ns is None or (wall_ns is not None and wall_ns < self.before_ns)
 
 
+class Hidden(NamedTuple):
+    """Steps of one attempt that a later one hides."""
+
+    attempt: int
+    first_step: int
+    last_step: int
+
+
+def sentence(hidden: Sequence[Hidden]) -> str:
+    """What was recorded more than once, in one sentence; "" where nothing was.
+
+    >>> sentence([Hidden(1, 0, 59)])
+    'Steps 0 to 59 were recorded twice; the newest is shown.'
+    >>> sentence([Hidden(1, 3, 3), Hidden(2, 3, 5)])
+    'Steps 3 to 5 were recorded more than once, in attempts 1 and 2 too; the newest is shown.'
+    """
+    if not hidden:
+        return ""
+    first, last = min(one.first_step for one in hidden), max(one.last_step for one in hidden)
+    steps = f"Steps {first} to {last} were" if first < last else f"Step {first} was"
+    if len(hidden) == 1:
+        return f"{steps} recorded twice; the newest is shown."
+    *others, final = (str(one.attempt) for one in hidden)
+    return f"{steps} recorded more than once, in attempts {', '.join(others)} and {final} too; the newest is shown."
+
+
 class Stretch(NamedTuple):
     """When an attempt wrote its first row of a step."""
 

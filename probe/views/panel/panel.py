@@ -95,7 +95,7 @@ class Panel:
         if not isinstance(interval_s, int | float) or not interval_s >= FASTEST_S:
             raise InputError(f"interval_s: got {interval_s!r}, expected at least {FASTEST_S} seconds")
         self._views = _views(views)
-        feed = Feed(path_of(source))
+        feed = Feed(path_of(source), attempt=getattr(source, "shown_attempt", None))
         self.path = feed.path
         self.title = title or _title(feed)
         self.closed = False
@@ -151,7 +151,7 @@ class Panel:
         from probe.figures.panel import draw
         from probe.runs.reader import Run
 
-        with Run(self.path) as run:
+        with Run(self.path, self._pump.feed.attempt) as run:
             return draw(dashboards.panel(panel_id), run, theme=theme, titled=True, **choice)
 
     def close(self) -> None:
@@ -259,7 +259,8 @@ class Panel:
 
     def _name(self) -> tuple[Any, ...]:
         own = () if self.shared else (id(self),)
-        return self.path, self.title, tuple(view.id for view in self._views), self._pid, *own
+        views = tuple(view.id for view in self._views)
+        return self.path, self._pump.feed.attempt, self.title, views, self._pid, *own
 
     def _end(self) -> bool:
         """Stop following; False where that was done already."""
@@ -327,7 +328,7 @@ class Panel:
         rows = self._pump.read(lambda feed: feed.left_out + sum(table.next for table in feed.tables.values()))
         if rows > DRAWN_ROWS:
             return None
-        with Run(self.path) as run:
+        with Run(self.path, self._pump.feed.attempt) as run:
             return board.figure(run, f"{self.title} · {self._hint()}")
 
     def _tiles(self) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ from probe.errors import InputError, RunError
 from probe.figures import theme as look
 from probe.figures.panel import draw
 from probe.runs.reader import Run
+from probe.runs.visibility import sentence
 
 #: Rows of a table, and choices of a panel, that the page holds; the page says when there are more.
 TABLE_ROWS: Final = 50
@@ -221,14 +222,24 @@ def _header(run: Run) -> str:
             '<p class="remark">No accelerator was used: memory in this report means the resident set (RSS)'
             " of each process, not the memory of a device.</p>"
         )
+    told = _attempts(run)
+    attempts = f'<p class="remark">{_text(told)}</p>' if told else ""
     links = "".join(f'<a href="#{board.name}">{_text(board.title)}</a>' for board in dashboards())
     return f"""<header>
 <p class="brand">probe <span>run report</span></p>
 <h1>{_text(run.info.project)} <span>{_text(run.info.experiment or Path(run.path).name)}</span></h1>
 <dl class="facts">{facts}</dl>
+{attempts}
 {rss}
 <nav aria-label="Sections"><a href="#findings">Findings</a>{links}</nav>
 </header>"""
+
+
+def _attempts(run: Run) -> str:
+    """Which launch of the job is shown, where there were several."""
+    if run.shown_attempt is None:
+        return sentence(run.hidden)
+    return f"Attempt {run.shown_attempt} of {max(run.attempts)}, alone and whole." if len(run.attempts) > 1 else ""
 
 
 def _facts(run: Run) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,7 @@ class ServedPanel(Panel):
 
     shared = False  # a notebook in this process that shows the same run gets a panel of its own
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: Any) -> None:
         super().__init__(source)
         self.hub = Hub()
         self.ready = threading.Event()

@@ -12,11 +12,14 @@ import time
 from http.server import ThreadingHTTPServer
 from socketserver import TCPServer
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from probe.errors import InputError, RunError
 from probe.views.server.handler import Handler
 from probe.views.server.panel import ServedPanel
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
 
 _log = logging.getLogger("probe.views.server")
 
@@ -32,7 +35,7 @@ class PageServer:
     It follows the run directory and nothing else; closing it leaves the run as it is. Use it as a context manager.
 
     Args:
-        source: A run directory or its URL.
+        source: A run directory or its URL, or a reader of it.
         port: The port to listen on; 0 takes a free one.
 
     Attributes:
@@ -46,10 +49,10 @@ class PageServer:
         InputError: There is no such port.
     """
 
-    def __init__(self, source: str | os.PathLike[str], *, port: int = 0) -> None:
+    def __init__(self, source: str | os.PathLike[str] | Run, *, port: int = 0) -> None:
         if not (isinstance(port, int) and 0 <= port < 2**16):
             raise InputError(f"port: got {port!r}, expected 0 to 65535")
-        self.panel = ServedPanel(os.fspath(source))
+        self.panel = ServedPanel(source)
         self.token = secrets.token_urlsafe(32)
         try:
             self._listener = Listener((HOST, port), self.panel, self.token)

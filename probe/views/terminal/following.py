@@ -80,6 +80,7 @@ class Following:
         path: A run directory or its URL.
         rows: Rows that each live table keeps.
         from_start: Whether to tell the steps and incidents that are there already.
+        attempt: As :class:`probe.live.feed.Feed`.
 
     Attributes:
         feed: The feed of the run.
@@ -93,8 +94,8 @@ class Following:
         SchemaVersionError: A newer probe wrote it.
     """
 
-    def __init__(self, path: str, *, rows: int = ROWS, from_start: bool = True) -> None:
-        self.feed = Feed(path, rows=rows, update_rows=_EVERY_ROW)
+    def __init__(self, path: str, *, rows: int = ROWS, from_start: bool = True, attempt: int | None = None) -> None:
+        self.feed = Feed(path, rows=rows, update_rows=_EVERY_ROW, attempt=attempt)
         self.numbers = numbers.Numbers([])
         self.over = False
         self.step: int | None = None
