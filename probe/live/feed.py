@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import time
 from collections.abc import Iterable
 from typing import Any, Final
@@ -19,6 +18,7 @@ from probe.live.intake import Intake
 from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
 from probe.live.thinning import Block
 from probe.records import Process
+from probe.runs import liveness
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 
@@ -27,7 +27,10 @@ UPDATE_ROWS: Final = 2000
 
 #: Seconds without a row after which a run that isn't finished is quiet. With memory recorded a row comes each half
 #: second.
-QUIET_S: Final = 15.0
+QUIET_S: Final = 10.0
+
+#: Seconds without a row after which the processes are asked for, and seconds between two times.
+ASK_S: Final = 2.0
 
 
 class Feed:
@@ -39,6 +42,7 @@ class Feed:
         update_rows: Of each table in one update.
 
     Attributes:
+        files: The files of the run.
         info: What run.json says.
         words: The texts of the tables.
         tables: By name, bounded; also those of row types that a recorder brought, once there is a row.
@@ -53,10 +57,10 @@ class Feed:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, rows: int = ROWS, update_rows: int = UPDATE_ROWS) -> None:
-        self._files = RunFiles(path)
-        self.path = self._files.location
-        self.local = self._files.local
-        self.info = self._files.info()
+        self.files = RunFiles(path)
+        self.path = self.files.location
+        self.local = self.files.local
+        self.info = self.files.info()
         self.words = Words()
         self.tables = {name: LiveTable(name, rows) for name in LIVE}
         self.sketches = {name: LiveTable(name, min(SKETCH_ROWS, rows)) for name in LIVE}
@@ -105,6 +109,12 @@ class Feed:
         start = self._intake.clocks.start_ns
         return start / 1e9 if start else None
 
+    @property
+    def newest_at(self) -> float | None:
+        """Wall-clock time of the newest row that was read, by the clock of its host; None before the first."""
+        start = self.started_s
+        return None if start is None or math.isnan(self._intake.newest) else start + self._intake.newest
+
     def open(self) -> None:
         """Read what is there. A large run is not read row by row: see :mod:`probe.live.opening`.
 
@@ -113,11 +123,11 @@ class Feed:
         """
         if self._follower is not None:
             return
-        if not opening.is_large(self._files):
-            self._follower = Follower(self._files)
+        if not opening.is_large(self.files):
+            self._follower = Follower(self.files)
             self._poll(None)
             return
-        blocks, self._follower, self.left_out = opening.load(self._files, self._intake, self.words, self._rows)
+        blocks, self._follower, self.left_out = opening.load(self.files, self._intake, self.words, self._rows)
         self._store(blocks)
 
     def update(self) -> dict[str, Block]:
@@ -137,24 +147,31 @@ class Feed:
 
         Returns:
             newest_at: wall-clock time of the newest row, seconds since the epoch, by the clock of the host that wrote
-            it; None while that is recent, and before the first. writers: "" then, else whether the newest process of
-            every rank is "running" or at least one of them is "gone"; "unknown" where they ran on other hosts.
+            it; None while somebody writes, and before the first row. writers: "" then; else what :func:`writers` says
+            of the newest process of every rank, and "ended" for those that
+            are gone and have closed their files.
         """
-        start, newest = self.started_s, self._intake.newest
-        if start is None or math.isnan(newest) or time.time() - start - newest < QUIET_S:
+        newest = self.newest_at
+        if newest is None:
             return {"newest_at": None, "writers": ""}
-        return {"newest_at": round(start + newest, 1), "writers": self._writers()}
+        silent_s = time.time() - newest
+        told = self._writers() if silent_s >= min(ASK_S, QUIET_S) else "running"
+        if told != "gone" and silent_s < QUIET_S:
+            return {"newest_at": None, "writers": ""}
+        return {"newest_at": round(newest, 1), "writers": told}
 
     def _writers(self) -> str:
         now = time.monotonic()
-        if now - self._asked_at >= QUIET_S / 3:
+        if now - self._asked_at >= ASK_S:
             self._asked_at = now
             self._alive = writers(self._intake.writers.values())
+            if self._alive == "gone" and self.finished():  # after the question: who ends closes its file first
+                self._alive = "ended"
         return self._alive
 
     def finished(self) -> bool:
         """Whether every process that wrote has ended properly: what they wrote has been rolled over."""
-        segments, parts = self._files.look()
+        segments, parts = self.files.look()
         return bool(parts) and not segments
 
     def _poll(self, budget: int | None) -> dict[str, Block]:
@@ -184,21 +201,8 @@ class Feed:
 
 
 def writers(processes: Iterable[Process]) -> str:
-    """Whether ``processes`` live: "running", "gone" (at least one), or "unknown" where none of them can be asked."""
-    here = [one for one in processes if one.host == platform.node() and one.pid]
-    if not here:
-        return "unknown"
-    return "running" if all(map(_lives, here)) else "gone"
-
-
-def _lives(process: Process) -> bool:
-    import psutil
-
-    try:
-        found = psutil.Process(process.pid)
-        # A process that began after its first row is another one, which got the same number.
-        return bool(found.create_time() <= process.wall_ns / 1e9 + 1 and found.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:  # somebody else's, and there
-        return True
+    """Whether ``processes`` live: "running" (at least one), "gone" (none does, and all were of this host), else
+    "unknown": those of other hosts can't be asked.
+    """
+    told = {liveness.state_of(one) for one in processes}
+    return "running" if "running" in told else "gone" if told == {"gone"} else "unknown"

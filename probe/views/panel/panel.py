@@ -438,7 +438,8 @@ def _facts(feed: Feed, state: dict[str, Any]) -> str:
     how = "finished" if state["finished"] else "recording" if state["live"] else "panel closed"
     if state["newest_at"] is not None and not state["finished"]:
         newest = datetime.fromtimestamp(state["newest_at"]).astimezone()
-        how = f"no rows since {newest:%Y-%m-%d %H:%M}" + {"gone": ", its process is gone"}.get(state["writers"], "")
+        said = "its process is gone, last row at" if state["writers"] == "gone" else "no rows since"
+        how = f"{said} {newest:%Y-%m-%d %H:%M}"
     started = feed.info.started_at.replace("T", " ")[:16]
     dropped = f"{state['dropped']} rows dropped" if state["dropped"] else ""
     return " · ".join(one for one in (ranks, step, how, f"started {started}" if started else "", dropped) if one)

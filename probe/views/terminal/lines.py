@@ -80,8 +80,8 @@ def end_line(run: Following) -> str:
 
 
 def state(run: Following) -> str:
-    """How the run stands: "finished", "recording", "quiet" (no rows lately), or "gone": that, and a process that wrote
-    them is gone, as can be told on its own machine only.
+    """How the run stands: "finished", "recording", "quiet" (no rows lately), or "gone": the processes that wrote it
+    are gone and haven't closed it, as can be told on their own machine only.
     """
     if run.over:
         return "finished"
@@ -90,13 +90,12 @@ def state(run: Following) -> str:
 
 
 def silence(run: Following) -> str:
-    """Since when no rows have come; empty while they do."""
+    """Since when no rows have come, or that nobody is left to write any; empty while they come."""
     told = run.feed.activity()
     if told["newest_at"] is None:
         return ""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(told["newest_at"]))
-    gone = ", its process is gone" if told["writers"] == "gone" else ""
-    return f"no rows since {clock}{gone}"
+    return f"its process is gone, last row at {clock}" if told["writers"] == "gone" else f"no rows since {clock}"
 
 
 # ----------------------------------------------------------------------------------------------------- JSON

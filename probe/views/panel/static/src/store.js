@@ -59,6 +59,8 @@ export class Store {
     this.hover = null;
     /** @type {{at: number, past: number} | null} */
     this.heard = null;
+    /** When the last message came, of whatever kind. */
+    this.contact = performance.now();
     this._declare(config.schema);
   }
 
@@ -136,6 +138,7 @@ export class Store {
    */
   receive(head, buffers) {
     if (!head || head.v !== 1) return;
+    this.contact = performance.now();
     if (head.t === "a") this._answered();
     else if (!["d", "k", "s"].includes(head.t)) return;
     else if (this.ui.paused && head.t !== "s") this._wait(head, buffers);
@@ -173,6 +176,15 @@ export class Store {
   /** Seconds since the newest row was written, by the kernel's clock and this page's time since then; 0: not known. */
   silence() {
     return this.heard ? this.heard.past + (performance.now() - this.heard.at) / 1000 : 0;
+  }
+
+  /**
+   * Seconds since whoever feeds this page was last heard of, where that is longer than it ever takes; 0: it is there, or
+   * has never said how long it takes.
+   */
+  mute() {
+    const past = (performance.now() - this.contact) / 1000;
+    return past > (this.state.silence_s ?? Infinity) ? past : 0;
   }
 
   /** @param {boolean} paused */

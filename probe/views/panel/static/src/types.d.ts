@@ -116,6 +116,7 @@ export interface RunState {
   newest_at?: number;
   updated_at?: number;
   writers?: string;
+  silence_s?: number;
   dropped?: number;
   errors?: { where?: string; message: string }[];
   cost?: { kernel_ms?: number; bytes?: number };
