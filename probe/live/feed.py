@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from probe.dashboards.columns import LIVE
 from probe.live import opening, thinning
+from probe.live.completeness import Standing, quiet_since, standing_of
 from probe.live.intake import Intake
 from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
 from probe.live.thinning import Block
@@ -21,6 +22,7 @@ from probe.records import Process
 from probe.runs import liveness
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
+from probe.runs.layout import segment_of
 
 #: Rows of one table in one update; more are thinned to their extremes, and counted.
 UPDATE_ROWS: Final = 2000
@@ -28,6 +30,9 @@ UPDATE_ROWS: Final = 2000
 #: Seconds without a row after which a run that isn't finished is quiet. With memory recorded a row comes each half
 #: second.
 QUIET_S: Final = 10.0
+
+#: Processes that aren't waited for and are named.
+NAMED: Final = 8
 
 #: Seconds without a row after which the processes are asked for, and seconds between two times.
 ASK_S: Final = 2.0
@@ -72,6 +77,9 @@ class Feed:
         self._follower: Follower | None = None
         self._asked_at = -math.inf
         self._alive = ""
+        self._finished = False
+        self._states_at = -math.inf
+        self._known_states: Mapping[str, str] = {}
 
     @property
     def opened(self) -> bool:
@@ -172,12 +180,67 @@ class Feed:
     def finished(self) -> bool:
         """Whether every process that wrote has ended properly: what they wrote has been rolled over."""
         segments, parts = self.files.look()
-        return bool(parts) and not segments
+        self._finished = bool(parts) and not segments
+        return self._finished
+
+    # --------------------------------------------------------------------------------------- the complete step
+
+    @property
+    def complete_step(self) -> int | None:
+        """The step that views follow: see :attr:`standing`. The newest one where no process tells when a step ends."""
+        return self.standing.step if self._intake.completeness.has_steps else self.step
+
+    @property
+    def standing(self) -> Standing:
+        """The last step that has ended on all processes that are alive in it, and who isn't waited for."""
+        states = {} if self._finished else self._states()
+        return standing_of(self._intake.completeness, self._now_s(), states, finished=self._finished)
+
+    def missing(self) -> list[dict[str, Any]]:
+        """Who isn't waited for though others go on.
+
+        Returns:
+            Dicts with "name" ("rank 3", or the process's name), "since" (seconds since the epoch) and "why" ("ended",
+            "gone" or "silent"), at most :data:`NAMED` of them.
+        """
+        start = self.started_s or 0.0
+        return [
+            {
+                "name": one.process if one.rank is None else f"rank {one.rank}",
+                "since": round(start + one.since_s, 1),
+                "why": one.why,
+            }
+            for one in self.standing.missing[:NAMED]
+        ]
+
+    def _now_s(self) -> float:
+        start = self.started_s
+        return math.nan if start is None else time.time() - start
+
+    def _states(self) -> Mapping[str, str]:
+        """What is known of the processes of which nothing was heard lately, by name."""
+        now = time.monotonic()
+        if now - self._states_at >= ASK_S:
+            self._states_at = now
+            quiet = {one.name for one in quiet_since(self._intake.completeness, self._now_s() - ASK_S)}
+            asked = [one for one in self._intake.writers.values() if one.process in quiet]
+            states = {one.process: liveness.state_of(one) for one in asked}
+            self._known_states = states | dict.fromkeys(self._closed(asked), "ended")
+        return self._known_states
+
+    def _closed(self, processes: Sequence[Process]) -> list[str]:
+        """Those of ``processes`` that have closed their files, as names tell; in another store it isn't asked."""
+        if not processes or not self.local:
+            return []
+        writing = {one.rank for one in self.files.look()[0]}
+        named = {one.process: segment_of(f"{one.process}.jsonl") for one in processes}
+        return [name for name, segment in named.items() if segment is not None and segment.rank not in writing]
 
     def _poll(self, budget: int | None) -> dict[str, Block]:
         if self._follower is None:
             return {}
-        blocks = self._intake.read(self._follower.poll())
+        came_s = math.nan if budget is None else self._now_s()
+        blocks = self._intake.read(self._follower.poll(), came_s)
         if budget is not None:
             blocks = {name: self._within(name, block, budget) for name, block in blocks.items()}
         self._store(blocks)

@@ -251,6 +251,8 @@ class Pump:
         feed = self.feed
         return {
             "step": feed.step,
+            "complete_step": feed.complete_step,
+            "missing": feed.missing(),
             "finished": self._finished,
             **feed.activity(),
             "live": not self._stop.is_set(),

@@ -230,14 +230,23 @@ def test_a_step_is_told_once_it_is_over_on_every_rank(tmp_path: Path) -> None:
     assert following.over
 
 
-def test_a_step_that_a_killed_rank_never_ended_is_told_with_a_later_one(tmp_path: Path) -> None:
+def begun(rows: list[Row], step: int) -> list[Row]:
+    """The first rows of a step."""
+    own = [row for row in rows if row.step == step]
+    return own[: len(own) // 3]
+
+
+def test_a_step_that_a_killed_rank_never_ended_is_told_once_it_is_not_waited_for(tmp_path: Path) -> None:
     rows = sample_rows(2, 3)
-    path = write_run(tmp_path / "run", kept({0: rows[0], 1: []}, 1))
+    path = write_run(tmp_path / "run", {**kept({0: rows[0]}, 1), 1: begun(rows[1], 0)})
     following = Following(str(path))
     following.look()
     assert following.look().steps == []
-    append(path, [row for row in rows[0] if row.step == 1])
-    assert [*following.look().steps, *following.look().steps] == [0]  # the second one may still come
+    append(path, [row for row in rows[0] if row.step == 1])  # now, and the other one's rows are old
+    assert [*following.look().steps, *following.look().steps] == [0, 1]
+    assert [one["name"] for one in following.feed.missing()] == ["rank 1"]
+    assert "rank 1 is silent since" in drawn(following)
+    assert lines.run_object(following)["not_waited_for"] == ["rank 1"]
 
 
 def test_numbers_of_many_rows_in_one_look_are_exact(tmp_path: Path) -> None:
@@ -282,12 +291,12 @@ def append_rankless(path: Path, rows: list[Row]) -> None:
 
 def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:
     rows = sample_rows(2, 3)
-    path = write_run(tmp_path / "run", kept({0: rows[0], 1: []}, 1), processes={0: process(0, 2), 1: process(1, 2)})
+    path = write_run(tmp_path / "run", {**kept({0: rows[0]}, 1), 1: begun(rows[1], 0)})
     append_rankless(path, [process(7, 2), *(row for row in rows[1] if row.step == 0)])
     following = Following(str(path))
     following.look()
     assert -1 in following.feed.tables["spans"].columns()["rank"]
-    assert following.ranks == 1
+    assert following.ranks == 2
     assert [*following.look().steps, *following.look().steps] == []  # rank 1 hasn't ended the step
 
 

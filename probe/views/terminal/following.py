@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -180,30 +179,20 @@ class Following:
     # ------------------------------------------------------------------------------------------------- the news
 
     def _steps(self) -> list[int]:
-        """Steps that have ended on every rank, or before a later one that has ended, and of which nothing new came."""
-        ended, counts = self._ended(), self._rows_by_step()
-        latest = max(ended, default=-1)
-        world = max(self.feed.world_size, 1)
+        """Steps that are complete (see :attr:`probe.live.feed.Feed.standing`) and of which nothing new came."""
+        counts = self._rows_by_step()
+        complete = self.feed.complete_step
+        latest = -1 if complete is None else complete
         found: list[int] = []
         for step, count in sorted(counts.items()):
-            is_over = self.over or ended.get(step, 0) >= world or step < latest
             settled = self.over or self._skips or self._seen.get(step) == count
-            if not (is_over and settled):
+            if not ((self.over or step <= latest) and settled):
                 break
             found.append(step)
         self._seen = {step: count for step, count in counts.items() if step not in found}
         if found:
             self.step = found[-1]
         return found
-
-    def _ended(self) -> Mapping[int, int]:
-        """By step: on how many ranks its scope has ended."""
-        spans = self.feed.tables["spans"].columns()
-        kinds = [code for code, text in enumerate(self.feed.words.texts) if text == "step"]
-        here = np.isin(spans["kind"], kinds) & ~np.isnan(spans["end"]) & (spans["step"] >= 0) & (spans["rank"] >= 0)
-        pairs = np.unique(np.stack([spans["step"][here], spans["rank"][here]]), axis=1)
-        steps, counts = np.unique(pairs[0], return_counts=True)
-        return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
     def _rows_by_step(self) -> dict[int, int]:
         """How many rows there are of each step that hasn't been told."""

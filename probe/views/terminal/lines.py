@@ -98,6 +98,21 @@ def silence(run: Following) -> str:
     return f"its process is gone, last row at {clock}" if told["writers"] == "gone" else f"no rows since {clock}"
 
 
+def missing_lines(run: Following) -> list[str]:
+    """Who isn't waited for though others go on, a sentence each."""
+    return [_missing_line(one) for one in run.feed.missing()]
+
+
+def _missing_line(missing: Mapping[str, Any]) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(missing["since"]))
+    name = plain(missing["name"])
+    if missing["why"] == "ended":
+        return f"{name} has ended at {clock}: later steps don't wait for it"
+    if missing["why"] == "gone":
+        return f"the process of {name} is gone, its last row came at {clock}: its steps aren't waited for"
+    return f"{name} is silent since {clock}: its steps aren't waited for"
+
+
 # ----------------------------------------------------------------------------------------------------- JSON
 
 
@@ -140,6 +155,7 @@ def run_object(run: Following) -> dict[str, Any]:
         "world_size": feed.world_size,
         "ranks": run.ranks,
         "last_step": run.step,
+        "not_waited_for": [one["name"] for one in feed.missing()],
         "duration_s": _number(run.seconds),
         "steps_per_second": _number(run.numbers.steps_per_second),
         "dropped_rows": feed.lost,

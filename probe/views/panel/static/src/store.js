@@ -61,6 +61,11 @@ export class Store {
     this.heard = null;
     /** When the last message came, of whatever kind. */
     this.contact = performance.now();
+    /**
+     * The last step that is complete, as the kernel said with the rows that are shown; null before the first, undefined
+     * where it hasn't said. @type {number | null | undefined}
+     */
+    this.complete = undefined;
     this._declare(config.schema);
   }
 
@@ -126,9 +131,22 @@ export class Store {
     return ![...this.tables.values()].some((table) => table.count);
   }
 
-  /** The step that is shown: the chosen one, else the newest. */
+  /** The step that is shown: the chosen one, else the last complete one. */
   get step() {
-    return this.ui.step ?? this.clock.newest;
+    return this.ui.step ?? this.followed;
+  }
+
+  /** The step that is followed: the last one that is complete, else the newest. */
+  get followed() {
+    return this.complete ?? this.clock.newest;
+  }
+
+  /**
+   * Whether ranks that are waited for have yet to end a step.
+   * @param {number} step
+   */
+  isPartial(step) {
+    return !this.state.finished && this.complete !== undefined && step > (this.complete ?? -1);
   }
 
   /**
@@ -171,6 +189,7 @@ export class Store {
   _hear(state) {
     if (state.newest_at && state.newest_at !== this.state.newest_at) this.heard = { at: performance.now(), past: Math.max((state.updated_at || 0) - state.newest_at, 0) };
     this.state = { ...this.state, ...state };
+    if (!this.ui.paused) this.complete = this.state.complete_step;
   }
 
   /** Seconds since the newest row was written, by the kernel's clock and this page's time since then; 0: not known. */
@@ -213,10 +232,11 @@ export class Store {
    * @param {boolean} quiet the views are told later
    */
   _apply(head, buffers, quiet = false) {
+    const before = this.complete;
     if (head.state) this._hear(head.state);
     this.received += 1;
     if (head.seq > this.seq) this._applyNext(head, buffers);
-    if (!quiet) this.tell(head.t === "s" ? "state" : "data");
+    if (!quiet) this.tell(head.t === "s" && this.complete === before ? "state" : "data");
   }
 
   /**

@@ -117,6 +117,8 @@ export interface RunState {
   updated_at?: number;
   writers?: string;
   silence_s?: number;
+  complete_step?: number | null;
+  missing?: { name: string; since: number; why: string }[];
   dropped?: number;
   errors?: { where?: string; message: string }[];
   cost?: { kernel_ms?: number; bytes?: number };

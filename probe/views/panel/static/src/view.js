@@ -214,7 +214,7 @@ export class Panel {
     const parts = [];
     const ranks = config.run?.world_size ?? 0;
     if (ranks > 1) parts.push(`${ranks} ranks`);
-    if (clock.newest !== null) parts.push(`step ${clock.newest}`);
+    if (this.store.followed !== null) parts.push(`step ${this.store.followed}`);
     if (clock.end > 0) parts.push(seconds(clock.end));
     const cost = state.cost?.kernel_ms ?? 0;
     if (cost > 0) parts.push(`panel costs ${digits(cost)} ms an update`);
@@ -276,8 +276,7 @@ export class Panel {
 
   /** @param {number} step */
   goTo(step) {
-    const { clock } = this.store;
-    this.store.choose({ step: step >= (clock.newest ?? 0) ? null : step });
+    this.store.choose({ step: step === this.store.followed ? null : step });
     this.details.drawn = null;
     this.details.draw();
   }
