@@ -1,12 +1,13 @@
 """Follow a run in the terminal: its steps, memory, tokens and padding, with the numbers of the panel.
 
 In a terminal it is a picture that is kept up to date. Elsewhere it is one plain line for each step that is over, and
-for each incident. It ends when the run has ended; Ctrl-C ends it before.
+for each incident. It ends with the run, with exit code 0; with 1 where the run's processes are gone and haven't ended
+it, which can be told on their own machine only. Ctrl-C ends it before.
 
 With --json each line is one object; what isn't known is null:
   {"type": "run", "path", "project", "experiment", "started_at", "state", "world_size", "ranks", "last_step",
-   "duration_s", "steps_per_second", "dropped_rows", "bad_lines"}  first, and again at the end; state is "recording",
-   "finished", "quiet" (no rows lately) or "gone" (that, and a process that wrote them is gone)
+   "not_waited_for", "duration_s", "steps_per_second", "dropped_rows", "bad_lines"}  first, and again at the end; state
+   is "recording", "finished", "quiet" (no rows lately) or "gone" (its processes are gone and haven't ended it)
   {"type": "step", "step", "step_time_s", "tokens_per_second", "peak_memory_bytes", "peak_memory_capacity_bytes",
    "rank_imbalance_ratio", "padding_tax_ratio", "own_cost_ratio", "alerts",
    "phases": [{"phase", "time_s", "peak_memory_bytes", "tokens"}, ...]}
@@ -19,7 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.cli.output import remark
@@ -66,23 +67,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show until the run has ended."""
+    """Show until the run has ended, or nobody is left to end it."""
     location = find_run(arguments.run_path)
     if sys.stdout.encoding.lower().replace("-", "") != "utf8" and hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")  # a terminal without these characters shows a question mark
     if arguments.tables:
-        _rows(location, arguments)
+        gone = _rows(location, arguments)
     elif sys.stdout.isatty() and not arguments.json:
-        _picture(location, arguments)
+        gone = _picture(location, arguments)
     else:
-        _lines(location, arguments)
-    return 0
+        gone = _lines(location, arguments)
+    return 1 if gone else 0
 
 
 # -------------------------------------------------------------------------------------------- the picture
 
 
-def _picture(location: str, arguments: argparse.Namespace) -> None:
+def _picture(location: str, arguments: argparse.Namespace) -> bool:
+    """Whether it ended because the run's processes are gone; so say the next ones."""
     from rich.console import Console
     from rich.live import Live
 
@@ -93,28 +95,30 @@ def _picture(location: str, arguments: argparse.Namespace) -> None:
     _look_once(run)
     if arguments.once:
         console.print(view(run))
-        return
+        return False
     try:
         with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
             _follow(run, arguments, lambda run, _, problem: live.update(view(run, problem), refresh=True))
     finally:
         if run.feed.opened:
             console.print(view(run))  # the screen of before is back: what was seen last stays on it
+    return run.gone
 
 
 # ----------------------------------------------------------------------------------------------- lines
 
 
-def _lines(location: str, arguments: argparse.Namespace) -> None:
+def _lines(location: str, arguments: argparse.Namespace) -> bool:
     from probe.views.terminal.following import Following
 
     run = Following(location, rows=KEPT_ROWS, from_start=not arguments.new, attempt=arguments.attempt)
     show = _Lines(json=arguments.json)
     if arguments.once:
         show.now(run)
-        return
+        return False
     _follow(run, arguments, show)
     show.end(run)
+    return run.gone
 
 
 class _Lines:
@@ -190,7 +194,9 @@ def _look_once(run: Following) -> News:
 
 
 def _follow(run: Following, arguments: argparse.Namespace, show: Show) -> None:
-    """Look again and again until the run has ended. A store that doesn't answer is asked again."""
+    """Look again and again until the run has ended or its processes are gone. A store that doesn't answer is asked
+    again.
+    """
     from probe.errors import RunError, SchemaVersionError
     from probe.views.terminal.following import News
 
@@ -205,7 +211,7 @@ def _follow(run: Following, arguments: argparse.Namespace, show: Show) -> None:
             problem = str(error)
         show(run, news, problem)
         sys.stdout.flush()
-        if run.over and not arguments.follow:
+        if (run.over or run.gone) and not arguments.follow:
             return
         time.sleep(max(pause, (time.monotonic() - begin) / BUSY_SHARE))
 
@@ -213,29 +219,28 @@ def _follow(run: Following, arguments: argparse.Namespace, show: Show) -> None:
 # ------------------------------------------------------------------------------------------------- rows
 
 
-def _rows(location: str, arguments: argparse.Namespace) -> None:
+def _rows(location: str, arguments: argparse.Namespace) -> bool:
+    from probe.live.feed import Feed
     from probe.runs.lines import encode
     from probe.runs.reader import Run
     from probe.views.terminal import lines
-
-    with Run(location, arguments.attempt) as run:
-        for row in _asked(run, location, arguments):
-            _say(encode(row).decode().rstrip("\n") if arguments.json else lines.row_line(row))
-
-
-def _asked(run: Any, location: str, arguments: argparse.Namespace) -> Iterator[Any]:
-    """Rows of the tables that are asked for, flushed at each look."""
-    from probe.live.feed import Feed
     from probe.views.terminal.following import Ending
 
     ending = Ending(Feed(location))
+    gone = False
 
     def stop() -> bool:
+        nonlocal gone
         sys.stdout.flush()
-        return arguments.once or (not arguments.follow and ending.reached())
+        if arguments.once or (not arguments.follow and ending.reached()):
+            return True
+        gone = not arguments.follow and ending.gone()
+        return gone
 
-    rows: Iterator[Any] = run.tail(arguments.tables, poll_s=LOOK_S, stop=stop, from_start=not arguments.new)
-    return rows
+    with Run(location, arguments.attempt) as run:
+        for row in run.tail(arguments.tables, poll_s=LOOK_S, stop=stop, from_start=not arguments.new):
+            _say(encode(row).decode().rstrip("\n") if arguments.json else lines.row_line(row))
+    return gone
 
 
 def _tables(text: str) -> list[str]:

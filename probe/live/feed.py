@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 import os
-import platform
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from probe.dashboards.columns import LIVE
 from probe.live import opening, thinning
+from probe.live.completeness import Standing, quiet_since, standing_of
 from probe.live.intake import Intake
 from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
 from probe.live.thinning import Block
 from probe.records import Process
+from probe.runs import liveness
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
+from probe.runs.layout import segment_of
 from probe.runs.visibility import Shown
 
 #: Rows of one table in one update; more are thinned to their extremes, and counted.
@@ -28,7 +30,13 @@ UPDATE_ROWS: Final = 2000
 
 #: Seconds without a row after which a run that isn't finished is quiet. With memory recorded a row comes each half
 #: second.
-QUIET_S: Final = 15.0
+QUIET_S: Final = 10.0
+
+#: Processes that aren't waited for and are named.
+NAMED: Final = 8
+
+#: Seconds without a row after which the processes are asked for, and seconds between two times.
+ASK_S: Final = 2.0
 
 
 class Feed:
@@ -41,12 +49,14 @@ class Feed:
         attempt: The one that is shown; None is what the newest has not hidden of each.
 
     Attributes:
+        files: The files of the run.
         info: What run.json says.
         words: The texts of the tables.
         tables: By name, bounded; also those of row types that a recorder brought, once there is a row.
         sketches: The same, much smaller.
         attempt: The one that is shown; None is what the newest has not hidden of each.
         rebuilt: How often all was read anew, because a new attempt hid what was shown.
+        repeated: Which steps were recorded more than once, as a sentence; "" where none were.
         coalesced: Rows of updates that went beyond the budget; their extremes stayed.
         left_out: Rows of a large run that were not read when it was opened.
 
@@ -64,14 +74,15 @@ class Feed:
         update_rows: int = UPDATE_ROWS,
         attempt: int | None = None,
     ) -> None:
-        self._files = RunFiles(path)
-        self.path = self._files.location
-        self.local = self._files.local
-        self.info = self._files.info()
+        self.files = RunFiles(path)
+        self.path = self.files.location
+        self.local = self.files.local
+        self.info = self.files.info()
         self.words = Words()
         self.tables: dict[str, LiveTable] = {}
         self.sketches: dict[str, LiveTable] = {}
         self.rebuilt = 0
+        self.repeated = ""
         self.coalesced = 0
         self.left_out = 0
         self.attempt = attempt
@@ -83,6 +94,9 @@ class Feed:
         self._follower: Follower | None = None
         self._asked_at = -math.inf
         self._alive = ""
+        self._finished = False
+        self._states_at = -math.inf
+        self._known_states: Mapping[str, str] = {}
 
     def _make_tables(self) -> None:
         self.tables.update({name: LiveTable(name, self._rows) for name in LIVE})
@@ -124,6 +138,12 @@ class Feed:
         start = self._intake.clocks.start_ns
         return start / 1e9 if start else None
 
+    @property
+    def newest_at(self) -> float | None:
+        """Wall-clock time of the newest row that was read, by the clock of its host; None before the first."""
+        start = self.started_s
+        return None if start is None or math.isnan(self._intake.newest) else start + self._intake.newest
+
     def open(self) -> None:
         """Read what is there. A large run is not read row by row: see :mod:`probe.live.opening`.
 
@@ -132,15 +152,16 @@ class Feed:
         """
         if self._follower is not None:
             return
-        if self.attempt is None and not opening.is_large(self._files):
-            self._follower = Follower(self._files)
+        if self.attempt is None and not opening.is_large(self.files):
+            self._follower = Follower(self.files)
             self._poll(None)
         else:
             self._load()
 
     def _load(self) -> None:
-        loaded = opening.load(self._files, self._intake, self.words, self._rows, self.attempt)
+        loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
         self._follower, self.left_out, self._shown = loaded.follower, loaded.left_out, loaded.shown
+        self.repeated = loaded.repeated
         self._store(loaded.blocks)
 
     def _rebuild(self) -> dict[str, Block]:
@@ -170,33 +191,95 @@ class Feed:
 
         Returns:
             newest_at: wall-clock time of the newest row, seconds since the epoch, by the clock of the host that wrote
-            it; None while that is recent, and before the first. writers: "" then, else whether the newest process of
-            every rank is "running" or at least one of them is "gone"; "unknown" where they ran on other hosts.
+            it; None while somebody writes, and before the first row. writers: "" then; else what :func:`writers` says
+            of the newest process of every rank, and "ended" for those that
+            are gone and have closed their files.
         """
-        start, newest = self.started_s, self._intake.newest
-        if start is None or math.isnan(newest) or time.time() - start - newest < QUIET_S:
+        newest = self.newest_at
+        if newest is None:
             return {"newest_at": None, "writers": ""}
-        return {"newest_at": round(start + newest, 1), "writers": self._writers()}
+        silent_s = time.time() - newest
+        told = self._writers() if silent_s >= min(ASK_S, QUIET_S) else "running"
+        if told != "gone" and silent_s < QUIET_S:
+            return {"newest_at": None, "writers": ""}
+        return {"newest_at": round(newest, 1), "writers": told}
 
     def _writers(self) -> str:
         now = time.monotonic()
-        if now - self._asked_at >= QUIET_S / 3:
+        if now - self._asked_at >= ASK_S:
             self._asked_at = now
             self._alive = writers(self._intake.writers.values())
+            if self._alive == "gone" and self.finished():  # after the question: who ends closes its file first
+                self._alive = "ended"
         return self._alive
 
     def finished(self) -> bool:
         """Whether every process that wrote has ended properly: what they wrote has been rolled over."""
-        segments, parts = self._files.look()
-        return bool(parts) and not segments
+        segments, parts = self.files.look()
+        self._finished = bool(parts) and not segments
+        return self._finished
+
+    # --------------------------------------------------------------------------------------- the complete step
+
+    @property
+    def complete_step(self) -> int | None:
+        """The step that views follow: see :attr:`standing`. The newest one where no process tells when a step ends."""
+        return self.standing.step if self._intake.completeness.has_steps else self.step
+
+    @property
+    def standing(self) -> Standing:
+        """The last step that has ended on all processes that are alive in it, and who isn't waited for."""
+        states = {} if self._finished else self._states()
+        return standing_of(self._intake.completeness, self._now_s(), states, finished=self._finished)
+
+    def missing(self) -> list[dict[str, Any]]:
+        """Who isn't waited for though others go on.
+
+        Returns:
+            Dicts with "name" ("rank 3", or the process's name), "since" (seconds since the epoch) and "why" ("ended",
+            "gone" or "silent"), at most :data:`NAMED` of them.
+        """
+        start = self.started_s or 0.0
+        return [
+            {
+                "name": one.process if one.rank is None else f"rank {one.rank}",
+                "since": round(start + one.since_s, 1),
+                "why": one.why,
+            }
+            for one in self.standing.missing[:NAMED]
+        ]
+
+    def _now_s(self) -> float:
+        start = self.started_s
+        return math.nan if start is None else time.time() - start
+
+    def _states(self) -> Mapping[str, str]:
+        """What is known of the processes of which nothing was heard lately, by name."""
+        now = time.monotonic()
+        if now - self._states_at >= ASK_S:
+            self._states_at = now
+            quiet = {one.name for one in quiet_since(self._intake.completeness, self._now_s() - ASK_S)}
+            asked = [one for one in self._intake.writers.values() if one.process in quiet]
+            states = {one.process: liveness.state_of(one) for one in asked}
+            self._known_states = states | dict.fromkeys(self._closed(asked), "ended")
+        return self._known_states
+
+    def _closed(self, processes: Sequence[Process]) -> list[str]:
+        """Those of ``processes`` that have closed their files, as names tell; in another store it isn't asked."""
+        if not processes or not self.local:
+            return []
+        writing = {one.rank for one in self.files.look()[0]}
+        named = {one.process: segment_of(f"{one.process}.jsonl") for one in processes}
+        return [name for name, segment in named.items() if segment is not None and segment.rank not in writing]
 
     def _poll(self, budget: int | None) -> dict[str, Block]:
         if self._follower is None:
             return {}
+        came_s = math.nan if budget is None else self._now_s()
         rows = self._follower.poll()
         if self._shown.hides_more(rows):
             return self._rebuild()
-        blocks = self._intake.read(self._shown.of(rows))
+        blocks = self._intake.read(self._shown.of(rows), came_s)
         if budget is not None:
             blocks = {name: self._within(name, block, budget) for name, block in blocks.items()}
         self._store(blocks)
@@ -220,21 +303,8 @@ class Feed:
 
 
 def writers(processes: Iterable[Process]) -> str:
-    """Whether ``processes`` live: "running", "gone" (at least one), or "unknown" where none of them can be asked."""
-    here = [one for one in processes if one.host == platform.node() and one.pid]
-    if not here:
-        return "unknown"
-    return "running" if all(map(_lives, here)) else "gone"
-
-
-def _lives(process: Process) -> bool:
-    import psutil
-
-    try:
-        found = psutil.Process(process.pid)
-        # A process that began after its first row is another one, which got the same number.
-        return bool(found.create_time() <= process.wall_ns / 1e9 + 1 and found.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:  # somebody else's, and there
-        return True
+    """Whether ``processes`` live: "running" (at least one), "gone" (none does, and all were of this host), else
+    "unknown": those of other hosts can't be asked.
+    """
+    told = {liveness.state_of(one) for one in processes}
+    return "running" if "running" in told else "gone" if told == {"gone"} else "unknown"

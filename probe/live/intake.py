@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probe.dashboards.columns import LIVE, Column, Table, name_of, of_row_type
+from probe.live.completeness import Completeness
 from probe.live.nesting import Cut, Key, Nesting, Span
 from probe.live.padding_ledger import PaddingLedger
 from probe.live.rounds import Rounds
@@ -170,11 +171,13 @@ class Intake:
         world_size: As the processes tell.
         writers: Of each rank the process that began last; by name those without a rank.
         newest: When the newest row was written, seconds since the run's start; NaN before the first.
+        completeness: How far each process has come.
         found_tables: Tables of row types that aren't declared, by name.
     """
 
     def __init__(self, words: Words, tables: Mapping[str, LiveTable], start_ns: int = 0) -> None:
         self.clocks = Clocks(start_ns)
+        self.completeness = Completeness()
         self.ledger = PaddingLedger(tables["padding"], words)
         self.rounds = Rounds(tables["micro"])
         self.step = -1
@@ -202,8 +205,14 @@ class Intake:
             Incident: self._read_incident,
         }
 
-    def read(self, rows: Iterable[Row]) -> dict[str, Block]:
-        """The live rows that ``rows`` make, by table; tables without any are left out."""
+    def read(self, rows: Iterable[Row], came_s: float = _NAN) -> dict[str, Block]:
+        """The live rows that ``rows`` make, by table; tables without any are left out.
+
+        Args:
+            rows: What was written.
+            came_s: When they came, seconds since the run's start by this machine's clock; NaN for what was there
+                before anybody looked: then their own clocks count.
+        """
         rows = list(rows)
         self.rows += len(rows)
         if not self.clocks.start_ns:
@@ -215,7 +224,11 @@ class Intake:
             readers.get(type(row), self._gather)(row, seconds(row))
         self.step = step
         for row in {row.process: row for row in rows}.values():  # the last of each process
-            self.newest = later(self.newest, seconds(row))
+            at = seconds(row)
+            self.newest = later(self.newest, at)
+            self.completeness.hear(row.process, at if math.isnan(came_s) else came_s)
+        for row in {row.process: row for row in rows if row.step is not None}.values():
+            self.completeness.hear(row.process, seconds(row) if math.isnan(came_s) else came_s, row.step)
         return {name: block for name, block in self._blocks().items() if len(next(iter(block.values())))}
 
     def table(self, name: str) -> Table:
@@ -237,6 +250,7 @@ class Intake:
             found["micro"] = self.rounds.numbered(found["micro"])
         spans = self.nesting.changed()
         if spans:
+            self._note_steps(spans)
             table = LIVE["spans"]
             columns = zip(*map(_SPAN, spans), strict=True)
             found["spans"] = _block(table, self._plan("spans", table), dict(zip(table.columns, columns, strict=True)))
@@ -244,6 +258,12 @@ class Intake:
             found["padding"] = block_of(LIVE["padding"], self.ledger.changed(self._padding))
             self._padding = []
         return found
+
+    def _note_steps(self, spans: Iterable[Span]) -> None:
+        step, texts = self._words.code("step"), self._words.texts
+        for one in spans:
+            if one.kind == step and one.step >= 0:
+                self.completeness.note_step(texts[one.process], one.step, one.begin, one.end)
 
     def _block(self, gathered: _Gathered) -> Block:
         name, table, rows = gathered.name, gathered.table, gathered.rows
@@ -310,6 +330,7 @@ class Intake:
     def begin_process(self, row: Process) -> None:
         """A process begins to write."""
         self.clocks.set(row)
+        self.completeness.begin(row.process, row.rank, self.clocks.seconds(row))
         place = row.process if row.rank is None else row.rank
         before = self.writers.get(place)
         self.writers[place] = row

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from probe.dashboards.columns import LIVE, WHERE, Table, of_unknown, select_list
 from probe.live.intake import Intake, fit, limits_of
@@ -23,10 +24,13 @@ from probe.runs import row_types, views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.snapshot import VIEWS, Snapshot, query
-from probe.runs.visibility import Shown
+from probe.runs.visibility import Shown, sentence
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: The columns of a span that tell how far its process has come.
+_PROGRESS: Final = ("process", "step", "begin", "end")
 
 #: Runs below this size are read row by row, which needs neither DuckDB nor pandas in this process.
 LARGE_BYTES: Final = 4 * 2**20
@@ -56,12 +60,14 @@ class Loaded(NamedTuple):
         follower: For what comes next.
         left_out: How many rows were left out.
         shown: Which of the rows to come are shown.
+        repeated: Which steps were recorded more than once, as a sentence; "" where none were.
     """
 
     blocks: dict[str, Block]
     follower: Follower
     left_out: int
     shown: Shown
+    repeated: str
 
 
 def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS, attempt: int | None = None) -> Loaded:
@@ -84,7 +90,7 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS, attem
     snapshot.refresh()
     loader = _Loader(snapshot, intake, words, limit)
     follower = Follower.from_snapshot(files, snapshot, loader.processes)
-    return Loaded(loader.blocks(), follower, loader.left_out, snapshot.shown_from_now())
+    return Loaded(loader.blocks(), follower, loader.left_out, snapshot.shown_from_now(), sentence(snapshot.hidden()))
 
 
 class _Loader:
@@ -172,8 +178,26 @@ class _Loader:
             seconds = memory["t"][memory["process"] == process]
             intake.remember_order(process, float(np.nanmax(seconds, initial=-math.inf)))
         intake.rounds.learn(blocks["micro"])
+        self._learn_progress(blocks)
         self._learn_padding(blocks["padding"])
         self._learn_scopes(blocks["spans"])
+
+    def _learn_progress(self, blocks: dict[str, Block]) -> None:
+        """How far each process has come: of the rows that stay, which those of the newest steps do."""
+        done, texts = self._intake.completeness, self._words.texts
+        spans = blocks["spans"]
+        chosen = (spans["kind"] == self._words.code("step")) & (spans["step"] >= 0)
+        for process, *told in zip(*(spans[one][chosen].tolist() for one in _PROGRESS), strict=True):
+            done.note_step(texts[process], *told)
+        for name in ("spans", "memory"):
+            block, time = blocks[name], LIVE[name].time
+            latest = np.fmax(block[time[0]], block[time[-1]])
+            for process in np.unique(block["process"]).tolist():
+                own = block["process"] == process
+                inside = own & (block["step"] >= 0)
+                done.hear(texts[process], _latest(latest[own]))
+                if inside.any():
+                    done.hear(texts[process], _latest(latest[inside]), int(block["step"][inside].max()))
 
     def _learn_padding(self, block: Block) -> None:
         planned = np.isin(block["source"], [self._words.code(one) for one in PLANNED_SOURCES])
@@ -291,6 +315,11 @@ class _Loader:
         chosen = {name: f"(select * from {name} where {steps})" for name in ("memory", "micro_batches")}  # noqa: S608  (our own names)
         spans = views.query("spans", chosen, self._intake.clocks.start_ns)
         return self._ask(f"select * from ({spans}) order by happened, begin_ns desc")  # noqa: S608  (our own names)
+
+
+def _latest(seconds: npt.NDArray[np.float64]) -> float:
+    """The largest that is known; NaN for none."""
+    return float(np.fmax.reduce(seconds, initial=math.nan))
 
 
 def _picks(scores: Sequence[str]) -> list[str]:

@@ -44,7 +44,7 @@ FIRST_KEYFRAME: Final = 8
 KEYFRAME_EVERY: Final = 64
 
 #: Parts of the state that are sent along with others and are no reason to send anything.
-_TICKING: Final = ("cost", "updated_at")
+_TICKING: Final = ("cost", "updated_at", "silence_s")
 
 Message = tuple[dict[str, Any], list[bytes]]
 
@@ -115,6 +115,14 @@ class Sender:
         if not self.seq:  # nobody else is listening yet, so that this is all that anybody knows
             self._known, self._state = len(self._words.texts), dict(state)
         return {**head, "tables": entries, "state": dict(state), **self._schema(tables)}, b"".join(buffers)
+
+    def heartbeat(self, state: Mapping[str, Any]) -> Message:
+        """That the kernel is there: a message without a number, so that none is missed when it is lost.
+
+        Args:
+            state: Those parts of the state that are told.
+        """
+        return {"v": VERSION, "seq": self.seq, "t": "s", "words": [], "words_from": self._known, "state": {**state}}, []
 
     def _schema(self, tables: Mapping[str, LiveTable]) -> dict[str, Any]:
         """What the browser must know of those of ``tables`` that aren't declared; nothing where there are none."""

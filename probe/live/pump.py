@@ -6,6 +6,7 @@ Whatever fails in it is kept and shown by the panel; it never reaches the traini
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -20,6 +21,11 @@ _log = logging.getLogger("probe.views.panel")
 #: Seconds between two looks at a store that isn't this machine's, and at a run that is over.
 REMOTE_S: Final = 1.0
 FINISHED_S: Final = 1.0
+
+#: Seconds after which a page is told that we are still there, where nothing else is news; and seconds without any
+#: message after which it takes us for gone, above what a look took.
+HEARTBEAT_S: Final = 2.0
+SILENCE_S: Final = 6.0
 
 #: A look may take this share of the time; where it takes more, looks become rarer.
 BUSY_SHARE: Final = 0.2
@@ -72,6 +78,7 @@ class Pump:
         self._looked_for_end = 0.0
         self._whole_asked = False
         self._took_s = 0.0
+        self._told_at = time.monotonic()
         self._cost: dict[str, float] = {"kernel_ms": 0.0, "bytes": 0}
 
     # ------------------------------------------------------------------------------------------------ its life
@@ -124,7 +131,7 @@ class Pump:
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._wake.wait(self._pause())
+            self._await_turn()
             self._wake.clear()
             if self._stop.is_set():
                 return
@@ -135,6 +142,17 @@ class Pump:
             for one in awaited:
                 one.set()
             self.isolated("copy", self._tell)
+
+    def _await_turn(self) -> None:
+        """Wait for the next look, however long that is, and stay heard of meanwhile."""
+        due = time.monotonic() + self._pause()
+        while not self._wake.wait(max(min(due - time.monotonic(), HEARTBEAT_S), 0.0)) and time.monotonic() < due:
+            self._beat()
+
+    def _beat(self) -> None:
+        """Say that we are there, where nothing has been said for a while."""
+        if time.monotonic() - self._told_at >= HEARTBEAT_S:
+            self.isolated("send", lambda: self._send(self._sender.heartbeat(self._here())))
 
     def _tell(self) -> None:
         if self._looked is not None:
@@ -160,7 +178,9 @@ class Pump:
         with self._lock:
             self._looked_for_end = 0.0 if to_the_end else self._looked_for_end
             message = self.isolated("run", self._message)
-            if message is not None:
+            if message is None:
+                self._beat()
+            else:
                 self.isolated("send", lambda: self._send(message))
                 spent = (time.thread_time_ns() - begin) / 1e6
                 self._cost = {"kernel_ms": round(spent, 3), "bytes": size_of(message)}
@@ -190,6 +210,7 @@ class Pump:
         return self._sender.delta(blocks, self.feed.tables, state)
 
     def _send(self, message: Message) -> None:
+        self._told_at = time.monotonic()
         if self.deliver is not None:
             self.deliver(*message)
         self.succeeded("send")
@@ -233,6 +254,9 @@ class Pump:
         feed = self.feed
         return {
             "step": feed.step,
+            "complete_step": feed.complete_step,
+            "missing": feed.missing(),
+            "repeated": feed.repeated,
             "finished": self._finished,
             **feed.activity(),
             "live": not self._stop.is_set(),
@@ -243,8 +267,12 @@ class Pump:
             "bad_lines": feed.bad_lines,
             "errors": list(self._failed.values()),
             "cost": dict(self._cost),
-            "updated_at": round(time.time(), 3),
+            **self._here(),
         }
+
+    def _here(self) -> dict[str, Any]:
+        """That we are there, and after how many seconds without a word we aren't any more."""
+        return {"updated_at": round(time.time(), 3), "silence_s": math.ceil(SILENCE_S + 2 * self._took_s)}
 
     def snapshot(self) -> tuple[dict[str, Any], bytes]:
         """Head and buffers for a page that opens now; ({}, b"") where that fails."""

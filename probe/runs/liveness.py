@@ -1,4 +1,4 @@
-"""Whether the process that writes a JSONL file may still write to it."""
+"""Whether the processes that write a run are there, and may still write to its JSONL files."""
 
 from __future__ import annotations
 
@@ -50,12 +50,37 @@ def _writer(files: RunFiles, segment: Segment) -> Process | None:
     return None
 
 
+def state_of(process: Process) -> str:
+    """Whether a process is there: "running" or "gone"; "unknown" for one of another host, which can't be asked."""
+    if process.host != platform.node() or not process.pid:
+        return "unknown"
+    return "running" if _runs(process) else "gone"
+
+
+def all_gone(files: RunFiles) -> bool:
+    """Whether a run has files that aren't closed, and none of the processes that wrote them is there any more, as far
+    as that can be told: all of them were of this machine, and so are the files.
+
+    Raises:
+        RunError: The files can't be read.
+    """
+    segments = files.look()[0] if files.local else ()
+    try:
+        writers = [_writer(files, one) for one in segments]
+    except FileNotFoundError:  # rolled over meanwhile: somebody is there
+        return False
+    return bool(writers) and all(one is not None and state_of(one) == "gone" for one in writers)
+
+
 def _runs(process: Process) -> bool:
-    """Whether the very process that wrote the row is there: ids are used again."""
+    """Whether the very process that wrote the row is there: ids are used again, and a dead one keeps its until its
+    parent has asked for it.
+    """
     import psutil
 
     try:
-        return bool(psutil.Process(process.pid).create_time() <= process.wall_ns / 1e9 + 1)
+        found = psutil.Process(process.pid)
+        return bool(found.create_time() <= process.wall_ns / 1e9 + 1 and found.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
     except psutil.Error:  # somebody else's process

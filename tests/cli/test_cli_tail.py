@@ -7,6 +7,7 @@ import fcntl
 import json
 import math
 import os
+import platform
 import pty
 import re
 import select
@@ -34,7 +35,7 @@ from probe.runs.layout import Segment
 from probe.runs.lines import encode
 from probe.runs.reader import Run
 from probe.views.terminal import lines
-from probe.views.terminal.following import Following
+from probe.views.terminal.following import Ending, Following
 from probe.views.terminal.view import bar, spark, view
 from tests.live.live_run import append, opened, roll
 from tests.sample_run import process, sample_rows, write_run
@@ -229,14 +230,23 @@ def test_a_step_is_told_once_it_is_over_on_every_rank(tmp_path: Path) -> None:
     assert following.over
 
 
-def test_a_step_that_a_killed_rank_never_ended_is_told_with_a_later_one(tmp_path: Path) -> None:
+def begun(rows: list[Row], step: int) -> list[Row]:
+    """The first rows of a step."""
+    own = [row for row in rows if row.step == step]
+    return own[: len(own) // 3]
+
+
+def test_a_step_that_a_killed_rank_never_ended_is_told_once_it_is_not_waited_for(tmp_path: Path) -> None:
     rows = sample_rows(2, 3)
-    path = write_run(tmp_path / "run", kept({0: rows[0], 1: []}, 1))
+    path = write_run(tmp_path / "run", {**kept({0: rows[0]}, 1), 1: begun(rows[1], 0)})
     following = Following(str(path))
     following.look()
     assert following.look().steps == []
-    append(path, [row for row in rows[0] if row.step == 1])
-    assert [*following.look().steps, *following.look().steps] == [0]  # the second one may still come
+    append(path, [row for row in rows[0] if row.step == 1])  # now, and the other one's rows are old
+    assert [*following.look().steps, *following.look().steps] == [0, 1]
+    assert [one["name"] for one in following.feed.missing()] == ["rank 1"]
+    assert "rank 1 is silent since" in drawn(following)
+    assert lines.run_object(following)["not_waited_for"] == ["rank 1"]
 
 
 def test_numbers_of_many_rows_in_one_look_are_exact(tmp_path: Path) -> None:
@@ -281,12 +291,12 @@ def append_rankless(path: Path, rows: list[Row]) -> None:
 
 def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:
     rows = sample_rows(2, 3)
-    path = write_run(tmp_path / "run", kept({0: rows[0], 1: []}, 1), processes={0: process(0, 2), 1: process(1, 2)})
+    path = write_run(tmp_path / "run", {**kept({0: rows[0]}, 1), 1: begun(rows[1], 0)})
     append_rankless(path, [process(7, 2), *(row for row in rows[1] if row.step == 0)])
     following = Following(str(path))
     following.look()
     assert -1 in following.feed.tables["spans"].columns()["rank"]
-    assert following.ranks == 1
+    assert following.ranks == 2
     assert [*following.look().steps, *following.look().steps] == []  # rank 1 hasn't ended the step
 
 
@@ -332,6 +342,48 @@ def test_a_pipe_gets_each_step_as_it_ends(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=120)
     assert [json.loads(line)["state"] for line in out.splitlines()] == ["finished"]
     assert (process.returncode, err) == (0, "")
+
+
+def killed(path: Path, rows: dict[int, list]) -> Path:
+    """A run whose process isn't there any more."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    first = process(0, 1)
+    first.host, first.pid = platform.node(), child.pid
+    return write_run(path, rows, processes={0: first})
+
+
+@pytest.mark.parametrize("more", [[], ["--json"], ["--tables", "scalars"]])
+def test_c_tail_of_a_killed_run_ends_and_says_so(more: list[str], tmp_path: Path, capsys) -> None:
+    path = killed(tmp_path / "run", sample_rows(1, 3))
+    assert main(["tail", str(path), *more]) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    last = said.out.splitlines()[-1]
+    if more == []:
+        assert last.startswith("its process is gone, last row at 2026-09-21 ")
+    elif more == ["--json"]:
+        assert json.loads(last)["state"] == "gone"
+    else:
+        assert last.startswith("scalars ")
+
+
+def test_c_a_killed_process_of_another_host_is_not_known_to_be_gone(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", sample_rows(1, 3))
+    following = Following(str(path))
+    following.look()
+    following.look()
+    assert not following.gone
+    assert not Ending(following.feed).gone()
+    assert lines.silence(following).startswith("no rows since ")
+
+
+def test_c_a_finished_run_that_was_copied_just_now_is_finished(tmp_path: Path, capsys) -> None:
+    path = killed(tmp_path / "run", sample_rows(1, 3))
+    roll(path)
+    shutil.copytree(path, tmp_path / "copy", copy_function=shutil.copy)
+    found = objects(told(capsys, str(tmp_path / "copy"), "--json", "--once"))
+    assert found[0]["state"] == "finished"
 
 
 @pytest.mark.slow

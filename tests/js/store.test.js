@@ -110,3 +110,58 @@ test("a formula with an unknown operator is refused by name", () => {
   const wrong = { columns: { t: ["f8", "s"] }, derived: { x: ["s", ["%", "t", 2]] }, key: [], thin: { scores: [], group: [], whole: false }, time: ["t"] };
   assert.throws(() => new Store({ schema: { wrong } }), /formula: got the operator %/);
 });
+
+test("C: the last complete step is followed, what is newer is partial, and the chosen step stays", () => {
+  const { store, encoder } = made();
+  const [head, buffers] = encoder.delta("micro", [micro(0, 5, { step: 6 }), micro(1, 5, { step: 6 }), micro(0, 5, { step: 7 })]);
+  store.receive({ ...head, state: { complete_step: 6 } }, buffers);
+  assert.equal(store.clock.newest, 7);
+  assert.equal(store.step, 6);
+  assert.deepEqual([6, 7].map((step) => store.isPartial(step)), [false, true]);
+  /** @type {string[]} */
+  const told = [];
+  store.listen((why) => told.push(why));
+  store.receive({ v: 1, t: "s", seq: store.seq + 1, words: [], words_from: 0, state: { complete_step: 7 } }, []);
+  assert.deepEqual(told, ["data"]); //  no row came, and cards show another step
+  assert.equal(store.step, 7);
+  store.choose({ step: 6 });
+  assert.equal(store.step, 6);
+});
+
+test("C: where nothing is said of complete steps the newest is followed; before the first all are partial", () => {
+  const { store, encoder } = made();
+  const [head, buffers] = encoder.delta("micro", [micro(0, 5, { step: 3 })]);
+  store.receive(head, buffers);
+  assert.equal(store.step, 3);
+  assert.equal(store.isPartial(3), false);
+  store.receive({ v: 1, t: "s", seq: store.seq + 1, words: [], words_from: 0, state: { complete_step: null } }, []);
+  assert.equal(store.step, 3);
+  assert.equal(store.isPartial(3), true);
+  store.receive({ v: 1, t: "s", seq: store.seq + 1, words: [], words_from: 0, state: { finished: true } }, []);
+  assert.equal(store.isPartial(3), false);
+});
+
+test("C: while it is paused the step that is followed has rows", () => {
+  const { store, encoder } = made();
+  const [head, buffers] = encoder.delta("micro", [micro(0, 5, { step: 3 })]);
+  store.receive({ ...head, state: { complete_step: 3 } }, buffers);
+  store.pause(true);
+  const [next, more] = encoder.delta("micro", [micro(0, 5, { step: 4 })]);
+  store.receive({ ...next, state: { complete_step: 4 } }, more);
+  assert.equal(store.step, 3);
+  store.pause(false);
+  assert.equal(store.step, 4);
+});
+
+test("C: a message without a number says that somebody is there, and loses nothing", () => {
+  const { store, encoder } = made();
+  store.receive(...encoder.delta("micro", [micro(0, 5)]));
+  assert.equal(store.mute(), 0); //  nobody has said how long it may take
+  store.receive({ v: 1, t: "s", seq: store.seq, words: [], words_from: 0, state: { silence_s: 6 } }, []);
+  store.contact -= 7000;
+  assert.ok(store.mute() >= 7);
+  store.receive({ v: 1, t: "s", seq: store.seq, words: [], words_from: 0, state: { silence_s: 6 } }, []);
+  assert.equal(store.mute(), 0);
+  assert.equal(store.broken, false);
+  assert.deepEqual(store.losses, { messages: 0, healed: 0 });
+});

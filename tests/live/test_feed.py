@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -466,6 +467,39 @@ def test_a_quiet_run_says_since_when_and_whether_its_process_lives(tmp_path, mon
     activity = old.activity()
     assert activity["writers"] == "gone"
     assert activity["newest_at"] == pytest.approx(time.time() - 310, abs=5)
+
+
+def ended_child() -> int:
+    """The pid of a process that is there no more."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        child.wait()
+    return child.pid
+
+
+def test_c_a_killed_process_is_gone_as_soon_as_it_is_asked_for(tmp_path):
+    """Not only once no row has come for a while."""
+    feed = written_by(tmp_path / "run", here(ended_child()), feed_module.ASK_S + 0.1)
+    activity = feed.activity()
+    assert activity["writers"] == "gone"
+    assert activity["newest_at"] == pytest.approx(time.time() - feed_module.ASK_S, abs=5)
+    assert feed_module.ASK_S + feed_module.ASK_S < 10
+
+
+def test_c_a_process_that_lives_makes_a_run_quiet_and_not_gone(tmp_path):
+    feed = written_by(tmp_path / "run", here(ended_child()), 60)
+    other = here(os.getpid())
+    other.wall_ns = time.time_ns()
+    feed._intake.writers[1] = other
+    assert feed.activity()["writers"] == "running"
+
+
+def test_c_a_copied_run_that_ended_is_not_gone(tmp_path):
+    feed = written_by(tmp_path / "run", here(ended_child()), 1000)
+    roll(tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert opened(tmp_path / "copy").activity()["writers"] == "ended"
+    feed._asked_at = -math.inf
+    assert feed.activity()["writers"] == "ended"
 
 
 def test_a_pid_of_another_host_or_of_a_later_process_tells_nothing_wrong(tmp_path):

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from probe.live import pump as pump_module
 from probe.live.feed import Feed
-from probe.live.pump import BUSY_SHARE, FINISHED_S, KEPT, MOST_PATIENT_S, REMOTE_S, Pump
+from probe.live.pump import (
+    BUSY_SHARE,
+    FINISHED_S,
+    HEARTBEAT_S,
+    KEPT,
+    MOST_PATIENT_S,
+    REMOTE_S,
+    SILENCE_S,
+    Pump,
+)
 from tests.live.live_run import append
 from tests.sample_run import sample_rows, write_run
 
@@ -150,6 +161,35 @@ def test_new_rows_are_sent_once_and_nothing_where_nothing_is_new(pump, heads, ru
     assert [head["t"] for head in heads] == ["d"]
     pump.round()
     assert len(heads) == 1
+
+
+def test_c_a_page_hears_every_other_second_that_somebody_is_there_though_nothing_is_new(pump, heads, clock):
+    pump.round()
+    heads.clear()
+    for _ in range(11):
+        clock.now += INTERVAL_S
+        pump.round()
+    assert len(heads) == 1
+    head = heads[0]
+    assert (head["t"], head["seq"]) == ("s", pump._sender.seq)  # it has no number: losing it loses nothing
+    assert set(head["state"]) == {"updated_at", "silence_s"}
+    assert HEARTBEAT_S < head["state"]["silence_s"] < 8  # with the page's own 2 s between two looks at its clock: 10
+
+
+def test_c_who_looks_long_is_not_taken_for_gone(pump):
+    pump._took_s = 7.0
+    assert pump.state()["silence_s"] == SILENCE_S + 14
+
+
+def test_c_a_page_is_told_also_between_two_looks_that_are_far_apart(run, heads, monkeypatch):
+    monkeypatch.setattr(pump_module, "HEARTBEAT_S", 0.01)
+    pump = Pump(Feed(run), lambda head, _: heads.append(head), 3600)
+    pump.open()
+    pump.start()
+    while len(heads) < 3:
+        time.sleep(0.01)
+    pump.stop()
+    assert {head["t"] for head in heads[:3]} == {"s"}
 
 
 def test_a_run_that_had_finished_goes_on_with_its_next_row(pump, heads, run):

@@ -287,6 +287,7 @@ def test_a_panel_that_is_open_begins_anew_when_a_new_attempt_comes_to_a_step(tmp
     second_launch(directory, of_steps(sample_rows(2, 6), lambda step: step <= 1))
     assert feed.update() == {}
     assert (feed.rebuilt, feed.step) == (1, 1)
+    assert feed.repeated == "Steps 0 to 5 were recorded twice; the newest is shown."
     assert sorted(map(str, told(feed, "micro"))) == sorted(map(str, told(opened(directory), "micro")))
     assert {one["step"] for one in as_dicts(feed, "micro")} == {0, 1}
     assert {one["step"] for one in as_dicts(opened(directory, attempt=1), "micro")} == set(range(6))

@@ -20,6 +20,7 @@ from probe.views.panel import assets
 from probe.views.panel import panel as panels
 from probe.views.panel.panel import Panel, panel
 from tests.live.live_run import append, in_order, roll
+from tests.runs.test_attempts import train
 from tests.sample_run import sample_rows, write_run
 
 PLOTLY, SVG, TEXT, HTML = "application/vnd.plotly.v1+json", "image/svg+xml", "text/plain", "text/html"
@@ -197,6 +198,23 @@ def test_a_failure_is_kept_and_shown_and_the_thread_goes_on(directory, caplog):
     assert shown._pump.running
     shown.close()
     assert caplog.text.count("the live panel of") == 1
+
+
+def test_a_new_attempt_takes_the_place_of_the_one_before_in_a_panel_that_is_open(tmp_path):
+    train(tmp_path / "run", 0.25, 4)
+    shown = Panel(tmp_path / "run")
+    wire = Wire(shown)
+    assert shown.state["repeated"] == ""
+    train(tmp_path / "run", 0.75, 2)
+    until(lambda: shown.state["repeated"])
+    assert shown.state["repeated"] == "Steps 0 to 3 were recorded twice; the newest is shown."
+    until(lambda: wire.heads[-1]["state"]["step"] == 1)
+    (keyframe,) = (head for head in wire.heads if head["t"] == "k")
+    assert "spans" in {entry["name"] for entry in keyframe["tables"]}  # what the page had is gone
+    assert "recorded twice" in repr(shown)
+    with Panel(Run(tmp_path / "run", 1)) as first:
+        assert (first.state["step"], first.state["repeated"]) == (3, "")
+    shown.close()
 
 
 def test_a_broken_part_is_shown_and_a_mended_one_is_read(directory):

@@ -878,7 +878,7 @@ def test_a_run_without_new_rows_says_since_when(page: Any) -> None:
     expect(status).to_have_text("no rows since 12:03 (5 min)")
     expect(status).to_have_attribute("data-tone", "quiet")
     host.send(page, made.state(newest_at=at, updated_at=at + 320, writers="gone"))
-    expect(status).to_have_text("no rows since 12:03 (5 min), its process is gone")
+    expect(status).to_have_text("its process is gone, last row at 12:03 (5 min)")
     expect(status).to_have_attribute("data-tone", "gone")
     host.send(page, made.delta(run.step(4), newest_at=None, writers=""))
     expect(status).to_have_text("live")
@@ -895,6 +895,21 @@ def test_the_words_about_silence_go_on_without_a_message(page: Any) -> None:
     expect(status).to_contain_text("no rows since")
     page.clock.run_for(100_000)
     expect(status).to_contain_text("(2 min)")
+
+
+def test_c_a_kernel_of_which_nothing_is_heard_is_missed_within_ten_seconds(page: Any) -> None:
+    page.clock.install()
+    made, _ = shown(page, steps=2)
+    status = page.locator(".pp-status").first
+    host.send(page, made.state(silence_s=6))
+    page.clock.run_for(5_000)
+    expect(status).to_have_text("live")
+    page.clock.run_for(4_500)
+    expect(status).to_contain_text(re.compile(r"^no sign of the kernel since \d\d:\d\d \(\d s\)$"))
+    expect(status).to_have_attribute("data-tone", "gone")
+    host.send(page, made.state(silence_s=6))
+    page.clock.run_for(500)
+    expect(status).to_have_text("live")
 
 
 def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> None:

@@ -305,15 +305,15 @@ class Panel:
         from probe.views.panel import static_bundle
 
         self._start()
-        tiles = self._tiles()
 
         def read(feed: Feed) -> Overview:
+            tiles = self._tiles() if feed.opened else []
             state = self._pump.state()
             return static_bundle.Overview(
                 title=self.title,
                 facts=_facts(feed, state),
                 hint=self._hint(),
-                readings=static_bundle.readings(feed.tables, feed.words, tiles) if feed.opened else [],
+                readings=static_bundle.readings(feed.tables, feed.words, tiles, feed.complete_step),
                 errors=[f"{one['where']}: {one['message']}" for one in state["errors"]],
             )
 
@@ -371,7 +371,7 @@ class Panel:
         while a cell runs and nothing after it, and the thread's may come later.
         """
         with self._copying:
-            told = self._pump.read(lambda feed: (feed.step, *(table.next for table in feed.tables.values())))
+            told = self._pump.read(_progress)
             told = (*told, self._pump.finished, self._pump.feed.activity()["newest_at"], len(self._pump.failures))
             if told == (self._copied_in_cell if cell else self._copied) or self.closed:
                 return
@@ -433,16 +433,24 @@ def _title(feed: Feed) -> str:
     return f"{feed.info.project} / {feed.info.experiment or Path(feed.path).name}"
 
 
+def _progress(feed: Feed) -> tuple[int | None, ...]:
+    """Numbers one of which is another as soon as a copy would show anything else."""
+    return (feed.step, feed.complete_step, *(table.next for table in feed.tables.values()))
+
+
 def _facts(feed: Feed, state: dict[str, Any]) -> str:
     ranks = f"{feed.world_size} rank{'' if feed.world_size == 1 else 's'}" if feed.world_size else "no rank yet"
-    step = "no step yet" if feed.step is None else f"up to step {feed.step}"
+    complete = feed.complete_step
+    step = "no step yet" if feed.step is None else f"up to step {feed.step if complete is None else complete}"
     how = "finished" if state["finished"] else "recording" if state["live"] else "panel closed"
     if state["newest_at"] is not None and not state["finished"]:
         newest = datetime.fromtimestamp(state["newest_at"]).astimezone()
-        how = f"no rows since {newest:%Y-%m-%d %H:%M}" + {"gone": ", its process is gone"}.get(state["writers"], "")
+        said = "its process is gone, last row at" if state["writers"] == "gone" else "no rows since"
+        how = f"{said} {newest:%Y-%m-%d %H:%M}"
     started = feed.info.started_at.replace("T", " ")[:16]
     dropped = f"{state['dropped']} rows dropped" if state["dropped"] else ""
-    return " · ".join(one for one in (ranks, step, how, f"started {started}" if started else "", dropped) if one)
+    told = (ranks, step, how, f"started {started}" if started else "", dropped, state["repeated"].rstrip("."))
+    return " · ".join(filter(None, told))
 
 
 @functools.cache  # once in a process

@@ -7,6 +7,7 @@ without a browser. Names from users are escaped in each of them.
 from __future__ import annotations
 
 import base64
+import bisect
 import html
 import json
 import math
@@ -74,13 +75,21 @@ class Overview:
     errors: list[str] = field(default_factory=list)
 
 
-def readings(tables: Mapping[str, LiveTable], words: Words, tiles: Sequence[Mapping[str, Any]]) -> list[Reading]:
-    """The tiles of a ``live:`` block, read now."""
-    return [_reading(tables, words, tile) for tile in tiles]
+def readings(
+    tables: Mapping[str, LiveTable], words: Words, tiles: Sequence[Mapping[str, Any]], until: int | None = None
+) -> list[Reading]:
+    """The tiles of a ``live:`` block, read now.
+
+    Args:
+        tables: Of the run.
+        words: Their texts.
+        tiles: The tiles.
+        until: The last step that counts; None for all. What is summed up over the run is summed up to now.
+    """
+    return [_reading(course_of(tables, words, tile, until), tile) for tile in tiles]
 
 
-def _reading(tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any]) -> Reading:
-    course = course_of(tables, words, tile)
+def _reading(course: Course, tile: Mapping[str, Any]) -> Reading:
     told = standing(tile, course)
     kept = look.thin(course.values, POINTS).tolist() if course.values and not tile.get("total") else []
     return Reading(
@@ -95,13 +104,16 @@ def _reading(tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, A
     )
 
 
-def course_of(tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any]) -> Course:
+def course_of(
+    tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any], until: int | None = None
+) -> Course:
     """A quantity over the run, from its live tables.
 
     Args:
         tables: Of the run.
         words: Their texts.
         tile: A quantity or a tile.
+        until: The last step that counts; None for all.
 
     Returns:
         What :func:`probe.analysis.quantities.courses` finds by SQL.
@@ -112,6 +124,9 @@ def course_of(tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, 
         total = series.total(tables, words, tile)
     elif "capacity" in tile:
         capacity = series.total(tables, words, {"reduce": "max", **tile["capacity"]})
+    if until is not None and not tile.get("total"):
+        count = bisect.bisect_right(steps, until)
+        steps, values = steps[:count], values[:count]
     return Course(steps, values, total, capacity)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +12,9 @@ from typing import Any, Final
 import numpy as np
 
 from probe.dashboards.spec import TABLES
-from probe.live.feed import Feed
+from probe.live.feed import ASK_S, Feed
 from probe.live.tables import ROWS
+from probe.runs import liveness
 from probe.runs.layout import PARTS_NAME
 from probe.views.terminal import numbers
 
@@ -40,6 +40,8 @@ class Ending:
     def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._since: float | None = None
+        self._ask_at = -math.inf
+        self._gone = False
 
     def reached(self) -> bool:
         """Whether the run is over, by its files as they are now."""
@@ -51,9 +53,21 @@ class Ending:
             self._since = now
         return now - self._since > GRACE_S or self._is_old()
 
+    def gone(self) -> bool:
+        """Whether the run's processes are gone without an end, by its files; asked for every other second at most."""
+        now = time.monotonic()
+        if now >= self._ask_at:
+            self._ask_at = now + ASK_S
+            self._gone = liveness.all_gone(self._feed.files)
+        return self._gone
+
     def _is_old(self) -> bool:
+        """Whether it was over long before we looked, though its files may have been copied just now."""
+        newest = self._feed.newest_at
+        if newest is not None and time.time() - newest > GRACE_S:
+            return True
         if not self._feed.local:
-            return self._feed.activity()["newest_at"] is not None
+            return False
         try:
             return time.time() - (Path(self._feed.path) / PARTS_NAME).stat().st_mtime > GRACE_S
         except OSError:  # the files are being moved: ask again
@@ -87,6 +101,7 @@ class Following:
         numbers: The numbers as of the last look.
         step: The newest step that is over.
         over: Whether the run has ended.
+        gone: Whether its processes are gone without an end, and all that they wrote has been read.
 
     Raises:
         RunNotFoundError: There is nothing.
@@ -98,6 +113,7 @@ class Following:
         self.feed = Feed(path, rows=rows, update_rows=_EVERY_ROW, attempt=attempt)
         self.numbers = numbers.Numbers([])
         self.over = False
+        self.gone = False
         self.step: int | None = None
         self._skips = not from_start
         self._events = 0
@@ -111,6 +127,7 @@ class Following:
         Raises:
             RunError: The files can't be read. Nothing is lost: the next look finds the rows.
         """
+        were_gone = self.feed.opened and self.feed.activity()["writers"] == "gone"  # then these rows are the last
         if self.feed.opened:
             self.feed.update()
         else:
@@ -120,6 +137,7 @@ class Following:
         while now - self._counted[0][0] > RATE_S and len(self._counted) > 2:
             self._counted.popleft()
         self.over = self._ending.reached()
+        self.gone = were_gone and not self.over
         self.numbers = numbers.read(self.feed)
         news = News(self._steps(), self._incidents())
         if self._skips:  # at the first look only
@@ -162,30 +180,20 @@ class Following:
     # ------------------------------------------------------------------------------------------------- the news
 
     def _steps(self) -> list[int]:
-        """Steps that have ended on every rank, or before a later one that has ended, and of which nothing new came."""
-        ended, counts = self._ended(), self._rows_by_step()
-        latest = max(ended, default=-1)
-        world = max(self.feed.world_size, 1)
+        """Steps that are complete (see :attr:`probe.live.feed.Feed.standing`) and of which nothing new came."""
+        counts = self._rows_by_step()
+        complete = self.feed.complete_step
+        latest = -1 if complete is None else complete
         found: list[int] = []
         for step, count in sorted(counts.items()):
-            is_over = self.over or ended.get(step, 0) >= world or step < latest
             settled = self.over or self._skips or self._seen.get(step) == count
-            if not (is_over and settled):
+            if not ((self.over or step <= latest) and settled):
                 break
             found.append(step)
         self._seen = {step: count for step, count in counts.items() if step not in found}
         if found:
             self.step = found[-1]
         return found
-
-    def _ended(self) -> Mapping[int, int]:
-        """By step: on how many ranks its scope has ended."""
-        spans = self.feed.tables["spans"].columns()
-        kinds = [code for code, text in enumerate(self.feed.words.texts) if text == "step"]
-        here = np.isin(spans["kind"], kinds) & ~np.isnan(spans["end"]) & (spans["step"] >= 0) & (spans["rank"] >= 0)
-        pairs = np.unique(np.stack([spans["step"][here], spans["rank"][here]]), axis=1)
-        steps, counts = np.unique(pairs[0], return_counts=True)
-        return dict(zip(steps.tolist(), counts.tolist(), strict=True))
 
     def _rows_by_step(self) -> dict[int, int]:
         """How many rows there are of each step that hasn't been told."""

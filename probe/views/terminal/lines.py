@@ -76,12 +76,14 @@ def end_line(run: Following) -> str:
         told.append(f"last step {run.step}")
     if run.feed.lost:
         told.append(f"{words.count(run.feed.lost)} rows dropped")
+    if run.feed.repeated:
+        told.append(run.feed.repeated.rstrip("."))
     return ", ".join(told)
 
 
 def state(run: Following) -> str:
-    """How the run stands: "finished", "recording", "quiet" (no rows lately), or "gone": that, and a process that wrote
-    them is gone, as can be told on its own machine only.
+    """How the run stands: "finished", "recording", "quiet" (no rows lately), or "gone": the processes that wrote it
+    are gone and haven't closed it, as can be told on their own machine only.
     """
     if run.over:
         return "finished"
@@ -90,13 +92,27 @@ def state(run: Following) -> str:
 
 
 def silence(run: Following) -> str:
-    """Since when no rows have come; empty while they do."""
+    """Since when no rows have come, or that nobody is left to write any; empty while they come."""
     told = run.feed.activity()
     if told["newest_at"] is None:
         return ""
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(told["newest_at"]))
-    gone = ", its process is gone" if told["writers"] == "gone" else ""
-    return f"no rows since {clock}{gone}"
+    return f"its process is gone, last row at {clock}" if told["writers"] == "gone" else f"no rows since {clock}"
+
+
+def missing_lines(run: Following) -> list[str]:
+    """Who isn't waited for though others go on, a sentence each."""
+    return [_missing_line(one) for one in run.feed.missing()]
+
+
+def _missing_line(missing: Mapping[str, Any]) -> str:
+    clock = time.strftime("%H:%M:%S", time.localtime(missing["since"]))
+    name = plain(missing["name"])
+    if missing["why"] == "ended":
+        return f"{name} has ended at {clock}: later steps don't wait for it"
+    if missing["why"] == "gone":
+        return f"the process of {name} is gone, its last row came at {clock}: its steps aren't waited for"
+    return f"{name} is silent since {clock}: its steps aren't waited for"
 
 
 # ----------------------------------------------------------------------------------------------------- JSON
@@ -141,6 +157,7 @@ def run_object(run: Following) -> dict[str, Any]:
         "world_size": feed.world_size,
         "ranks": run.ranks,
         "last_step": run.step,
+        "not_waited_for": [one["name"] for one in feed.missing()],
         "duration_s": _number(run.seconds),
         "steps_per_second": _number(run.numbers.steps_per_second),
         "dropped_rows": feed.lost,

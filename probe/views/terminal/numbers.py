@@ -122,7 +122,7 @@ def read(feed: Feed) -> Numbers:
     """The numbers of what ``feed`` has read so far."""
     tables, words = feed.tables, feed.words
     tiles = dashboards.overview_tiles()
-    told = zip(tiles, readings(tables, words, tiles), strict=True)
+    told = zip(tiles, readings(tables, words, tiles, feed.complete_step), strict=True)
     names = _phases(tables["spans"], words)
     times, peaks, tokens = ({name: _of_phase(feed, spec, name) for name in names} for spec in _phase_specs())
     speed = steps_per_second(tables["spans"], words)

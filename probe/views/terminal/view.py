@@ -45,6 +45,7 @@ def view(run: Following, problem: str = "") -> RenderableType:
     found = incidents(run.feed, min(INCIDENTS, run.feed.tables["events"].count))
     if found:
         parts += [Text(), _incidents(found)]
+    parts += [Text(f"! {one}", style="yellow") for one in lines.missing_lines(run)]
     if problem:
         parts += [Text(), Text(f"! {lines.plain(problem)}", style="red")]
     return Group(*parts)

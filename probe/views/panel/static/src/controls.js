@@ -27,7 +27,7 @@ export class Controls {
     this.told = node("output", { class: "pp-step" });
     this.back = node("button", { type: "button", class: "pp-plain", "aria-label": "One step back", text: "◀", on: { click: () => this.move(-1) } });
     this.on = node("button", { type: "button", class: "pp-plain", "aria-label": "One step on", text: "▶", on: { click: () => this.move(1) } });
-    this.follow = node("button", { type: "button", class: "pp-button", text: "Follow", title: "Show the newest step as it comes", on: { click: () => this.store.choose({ step: null }) } });
+    this.follow = node("button", { type: "button", class: "pp-button", text: "Follow", title: "Show each step once all ranks have ended it", on: { click: () => this.store.choose({ step: null }) } });
     const scrubber = node("div", { class: "pp-scrubber" }, this.told, this.back, this.slider, this.on, this.follow);
     this.root = node("div", { class: "pp-controls", role: "toolbar", "aria-label": "What is shown" }, choices, scrubber);
   }
@@ -66,13 +66,19 @@ export class Controls {
     const { clock } = this.store;
     if (!clock.steps.length) return;
     const now = clock.indexOf(this.store.step ?? 0);
-    this._scrub(Math.min(Math.max(now + by, 0), clock.steps.length - 1));
+    this._scrub(Math.min(Math.max(now + by, 0), this._last()));
+  }
+
+  /** The index of the step that is followed: the scrubber's end. What is newer is complete soon. */
+  _last() {
+    const { clock, followed } = this.store;
+    return clock.steps.length ? clock.indexOf(followed ?? 0) : 0;
   }
 
   /** @param {number} index */
   _scrub(index) {
     const { steps } = this.store.clock;
-    this.store.choose({ step: index >= steps.length - 1 ? null : steps[index] });
+    this.store.choose({ step: index >= this._last() ? null : steps[index] });
   }
 
   draw() {
@@ -100,15 +106,15 @@ export class Controls {
    * @param {Clock} clock
    */
   _drawScrubber(ui, clock) {
-    const last = Math.max(clock.steps.length - 1, 0);
-    const at = ui.step === null ? last : clock.indexOf(ui.step);
+    const last = this._last();
+    const at = ui.step === null ? last : Math.min(clock.indexOf(ui.step), last);
     if (this.slider.max !== String(last)) this.slider.max = String(last);
     if (this.slider.value !== String(at)) this.slider.value = String(at);
-    this.slider.disabled = clock.steps.length < 2;
+    this.slider.disabled = last < 1;
     const step = this.store.step;
     const text = step === null ? "no step yet" : `step ${step}`;
     say(this.told, text);
-    this.slider.setAttribute("aria-valuetext", step === null ? text : `${text} of ${clock.newest}${ui.step === null ? ", following" : ""}`);
+    this.slider.setAttribute("aria-valuetext", step === null ? text : `${text} of ${this.store.followed}${ui.step === null ? ", following" : ""}`);
     this.back.disabled = at <= 0;
     this.on.disabled = at >= last;
     this.follow.setAttribute("aria-pressed", String(ui.step === null));

@@ -7,7 +7,7 @@ import { guideLines } from "./guides.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
 import { StepLines, linesBeside } from "./step_lines.js";
 import { summed } from "./sums.js";
-import { LOOKS, colourIndex, palette } from "./theme.js";
+import { LOOKS, PARTIAL, colourIndex, palette } from "./theme.js";
 import { TimeLines } from "./time_lines.js";
 import { many, shorten, spell } from "./words.js";
 
@@ -165,6 +165,7 @@ export class LineMark {
         setCursor: [(plot) => this._moved(plot)],
         setSelect: [(plot) => this._zoom(plot)],
         drawClear: [(plot) => this._band(plot, look)],
+        draw: [(plot) => this._lighten(plot, look)],
       },
     };
   }
@@ -248,6 +249,25 @@ export class LineMark {
     plot.ctx.clip();
     plot.ctx.fillStyle = look.band;
     plot.ctx.fillRect((left + right - width) / 2, plot.bbox.top, width, plot.bbox.height);
+    plot.ctx.restore();
+  }
+
+  /**
+   * Steps that aren't complete are lighter: some ranks have yet to end them.
+   * @param {uPlot} plot
+   * @param {Look} look
+   */
+  _lighten(plot, look) {
+    const at = this.kind === "step" ? this.frame.xs.findIndex((x) => this.store.isPartial(x)) : -1;
+    if (at < 0) return;
+    const { left, top, width, height } = plot.bbox;
+    const before = at ? plot.valToPos(this.frame.xs[at - 1], "x", true) + 4 * devicePixelRatio : left;
+    const from = Math.max(before, left);
+    if (from >= left + width) return;
+    plot.ctx.save();
+    plot.ctx.globalAlpha = 1 - PARTIAL;
+    plot.ctx.fillStyle = look.back;
+    plot.ctx.fillRect(from, top, left + width - from, height);
     plot.ctx.restore();
   }
 

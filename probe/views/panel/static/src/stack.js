@@ -5,7 +5,7 @@ import { lastKnown } from "./extremes.js";
 import { axisUnit, framed, hoverText, largestOf } from "./plot_parts.js";
 import { StepLines } from "./step_lines.js";
 import { summed } from "./sums.js";
-import { LOOKS } from "./theme.js";
+import { LOOKS, PARTIAL } from "./theme.js";
 import { plain } from "./words.js";
 
 /** @import { Item, PlotFrame, PlotMark } from "./types.js" */
@@ -26,6 +26,7 @@ export function stackOf(mark) {
   /** @type {Item[]} */
   const items = [];
   const { by, title } = axisUnit(spec.unit, below ? 1 : largestOf(xs.map((_, at) => series.reduce((sum, one) => sum + (one.values[at] || 0), 0))));
+  const opacity = xs.some((x) => store.isPartial(x)) ? xs.map((x) => (store.isPartial(x) ? PARTIAL : 1)) : 1;
   const traces = series.map((one) => {
     const colour = mark.colour(one.key, one.label);
     const first = items.length;
@@ -35,7 +36,7 @@ export function stackOf(mark) {
       return Number.isNaN(shown) ? null : shown / by;
     });
     return {
-      type: "bar", name: plain(one.label, 32), x: xs, y: ys, marker: { color: colour, pattern: mark.pattern(one.key), line: { width: 0 } },
+      type: "bar", name: plain(one.label, 32), x: xs, y: ys, marker: { color: colour, opacity, pattern: mark.pattern(one.key), line: { width: 0 } },
       customdata: ys.map((_, at) => first + at), hoverinfo: "text",
       hovertext: ys.map((_, at) => hoverText(`${one.label}: ${items[first + at].cells[2]}`, `step ${xs[at]}`)),
     };

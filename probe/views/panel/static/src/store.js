@@ -59,6 +59,13 @@ export class Store {
     this.hover = null;
     /** @type {{at: number, past: number} | null} */
     this.heard = null;
+    /** When the last message came, of whatever kind. */
+    this.contact = performance.now();
+    /**
+     * The last step that is complete, as the kernel said with the rows that are shown; null before the first, undefined
+     * where it hasn't said. @type {number | null | undefined}
+     */
+    this.complete = undefined;
     this._declare(config.schema);
   }
 
@@ -124,9 +131,22 @@ export class Store {
     return ![...this.tables.values()].some((table) => table.count);
   }
 
-  /** The step that is shown: the chosen one, else the newest. */
+  /** The step that is shown: the chosen one, else the last complete one. */
   get step() {
-    return this.ui.step ?? this.clock.newest;
+    return this.ui.step ?? this.followed;
+  }
+
+  /** The step that is followed: the last one that is complete, else the newest. */
+  get followed() {
+    return this.complete ?? this.clock.newest;
+  }
+
+  /**
+   * Whether ranks that are waited for have yet to end a step.
+   * @param {number} step
+   */
+  isPartial(step) {
+    return !this.state.finished && this.complete !== undefined && step > (this.complete ?? -1);
   }
 
   /**
@@ -136,6 +156,7 @@ export class Store {
    */
   receive(head, buffers) {
     if (!head || head.v !== 1) return;
+    this.contact = performance.now();
     if (head.t === "a") this._answered();
     else if (!["d", "k", "s"].includes(head.t)) return;
     else if (this.ui.paused && head.t !== "s") this._wait(head, buffers);
@@ -168,11 +189,21 @@ export class Store {
   _hear(state) {
     if (state.newest_at && state.newest_at !== this.state.newest_at) this.heard = { at: performance.now(), past: Math.max((state.updated_at || 0) - state.newest_at, 0) };
     this.state = { ...this.state, ...state };
+    if (!this.ui.paused) this.complete = this.state.complete_step;
   }
 
   /** Seconds since the newest row was written, by the kernel's clock and this page's time since then; 0: not known. */
   silence() {
     return this.heard ? this.heard.past + (performance.now() - this.heard.at) / 1000 : 0;
+  }
+
+  /**
+   * Seconds since whoever feeds this page was last heard of, where that is longer than it ever takes; 0: it is there, or
+   * has never said how long it takes.
+   */
+  mute() {
+    const past = (performance.now() - this.contact) / 1000;
+    return past > (this.state.silence_s ?? Infinity) ? past : 0;
   }
 
   /** @param {boolean} paused */
@@ -201,10 +232,11 @@ export class Store {
    * @param {boolean} quiet the views are told later
    */
   _apply(head, buffers, quiet = false) {
+    const before = this.complete;
     if (head.state) this._hear(head.state);
     this.received += 1;
     if (head.seq > this.seq) this._applyNext(head, buffers);
-    if (!quiet) this.tell(head.t === "s" ? "state" : "data");
+    if (!quiet) this.tell(head.t === "s" && this.complete === before ? "state" : "data");
   }
 
   /**

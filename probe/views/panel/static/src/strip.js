@@ -1,8 +1,9 @@
 // The strip that says what went wrong.
 
 import { node } from "./dom.js";
-import { answerer, many, shorten } from "./words.js";
+import { answerer, many, shorten, timeOfDay } from "./words.js";
 
+/** @import { RunState } from "./types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** One line for each thing that a person must know before they trust the numbers. */
@@ -25,6 +26,8 @@ export class Strip {
     for (const [where, message] of [...switchedOff].slice(-5)) made.push(["alarm", `Listener switched off: ${where}${message ? ` (${message})` : ""}`]);
     const { dropped = 0 } = state;
     if (dropped > 0) made.push(["warn", `${many(dropped, "row")} dropped: sums that contain them are too low.`]);
+    made.push(...missingNotices(state));
+    if (state.repeated) made.push(["quiet", state.repeated]);
     if (this.store.broken) made.push(["warn", lossText(losses.messages), "keyframe"]);
     if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. All else here goes on.`]);
     if (ui.paused && waiting.length) made.push(["quiet", `Paused; ${many(waiting.length, "update")} waiting.`]);
@@ -55,6 +58,23 @@ export class Strip {
     }
     return line;
   }
+}
+
+/**
+ * Who isn't waited for.
+ * @param {RunState} state
+ * @returns {[tone: string, text: string][]}
+ */
+function missingNotices({ missing = [] }) {
+  return missing.map((one) => ["warn", missingText(one)]);
+}
+
+/** @param {{name: string, since: number, why: string}} missing a process that took part in steps */
+function missingText({ name, since, why }) {
+  const at = timeOfDay(since, Date.now() / 1000 - since);
+  if (why === "ended") return `${name} has ended at ${at}: later steps don't wait for it.`;
+  if (why === "gone") return `The process of ${name} is gone, its last row came at ${at}: its steps aren't waited for.`;
+  return `${name} is silent since ${at}: its steps aren't waited for.`;
 }
 
 /** @param {number} messages so many that were lost */

@@ -25,6 +25,9 @@ export const ALARM = "#d93f3f";
  * @property {[at: number, colour: string][]} scale
  */
 
+/** Opacity of what belongs to a step that isn't complete. */
+export const PARTIAL = 0.35;
+
 /** @type {Record<Theme, Look>} */
 export const LOOKS = {
   light: {

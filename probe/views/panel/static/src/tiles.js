@@ -115,8 +115,20 @@ class Tile {
     const { lines, store, spec } = this;
     if (spec.total) return [this._total(), store.ui.step];
     if (store.ui.step !== null) return [values[lines.at.get(store.ui.step) ?? -1] ?? NaN, store.ui.step];
-    for (let at = values.length - 1; at >= 0; at -= 1) if (Number.isFinite(values[at])) return [values[at], lines.steps[at]];
+    for (let at = this._until(values) - 1; at >= 0; at -= 1) if (Number.isFinite(values[at])) return [values[at], lines.steps[at]];
     return [NaN, null];
+  }
+
+  /**
+   * How many of the steps count: those that are complete, and the chosen one.
+   * @param {number[]} values
+   */
+  _until(values) {
+    const { steps } = this.lines;
+    const chosen = this.store.ui.step ?? -1;
+    let end = values.length;
+    while (end > 0 && steps[end - 1] > chosen && this.store.isPartial(steps[end - 1])) end -= 1;
+    return end;
   }
 
   /** Over the run, or up to the step of the scrubber; what has no step counts too. */
@@ -164,7 +176,7 @@ class Tile {
 
   /** @param {number[]} values */
   _extent(values) {
-    const [low = -1, high = -1] = extremes(values, 0, values.length);
+    const [low = -1, high = -1] = extremes(values, 0, this._until(values));
     return `${spell(values[low], this.spec.unit)} … ${spell(values[high], this.spec.unit)}`;
   }
 
@@ -177,8 +189,9 @@ class Tile {
     const [from, to] = shownRange(this.store, "step");
     /** @type {number[]} */
     const inside = [];
+    const until = this.spec.total ? values.length : this._until(values);
     lines.steps.forEach((one, at) => {
-      if (one >= from && one <= to && Number.isFinite(values[at])) inside.push(at);
+      if (at < until && one >= from && one <= to && Number.isFinite(values[at])) inside.push(at);
     });
     const kept = thinned(inside, [inside.map((at) => values[at])], 160)?.map((at) => inside[at]) ?? inside;
     if (!kept.length) {

@@ -116,6 +116,11 @@ export interface RunState {
   newest_at?: number;
   updated_at?: number;
   writers?: string;
+  silence_s?: number;
+  complete_step?: number | null;
+  /** which steps were recorded more than once, as a sentence */
+  repeated?: string;
+  missing?: { name: string; since: number; why: string }[];
   dropped?: number;
   errors?: { where?: string; message: string }[];
   cost?: { kernel_ms?: number; bytes?: number };

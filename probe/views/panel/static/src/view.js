@@ -15,7 +15,7 @@ import { ago, answerer, digits, seconds, timeOfDay } from "./words.js";
 
 const RETRY = 5000; //  ms after which a chart that failed is tried again
 
-const TICK = 5000; //  ms after which the words about time are looked at again
+const TICK = 2000; //  ms after which the words about time are looked at again
 
 const ANSWER = 1500; //  ms after which a kernel or server that hasn't answered counts as busy
 
@@ -198,13 +198,15 @@ export class Panel {
   _status() {
     const { state, ui, empty } = this.store;
     if (state.finished) return ["finished", "done"];
-    if (ui.paused) return ["paused", "paused"];
     if (state.live === false) return ["closed", "done"];
+    const mute = this.store.mute();
+    if (mute) return [`no sign of the ${answerer(this.store.config).name} since ${timeOfDay(Date.now() / 1000 - mute, mute)} (${ago(mute)})`, "gone"];
+    if (ui.paused) return ["paused", "paused"];
     if (empty) return ["waiting for rows", "waiting"];
     if (!state.newest_at) return ["live", "live"];
     const silent = this.store.silence();
-    const gone = state.writers === "gone" ? ", its process is gone" : "";
-    return [`no rows since ${timeOfDay(state.newest_at, silent)} (${ago(silent)})${gone}`, gone ? "gone" : "quiet"];
+    const since = `${timeOfDay(state.newest_at, silent)} (${ago(silent)})`;
+    return state.writers === "gone" ? [`its process is gone, last row at ${since}`, "gone"] : [`no rows since ${since}`, "quiet"];
   }
 
   _facts() {
@@ -212,7 +214,7 @@ export class Panel {
     const parts = [];
     const ranks = config.run?.world_size ?? 0;
     if (ranks > 1) parts.push(`${ranks} ranks`);
-    if (clock.newest !== null) parts.push(`step ${clock.newest}`);
+    if (this.store.followed !== null) parts.push(`step ${this.store.followed}`);
     if (clock.end > 0) parts.push(seconds(clock.end));
     const cost = state.cost?.kernel_ms ?? 0;
     if (cost > 0) parts.push(`panel costs ${digits(cost)} ms an update`);
@@ -274,8 +276,7 @@ export class Panel {
 
   /** @param {number} step */
   goTo(step) {
-    const { clock } = this.store;
-    this.store.choose({ step: step >= (clock.newest ?? 0) ? null : step });
+    this.store.choose({ step: step === this.store.followed ? null : step });
     this.details.drawn = null;
     this.details.draw();
   }
