@@ -213,6 +213,7 @@ def test_a_new_attempt_takes_the_place_of_the_one_before_in_a_panel_that_is_open
     assert "spans" in {entry["name"] for entry in keyframe["tables"]}  # what the page had is gone
     assert "recorded twice" in repr(shown)
     with Panel(Run(tmp_path / "run", 1)) as first:
+        assert "recorded twice" not in repr(first)
         assert (first.state["step"], first.state["repeated"]) == (3, "")
     shown.close()
 
