@@ -192,12 +192,11 @@ class _Loader:
         for name in ("spans", "memory"):
             block, time = blocks[name], LIVE[name].time
             latest = np.fmax(block[time[0]], block[time[-1]])
-            for process in np.unique(block["process"]).tolist():
-                own = block["process"] == process
-                inside = own & (block["step"] >= 0)
-                done.hear(texts[process], _latest(latest[own]))
-                if inside.any():
-                    done.hear(texts[process], _latest(latest[inside]), int(block["step"][inside].max()))
+            inside = block["step"] >= 0
+            for process, seconds, _ in _latest(block["process"], latest, block["step"]):
+                done.hear(texts[process], seconds)
+            for process, seconds, step in _latest(*(one[inside] for one in (block["process"], latest, block["step"]))):
+                done.hear(texts[process], seconds, step)
 
     def _learn_padding(self, block: Block) -> None:
         planned = np.isin(block["source"], [self._words.code(one) for one in PLANNED_SOURCES])
@@ -317,9 +316,15 @@ class _Loader:
         return self._ask(f"select * from ({spans}) order by happened, begin_ns desc")  # noqa: S608  (our own names)
 
 
-def _latest(seconds: npt.NDArray[np.float64]) -> float:
-    """The largest that is known; NaN for none."""
-    return float(np.fmax.reduce(seconds, initial=math.nan))
+def _latest(
+    processes: npt.NDArray[Any], seconds: npt.NDArray[np.float64], steps: npt.NDArray[Any]
+) -> list[tuple[int, float, int]]:
+    """Of each process when its newest row came, −∞ where that isn't known, and its newest step."""
+    codes, places = np.unique(processes, return_inverse=True)
+    newest, step = np.full(len(codes), -math.inf), np.full(len(codes), -1)
+    np.fmax.at(newest, places, seconds)
+    np.maximum.at(step, places, steps)
+    return list(zip(codes.tolist(), newest.tolist(), step.tolist(), strict=True))
 
 
 def _picks(scores: Sequence[str]) -> list[str]:

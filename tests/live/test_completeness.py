@@ -8,7 +8,9 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -227,3 +229,43 @@ def test_c_a_run_without_scopes_of_steps_is_followed_to_its_newest_step(tmp_path
     feed.open()
     assert feed.complete_step == feed.step == 3
     assert not math.isnan(feed.standing.step or 0)
+
+
+TRAINING = """
+import sys, time, probe
+with probe.start("p", "e", run_dir=sys.argv[1], rank=0) as session:
+    for step in range(10**6):
+        with session.step(step):
+            time.sleep(0.02)
+"""
+
+
+def test_c_the_panel_of_a_training_that_is_killed_says_so_and_shows_its_last_whole_step(tmp_path: Path) -> None:
+    states: list[dict[str, Any]] = []
+    path = tmp_path / "run"
+    with subprocess.Popen([sys.executable, "-c", TRAINING, str(path)]) as training:
+        try:
+            await_true(lambda: any(path.glob("*.jsonl")))
+            pump = Pump(Feed(path), lambda head, _: states.append(head["state"]), 0.05)
+            pump.open()
+            pump.start()
+            await_true(lambda: (pump.read(lambda feed: feed.complete_step) or 0) > 3)
+            assert {one.get("writers", "") for one in states} <= {""}
+        finally:
+            training.kill()
+    await_true(lambda: any(one.get("writers") == "gone" for one in states))
+    pump.stop()
+    feed = opened(path)
+    assert feed.activity()["writers"] == "gone"
+    newest = feed.activity()["newest_at"]
+    told = next(one["updated_at"] for one in states if one.get("writers") == "gone")
+    assert newest <= told
+    assert feed.complete_step in (feed.step, feed.step - 1)
+    assert not feed.finished()
+
+
+def await_true(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.02)

@@ -77,7 +77,7 @@ class Wire:
 def test_without_a_notebook_it_is_text(directory):
     with Panel(directory) as shown:
         assert "Peak memory" in repr(shown)
-        assert "up to step 7" in repr(shown)
+        assert "up to step 3" in repr(shown)
         assert VIEW not in shown._repr_mimebundle_()[0]
         assert not [one for one in threading.enumerate() if one.name == "probe-panel"]
 

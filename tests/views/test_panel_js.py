@@ -912,6 +912,46 @@ def test_c_a_kernel_of_which_nothing_is_heard_is_missed_within_ten_seconds(page:
     expect(status).to_have_text("live")
 
 
+def test_c_the_last_complete_step_is_followed_and_who_is_not_waited_for_is_named(page: Any) -> None:
+    made, _ = shown(page, steps=5)
+    newest = store(page, "store.clock.newest")
+    host.send(page, made.state(complete_step=newest - 1))
+    expect(page.locator(".pp-step").first).to_have_text(f"step {newest - 1}")
+    expect(tile(page, "Step time").locator(".pp-note")).to_contain_text(f"step {newest - 1}")
+    expect(page.get_by_role("button", name="One step on")).to_be_disabled()
+    expect(page.get_by_role("button", name="Follow")).to_have_attribute("aria-pressed", "true")
+    since = page.evaluate("Date.now() / 1000") - 60
+    host.send(page, made.state(missing=[{"name": "rank 3", "since": since, "why": "silent"}]))
+    expect(page.locator(".pp-strip")).to_contain_text(
+        re.compile(r"rank 3 is silent since .*: its steps aren't waited for")
+    )
+    host.send(page, made.state(complete_step=newest, missing=[]))
+    expect(page.locator(".pp-step").first).to_have_text(f"step {newest}")
+    expect(page.locator(".pp-strip")).to_be_hidden()
+
+
+def test_c_steps_that_are_not_complete_are_lighter(page: Any) -> None:
+    made, _ = shown(page, steps=6, view="memory")
+    newest = store(page, "store.clock.newest")
+    chart = card(page, "memory_over_steps")
+    chart.scroll_into_view_if_needed()
+    expect(chart.locator(".u-over")).to_be_visible()
+    ink = """() => {
+        const canvas = document.querySelector("canvas[data-asked]");
+        const width = Math.floor(canvas.width / 6);
+        const { data } = canvas.getContext("2d").getImageData(canvas.width - width, 0, width, canvas.height);
+        let sum = 0;
+        for (let at = 0; at < data.length; at += 4)
+            if (data[at + 3]) sum += 765 - data[at] - data[at + 1] - data[at + 2];
+        return sum;
+    }"""
+    chart.locator("canvas").evaluate("canvas => { canvas.dataset.asked = 'yes'; }")
+    before = page.evaluate(ink)
+    assert before > 0
+    host.send(page, made.state(complete_step=newest - 2))
+    page.wait_for_function(f"(before) => ({ink})() < 0.8 * before", arg=before)
+
+
 def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> None:
     host.opened(page, "panel", plotly=True)
     host.send(page, encoder.state())
