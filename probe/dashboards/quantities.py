@@ -28,8 +28,8 @@ def quantities() -> Mapping[str, Mapping[str, Any]]:
     """All quantities by their name, in the order of the file.
 
     Returns:
-        Of each a series spec with ``id``, ``title``, ``unit``, ``better``, ``means`` and maybe ``warn``, ``alarm``,
-        ``capacity`` and ``total``.
+        Of each a series spec with ``id``, ``title``, ``unit``, ``better``, ``missing``, ``means`` and maybe ``warn``,
+        ``alarm``, ``capacity`` and ``total``.
 
     Raises:
         InputError: The file says something that can't be used; the message names quantity and field.
@@ -160,7 +160,7 @@ class Standing:
         value: One number for the run, NaN without any.
         text: The value as a person says it.
         note: Smallest and largest, or what is left, or why there is nothing.
-        means: What it means, in a sentence.
+        means: What it means, in a sentence; empty where nothing can be said.
         status: "good", "warn", "alarm", or "none" where nothing can be said.
     """
 
@@ -203,23 +203,60 @@ def standing(spec: Mapping[str, Any], course: Course) -> Standing:
         The same for every view, since each of them says it by this function.
     """
     value, unit = over_run(spec, course), str(spec.get("unit", "number"))
+    if math.isnan(value):
+        return Standing(value, spell(value, unit), why_missing(spec, rows=bool(course.steps)), "", "none")
     note, status = _note(spec, course, unit), status_of(spec, value)
-    if "capacity" in spec and not math.isnan(value):
+    if "capacity" in spec:
         status = "none"
         if course.capacity > 0:  # warn and alarm are shares of it then
             share = value / course.capacity
             note = f"{say.percent(1 - share)} of {spell(course.capacity, unit)} free"
             status = status_of(spec, share)
-    means = spec.get("means", {})
-    return Standing(value, spell(value, unit), note, str(means.get("good" if status == "none" else status, "")), status)
+    return Standing(value, spell(value, unit), note, meaning(spec, status), status)
+
+
+def meaning(spec: Mapping[str, Any], status: str) -> str:
+    """What a value means, in a sentence.
+
+    Args:
+        spec: A quantity, or a tile.
+        status: Of the value, which is known.
+
+    Returns:
+        The sentence. A quantity without limits has one for all values; of one with limits that can't be compared with
+        them (of bytes, because no capacity is known) none is said.
+
+    >>> meaning({"means": {"good": "The others wait."}}, "none")
+    'The others wait.'
+    >>> meaning({"warn": 1, "means": {"good": "Fine."}}, "none")
+    ''
+    """
+    if status == "none" and ("warn" in spec or "alarm" in spec):
+        return "No capacity is known to compare it with." if "capacity" in spec else ""
+    return str(spec.get("means", {}).get("good" if status == "none" else status, ""))
+
+
+def why_missing(spec: Mapping[str, Any], *, rows: bool) -> str:
+    """Why there is no value.
+
+    Args:
+        spec: A quantity, or a tile.
+        rows: Whether there are rows of the quantity, which have no value.
+
+    Returns:
+        The reason in a few words.
+
+    >>> why_missing({"missing": {"rows": "nothing was cut", "value": "needs two ranks"}}, rows=True)
+    'needs two ranks'
+    """
+    told = spec.get("missing", {})
+    return str((told.get("value") if rows else None) or told.get("rows", "not measured"))
 
 
 def _note(spec: Mapping[str, Any], course: Course, unit: str) -> str:
     if spec.get("total"):
-        return "not measured" if math.isnan(course.total) else "over the run"
+        return "over the run"
     known = [one for one in course.values if not math.isnan(one)]
-    if not known:
-        return "not measured"
     return f"{spell(min(known), unit)} … {spell(max(known), unit)} over {say.count(len(known))} steps"
 
 

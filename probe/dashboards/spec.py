@@ -42,7 +42,7 @@ The marks, and what they add (:data:`MARKS`):
                share of the variance; ``tell``: columns of which a dot, or cell, tells when it is pointed at
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
-``tiles``      ``tiles``: one number each, with its course and what it ``means``
+``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``
 ============== =======================================================================================================
 """
 
@@ -90,7 +90,7 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
 PICTURED: Final = ("line", "stack", "bars", "heat", "timeline", "scatter", "stragglers")
 
 #: Fields of a tile.
-TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
+TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means", "missing"}
 
 
 def check(block: Any, where: str) -> dict[str, Any]:
@@ -286,10 +286,11 @@ def _tile_words(tile: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: {name}: got {tile[name]!r}, expected a number")
     if tile.get("better", "lower") not in ("lower", "higher"):
         raise UnknownNameError.of(f"{where}: better", tile["better"], ("lower", "higher"))
-    means = tile.get("means", {})
-    _mapping(means, f"{where}: means")
-    _known(means, frozenset({"good", "warn", "alarm"}), f"{where}: means")
-    _texts(means, ("good", "warn", "alarm"), f"{where}: means")
+    for field, names in (("means", ("good", "warn", "alarm")), ("missing", ("rows", "value"))):
+        said = tile.get(field, {})
+        _mapping(said, f"{where}: {field}")
+        _known(said, frozenset(names), f"{where}: {field}")
+        _texts(said, names, f"{where}: {field}")
 
 
 def _columns(block: Mapping[str, Any], name: str, where: str) -> None:

@@ -23,6 +23,7 @@ from probe.dashboards.quantities import (
     spell,
     standing,
 )
+from probe.dashboards.spec import check_tiles
 from probe.errors import InputError
 from probe.publishing import across_ranks
 from probe.records import Incident
@@ -224,3 +225,58 @@ def test_where_it_stands_says_value_limits_and_what_is_free() -> None:
     assert standing(peak, Course([], [])).note == "not measured"
     counted = standing({"unit": "count", "total": True, "warn": 1}, Course([1], [2.0], total=5.0))
     assert (counted.value, counted.note, counted.status) == (5, "over the run", "warn")
+
+
+# --------------------------------------------------------------------------------------- no verdict without data
+
+
+Told = tuple[str, str, str, str]
+
+
+def tiles_of(directory: Path, view: str) -> dict[str, Told]:
+    """Of each tile its text, note, meaning and status, as a view says them."""
+    ids = [tile["id"] for tile in overview_tiles()]
+    if view == "report":
+        with Run(directory) as run:
+            frame = overview.numbers(run)
+        told = zip(*(frame[name] for name in ("text", "note", "about", "status")), strict=True)
+        return dict(zip(frame["name"], told, strict=True))
+    feed = opened(directory)
+    found = (
+        static_bundle.readings(feed.tables, feed.words, overview_tiles())
+        if view == "saved copy"
+        else [one.reading for one in terminal.read(feed).tiles]
+    )
+    return {name: (one.text, one.note, one.means, one.status) for name, one in zip(ids, found, strict=True)}
+
+
+@pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
+def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tmp_path: Path, view: str) -> None:
+    told = tiles_of(write_run(tmp_path / "run", {}), view)
+    assert {(text, means, status) for text, _, means, status in told.values()} == {("—", "", "none")}
+    assert {name: note for name, (_, note, _, _) in told.items()} == {
+        "step_time": "no step has ended",
+        "tokens_per_second": "no micro-batches were cut",
+        "peak_memory": "no memory was recorded",
+        "rank_imbalance": "no micro-batches were cut",
+        "padding_tax": "no padded batch was formed",
+        "own_cost": "no step has ended",
+        "alerts": "nothing was recorded yet",
+    }
+
+
+def test_d_a_value_that_nothing_is_known_to_compare_with_is_not_judged() -> None:
+    peak = {"unit": "bytes", "warn": 0.5, "means": {"good": "There is room."}, "capacity": {}}
+    told = standing(peak, Course([0], [1024.0]))
+    assert (told.status, told.means) == ("none", "No capacity is known to compare it with.")
+
+
+def test_d_every_quantity_says_why_it_may_be_missing() -> None:
+    assert all(one["missing"]["rows"] for one in quantities().values())
+
+
+@pytest.mark.parametrize("missing", ["nothing", {"why": "x"}, {"rows": 3}])
+def test_a_reason_that_can_not_be_said_is_refused(missing: object) -> None:
+    tile = {"id": "a", "title": "A", "table": "spans", "y": "peak", "missing": missing}
+    with pytest.raises(InputError, match="tiles 0: missing"):
+        check_tiles([tile], "tiles")

@@ -901,7 +901,7 @@ def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> 
     host.opened(page, "panel", plotly=True)
     host.send(page, encoder.state())
     expect(page.locator(".pp-status").first).to_have_text("waiting for rows")
-    expect(tile(page, "Step time").locator(".pp-note")).to_have_text("not measured yet")
+    expect(tile(page, "Step time").locator(".pp-note")).to_have_text("not measured")
     for view in host.VIEWS[1:]:
         to_view(page, view["id"])
         expect(page.locator(".pp-empty")).to_have_count(len(view["panels"]))

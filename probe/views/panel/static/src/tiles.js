@@ -91,7 +91,7 @@ class Tile {
     this.text = spell(value, spec.unit);
     say(this.value, this.text);
     say(this.unit, Number.isNaN(value) ? "" : unitWord(spec.unit));
-    this._judge(spec.capacity ? value / capacity : value);
+    this._judge(value, spec.capacity ? value / capacity : value);
     say(this.note, this._noted(value, capacity, step, values));
     this._spark(values, step);
     const spoken = `${spec.title}: ${this.text} ${unitWord(spec.unit)}. ${this.note.textContent} ${this.means.textContent}`;
@@ -131,8 +131,11 @@ class Tile {
     return largest([...over.collect(null).values()].map((cell) => over.value(cell)));
   }
 
-  /** @param {number} value */
-  _judge(value) {
+  /**
+   * @param {number} shown
+   * @param {number} value what the limits are for: of something with a capacity the share of it
+   */
+  _judge(shown, value) {
     const { spec, store } = this;
     const { warn, alarm } = { ...spec, ...store.config.thresholds?.[spec.id] };
     /** @param {number | undefined | null} limit */
@@ -142,8 +145,7 @@ class Tile {
     this.root.dataset.status = status;
     say(this.chip, STATUS[status]);
     this.chip.hidden = status === "none";
-    const means = spec.means || {};
-    say(this.means, (typeof means === "string" ? means : means[status] || means.good) || "");
+    say(this.means, meaning(spec, shown, status));
   }
 
   /**
@@ -153,13 +155,23 @@ class Tile {
    * @param {number[]} values
    */
   _noted(value, capacity, step, values) {
-    if (Number.isNaN(value)) return this.store.ui.step === null ? "not measured yet" : `not measured in step ${this.store.ui.step}`;
+    if (Number.isNaN(value)) return this._why();
     const parts = [];
     if (capacity > 0) parts.push(`${spell(1 - value / capacity, "percent")} of ${spell(capacity, this.spec.unit)} free`);
     if (this.spec.total) parts.push(step === null ? "in the run so far" : `up to step ${step}`);
     else if (step !== null) parts.push(`step ${step}`);
     if (!this.spec.total && values.length > 1) parts.push(`run: ${this._extent(values)}`);
     return parts.join(" · ");
+  }
+
+  /** Why there is no value. */
+  _why() {
+    const { store, lines, spec } = this;
+    const { rank, role, phase, step } = store.ui;
+    const rows = step === null ? lines.steps.length > 0 : lines.at.has(step);
+    const chosen = [role, rank === "" ? "" : `rank ${rank}`, phase].filter(Boolean).join(", ");
+    if (!rows && (step !== null || chosen)) return ["not measured", step === null ? "" : `in step ${step}`, chosen && `for ${chosen}`].filter(Boolean).join(" ");
+    return whyMissing(spec, rows);
   }
 
   /** @param {number[]} values */
@@ -217,6 +229,33 @@ class Tile {
     event.preventDefault();
     this.pick();
   }
+}
+
+/**
+ * What a value means, as `meaning` in probe/dashboards/quantities.py says it: nothing without a value, and of one with
+ * limits that can't be compared with them no verdict.
+ * @param {TileSpec} spec
+ * @param {number} value
+ * @param {string} status
+ * @returns {string}
+ */
+export function meaning(spec, value, status) {
+  const { means = {}, warn, alarm, capacity } = spec;
+  if (Number.isNaN(value)) return "";
+  const limited = (warn ?? alarm ?? null) !== null;
+  if (status === "none" && limited) return capacity ? "No capacity is known to compare it with." : "";
+  return (typeof means === "string" ? means : means[status === "none" ? "good" : status]) ?? "";
+}
+
+/**
+ * Why there is no value, as `why_missing` in probe/dashboards/quantities.py says it.
+ * @param {TileSpec} spec
+ * @param {boolean} rows whether there are rows of it, which have no value
+ * @returns {string}
+ */
+export function whyMissing(spec, rows) {
+  const { missing = {} } = spec;
+  return (rows ? missing.value : undefined) || missing.rows || "not measured";
 }
 
 /**

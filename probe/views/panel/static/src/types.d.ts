@@ -81,6 +81,7 @@ export interface TileSpec extends Spec, Limits {
   total?: boolean;
   capacity?: Spec;
   means?: string | Record<string, string>;
+  missing?: { rows?: string; value?: string };
 }
 
 export interface Definition {
