@@ -188,6 +188,7 @@ def _uneven_micro_batches(frame: pd.DataFrame) -> list[Finding]:
     middle = float(frame["micro_batch_imbalance_ratio"].median())
     # What waiting after each micro-batch costs on top of waiting once at the end.
     wait = float((frame["sync_wait_ratio"] / frame["rank_imbalance_ratio"]).median())
+    wait = 1.0 if unknown(wait) else wait  # a lone rank waits for nobody
     text = f"Within a rank the largest micro-batch has {ratio(middle)} the mean tokens in a usual step"
     if wait >= 1.02:
         text += f"; where ranks wait for each other after each one, that costs {percent(wait - 1)} more time"

@@ -13,7 +13,8 @@ A series spec has these fields:
 ``y``       a column or a list of them, also of :data:`DERIVED`
 ``by``      a column or a list of them: one series for each value
 ``each``    a column or a list of them: ``y`` is summed for each value first, and reduced over them then
-``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``
+``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``;
+            over ranks it is missing where fewer than two are compared
 ``per``     a column or a list of them: reduced for each of their values, and the largest of these results is shown
 ``least``   as ``per``, but the smallest of the results is shown
 ``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's

@@ -265,6 +265,23 @@ def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tm
     }
 
 
+@pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
+def test_d_a_lone_rank_is_compared_with_nobody(tmp_path: Path, view: str) -> None:
+    told = tiles_of(write_run(tmp_path / "run", sample_rows(1, 3)), view)
+    assert told["rank_imbalance"] == ("—", "needs two ranks or more", "", "none")
+
+
+def test_d_no_quantity_over_ranks_says_anything_of_a_lone_rank(tmp_path: Path) -> None:
+    with Run(write_run(tmp_path / "run", sample_rows(1, 3))) as run:
+        frame = overview.by_step(run)
+        said = " ".join(findings(run)["finding"])
+    assert frame[["rank_imbalance_ratio", "sync_wait_ratio"]].isna().all(axis=None)
+    assert frame["micro_batch_imbalance_ratio"].notna().all()
+    assert "fullest rank" not in said
+    assert "nan" not in said
+    assert "wait for each other" not in said
+
+
 def test_d_a_value_that_nothing_is_known_to_compare_with_is_not_judged() -> None:
     peak = {"unit": "bytes", "warn": 0.5, "means": {"good": "There is room."}, "capacity": {}}
     told = standing(peak, Course([0], [1024.0]))
