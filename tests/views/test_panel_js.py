@@ -629,6 +629,29 @@ def test_the_straggler_is_named(page: Any) -> None:
     expect(card(page, "balance_stragglers").locator(".pp-place")).to_contain_text(said)
 
 
+def test_d_of_a_lone_rank_the_panel_says_why_it_is_compared_with_nobody(page: Any) -> None:
+    """And not that no micro-batches were recorded, under the picture of them."""
+    host.opened(page, "panel", plotly=True)
+    made, run = host.Encoder(), host.Run(ranks=1)
+    host.send(page, *(made.delta(tables) for tables in run.steps(1, 3)))
+    to_view(page, "balance")
+    empty = card(page, "balance_stragglers").locator(".pp-empty")
+    expect(empty).to_contain_text("a lone rank has nobody to be compared with")
+    expect(card(page, "balance_heat")).to_have_attribute("data-state", "drawn")
+    assert "No micro-batches were recorded" not in page.locator(".probe-panel").first.inner_text()
+
+
+def test_d_choosing_one_rank_judges_no_imbalance(page: Any) -> None:
+    shown(page, steps=4)
+    one = tile(page, "Rank imbalance")
+    expect(one).to_have_attribute("data-status", re.compile("good|warn|alarm"))
+    page.evaluate("[...__probe_panels.values()][0].choose({ rank: '1' })")
+    expect(one).to_have_attribute("data-status", "none")
+    expect(one.locator(".pp-value")).to_have_text("–")
+    expect(one.locator(".pp-note")).to_have_text("needs two ranks or more")
+    expect(one.locator(".pp-means")).to_have_text("")
+
+
 def test_nobody_is_called_a_straggler_by_chance(page: Any, encoder: host.Encoder) -> None:
     host.opened(page, "panel", plotly=True)
     rows = [

@@ -88,6 +88,7 @@ export interface Definition {
   title: string;
   about?: Record<string, string>;
   live?: Spec;
+  missing?: string;
 }
 
 export interface View {
