@@ -39,8 +39,10 @@ The marks, and what they add (:data:`MARKS`):
                ``ticks``: ``{title, least}``, a tick across each bar at the smallest over these columns
 ``heat``       ``x`` by ``by``; ``over``: a flag that is marked, ``cap``: the limit, the end of the colours; ``tell``
 ``timeline``   boxes from begin to end, as high as ``y``, or in a lane for each ``by``, coloured by ``colour``
-``scatter``    a dot for each row; ``fit``: a least-squares line for each series of which it explains at least that
-               share of the variance; ``tell``: columns of which a dot, or cell, tells when it is pointed at
+``scatter``    a dot for each row; ``fit``: ``{explained, rows}``, a least-squares line for each series that has so many
+               rows or more, that rises, and of whose variance it explains at least that share (half of it with 8 rows
+               is what chance gives in 5 of 100 cases); ``tell``: columns of which a dot, or cell, tells when it is
+               pointed at
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
 ``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``
@@ -213,10 +215,12 @@ def _own(block: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: columns: got none, expected columns of {block['table']}")
     elif "sort" in block and block["sort"] not in ("value", "name"):
         raise UnknownNameError.of(f"{where}: sort", block["sort"], ("value", "name"))
-    for name, kind in (("newest", int), ("fit", float), ("search", bool), ("lines", list), ("beside", list)):
+    for name, kind in (("newest", int), ("fit", dict), ("search", bool), ("lines", list), ("beside", list)):
         if name in block and not isinstance(block[name], kind):
             raise InputError(f"{where}: {name}: got {block[name]!r}, expected a {kind.__name__}")
     _columns(block, "tell", where)
+    if "fit" in block:
+        _fit(block["fit"], f"{where}: fit")
     for index, line in enumerate(block.get("lines", ())):
         _line(block, line, f"{where}: lines {index}")
     for index, line in enumerate(block.get("beside", ())):
@@ -225,6 +229,15 @@ def _own(block: Mapping[str, Any], where: str) -> None:
         _mapping(block["ticks"], f"{where}: ticks")
         _known(block["ticks"], frozenset({"title", "least"}), f"{where}: ticks")
         _columns({**block["ticks"], "table": block["table"]}, "least", f"{where}: ticks")
+
+
+def _fit(fit: Mapping[str, Any], where: str) -> None:
+    _known(fit, frozenset({"explained", "rows"}), where)
+    explained, rows = fit.get("explained"), fit.get("rows")
+    if isinstance(explained, bool) or not isinstance(explained, int | float) or not 0 <= explained <= 1:
+        raise InputError(f"{where}: explained: got {explained!r}, expected a share from 0 to 1")
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 3:  # two points always lie on a line
+        raise InputError(f"{where}: rows: got {rows!r}, expected a whole number from 3 on")
 
 
 def _beside(line: Any, where: str) -> None:

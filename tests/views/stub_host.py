@@ -453,7 +453,7 @@ LIVE: dict[str, dict[str, Any]] = {
         "x": "tokens",
         "y": "peak",
     }
-    | {"by": ["role", "phase"], "unit": "bytes", "fit": 0.5},
+    | {"by": ["role", "phase"], "unit": "bytes", "fit": {"explained": 0.5, "rows": 8}},
     "balance_heat": {
         "mark": "heat",
         "table": "micro",
