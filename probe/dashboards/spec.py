@@ -45,7 +45,8 @@ The marks, and what they add (:data:`MARKS`):
                pointed at
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
-``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``
+``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``;
+               ``window``: of how many last steps a tile shows the median (else ``window_steps`` of ``quantities.yaml``)
 ============== =======================================================================================================
 """
 
@@ -93,7 +94,7 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
 PICTURED: Final = ("line", "stack", "bars", "heat", "timeline", "scatter", "stragglers")
 
 #: Fields of a tile.
-TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means", "missing"}
+TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means", "missing", "window"}
 
 
 def check(block: Any, where: str) -> dict[str, Any]:
@@ -288,10 +289,25 @@ def check_tiles(tiles: Any, where: str) -> None:
             _mapping(tile["capacity"], f"{here}: capacity")
             _known(tile["capacity"], SERIES, f"{here}: capacity")
             _series(tile["capacity"], f"{here}: capacity", needs_y=True)
+        check_window(tile.get("window", 1), f"{here}: window")
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]
     if len(set(names)) < len(names):
         raise InputError(f"{where}: got the ids {', '.join(names)}, expected each once")
+
+
+def check_window(steps: Any, where: str) -> None:
+    """Refuse a number of steps that no median can be made of.
+
+    Args:
+        steps: The number.
+        where: It stands, for messages.
+
+    Raises:
+        InputError: It is no whole number from 1 on.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"{where}: got {steps!r}, expected a whole number of steps from 1 on")
 
 
 def _tile_words(tile: Mapping[str, Any], where: str) -> None:

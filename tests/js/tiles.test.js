@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { meaning, whyMissing } from "../../probe/views/panel/static/src/tiles.js";
+import { lastOf, meaning, median, whyMissing } from "../../probe/views/panel/static/src/tiles.js";
 
 const MEANS = { good: "There is room.", warn: "It may not fit.", alarm: "It won't fit." };
 const TILE = { id: "a", title: "A", table: "spans", y: "peak", means: MEANS };
@@ -28,4 +28,11 @@ test("D: the reason is that there are no rows, or that they have no value", () =
   assert.equal(whyMissing({ ...TILE, missing }, true), "needs two ranks or more");
   assert.equal(whyMissing({ ...TILE, missing: { rows: "nothing was cut" } }, true), "nothing was cut");
   assert.equal(whyMissing(TILE, false), "not measured");
+});
+
+test("D: the window is of the last steps that have a value, and its median is what is judged", () => {
+  assert.deepEqual(lastOf([9, 3, NaN, 1, NaN], 2), [1, 3]);
+  assert.equal(median([9, 1, 2]), 2);
+  assert.equal(median([9, 1, 2, 4]), 3);
+  assert.ok(Number.isNaN(median([])));
 });

@@ -112,7 +112,7 @@ def test_tiles_show_what_the_rows_say(page: Any) -> None:
     micro = [row for row in made.rows["micro"] if row["step"] == 6]
     total = sum(row["tokens"] for row in micro)
     expect(tile(page, "Tokens per second").locator(".pp-value")).to_have_text(f"{total / time / 1000:.1f} k")
-    peak = max(row["peak"] for row in spans) / host.GIB
+    peak = max(row["peak"] for row in made.rows["spans"]) / host.GIB  # of the run
     expect(tile(page, "Peak memory").locator(".pp-value")).to_have_text(re.compile(rf"^{peak:.3g} GiB$"))
     expect(tile(page, "Peak memory").locator(".pp-note")).to_contain_text("% of 16 GiB free")
     ranks = [sum(row["tokens"] for row in micro if row["rank"] == rank) for rank in range(4)]
@@ -122,6 +122,32 @@ def test_tiles_show_what_the_rows_say(page: Any) -> None:
     expect(tile(page, "Padding tax").locator(".pp-value")).to_have_text(f"{100 * tax:.1f} %")
     assert tile(page, "Padding tax").get_attribute("data-status") == ("alarm" if tax >= 0.4 else "warn")
     expect(tile(page, "Alerts").locator(".pp-value")).to_have_text("1")
+
+
+def test_d_a_tile_judges_the_median_of_its_window_and_the_dot_is_the_last_step(
+    page: Any, encoder: host.Encoder
+) -> None:
+    panels = host.config("panel")["panels"]
+    live = panels["overview_tiles"]["live"]
+    tiles = [one | {"window": 3, "warn": 5, "alarm": 8} for one in live["tiles"] if one["id"] == "step_time"]
+    panels["overview_tiles"]["live"] = live | {"tiles": tiles}
+    host.opened(page, "panel", panels=panels)
+    times = [30.0, 30.0, 30.0, 1.0, 2.0, 30.0]
+    rows = [
+        {"step": step, "rank": 0, "kind": "step", "name": "step", "scope": step, "begin": 40.0 * step}
+        | {"end": 40.0 * step + took}
+        for step, took in enumerate(times)
+    ]
+    host.send(page, encoder.delta({"spans": rows[:5]}))
+    one = tile(page, "Step time")
+    expect(one.locator(".pp-value")).to_have_text("2 s")
+    expect(one).to_have_attribute("data-status", "good")
+    expect(one.locator(".pp-note")).to_have_text("median of 3 steps · run: 1 s … 30 s")
+    host.send(page, encoder.delta({"spans": rows[5:]}))
+    expect(one.locator(".pp-spark-dot")).to_have_attribute("cx", "98.5%")
+    expect(one.locator(".pp-spark-dot")).to_have_attribute("cy", re.compile("^8.3"))  # as high as 30 s
+    expect(one.locator(".pp-value")).to_have_text("2 s")
+    expect(one).to_have_attribute("data-status", "good")
 
 
 def test_an_open_scope_is_replaced_when_it_has_ended(page: Any, encoder: host.Encoder) -> None:

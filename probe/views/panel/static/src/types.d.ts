@@ -88,6 +88,7 @@ export interface TileSpec extends Spec, Limits {
   capacity?: Spec;
   means?: string | Record<string, string>;
   missing?: { rows?: string; value?: string };
+  window?: number;
 }
 
 export interface Definition {
