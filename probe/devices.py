@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib.util
 import os
 import platform
 import sys
@@ -22,6 +23,9 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from probe.errors import InputError
+
+#: The module, where the system has it: Windows hasn't.
+_resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
 
 #: Timing events that a device keeps for the next scope instead of making new ones.
 _SPARE_EVENTS: Final = 1024
@@ -454,10 +458,10 @@ class CpuDevice(Device):
 
     def read(self, *, whole: bool = False) -> Counters:
         resident, peak = process_rss_bytes(), _peak_rss_bytes()
-        if resident is not None and peak is not None:
-            peak = max(peak, resident)  # the kernel brings its mark up to date late
+        if peak is not None and resident is not None and peak < resident:
+            peak = resident  # the kernel brings its mark up to date late
         if not whole:
-            return Counters(allocated_bytes=resident, peak_allocated_bytes=peak)
+            return Counters(resident, None, peak)
         import psutil
 
         machine = psutil.virtual_memory()
@@ -477,18 +481,29 @@ def process_rss_bytes() -> int | None:
     if not _ON_LINUX:
         return _psutil_rss()
     try:
-        return int(os.pread(_statm(os.getpid()), 128, 0).split(None, 2)[1]) * _PAGE
+        return int(os.pread(_open_statm() if _statm < 0 else _statm, 128, 0).split(None, 2)[1]) * _PAGE
     except OSError:
         return _psutil_rss()
 
 
-@functools.lru_cache(maxsize=1)
-def _statm(pid: int) -> int:
-    """The kernel's page counts of process ``pid``, kept open: opening costs four times as much as reading.
+#: The kernel's page counts of this process, kept open: opening costs four times as much as reading. −1 is not open.
+_statm = -1
 
-    By process, because after a fork the parent's descriptor still tells of the parent.
-    """
-    return os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+
+def _open_statm() -> int:
+    global _statm
+    _statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+    return _statm
+
+
+def _forget_statm() -> None:
+    """In a forked child: the parent's descriptor still tells of the parent."""
+    global _statm
+    _statm = -1
+
+
+if _ON_LINUX:
+    os.register_at_fork(after_in_child=_forget_statm)
 
 
 def _psutil_rss() -> int | None:
@@ -506,9 +521,7 @@ def _peak_rss_bytes() -> int | None:
     It may have been inherited from the program that started this one, and then it only stands still for
     longer.
     """
-    try:
-        import resource
-    except ImportError:  # not on Windows
+    if _resource is None:
         return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak: int = _resource.getrusage(_resource.RUSAGE_SELF).ru_maxrss
     return peak * (1 if sys.platform == "darwin" else 1024)

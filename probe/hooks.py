@@ -5,7 +5,8 @@ Three things happen here and nothing else:
 * :func:`observed` marks a function as a point, :func:`emit` tells of a moment inside one, and a :class:`Listener`
   that was given to :func:`subscribe` hears of both. With no listener a point costs one attribute test and the call.
 * :class:`Scope` says where the program is (step, role, phase, micro-batch). It is a context variable, so threads and
-  asyncio tasks each have their own. Entering and leaving one is itself a point, :data:`SCOPE`.
+  asyncio tasks each have their own. Entering and leaving one is itself a point, :data:`SCOPE`. An interrupt between
+  two bytecodes can leave one behind that nobody leaves; :class:`scope` says how that is repaired.
 * A listener never harms the caller: what it raises is counted, logged once with its traceback, told to the
   listener's own :meth:`Listener.failed`, and after :data:`MAX_FAILURES` the listener is switched off.
 
@@ -22,8 +23,8 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
@@ -65,7 +66,7 @@ class Scope:
         micro_batch: Index of the micro-batch within its batch, from 0.
     """
 
-    __slots__ = ("_path", "id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
+    __slots__ = ("_block", "_path", "id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Scope:
         micro_batch: int | None = None,
     ) -> None:
         self.id = next(_scope_ids)
+        self._block: weakref.ref[scope] | None = None  # what opened it and has not left it yet
         self._path: str | None = None
         self.kind = kind
         self.name = name
@@ -111,6 +113,13 @@ class Scope:
             yield scope
             scope = scope.parent
 
+    def _is_left_behind(self) -> bool:
+        """Whether its block is gone and never left it: an interrupt came before the block began, or as it ended."""
+        return self._block is not None and self._block() is None
+
+    def _is_around(self, scope: Scope) -> bool:
+        return any(one is self for one in scope.ancestors())
+
 
 _scope_ids = itertools.count()
 _PROCESS: Final = Scope("process", "process")
@@ -120,6 +129,19 @@ _current: ContextVar[Scope] = ContextVar("probe_scope", default=_PROCESS)
 def current_scope() -> Scope:
     """The scope that the calling thread or task is in."""
     return _current.get()
+
+
+def begin_at_root() -> None:
+    """Forget what the calling thread or task is in: a session begins, or a cell of a notebook."""
+    _current.set(_PROCESS)
+    _thread.busy = False  # a block of :class:`silenced` can be left behind, too
+
+
+def _open_around(found: Scope) -> Scope:
+    """The innermost scope from ``found`` outward that nobody left behind."""
+    while found._is_left_behind() and found.parent is not None:
+        found = found.parent
+    return found
 
 
 class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("phase", "update")`)
@@ -135,9 +157,13 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
         **values: Anything else that a listener may want to know, such as the tokens of a micro-batch.
 
     ``values`` may be added to inside the block (``as opened``: ``opened.values["tokens"] = 17``).
+
+    Ctrl-C can come after a block has begun to end and before it has ended, and Python offers nothing against that. A
+    scope that is left behind in this way is known by its block, which is gone, and the next scope begins outside it. A
+    step always begins at the root; it takes role and phase from an open scope around it, unless that is in a step.
     """
 
-    __slots__ = ("_changes", "_notice", "_outer", "kind", "name", "scope", "values")
+    __slots__ = ("__weakref__", "_changes", "_notice", "_outer", "kind", "name", "scope", "values")
 
     def __init__(
         self,
@@ -159,34 +185,49 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
         self._outer: Scope = _PROCESS
 
     def __enter__(self) -> scope:
-        step, role, phase, micro_batch = self._changes
-        self._outer = _current.get()
-        opened = Scope(self.kind, self.name, self._outer, step=step, role=role, phase=phase, micro_batch=micro_batch)
-        self.scope = opened
-        _current.set(opened)
-        if SCOPE.listeners and not _thread.busy:
-            event = Event(SCOPE, None, (), _NOTHING, self.values, opened)
-            try:
+        found = _current.get()
+        if found._block is not None and found._block() is None:
+            found = _open_around(found)
+        self._outer = found
+        opened = self.scope = self._opened(found)
+        opened._block = weakref.ref(self)
+        try:
+            _current.set(opened)
+            if SCOPE.listeners and not _thread.busy:
+                event = Event(SCOPE, None, (), _NOTHING, self.values, opened)
                 self._notice = (event, _enter(event))
-            except BaseException:  # Ctrl-C inside a listener: the block won't run
-                _current.set(self._outer)
-                raise
-            event.begin_ns = time.monotonic_ns()
+                event.begin_ns = time.monotonic_ns()
+        except BaseException:  # Ctrl-C: the block won't run
+            _current.set(found)
+            raise
         return self
+
+    def _opened(self, around: Scope) -> Scope:
+        step, role, phase, micro_batch = self._changes
+        if self.kind == "step":
+            if around.step is None:
+                role, phase = role or around.role, phase or around.phase
+            around = _PROCESS
+        return Scope(self.kind, self.name, around, step=step, role=role, phase=phase, micro_batch=micro_batch)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._notice is not None:
-            event, states = self._notice
-            self._notice = None
-            event.end_ns = time.monotonic_ns()
-            event.error = error
-            _leave(event, states)
-        # A scope inside may have been left open (a generator that nobody closed), and this scope may be closed late
-        # by the garbage collector: restore only while we are inside it.
-        if any(inner is self.scope for inner in _current.get().ancestors()):
-            _current.set(self._outer)
+        try:
+            if self._notice is not None:
+                event, states = self._notice
+                self._notice = None
+                event.end_ns = time.monotonic_ns()
+                event.error = error
+                _leave(event, states)
+        finally:  # Ctrl-C in a listener
+            opened = cast("Scope", self.scope)
+            # A scope inside may have been left open (a generator that nobody closed), and this scope may be closed
+            # late by the garbage collector: restore only while we are inside it.
+            now = _current.get()
+            if now is opened or opened._is_around(now):
+                _current.set(self._outer)
+            opened._block = None  # it ended; a task that it began stays in it
 
     def suspend(self) -> None:
         """Step out without ending: a generator gives control back to its consumer."""
@@ -429,14 +470,17 @@ def unsubscribe(listener: Listener) -> None:
             _attach(where)
 
 
-@contextmanager
-def silenced() -> Iterator[None]:
+class silenced:  # noqa: N801  (reads as an adjective at the point of use: `with silenced():`)
     """What the calling thread does inside the block is not observed."""
-    before, _thread.busy = _thread.busy, True
-    try:
-        yield
-    finally:
-        _thread.busy = before
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _thread.busy
+        _thread.busy = True
+
+    def __exit__(self, *_: object) -> None:
+        _thread.busy = self._before
 
 
 # ----------------------------------------------------------------------------------------------------- telling them
@@ -503,8 +547,8 @@ def emit(where: Point, **values: Any) -> None:
         return
     event = Event(where, None, (), _NOTHING, values, _current.get())
     event.begin_ns = event.end_ns = time.monotonic_ns()
-    _thread.busy = True
     try:
+        _thread.busy = True
         for listener in where.listeners:
             try:
                 listener.fire(event)
@@ -519,8 +563,8 @@ def emit(where: Point, **values: Any) -> None:
 
 def _enter(event: Event) -> list[tuple[Listener, Any]]:
     states: list[tuple[Listener, Any]] = []
-    _thread.busy = True  # whoever calls has seen that it is not
     try:
+        _thread.busy = True  # whoever calls has seen that it is not
         for listener in event.point.listeners:
             try:
                 states.append((listener, listener.enter(event)))
@@ -534,8 +578,9 @@ def _enter(event: Event) -> list[tuple[Listener, Any]]:
 
 
 def _leave(event: Event, states: list[tuple[Listener, Any]]) -> None:
-    before, _thread.busy = _thread.busy, True  # a scope may end where its beginner is silenced
+    before = _thread.busy  # a scope may end where its beginner is silenced
     try:
+        _thread.busy = True
         for listener, state in reversed(states):
             try:
                 listener.leave(event, state)
@@ -566,10 +611,6 @@ def _failed(listener: Listener, event: Event, error: BaseException) -> None:
 # ----------------------------------------------------------------------------------------------------------- watch
 
 
-#: Blocks that the thread or task is in, innermost first: one ``watch`` may serve many of them at once.
-_blocks: ContextVar[tuple[tuple[watch, scope], ...]] = ContextVar("probe_blocks", default=())
-
-
 class watch:  # noqa: N801  (a decorator and a context manager, like contextlib's)
     """A scope around a function or a block, with a role: ``@watch(role="actor")`` or ``with watch(role="actor"):``.
 
@@ -590,24 +631,34 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
         self.role: str | None = role
         self.phase: str | None = phase
         self.name: str | None = name
+        self._open: list[tuple[int, scope]] = []  # thread and block: one watch may serve many of them at once
 
     def _scope(self, name: str) -> scope:
         inherited = self.phase is None and _current.get().phase is not None
         return scope("watch", name, role=self.role, phase=None if inherited else self.phase or name)
 
     def __enter__(self) -> scope:
-        opened = self._scope(self.name or self.phase or self.role or "watch").__enter__()
-        _blocks.set(((self, opened), *_blocks.get()))
+        opened = self._scope(self.name or self.phase or self.role or "watch")
+        opened.__enter__()
+        self._open.append((threading.get_ident(), opened))
         return opened
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        blocks = _blocks.get()
-        mine = next((block for block in blocks if block[0] is self), None)
+        mine = self._innermost()
         if mine is not None:
-            _blocks.set(tuple(block for block in blocks if block is not mine))
+            self._open.remove(mine)
             mine[1].__exit__(kind, error, trace)
+
+    def _innermost(self) -> tuple[int, scope] | None:
+        """The block to leave: the innermost that the thread or task is in, else the last that the thread began."""
+        thread = threading.get_ident()
+        own = [one for one in reversed(self._open) if one[0] == thread]
+        if len(own) > 1:
+            around = list(_current.get().ancestors())
+            own.sort(key=lambda one: around.index(one[1].scope) if one[1].scope in around else len(around))
+        return own[0] if own else None
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         if isinstance(function, staticmethod | classmethod):

@@ -12,8 +12,7 @@ import platform
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +27,7 @@ from probe.hooks import (
     Listener,
     Scope,
     Subscription,
+    begin_at_root,
     current_scope,
     emit,
     point,
@@ -61,6 +61,9 @@ CLOSE_S: Final = 10.0
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
 
+_clock: Final = time.perf_counter_ns
+_thread_id: Final = threading.get_ident
+
 _current: Session | None = None
 _closing: Session | None = None  # its backends are being finished, and may still have something to tell
 _lock = threading.Lock()
@@ -72,28 +75,68 @@ class _Recording(Listener):
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self.recorder = recorder
         self._session = session
+        self._costs = session._cost_ns
+        self._add_rows = session._writer.add_rows
 
     def __repr__(self) -> str:
         return f"recorder {type(self.recorder).__name__}"
 
+    # The three are called for every scope and observed call: what they need of others is written out here.
+
     def enter(self, event: Event) -> Any:
-        begin = time.perf_counter_ns()
+        begin = _clock()
         state = self.recorder.enter(event)
-        self._session._spend(begin)
+        costs, thread = self._costs, _thread_id()
+        costs[thread] = costs.get(thread, 0) + _clock() - begin
         return state
 
     def leave(self, event: Event, state: Any) -> None:
-        begin = time.perf_counter_ns()
-        self._session._write_rows(self.recorder.leave(event, state), event.scope, event.end_ns)
-        self._session._spend(begin)
+        begin = _clock()
+        rows = self.recorder.leave(event, state)
+        if rows is not None:
+            self._add_rows(rows, event.scope, event.end_ns)
+        costs, thread = self._costs, _thread_id()
+        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def fire(self, event: Event) -> None:
-        begin = time.perf_counter_ns()
-        self._session._write_rows(self.recorder.fire(event), event.scope, event.end_ns)
-        self._session._spend(begin)
+        begin = _clock()
+        rows = self.recorder.fire(event)
+        if rows is not None:
+            self._add_rows(rows, event.scope, event.end_ns)
+        costs, thread = self._costs, _thread_id()
+        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
         self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
+
+
+class _Step(scope):
+    """One training step of a session."""
+
+    __slots__ = ("_begin_ns", "_number", "_session")
+
+    def __init__(self, session: Session, step: int) -> None:
+        super().__init__("step", "step", step=step)
+        self._session = session
+        self._number = step
+        self._begin_ns = 0
+
+    def __enter__(self) -> scope:
+        self._begin_ns = time.monotonic_ns()
+        self._session._step = self._number
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        session = self._session
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            if session._step == self._number:  # else another step has begun since
+                session._step = None
+            took_ns = time.monotonic_ns() - self._begin_ns
+            session._writer.mark(partial(session._finish_step, self._number, took_ns))
 
 
 class Session:
@@ -152,24 +195,21 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------ for the user
 
-    @contextmanager
-    def step(self, step: int) -> Iterator[scope]:
+    def step(self, step: int) -> scope:
         """The block is one training step. When it ends its metrics are reduced and logged, off this thread.
+
+        Args:
+            step: The trainer's global step.
+
+        Returns:
+            A context manager.
 
         Raises:
             InputError: ``step`` isn't a non-negative whole number.
         """
         if not is_whole(step) or step < 0:
             raise InputError(f"step: got {step!r}, expected a whole number of at least 0")
-        step = int(step)  # numpy's become Python's
-        begin = time.monotonic_ns()
-        around, self._step = self._step, step
-        try:
-            with scope("step", "step", step=step) as opened:
-                yield opened
-        finally:
-            self._step = around
-            self._writer.mark(partial(self._finish_step, step, time.monotonic_ns() - begin))
+        return _Step(self, int(step))  # numpy's become Python's
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log the trainer's own metrics: to the tracking backends (rank 0) and as rows of this run.
@@ -248,10 +288,6 @@ class Session:
     def _write_rows(self, rows: Rows, scope: Scope, time_ns: int) -> None:
         if rows is not None:
             self._writer.add_rows(rows, scope, time_ns)
-
-    def _spend(self, begin_ns: int) -> None:
-        thread = threading.get_ident()
-        self._cost_ns[thread] = self._cost_ns.get(thread, 0) + time.perf_counter_ns() - begin_ns
 
     def _incident(
         self,
@@ -380,6 +416,8 @@ def start(
     with _lock:
         if _current is not None:
             raise SessionError(f"this process already records to {_current.directory}; close that session first")
+        begin_at_root()
+        _watch_cells()
         rank, world_size = _rank(rank, world_size)
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
@@ -397,6 +435,18 @@ def start(
         if tracking is not None and every_s is not None and (publish is not None or worthwhile(tracking)):
             _current.publisher = _publisher(directory, tracking, every_s)
         return _current
+
+
+def _watch_cells() -> None:
+    """In IPython each cell begins at the root, whatever the one before it was interrupted in."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        shell.events.register("pre_run_cell", _begin_cell)
+
+
+def _begin_cell(*_: Any) -> None:
+    begin_at_root()
 
 
 def current_session() -> Session | None:

@@ -69,8 +69,7 @@ def largest(run: Run) -> pd.DataFrame:
         Columns of :func:`peaks`.
     """
     high = run.sql("select max(peak) as height from peaks_counted")["height"][0]
-    frame = peaks(run, "false" if pd.isna(high) else f"peak_allocated_bytes >= {int(high)}")
-    return (peaks(run) if frame.empty else frame).head(1)
+    return peaks(run, "false" if pd.isna(high) else f"peak_allocated_bytes >= {int(high)}").head(1)
 
 
 def _with_headroom(frame: pd.DataFrame) -> pd.DataFrame:

@@ -102,12 +102,13 @@ class MemoryRecorder(Recorder):
     def leave(self, event: Event, state: _Opened) -> Deferred | None:
         if self._ledger.closed:
             return None
-        end = None if state.begin is None else self.device.event()
-        now, peaks = self._ledger.close(state.peaks)
-        duration = _Duration(self.device, state.begin, end)
+        begin = state.begin
+        end = None if begin is None else self.device.event()
+        now, peaks = self._ledger.end(state.peaks)
+        duration = None if begin is None or end is None else _Duration(self.device, begin, end)
         left = (event.end_ns or time.monotonic_ns(), now)
         build = partial(self._rows, event.scope, state.enter, left, peaks, event.end_ns - event.begin_ns, duration)
-        return Deferred(build, duration.ready if duration.pending else None)
+        return Deferred(build, None if duration is None else duration.ready)
 
     def sample(self) -> Rows:
         if self._ledger.closed:
@@ -152,16 +153,16 @@ class MemoryRecorder(Recorder):
         scope: Scope,
         enter: _Enter,
         left: tuple[int, Counters],
-        peaks: PeakRange,
+        found: Callable[[], PeakRange],
         host_ns: int,
-        duration: _Duration,
+        duration: _Duration | None,
     ) -> list[Memory]:
-        end = self._edge("leave", scope, *left)
+        end, peaks = self._edge("leave", scope, *left), found()
         end.peak_allocated_bytes = peaks.allocated_bytes
         end.peak_reserved_bytes = peaks.reserved_bytes
         end.peak_kind = peaks.kind
         end.host_duration_ns = host_ns
-        end.device_duration_ns = duration.pop_ns()
+        end.device_duration_ns = None if duration is None else duration.pop_ns()
         return [end] if enter.written else [self._begun(enter), end]
 
     def _begun(self, enter: _Enter) -> Memory:
@@ -193,17 +194,11 @@ class _Duration:
         self._clock = clock
         self._deadline_ns = clock() + PATIENCE_NS
 
-    @property
-    def pending(self) -> bool:
-        return self._begin is not None and self._end is not None
-
     def ready(self) -> bool:
         return self._device.done(self._end) or self._clock() > self._deadline_ns
 
     def pop_ns(self) -> int | None:
         """The duration in ns, or None; the events go back to the device."""
-        if not self.pending:
-            return None
         elapsed_ns = self._device.elapsed_ns(self._begin, self._end)
         if elapsed_ns is not None:
             self._device.recycle(self._begin, self._end)

@@ -85,20 +85,25 @@ class PeakLedger:
         """A scope begins. The caller holds what is returned for as long as the scope is open."""
         with self._lock:
             opened = OpenPeaks(self._edge())
-            self._open[id(opened)] = weakref.ref(opened, partial(self._forget, id(opened)))
+            self._open[id(opened)] = weakref.ref(opened)
         return opened
 
     def close(self, opened: OpenPeaks) -> tuple[Counters, PeakRange]:
         """The scope ends: the counters now, and its peaks. Scopes may end in any order."""
+        now, peaks = self.end(opened)
+        return now, peaks()
+
+    def end(self, opened: OpenPeaks) -> tuple[Counters, Callable[[], PeakRange]]:
+        """As :meth:`close`; the peaks are worked out when they are asked for, by whoever has the time."""
         with self._lock:
             now = self._edge()
             self._open.pop(id(opened), None)
         if now.allocated_bytes is None:
-            return now, PeakRange()
+            return now, PeakRange
         opened.see(now.allocated_bytes, now.reserved_bytes)
         if self._fold is not None:
-            return now, PeakRange(opened.allocated_bytes, opened.reserved_bytes, "exact")
-        return now, _observed(opened, now, self.device.unsure)
+            return now, partial(PeakRange, opened.allocated_bytes, opened.reserved_bytes, "exact")
+        return now, partial(_observed, opened, now, self.device.unsure)
 
     def look(self, *, whole: bool = False) -> Counters:
         """The counters now, from any thread; nothing is reset."""
@@ -118,16 +123,21 @@ class PeakLedger:
             if self._fold is not None:
                 self._fold.retire()
 
-    def _forget(self, key: int, reference: weakref.ref[OpenPeaks]) -> None:
-        if self._open.get(key) is reference:
-            del self._open[key]
-
     def scopes(self) -> Iterator[OpenPeaks]:
         """The scopes that are open now; from any thread."""
         for reference in list(self._open.values()):
             opened = reference()
             if opened is not None:
                 yield opened
+
+    def _show(self, allocated_bytes: int | None, reserved_bytes: int | None) -> None:
+        """All open scopes see this; those that nobody holds any more are forgotten."""
+        for key, reference in list(self._open.items()):  # a copy: the garbage collector may end a scope meanwhile
+            opened = reference()
+            if opened is not None:
+                opened.see(allocated_bytes, reserved_bytes)
+            elif self._open.get(key) is reference:
+                del self._open[key]
 
     def _edge(self) -> Counters:
         if self.closed or not self.device.bind():
@@ -146,12 +156,10 @@ class PeakLedger:
         return counters
 
     def _see(self, counters: Counters) -> None:
-        for opened in self.scopes():
-            opened.see(counters.allocated_bytes, counters.reserved_bytes)
+        self._show(counters.allocated_bytes, counters.reserved_bytes)
 
     def _tell(self, counters: Counters) -> None:
-        for opened in self.scopes():
-            opened.see(counters.peak_allocated_bytes, counters.peak_reserved_bytes)
+        self._show(counters.peak_allocated_bytes, counters.peak_reserved_bytes)
 
     def _install(self) -> None:
         where = self.device.statistics()

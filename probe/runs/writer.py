@@ -159,6 +159,8 @@ class RunWriter:
         known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
         if known is not None:
             self._queue.add(known[0], known[1], (item, scope, time_ns))
+        elif type(item) is Deferred:
+            self._queue.add(SAMPLED, "deferred", (item, scope, time_ns))
         elif isinstance(item, Row):  # of a recorder's own type; where none brings it, that it can't be written is told
             self._queue.add(*_kind(item), (item, scope, time_ns))
         elif isinstance(item, Deferred):

@@ -284,6 +284,24 @@ def test_of_a_large_run_that_is_opened_within_a_step_the_newest_scopes_find_it_w
     assert newest["level"] == "phase"
 
 
+def test_a_later_scope_of_the_same_path_takes_in_nothing_that_began_before_it():
+    """The one around it never ended: Ctrl-C, and its block was left behind."""
+    words = Words()
+    nesting, update, parts = Nesting(words), words.code("update"), dict.fromkeys(("role", "peak_kind"), -1)
+
+    def ended(scope: int, name: str, begin: float, parent: int) -> Span:
+        where: dict[str, Any] = {"step": 0, "rank": 0, "process": 0, "micro_batch": -1, "phase": update}
+        return Span(
+            **where, **parts, kind=update, name=words.code(name), scope=scope, parent=parent, begin=begin, end=9.0
+        )
+
+    nesting.add_call(ended(2, "part", 1.0, -1), "update/part", "update")  # in an "update" that began before it
+    nesting.add_call(ended(3, "update", 2.0, 0), "update", "")
+    nesting.add_call(ended(5, "part", 4.0, -1), "update/part", "update")
+    nesting.add_call(ended(4, "update", 3.0, 0), "update", "")
+    assert {one.scope: one.parent for one in nesting.changed()} == {2: -1, 3: 0, 5: 4, 4: 0}
+
+
 # ------------------------------------------------------------------------------------------------------ bounded
 
 

@@ -25,6 +25,16 @@ NUMBERS = st.lists(st.one_of(st.floats(-1e6, 1e6), st.just(float("nan"))), min_s
 
 
 @settings(deadline=None, max_examples=60)
+@given(rows=st.integers(1, 3).flatmap(lambda n: st.lists(st.tuples(*[st.integers(-3, 3)] * n), min_size=1)))
+def test_distinct_rows_are_those_of_all_columns(rows):
+    columns = [np.array(column, dtype=np.int32) for column in zip(*rows, strict=True)]
+    distinct, inverse = thinning._distinct(columns)
+    found = list(zip(*distinct.tolist(), strict=True))
+    assert sorted(found) == sorted(set(rows))
+    assert [found[place] for place in inverse] == rows
+
+
+@settings(deadline=None, max_examples=60)
 @given(values=NUMBERS, groups=st.integers(1, 5), size=st.integers(3, 20))
 def test_extremes_of_every_group_stay(values, groups, size):
     column, key = np.array(values), np.arange(len(values)) % groups

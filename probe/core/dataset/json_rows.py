@@ -122,7 +122,8 @@ def _type(values: list[Any]) -> Any:
     # ArrowTypeError is a TypeError, ArrowInvalid and an impossible character are ValueErrors.
     except (TypeError, ValueError, OverflowError, pa.ArrowNotImplementedError):
         return None
-    return array.type if _same(array.to_pylist(), values) else None
+    cut_short = "\0" in str(array.type)  # a file's schema ends the name of a field there
+    return array.type if _same(array.to_pylist(), values) and not cut_short else None
 
 
 def _same(stored: Any, given: Any) -> bool:
