@@ -96,7 +96,9 @@ class MicroBatch(Row, kw_only=True, tag="micro_batches"):
     lengths: list[int]  #: tokens of each of its sequences
     indices: list[int] = []  #: rows of the batch that it holds
     tokens: int  #: sum of lengths
-    width_tokens: int | None = None  #: padded width of its rectangle, None for jagged input
+    width_tokens: int | None = (
+        None  #: padded width of what is computed on; None for jagged input, and where the model packs
+    )
     cap_tokens: int | None = None
     utilisation_ratio: float | None = None  #: tokens / cap
     over_cap: bool = False

@@ -188,6 +188,7 @@ def _uneven_micro_batches(frame: pd.DataFrame) -> list[Finding]:
     middle = float(frame["micro_batch_imbalance_ratio"].median())
     # What waiting after each micro-batch costs on top of waiting once at the end.
     wait = float((frame["sync_wait_ratio"] / frame["rank_imbalance_ratio"]).median())
+    wait = 1.0 if unknown(wait) else wait  # a lone rank waits for nobody
     text = f"Within a rank the largest micro-batch has {ratio(middle)} the mean tokens in a usual step"
     if wait >= 1.02:
         text += f"; where ranks wait for each other after each one, that costs {percent(wait - 1)} more time"
@@ -204,12 +205,28 @@ def tax(run: Run) -> list[Finding]:
         return []
     causes = padding_tax.by_cause(run)
     if causes.empty or not total:
-        return [Finding("fine", "padding_tax", "The batches hold no padding.", "nothing to do")]
+        return [_kept_padding(run)]
     parts = ", ".join(f"{percent(row['share_ratio'])} {row['cause'].replace('_', ' ')}" for row in rows(causes.head(4)))
     text = f"Padding fills {percent(total)} of the token slots of a usual step; by cause it is {parts}."
     severity = _grade(total, TAXED)
     advice = _ADVICE.get(causes["cause"][0], "see which field and source it comes from")
     return [Finding(severity, "padding_tax", text, advice if severity != "fine" else "nothing to do", 70 * total)]
+
+
+def _kept_padding(run: Run) -> Finding:
+    """Of a run that computes on no padding: what the batches that its micro-batches were cut from hold of it."""
+    kept = rows(padding_tax.not_computed(run))[0]
+    if unknown(kept["padding_tokens"]) or not kept["padding_tokens"]:
+        return Finding(
+            "fine", "padding_tax", "Nothing is computed on padding, and the batches hold none.", "nothing to do"
+        )
+    share = kept["padding_tokens"] / kept["rectangle_tokens"]
+    text = (
+        f"Nothing is computed on padding: micro-batches are packed. The batches that are put together before hold"
+        f" {percent(share)} of it, {size(kept['bytes'])} over the run, which cost memory and no compute."
+    )
+    severity: Severity = "notice" if share >= TAXED[1] else "fine"
+    return Finding(severity, "padding_tax", text, "keep these batches jagged where memory or the network is short", 5)
 
 
 def misread_metrics(run: Run) -> list[Finding]:

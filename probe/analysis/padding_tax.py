@@ -90,3 +90,24 @@ def by_source(run: Run) -> pd.DataFrame:
         from padding_widest group by source order by padding_tokens desc, source
         """
     )
+
+
+def not_computed(run: Run) -> pd.DataFrame:
+    """Padding of batches that are kept but not computed on: those of steps whose micro-batches count instead.
+
+    Args:
+        run: The run.
+
+    Returns:
+        One row: padding_tokens and rectangle_tokens (of each batch its widest field), and bytes (of all fields); each
+        batch counts as often as it was put together.
+    """
+    return run.sql(
+        """
+        with kept as (select sum(bytes)::bigint as bytes from padding_counted
+                      where counted = 0 and source like 'data_proto.%' and cause <> 'none')
+        select sum(tokens)::bigint as padding_tokens, sum(rectangle)::bigint as rectangle_tokens,
+               any_value(kept.bytes) as bytes
+        from padding_widest, kept where counted = 0 and source like 'data_proto.%'
+        """
+    )

@@ -46,7 +46,7 @@ per_batch as (
   from micro_batches_counted where rank is not null group by all
 ), rounds as (
   select step, phase, round, count(*) as ranks, sum(tokens)::bigint as tokens,
-         arg_max(rank, (tokens, -rank)) as straggler, max(tokens) as straggler_tokens,
+         if(count(*) > 1, arg_max(rank, (tokens, -rank)), null) as straggler, max(tokens) as straggler_tokens,
          min(tokens) = max(tokens) as even, avg(tokens) as mean_tokens, max(micro_batches) as micro_batches,
          sum(over_cap)::bigint as over_cap
   from per_batch group by all having sum(tokens) > 0
@@ -63,10 +63,10 @@ def rounds(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, round (from 1), ranks, tokens, straggler (rank with most tokens), straggler_tokens, mean_tokens,
-        micro_batches, over_cap (number of micro-batches), and of this round alone rank_imbalance_ratio,
-        micro_batch_imbalance_ratio (the worst rank's) and sync_wait_ratio (what ranks lose that wait for each other
-        after every micro-batch); in order of step.
+        Step, phase, round (from 1), ranks, tokens, straggler (rank with most tokens; missing where only one cut),
+        straggler_tokens, mean_tokens, micro_batches, over_cap (number of micro-batches), and of this round alone
+        rank_imbalance_ratio, micro_batch_imbalance_ratio (the worst rank's) and sync_wait_ratio (what ranks lose that
+        wait for each other after every micro-batch); in order of step.
     """
     found = {field_of(quantity(name)): _of_rounds(name) for name in UNEVEN}
     joins = "".join(
@@ -124,7 +124,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
     frame = pd.concat([first, others]).head(limit)
     repeated = bool(frame["round"].max() > 1)
     label = [_label(row, repeated) for row in words.rows(frame)]
-    label[0] += " (most uneven)"
+    label[0] += "" if pd.isna(frame["worst"].iloc[0]) else " (most uneven)"
     return frame[["step", "phase", "round"]].reset_index(drop=True).assign(label=label)
 
 
@@ -134,7 +134,8 @@ def _label(row: dict[Any, Any], repeated: bool) -> str:
         parts.append(str(row["phase"]))
     if repeated:
         parts.append(f"batch {row['round']}")
-    parts.append(f"{row['worst']:.2f}×")
+    if not pd.isna(row["worst"]):  # a lone rank is compared with nobody
+        parts.append(f"{row['worst']:.2f}×")
     if row["over_cap"]:
         parts.append(f"{row['over_cap']} over the cap")
     return " · ".join(parts)

@@ -60,7 +60,7 @@ Index = TypeVar("Index", bound="Sequence[int] | Array | torch.Tensor")
 PARTITION = point(
     "seqlen_balancing.partition",
     "a batch was cut into micro-batches; carries lengths of all rows, partitions, cap_tokens, width_tokens (None for "
-    "jagged rows), batch, workload of each row, strict, source",
+    "jagged rows), packed (the model takes the padding out), batch, workload of each row, strict, source",
 )
 
 
@@ -156,6 +156,7 @@ class _Options:
     strict: bool = True
     use_dynamic_bsz_balance: bool = True
     force_group_size: int = 1
+    packed: bool = False
 
     def check(self) -> None:
         for name, least in (("max_token_len", 1), ("force_group_size", 1)):
@@ -191,6 +192,7 @@ def rearrange_micro_batches(
     strict: bool = True,
     use_dynamic_bsz_balance: bool = True,
     force_group_size: int = 1,
+    packed: bool = False,
 ) -> tuple[list[TensorDict], list[list[int]]]:
     """Cut a batch into balanced micro-batches of at most ``max_token_len`` tokens.
 
@@ -210,6 +212,8 @@ def rearrange_micro_batches(
         use_dynamic_bsz_balance: Whether the largest micro-batch comes first, so that memory shows its peak at once;
             with False they are in the order of their first rows.
         force_group_size: So many neighbouring rows stay together.
+        packed: Whether the model takes the padding out of a micro-batch before it computes. Nothing is cut otherwise:
+            it is for those who observe, since such padding takes memory and no work.
 
     Returns:
         The micro-batches, copies of the rows of ``batch``, and for each the rows that it holds, ascending. Where more
@@ -237,6 +241,7 @@ def rearrange_micro_batches(
         strict,
         use_dynamic_bsz_balance,
         force_group_size,
+        packed,
     )
     partitions, _ = _partition(batch, options, "rearrange_micro_batches")
     selector = RowSelector(batch)
@@ -398,6 +403,7 @@ def _partition(batch: TensorDictBase, options: _Options, source: str) -> tuple[l
             partitions=partitions,
             cap_tokens=options.max_token_len,
             width_tokens=units.width,
+            packed=options.packed,
             batch=batch,
             workload=units.workload,
             strict=options.strict,

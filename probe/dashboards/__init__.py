@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 NAMES: Final = ("overview", "memory", "token_balance", "padding_tax", "reductions")
 
 
+#: What a panel says that has nothing to show, and no words of its own for it.
+NOTHING: Final = "Nothing was recorded that could be shown here."
+
+
 @dataclass(frozen=True)
 class About:
     """What a panel shows, how to read it, and what to do about it."""
@@ -140,7 +144,7 @@ class Panel:
     choose: str = ""
     table: str | None = None
     unfolded: bool = False
-    missing: str = "Nothing was recorded that could be shown here."
+    missing: str = NOTHING
     view: str | None = None
     live: Mapping[str, Any] | None = None
 
@@ -192,12 +196,14 @@ class LivePanel:
         title: The panel's title.
         about: What it shows, how to read it, and what to do about it.
         live: A block as in :mod:`probe.dashboards.spec`.
+        missing: What is said where rows of its table are there, but none that it is made of.
     """
 
     id: str
     title: str
     about: About
     live: Mapping[str, Any]
+    missing: str = NOTHING
 
 
 @dataclass(frozen=True)
@@ -279,7 +285,7 @@ def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
     data = files.loaded(text, "views")
     _expect(data, {"views": list, "panels": list}, set(), "views")
     own = [_live_panel(one, f"views, panel {index}") for index, one in enumerate(data["panels"])]
-    live = [LivePanel(one.id, one.title, one.about, one.live) for one in shared if one.live is not None]
+    live = [LivePanel(one.id, one.title, one.about, one.live, one.missing) for one in shared if one.live is not None]
     known = {one.id: one for one in (*live, *own)}
     taken = {one.id for one in shared} & {one.id for one in own}
     if taken or len(known) < len(live) + len(own):

@@ -163,7 +163,7 @@ def _of_groups(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
         parts = list(dict.fromkeys([*keys, *each, *slots]))
         found = f"select {_list(parts)}, sum(v) as v from ({found}) group by {_list(parts)}"  # noqa: S608  (our own names)
     if how == "imbalance":
-        return _imbalance(found, keys, slots)
+        return _imbalance(found, keys, slots, least=2 if "rank" in each else 1)
     return f"select {_list(keys)}, {_REDUCED[how]} as value from ({found}) group by {_list(keys)}"  # noqa: S608  (our own names)
 
 
@@ -177,18 +177,19 @@ _REDUCED: Final[Mapping[str, str]] = {
 }
 
 
-def _imbalance(found: str, keys: Sequence[str], slots: Sequence[str]) -> str:
-    """Sums over the slots of the largest and of the mean. The means are summed as decimals: of floats the last bits
-    change with the order in which threads bring them.
+def _imbalance(found: str, keys: Sequence[str], slots: Sequence[str], least: int) -> str:
+    """Sums over the slots of the largest and of the mean; NULL where no slot holds ``least`` values to compare. The
+    means are summed as decimals: of floats the last bits change with the order in which threads bring them.
     """
     if not slots:
         value = "max(v)::double * count(v) / nullif(sum(v)::double, 0)"
-        return f"""select {_list(keys)}, if(sum(v) > 0, {value}, null) as value
+        return f"""select {_list(keys)}, if(sum(v) > 0 and count(v) >= {least}, {value}, null) as value
             from ({found}) group by {_list(keys)}"""  # noqa: S608  (our own names)
     groups = list(dict.fromkeys([*keys, *slots]))
-    slot = f"""select {_list(groups)}, max(v) as largest, (sum(v)::double / count(v))::decimal(38, 12) as mean
-        from ({found}) group by {_list(groups)}"""  # noqa: S608  (our own names)
-    return f"""select {_list(keys)}, if(sum(mean) > 0, sum(largest)::double / sum(mean)::double, null) as value
+    slot = f"""select {_list(groups)}, max(v) as largest, (sum(v)::double / count(v))::decimal(38, 12) as mean,
+        count(v) as compared from ({found}) group by {_list(groups)}"""  # noqa: S608  (our own names)
+    value = "sum(largest)::double / sum(mean)::double"
+    return f"""select {_list(keys)}, if(sum(mean) > 0 and max(compared) >= {least}, {value}, null) as value
         from ({slot}) group by {_list(keys)}"""  # noqa: S608  (our own names)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from probe import text as say
 from probe.dashboards import files
-from probe.dashboards.spec import SERIES, check_tiles
+from probe.dashboards.spec import SERIES, check_tiles, check_window
 from probe.errors import InputError, UnknownNameError
 
 #: What stands behind the name of a quantity, by its unit.
@@ -28,21 +28,41 @@ def quantities() -> Mapping[str, Mapping[str, Any]]:
     """All quantities by their name, in the order of the file.
 
     Returns:
-        Of each a series spec with ``id``, ``title``, ``unit``, ``better``, ``means`` and maybe ``warn``, ``alarm``,
-        ``capacity`` and ``total``.
+        Of each a series spec with ``id``, ``title``, ``unit``, ``better``, ``missing``, ``means`` and maybe ``warn``,
+        ``alarm``, ``capacity`` and ``total``.
 
     Raises:
         InputError: The file says something that can't be used; the message names quantity and field.
     """
-    data = files.loaded(files.text("quantities"), "quantities")
-    if not isinstance(data, dict) or set(data) != {"quantities"}:
-        raise InputError(f"quantities: got {data!r}, expected one list under 'quantities'")
+    data = _read()
     found: dict[str, Mapping[str, Any]] = {}
     for one in data["quantities"] if isinstance(data["quantities"], list) else ():
         whole = resolved(one, found)
         found[str(whole.get("id") if isinstance(whole, dict) else whole)] = whole
     check_tiles(list(found.values()), "quantities")
     return found
+
+
+def _read() -> dict[str, Any]:
+    data = files.loaded(files.text("quantities"), "quantities")
+    if not isinstance(data, dict) or set(data) != {"quantities", "window_steps"}:
+        raise InputError(f"quantities: got {data!r}, expected a list under 'quantities', and 'window_steps'")
+    return data
+
+
+@lru_cache(maxsize=1)
+def window_steps() -> int:
+    """Of how many last steps a tile shows the median, where the tile doesn't say another number.
+
+    Returns:
+        ``window_steps`` of ``dashboards/quantities.yaml``.
+
+    Raises:
+        InputError: It is no whole number from 1 on.
+    """
+    steps = _read()["window_steps"]
+    check_window(steps, "quantities: window_steps")
+    return int(steps)
 
 
 def quantity(name: str) -> Mapping[str, Any]:
@@ -119,8 +139,10 @@ def resolved(block: Any, known: Mapping[str, Mapping[str, Any]] | None = None) -
 
 
 def _tile(tile: Any, known: Mapping[str, Mapping[str, Any]] | None) -> Any:
-    words = {} if not isinstance(tile, dict) or "quantity" not in tile else quantity(str(tile["quantity"]))
-    return {**words, **resolved(tile, known)} if words else resolved(tile, known)
+    if not isinstance(tile, dict):
+        return tile
+    words = quantity(str(tile["quantity"])) if "quantity" in tile else {}
+    return {"window": window_steps(), **words, **resolved(tile, known)}
 
 
 def field_of(spec: Mapping[str, Any]) -> str:
@@ -154,13 +176,13 @@ class Course:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a quantity stands over a run, in numbers and in words.
+    """Where a quantity stands, in numbers and in words.
 
     Attributes:
-        value: One number for the run, NaN without any.
+        value: One number, NaN without any.
         text: The value as a person says it.
-        note: Smallest and largest, or what is left, or why there is nothing.
-        means: What it means, in a sentence.
+        note: Of what it is, with the smallest and largest of the run; or what is left; or why there is nothing.
+        means: What it means, in a sentence; empty where nothing can be said.
         status: "good", "warn", "alarm", or "none" where nothing can be said.
     """
 
@@ -192,8 +214,35 @@ def over_run(spec: Mapping[str, Any], course: Course) -> float:
     return max(known) if spec.get("unit") == "bytes" else statistics.median(known)
 
 
+def over_window(spec: Mapping[str, Any], course: Course) -> float:
+    """The number that a tile shows and judges: the median of the last ``window`` steps that have a value.
+
+    Args:
+        spec: A tile; without a ``window`` it is of the last step alone.
+        course: Its values.
+
+    Returns:
+        The number; of what is counted, and of bytes, that of the run. NaN where no step has a value.
+
+    >>> over_window({"unit": "s", "window": 3}, Course([0, 1, 2, 3, 4], [9.0, 3.0, 1.0, math.nan, 2.0]))
+    2.0
+    """
+    if _is_of_the_run(spec):
+        return over_run(spec, course)
+    inside = _in_window(spec, course)
+    return statistics.median(inside) if inside else math.nan
+
+
+def _is_of_the_run(spec: Mapping[str, Any]) -> bool:
+    return bool(spec.get("total")) or spec.get("unit") == "bytes"
+
+
+def _in_window(spec: Mapping[str, Any], course: Course) -> list[float]:
+    return [one for one in course.values if not math.isnan(one)][-int(spec.get("window", 1)) :]
+
+
 def standing(spec: Mapping[str, Any], course: Course) -> Standing:
-    """Where a quantity stands over the run.
+    """Where a quantity stands: the number of :func:`over_window`, and what it means.
 
     Args:
         spec: A quantity, or a tile.
@@ -202,25 +251,66 @@ def standing(spec: Mapping[str, Any], course: Course) -> Standing:
     Returns:
         The same for every view, since each of them says it by this function.
     """
-    value, unit = over_run(spec, course), str(spec.get("unit", "number"))
+    value, unit = over_window(spec, course), str(spec.get("unit", "number"))
+    if math.isnan(value):
+        return Standing(value, spell(value, unit), why_missing(spec, rows=bool(course.steps)), "", "none")
     note, status = _note(spec, course, unit), status_of(spec, value)
-    if "capacity" in spec and not math.isnan(value):
+    if "capacity" in spec:
         status = "none"
         if course.capacity > 0:  # warn and alarm are shares of it then
             share = value / course.capacity
             note = f"{say.percent(1 - share)} of {spell(course.capacity, unit)} free"
             status = status_of(spec, share)
-    means = spec.get("means", {})
-    return Standing(value, spell(value, unit), note, str(means.get("good" if status == "none" else status, "")), status)
+    return Standing(value, spell(value, unit), note, meaning(spec, status), status)
+
+
+def meaning(spec: Mapping[str, Any], status: str) -> str:
+    """What a value means, in a sentence.
+
+    Args:
+        spec: A quantity, or a tile.
+        status: Of the value, which is known.
+
+    Returns:
+        The sentence. A quantity without limits has one for all values; of one with limits that can't be compared with
+        them (of bytes, because no capacity is known) none is said.
+
+    >>> meaning({"means": {"good": "The others wait."}}, "none")
+    'The others wait.'
+    >>> meaning({"warn": 1, "means": {"good": "Fine."}}, "none")
+    ''
+    """
+    if status == "none" and ("warn" in spec or "alarm" in spec):
+        return "No capacity is known to compare it with." if "capacity" in spec else ""
+    return str(spec.get("means", {}).get("good" if status == "none" else status, ""))
+
+
+def why_missing(spec: Mapping[str, Any], *, rows: bool) -> str:
+    """Why there is no value.
+
+    Args:
+        spec: A quantity, or a tile.
+        rows: Whether there are rows of the quantity, which have no value.
+
+    Returns:
+        The reason in a few words.
+
+    >>> why_missing({"missing": {"rows": "nothing was cut", "value": "needs two ranks"}}, rows=True)
+    'needs two ranks'
+    """
+    told = spec.get("missing", {})
+    return str((told.get("value") if rows else None) or told.get("rows", "not measured"))
 
 
 def _note(spec: Mapping[str, Any], course: Course, unit: str) -> str:
     if spec.get("total"):
-        return "not measured" if math.isnan(course.total) else "over the run"
+        return "over the run"
     known = [one for one in course.values if not math.isnan(one)]
-    if not known:
-        return "not measured"
-    return f"{spell(min(known), unit)} … {spell(max(known), unit)} over {say.count(len(known))} steps"
+    extent = f"{spell(min(known), unit)} … {spell(max(known), unit)}"
+    many = len(_in_window(spec, course))
+    if _is_of_the_run(spec):
+        return f"{extent} over {say.count(len(known))} steps"
+    return f"{f'median of {many} steps' if many > 1 else 'last step'} · run: {extent}"
 
 
 def status_of(spec: Mapping[str, Any], value: float) -> str:

@@ -13,7 +13,8 @@ A series spec has these fields:
 ``y``       a column or a list of them, also of :data:`DERIVED`
 ``by``      a column or a list of them: one series for each value
 ``each``    a column or a list of them: ``y`` is summed for each value first, and reduced over them then
-``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``
+``reduce``  one of :data:`REDUCERS`. "ratio" is sum of y[0] ÷ sum of y[1], "imbalance" largest ÷ mean over ``each``;
+            over ranks it is missing where fewer than two are compared
 ``per``     a column or a list of them: reduced for each of their values, and the largest of these results is shown
 ``least``   as ``per``, but the smallest of the results is shown
 ``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's
@@ -38,11 +39,14 @@ The marks, and what they add (:data:`MARKS`):
                ``ticks``: ``{title, least}``, a tick across each bar at the smallest over these columns
 ``heat``       ``x`` by ``by``; ``over``: a flag that is marked, ``cap``: the limit, the end of the colours; ``tell``
 ``timeline``   boxes from begin to end, as high as ``y``, or in a lane for each ``by``, coloured by ``colour``
-``scatter``    a dot for each row; ``fit``: a least-squares line for each series of which it explains at least that
-               share of the variance; ``tell``: columns of which a dot, or cell, tells when it is pointed at
+``scatter``    a dot for each row; ``fit``: ``{explained, rows}``, a least-squares line for each series that has so many
+               rows or more, that rises, and of whose variance it explains at least that share (half of it with 8 rows
+               is what chance gives in 5 of 100 cases); ``tell``: columns of which a dot, or cell, tells when it is
+               pointed at
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
-``tiles``      ``tiles``: one number each, with its course and what it ``means``
+``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``;
+               ``window``: of how many last steps a tile shows the median (else ``window_steps`` of ``quantities.yaml``)
 ============== =======================================================================================================
 """
 
@@ -90,7 +94,7 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
 PICTURED: Final = ("line", "stack", "bars", "heat", "timeline", "scatter", "stragglers")
 
 #: Fields of a tile.
-TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means"}
+TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means", "missing", "window"}
 
 
 def check(block: Any, where: str) -> dict[str, Any]:
@@ -212,10 +216,12 @@ def _own(block: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: columns: got none, expected columns of {block['table']}")
     elif "sort" in block and block["sort"] not in ("value", "name"):
         raise UnknownNameError.of(f"{where}: sort", block["sort"], ("value", "name"))
-    for name, kind in (("newest", int), ("fit", float), ("search", bool), ("lines", list), ("beside", list)):
+    for name, kind in (("newest", int), ("fit", dict), ("search", bool), ("lines", list), ("beside", list)):
         if name in block and not isinstance(block[name], kind):
             raise InputError(f"{where}: {name}: got {block[name]!r}, expected a {kind.__name__}")
     _columns(block, "tell", where)
+    if "fit" in block:
+        _fit(block["fit"], f"{where}: fit")
     for index, line in enumerate(block.get("lines", ())):
         _line(block, line, f"{where}: lines {index}")
     for index, line in enumerate(block.get("beside", ())):
@@ -224,6 +230,15 @@ def _own(block: Mapping[str, Any], where: str) -> None:
         _mapping(block["ticks"], f"{where}: ticks")
         _known(block["ticks"], frozenset({"title", "least"}), f"{where}: ticks")
         _columns({**block["ticks"], "table": block["table"]}, "least", f"{where}: ticks")
+
+
+def _fit(fit: Mapping[str, Any], where: str) -> None:
+    _known(fit, frozenset({"explained", "rows"}), where)
+    explained, rows = fit.get("explained"), fit.get("rows")
+    if isinstance(explained, bool) or not isinstance(explained, int | float) or not 0 <= explained <= 1:
+        raise InputError(f"{where}: explained: got {explained!r}, expected a share from 0 to 1")
+    if isinstance(rows, bool) or not isinstance(rows, int) or rows < 3:  # two points always lie on a line
+        raise InputError(f"{where}: rows: got {rows!r}, expected a whole number from 3 on")
 
 
 def _beside(line: Any, where: str) -> None:
@@ -274,10 +289,25 @@ def check_tiles(tiles: Any, where: str) -> None:
             _mapping(tile["capacity"], f"{here}: capacity")
             _known(tile["capacity"], SERIES, f"{here}: capacity")
             _series(tile["capacity"], f"{here}: capacity", needs_y=True)
+        check_window(tile.get("window", 1), f"{here}: window")
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]
     if len(set(names)) < len(names):
         raise InputError(f"{where}: got the ids {', '.join(names)}, expected each once")
+
+
+def check_window(steps: Any, where: str) -> None:
+    """Refuse a number of steps that no median can be made of.
+
+    Args:
+        steps: The number.
+        where: It stands, for messages.
+
+    Raises:
+        InputError: It is no whole number from 1 on.
+    """
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise InputError(f"{where}: got {steps!r}, expected a whole number of steps from 1 on")
 
 
 def _tile_words(tile: Mapping[str, Any], where: str) -> None:
@@ -286,10 +316,11 @@ def _tile_words(tile: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: {name}: got {tile[name]!r}, expected a number")
     if tile.get("better", "lower") not in ("lower", "higher"):
         raise UnknownNameError.of(f"{where}: better", tile["better"], ("lower", "higher"))
-    means = tile.get("means", {})
-    _mapping(means, f"{where}: means")
-    _known(means, frozenset({"good", "warn", "alarm"}), f"{where}: means")
-    _texts(means, ("good", "warn", "alarm"), f"{where}: means")
+    for field, names in (("means", ("good", "warn", "alarm")), ("missing", ("rows", "value"))):
+        said = tile.get(field, {})
+        _mapping(said, f"{where}: {field}")
+        _known(said, frozenset(names), f"{where}: {field}")
+        _texts(said, names, f"{where}: {field}")
 
 
 def _columns(block: Mapping[str, Any], name: str, where: str) -> None:

@@ -69,7 +69,7 @@ class Actor:
     @torch.no_grad()
     def old_log_prob(self, data: DataProto) -> Tensor:
         """The log-probabilities from before the update. Micro-batches mix the rows, so they are put back."""
-        parts = micro_batches(data, max_token_len=self.settings.max_tokens, dp_group=self.group)
+        parts = micro_batches(data, max_token_len=self.settings.max_tokens, dp_group=self.group, packed=True)
         return restore_dynamic_batch(torch.cat([self.log_prob(part.batch) for part in parts]), parts.indices)
 
     @watch(role="actor")
@@ -77,7 +77,7 @@ class Actor:
         """One optimizer step on one mini-batch: the mean of the clipped loss over the tokens of all ranks."""
         tokens = self.across_ranks(mini.batch["response_mask"].sum())
         metrics: dict[str, Metric] = {}
-        for micro in micro_batches(mini, max_token_len=self.settings.max_tokens, dp_group=self.group):
+        for micro in micro_batches(mini, max_token_len=self.settings.max_tokens, dp_group=self.group, packed=True):
             batch, mask = micro.batch, micro.batch["response_mask"]
             loss, held = policy_loss(
                 self.log_prob(batch), batch["old_log_probs"], batch["advantages"], self.settings.clip
@@ -98,7 +98,9 @@ class Actor:
         """One supervised step on right answers. Returns the loss, its mean over the tokens of all ranks."""
         tokens = self.across_ranks(data.batch["response_mask"].sum())
         total = torch.zeros(())
-        parts, _ = rearrange_micro_batches(data.batch, max_token_len=self.settings.max_tokens, dp_group=self.group)
+        parts, _ = rearrange_micro_batches(
+            data.batch, max_token_len=self.settings.max_tokens, dp_group=self.group, packed=True
+        )
         for part in parts:
             loss = -self.log_prob(part).sum() / tokens
             self.backward(loss)

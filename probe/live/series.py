@@ -184,7 +184,7 @@ def _reduced_by(table: LiveTable, words: Words, spec: Mapping[str, Any], names: 
         keys, values = _ratio(keys, value, under)
     elif how == "imbalance":
         waited, compared = ([columns[name][here] for name in some] for some in (slots, each))
-        keys, values = _imbalance(keys, waited, compared, value)
+        keys, values = _imbalance(keys, waited, compared, value, least=2 if "rank" in each else 1)
     else:
         if each:
             grouped, (value,) = _summed([*keys, *(columns[name][here] for name in each)], value)
@@ -234,14 +234,15 @@ def _ratio(keys: Keys, value: Numbers, under: Numbers) -> tuple[Keys, Numbers]:
         return keys, np.where(below != 0, above / below, np.nan)
 
 
-def _imbalance(keys: Keys, slots: Keys, each: Keys, value: Numbers) -> tuple[Keys, Numbers]:
-    """(Sum over slots of the largest) ÷ (sum over slots of the mean); NaN where there is nothing but 0.
+def _imbalance(keys: Keys, slots: Keys, each: Keys, value: Numbers, *, least: int) -> tuple[Keys, Numbers]:
+    """(Sum over slots of the largest) ÷ (sum over slots of the mean); NaN where there is nothing but 0, or too little.
 
     Args:
         keys: Of the result.
         slots: What is waited for in turn; none: there is one slot.
         each: What is compared in a slot, over which ``value`` is summed first.
         value: Of each row.
+        least: How many values a slot must hold, of at least one slot, so that there is something to compare.
 
     Returns:
         The keys, each combination once, and their values.
@@ -253,11 +254,12 @@ def _imbalance(keys: Keys, slots: Keys, each: Keys, value: Numbers) -> tuple[Key
     largest, sums = (how.reduceat(value[order], starts) for how in (np.maximum, np.add))
     places = [key[order][starts] for key in inner]
     if slots:
-        places, (largest, means) = _summed(places[: len(keys)], largest, sums / counts)
+        enough = (counts >= least).astype(np.float64)
+        places, (largest, means, compared) = _summed(places[: len(keys)], largest, sums / counts, enough)
     else:
-        largest, means = largest * counts, sums
+        largest, means, compared = largest * counts, sums, (counts >= least).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return places, np.where(means > 0, largest / means, np.nan)
+        return places, np.where((means > 0) & (compared > 0), largest / means, np.nan)
 
 
 def _reduced(keys: Keys, value: Numbers, how: str) -> tuple[Keys, Numbers]:

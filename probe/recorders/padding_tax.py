@@ -2,7 +2,8 @@
 
 Kinds of batches are told apart by ``source``:
 
-* ``seqlen_balancing.partition``: the micro-batches that a batch is cut into, one ``batch_id`` each;
+* ``seqlen_balancing.partition``: the micro-batches that a batch is cut into, one ``batch_id`` each. Their rectangle is
+  what is computed on: where the model takes the padding out (``packed=True``) their tokens alone;
 * ``data_proto.pad_to_divisor``, ``data_proto.padding``: a batch filled up with copies of its own rows. The
   copies count as padding as a whole, the tokens in them too;
 * ``data_proto.from_dict``, ``from_single_dict`` and ``concat``: batches as they are put together;
@@ -111,7 +112,8 @@ class PaddingTaxRecorder(Recorder):
         width = values.get("width_tokens")
         fields = token_fields(values.get("batch"), width)
         lengths, partitions = list(values["lengths"]), [list(part) for part in values["partitions"]]
-        return Deferred(partial(_partition_rows, lengths, partitions, width, fields))
+        computed = None if values.get("packed") else width
+        return Deferred(partial(_partition_rows, lengths, partitions, computed, fields))
 
     def leave(self, event: Event, state: int) -> Rows:
         """A DataProto was put together or filled up. Of calls inside each other the outer one counts."""

@@ -49,6 +49,7 @@ class TokenBalanceRecorder(Recorder):
         """A batch was cut up. The lists are copied, as the caller gets the same ones."""
         values = event.values
         packed = event.point.name == PACKED
+        computed = None if packed or values.get("packed") else values.get("width_tokens")
         workload, widths = values.get("workload"), values.get("widths")
         return Deferred(
             partial(
@@ -58,7 +59,7 @@ class TokenBalanceRecorder(Recorder):
                 batch_id=batch_id_of(event),
                 workload=None if workload is None else list(workload),
                 cap_tokens=values.get("capacity_tokens" if packed else "cap_tokens"),
-                width_tokens=None if packed else values.get("width_tokens"),
+                width_tokens=computed,
                 widths=None if widths is None or values.get("width_tokens") is None else list(widths),
                 first_row=values.get("first_row", 0),
                 source=PACKED if packed else values.get("source") or event.point.name,

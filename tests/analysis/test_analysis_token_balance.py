@@ -164,3 +164,12 @@ def test_a_batch_without_tokens_has_no_imbalance(tmp_path: Path) -> None:
 def test_no_cap_gives_no_utilisation(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: batch(0, 1, [60], cap=None)}) as run:
         assert token_balance.totals(run)["utilisation_ratio"].isna().all()
+
+
+def test_d_of_a_lone_rank_no_round_is_called_uneven_and_no_rank_a_straggler(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", {0: [*batch(0, 1, [10, 30]), *batch(0, 2, [10, 10], step=1)]}) as run:
+        assert token_balance.choices(run)["label"].tolist() == ["step 0 · update", "step 1 · update"]
+        frame = token_balance.imbalance(run)
+    assert frame["straggler"].isna().all()
+    assert frame["rank_imbalance_ratio"].isna().all()
+    assert frame["micro_batch_imbalance_ratio"].tolist() == [1.5, 1.0]

@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
+from probe.analysis import overview
 from probe.analysis.findings import findings
+from probe.core.protocol import DataProto
+from probe.core.seqlen_balancing import micro_batches
 from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row
+from probe.runs.reader import Run
+from probe.session import start
 from tests.sample_run import MS, clock, open_run, sample_rows
 
 
@@ -204,3 +210,26 @@ def test_what_waiting_after_each_micro_batch_costs_is_told(tmp_path: Path) -> No
         row = the(findings(run), "Within a rank")
     assert "where ranks wait for each other after each one, that costs 60 % more time" in row["finding"]
     assert row["severity"] == "problem"
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_d_padding_is_judged_by_the_slots_that_are_computed(tmp_path: Path, packed: bool) -> None:
+    """A batch that is mostly padding costs a model that packs its micro-batches bytes, and no compute."""
+    mask = (torch.arange(20) < torch.tensor([20, 2, 2, 2]).unsqueeze(1)).long()
+    with start("padding", run_dir=tmp_path / "run") as session:
+        for step in range(3):
+            with session.step(step):
+                data = DataProto.from_dict(tensors={"input_ids": mask.clone(), "attention_mask": mask})
+                for _ in micro_batches(data, max_token_len=40, packed=packed):
+                    pass
+    with Run(tmp_path / "run") as run:
+        found = findings(run)
+        tile = overview.numbers(run).set_index("name").loc["padding_tax"]
+    one = found[found["topic"] == "padding_tax"].iloc[0]
+    if packed:
+        assert (one["severity"], tile["value"], tile["status"]) == ("notice", 0, "good")
+        # Of 80 slots 54, in each of 3 steps; in bytes of the two columns of 8 bytes a token.
+        assert "The batches that are put together before hold 68 % of it, 2.53 KiB over the run" in one["finding"]
+    else:
+        assert (one["severity"], tile["status"]) == ("problem", "alarm")
+        assert "Padding fills 68 % of the token slots" in one["finding"]

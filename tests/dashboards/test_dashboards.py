@@ -237,6 +237,9 @@ def test_a_panel_may_be_live() -> None:
         ({"divide": 3}, "live: divide: got 3, expected a mapping"),
         ({"names": ["peak"]}, "live: names: got"),
         ({"x_title": 3}, "live: x_title: got 3, expected a text"),
+        ({"mark": "scatter", "fit": 0.5}, "live: fit: got 0.5, expected a dict"),
+        ({"mark": "scatter", "fit": {"explained": 2, "rows": 8}}, "fit: explained: got 2, expected a share"),
+        ({"mark": "scatter", "fit": {"explained": 0.5, "rows": 2}}, "fit: rows: got 2, expected a whole number from 3"),
     ],
 )
 def test_a_wrong_live_block_is_named(change: dict, message: str) -> None:

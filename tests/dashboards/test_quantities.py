@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,10 +24,12 @@ from probe.dashboards.quantities import (
     resolved,
     spell,
     standing,
+    window_steps,
 )
+from probe.dashboards.spec import check_tiles
 from probe.errors import InputError
 from probe.publishing import across_ranks
-from probe.records import Incident
+from probe.records import Incident, Memory, Row
 from probe.runs.reader import Run
 from probe.tracking.state import State
 from probe.tracking.tracking import Tracking
@@ -34,7 +38,7 @@ from probe.views.panel.panel import Panel
 from probe.views.report.report import report_html
 from probe.views.terminal import numbers as terminal
 from tests.live.live_run import opened
-from tests.sample_run import sample_rows, write_run
+from tests.sample_run import clock, sample_rows, write_run
 from tests.tracking.tracking_readers import mlflow_client, tensorboard_scalars
 
 NAMES = tuple(quantities())
@@ -60,7 +64,7 @@ def doubling(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def forget() -> None:
-    for cached in (quantities, dashboards.dashboards, dashboards.views):
+    for cached in (quantities, window_steps, dashboards.dashboards, dashboards.views):
         cached.cache_clear()
 
 
@@ -201,7 +205,18 @@ def test_a_quantity_that_is_not_there_is_refused(block: dict) -> None:
         resolved(block)
 
 
-@pytest.mark.parametrize("text", ["[]", "quantities: 3", "quantities: [{id: a}]", "quantities: [3]", "more: []", "{"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{",
+        "quantities: []",
+        *(
+            f"window_steps: 20\n{more}"
+            for more in ("quantities: 3", "quantities: [{id: a}]", "quantities: [3]", "a: []")
+        ),
+    ],
+)
 def test_a_file_that_says_no_quantities_is_refused(doubling: pytest.MonkeyPatch, text: str) -> None:
     doubling.setattr(files, "text", lambda _: text)
     forget()
@@ -224,3 +239,113 @@ def test_where_it_stands_says_value_limits_and_what_is_free() -> None:
     assert standing(peak, Course([], [])).note == "not measured"
     counted = standing({"unit": "count", "total": True, "warn": 1}, Course([1], [2.0], total=5.0))
     assert (counted.value, counted.note, counted.status) == (5, "over the run", "warn")
+
+
+# --------------------------------------------------------------------------------------- no verdict without data
+
+
+@pytest.mark.parametrize("steps", ["0", "2.5", "many", "true"])
+def test_a_window_of_no_steps_is_refused(doubling: pytest.MonkeyPatch, steps: str) -> None:
+    doubling.setattr(files, "text", lambda _: f"quantities: []\nwindow_steps: {steps}")
+    forget()
+    with pytest.raises(InputError, match=r"quantities: window_steps: got .*expected a whole number of steps from 1 on"):
+        window_steps()
+
+
+def test_d_a_tile_judges_the_median_of_its_window() -> None:
+    tile = {"unit": "ratio", "warn": 1.1, "window": 3, "means": {"good": "even", "warn": "uneven"}}
+    early = standing(tile, Course(range(6), [9.0, 9.0, 9.0, 1.0, 1.0, 1.0]))
+    assert (early.value, early.status, early.means) == (1.0, "good", "even")  # what is long over counts no more
+    assert early.note == "median of 3 steps · run: 1.00× … 9.00×"
+    once = standing(tile, Course(range(4), [1.0, 1.0, 1.0, 9.0]))
+    assert once.status == "good"  # one step alone is no verdict
+    assert standing(tile, Course(range(5), [1.0, 1.2, 1.2, math.nan, math.nan])).value == 1.2
+    counted = standing({**tile, "unit": "bytes"}, Course(range(4), [9.0, 1.0, 1.0, 1.0]))
+    assert (counted.value, counted.note) == (9.0, "1 B … 9 B over 4 steps")
+    alone = standing(tile, Course([4], [1.0]))
+    assert alone.note == "last step · run: 1.00× … 1.00×"
+
+
+@pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
+def test_d_each_view_says_the_median_of_the_same_steps(tmp_path: Path, view: str) -> None:
+    """25 steps: of the first 5, which took ten times as long, nothing is left."""
+    seconds = [10.0] * 5 + [1.0 + 0.02 * step for step in range(20)]
+    rows: list[Row] = []
+    for step, took in enumerate(seconds):
+        place: dict[str, Any] = {"step": step, "kind": "step", "name": "step", "scope_id": step + 1}
+        begin = clock(0) + step * 20_000_000_000
+        end = begin + int(took * 1e9)
+        rows.append(Memory(time_ns=begin, edge="enter", **place))
+        rows.append(Memory(time_ns=end, edge="leave", host_duration_ns=end - begin, **place))
+    tiles = tiles_of(write_run(tmp_path / "run", {0: rows}), view)
+    middle = statistics.median(seconds[5:])
+    assert tiles["step_time"][:2] == (spell(middle, "s"), "median of 20 steps · run: 1.00 s … 10.0 s")
+
+
+Told = tuple[str, str, str, str]
+
+
+def tiles_of(directory: Path, view: str) -> dict[str, Told]:
+    """Of each tile its text, note, meaning and status, as a view says them."""
+    ids = [tile["id"] for tile in overview_tiles()]
+    if view == "report":
+        with Run(directory) as run:
+            frame = overview.numbers(run)
+        told = zip(*(frame[name] for name in ("text", "note", "about", "status")), strict=True)
+        return dict(zip(frame["name"], told, strict=True))
+    feed = opened(directory)
+    found = (
+        static_bundle.readings(feed.tables, feed.words, overview_tiles())
+        if view == "saved copy"
+        else [one.reading for one in terminal.read(feed).tiles]
+    )
+    return {name: (one.text, one.note, one.means, one.status) for name, one in zip(ids, found, strict=True)}
+
+
+@pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
+def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tmp_path: Path, view: str) -> None:
+    told = tiles_of(write_run(tmp_path / "run", {}), view)
+    assert {(text, means, status) for text, _, means, status in told.values()} == {("—", "", "none")}
+    assert {name: note for name, (_, note, _, _) in told.items()} == {
+        "step_time": "no step has ended",
+        "tokens_per_second": "no micro-batches were cut",
+        "peak_memory": "no memory was recorded",
+        "rank_imbalance": "no micro-batches were cut",
+        "padding_tax": "no padded batch was formed",
+        "own_cost": "no step has ended",
+        "alerts": "nothing was recorded yet",
+    }
+
+
+@pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
+def test_d_a_lone_rank_is_compared_with_nobody(tmp_path: Path, view: str) -> None:
+    told = tiles_of(write_run(tmp_path / "run", sample_rows(1, 3)), view)
+    assert told["rank_imbalance"] == ("—", "needs two ranks or more", "", "none")
+
+
+def test_d_no_quantity_over_ranks_says_anything_of_a_lone_rank(tmp_path: Path) -> None:
+    with Run(write_run(tmp_path / "run", sample_rows(1, 3))) as run:
+        frame = overview.by_step(run)
+        said = " ".join(findings(run)["finding"])
+    assert frame[["rank_imbalance_ratio", "sync_wait_ratio"]].isna().all(axis=None)
+    assert frame["micro_batch_imbalance_ratio"].notna().all()
+    assert "fullest rank" not in said
+    assert "nan" not in said
+    assert "wait for each other" not in said
+
+
+def test_d_a_value_that_nothing_is_known_to_compare_with_is_not_judged() -> None:
+    peak = {"unit": "bytes", "warn": 0.5, "means": {"good": "There is room."}, "capacity": {}}
+    told = standing(peak, Course([0], [1024.0]))
+    assert (told.status, told.means) == ("none", "No capacity is known to compare it with.")
+
+
+def test_d_every_quantity_says_why_it_may_be_missing() -> None:
+    assert all(one["missing"]["rows"] for one in quantities().values())
+
+
+@pytest.mark.parametrize("missing", ["nothing", {"why": "x"}, {"rows": 3}])
+def test_a_reason_that_can_not_be_said_is_refused(missing: object) -> None:
+    tile = {"id": "a", "title": "A", "table": "spans", "y": "peak", "missing": missing}
+    with pytest.raises(InputError, match="tiles 0: missing"):
+        check_tiles([tile], "tiles")

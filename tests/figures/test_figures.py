@@ -154,10 +154,33 @@ def test_how_sure_a_peak_is_stands_before_it(tmp_path) -> None:
         assert all("at least " in text for text in dots.hovertext)
 
 
+#: Of as many micro-batches as a line through them needs at least.
+TOKENS = [100, 200, 400, 500, 600, 700, 800, 900]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "peaks", "why"),
+    [
+        (TOKENS[:7], TOKENS[:7], "no line: needs 8 dots of a series or more"),
+        (TOKENS, [10_000 - one for one in TOKENS], "no line: none that rises explains 50 % of the variance"),
+        (TOKENS, [5, 1, 9, 2, 8, 1, 9, 3], "no line: none that rises explains 50 % of the variance"),
+        (TOKENS, TOKENS, ""),
+    ],
+    ids=["too few", "falls", "noise", "rises"],
+)
+def test_d_a_line_needs_rows_that_rise_and_the_picture_says_why_there_is_none(
+    tokens: list[int], peaks: list[int], why: str
+) -> None:
+    place = {"rank": 0, "step": 0, "micro_batch": 0, "kind": "micro_batch", "name": "x", "role": "a", "phase": "p"}
+    figure = drawn("memory_by_tokens", pd.DataFrame({**place, "tokens": tokens, "peak": peaks}))
+    assert len(figure.data) == (1 if why else 2)
+    assert figure.layout.xaxis.title.text.partition("<br>")[2] == why
+
+
 def test_phases_without_a_role_have_a_line_too() -> None:
-    where = {"rank": 0, "step": 0, "micro_batch": 0, "kind": "micro_batch", "name": "x", "tokens": [100, 200, 400]}
+    where = {"rank": 0, "step": 0, "micro_batch": 0, "kind": "micro_batch", "name": "x", "tokens": TOKENS}
     parts = [
-        pd.DataFrame({**where, "role": role, "phase": phase, "peak": [1000 + factor * one for one in (100, 200, 400)]})
+        pd.DataFrame({**where, "role": role, "phase": phase, "peak": [1000 + factor * one for one in TOKENS]})
         for role, phase, factor in ((None, "p", 2), ("a", None, 3), ("a", "p", 5))
     ]
     figure = drawn("memory_by_tokens", pd.concat(parts, ignore_index=True))

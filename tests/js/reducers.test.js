@@ -65,6 +65,20 @@ test("a mean of a slot is over those that are there", () => {
   assert.deepEqual(values({ each: "rank", slots: "micro_batch", per: "round", reduce: "imbalance" }, rows), [(45 + 15) / (25 + 15)]);
 });
 
+test("D: a lone rank is compared with nobody, also where it is the only one of a batch or the one that was chosen", () => {
+  const alone = ROWS.filter((row) => row.rank === 1);
+  for (const slots of [undefined, "micro_batch"]) assert.deepEqual(values({ each: "rank", slots, per: "round", reduce: "imbalance" }, alone), [NaN]);
+  const later = ROWS.filter((row) => row.rank === 1 || row.round === 1);
+  assert.deepEqual(values({ each: "rank", reduce: "imbalance", per: "round" }, later), [1]);
+  assert.deepEqual(values({ each: "micro_batch", reduce: "imbalance", per: ["round", "rank"] }, alone), [45 / 30]);
+  const [store, encoder] = [new Store({ schema: SCHEMA }), new Encoder()];
+  store.receive(...encoder.delta("micro", ROWS));
+  store.choose({ rank: "1" });
+  const lines = new StepLines(store, { table: "micro", y: "tokens", each: "rank", reduce: "imbalance" });
+  lines.pull();
+  assert.deepEqual([lines.steps, largestByStep(lines).values], [[1], [NaN]]);
+});
+
 test("nothing but 0 tokens has no imbalance", () => {
   const rows = ROWS.map((row) => ({ ...row, tokens: 0 }));
   for (const slots of [undefined, "micro_batch"]) assert.deepEqual(values({ each: "rank", slots, per: "round", reduce: "imbalance" }, rows), [NaN]);

@@ -197,5 +197,7 @@ def test_a_run_of_this_kind_has_numbers_to_compare(node: str) -> None:
     spec = {"table": "micro", "y": "tokens", "by": "phase", "per": "round", "each": "rank", "reduce": "imbalance"}
     steps, values = series.by_step(tables, words, spec)
     assert len(steps) == STEPS
-    assert all(value >= 1 for value in values)
+    known = [value for value in values if not math.isnan(value)]
+    assert known
+    assert all(value >= 1 for value in known)  # and none in a step in which no two ranks cut the same phase
     assert not differences(spec, dict(zip(steps, values, strict=True)), browser(node, messages, [spec])[0])

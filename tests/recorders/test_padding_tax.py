@@ -60,13 +60,14 @@ def pad_to_divisor(data, divisor):
     return (proto(torch.cat([data.batch, data.batch[:missing]])) if missing else data), missing
 
 
-def partition(batch, lengths, parts, width):
+def partition(batch, lengths, parts, width, *, packed=False):
     hooks.emit(
         PARTITION,
         lengths=lengths,
         partitions=parts,
         cap_tokens=None,
         width_tokens=width,
+        packed=packed,
         batch=batch,
         workload=None,
         source="rearrange_micro_batches",
@@ -110,6 +111,16 @@ def test_micro_batches_by_cause_and_field(collect):
         2: (1, 6),
     }
     assert {row.source for row in rows} == {"seqlen_balancing.partition"}
+
+
+def test_d_micro_batches_that_the_model_packs_compute_no_padding(collect):
+    lengths = [4, 2, 3]
+    partition(batch_of(lengths, 6), lengths, [[0, 1], [2]], 6, packed=True)
+    rows = collect.rows()
+    assert_identity(rows)
+    assert {row.field for row in rows} == {"input_ids", "attention_mask", "hidden"}
+    assert {(row.cause, row.tokens, row.bytes) for row in rows} == {("none", 0, 0)}
+    assert {row.micro_batch: (row.rectangle_tokens, row.valid_tokens) for row in rows} == {0: (6, 6), 1: (3, 3)}
 
 
 def test_jagged_micro_batches_have_no_padding(collect):

@@ -17,7 +17,14 @@ PARTITION = hooks.point("seqlen_balancing.partition")
 
 
 def partition(
-    lengths, parts, *, cap=None, width=None, workload=None, source="seqlen_balancing.rearrange_micro_batches"
+    lengths,
+    parts,
+    *,
+    cap=None,
+    width=None,
+    packed=False,
+    workload=None,
+    source="seqlen_balancing.rearrange_micro_batches",
 ):
     batch = TensorDict({"input_ids": torch.zeros(len(lengths), width or 1)}, batch_size=[len(lengths)])
     hooks.emit(
@@ -26,6 +33,7 @@ def partition(
         partitions=parts,
         cap_tokens=cap,
         width_tokens=width,
+        packed=packed,
         batch=batch,
         workload=workload,
         source=source,
@@ -179,3 +187,9 @@ def test_a_packing_of_nothing_but_empty_sequences(collect):
     metrics = collect.recorder.metrics(collect.rows())
     assert metrics[f"{PREFIX}packing/waste_ratio_mean"].aggregate() == 1
     assert f"{PREFIX}packing/balance_ratio_mean" not in metrics
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_d_micro_batches_that_the_model_packs_have_no_width(collect, packed):
+    partition([3, 1], [[0], [1]], width=4, packed=packed)
+    assert {row.width_tokens for row in collect.rows()} == {None if packed else 4}

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from probe import dashboards
 from probe.dashboards.columns import LIVE as DECLARED
 from probe.dashboards.columns import as_data
 from probe.dashboards.spec import TABLES
@@ -350,6 +351,7 @@ LIVE: dict[str, dict[str, Any]] = {
                 "y": "tokens",
                 "each": "rank",
                 "reduce": "imbalance",
+                "missing": {"rows": "no micro-batches were cut", "value": "needs two ranks or more"},
             }
             | {"unit": "ratio", "better": "lower", "warn": 1.1, "alarm": 1.25}
             | {
@@ -451,7 +453,7 @@ LIVE: dict[str, dict[str, Any]] = {
         "x": "tokens",
         "y": "peak",
     }
-    | {"by": ["role", "phase"], "unit": "bytes", "fit": 0.5},
+    | {"by": ["role", "phase"], "unit": "bytes", "fit": {"explained": 0.5, "rows": 8}},
     "balance_heat": {
         "mark": "heat",
         "table": "micro",
@@ -606,7 +608,11 @@ TITLES = {
 def config(key: str, **more: Any) -> dict[str, Any]:
     """The trait ``config``."""
     about = {"shows": "What is drawn.", "read": "How to read it.", "do": "What to do about it."}
-    panels = {id: {"title": TITLES[id], "about": about, "live": live} for id, live in LIVE.items()}
+    missing = {one.id: one.missing for board in dashboards.dashboards() for one in board.panels}
+    panels = {
+        id: {"title": TITLES[id], "about": about, "live": live, "missing": missing.get(id, "")}
+        for id, live in LIVE.items()
+    }
     run = {
         "project": "arithmetic",
         "experiment": "grpo-7b",

@@ -112,7 +112,7 @@ def test_tiles_show_what_the_rows_say(page: Any) -> None:
     micro = [row for row in made.rows["micro"] if row["step"] == 6]
     total = sum(row["tokens"] for row in micro)
     expect(tile(page, "Tokens per second").locator(".pp-value")).to_have_text(f"{total / time / 1000:.1f} k")
-    peak = max(row["peak"] for row in spans) / host.GIB
+    peak = max(row["peak"] for row in made.rows["spans"]) / host.GIB  # of the run
     expect(tile(page, "Peak memory").locator(".pp-value")).to_have_text(re.compile(rf"^{peak:.3g} GiB$"))
     expect(tile(page, "Peak memory").locator(".pp-note")).to_contain_text("% of 16 GiB free")
     ranks = [sum(row["tokens"] for row in micro if row["rank"] == rank) for rank in range(4)]
@@ -122,6 +122,32 @@ def test_tiles_show_what_the_rows_say(page: Any) -> None:
     expect(tile(page, "Padding tax").locator(".pp-value")).to_have_text(f"{100 * tax:.1f} %")
     assert tile(page, "Padding tax").get_attribute("data-status") == ("alarm" if tax >= 0.4 else "warn")
     expect(tile(page, "Alerts").locator(".pp-value")).to_have_text("1")
+
+
+def test_d_a_tile_judges_the_median_of_its_window_and_the_dot_is_the_last_step(
+    page: Any, encoder: host.Encoder
+) -> None:
+    panels = host.config("panel")["panels"]
+    live = panels["overview_tiles"]["live"]
+    tiles = [one | {"window": 3, "warn": 5, "alarm": 8} for one in live["tiles"] if one["id"] == "step_time"]
+    panels["overview_tiles"]["live"] = live | {"tiles": tiles}
+    host.opened(page, "panel", panels=panels)
+    times = [30.0, 30.0, 30.0, 1.0, 2.0, 30.0]
+    rows = [
+        {"step": step, "rank": 0, "kind": "step", "name": "step", "scope": step, "begin": 40.0 * step}
+        | {"end": 40.0 * step + took}
+        for step, took in enumerate(times)
+    ]
+    host.send(page, encoder.delta({"spans": rows[:5]}))
+    one = tile(page, "Step time")
+    expect(one.locator(".pp-value")).to_have_text("2 s")
+    expect(one).to_have_attribute("data-status", "good")
+    expect(one.locator(".pp-note")).to_have_text("median of 3 steps · run: 1 s … 30 s")
+    host.send(page, encoder.delta({"spans": rows[5:]}))
+    expect(one.locator(".pp-spark-dot")).to_have_attribute("cx", "98.5%")
+    expect(one.locator(".pp-spark-dot")).to_have_attribute("cy", re.compile("^8.3"))  # as high as 30 s
+    expect(one.locator(".pp-value")).to_have_text("2 s")
+    expect(one).to_have_attribute("data-status", "good")
 
 
 def test_an_open_scope_is_replaced_when_it_has_ended(page: Any, encoder: host.Encoder) -> None:
@@ -629,6 +655,29 @@ def test_the_straggler_is_named(page: Any) -> None:
     expect(card(page, "balance_stragglers").locator(".pp-place")).to_contain_text(said)
 
 
+def test_d_of_a_lone_rank_the_panel_says_why_it_is_compared_with_nobody(page: Any) -> None:
+    """And not that no micro-batches were recorded, under the picture of them."""
+    host.opened(page, "panel", plotly=True)
+    made, run = host.Encoder(), host.Run(ranks=1)
+    host.send(page, *(made.delta(tables) for tables in run.steps(1, 3)))
+    to_view(page, "balance")
+    empty = card(page, "balance_stragglers").locator(".pp-empty")
+    expect(empty).to_contain_text("a lone rank has nobody to be compared with")
+    expect(card(page, "balance_heat")).to_have_attribute("data-state", "drawn")
+    assert "No micro-batches were recorded" not in page.locator(".probe-panel").first.inner_text()
+
+
+def test_d_choosing_one_rank_judges_no_imbalance(page: Any) -> None:
+    shown(page, steps=4)
+    one = tile(page, "Rank imbalance")
+    expect(one).to_have_attribute("data-status", re.compile("good|warn|alarm"))
+    page.evaluate("[...__probe_panels.values()][0].choose({ rank: '1' })")
+    expect(one).to_have_attribute("data-status", "none")
+    expect(one.locator(".pp-value")).to_have_text("–")
+    expect(one.locator(".pp-note")).to_have_text("needs two ranks or more")
+    expect(one.locator(".pp-means")).to_have_text("")
+
+
 def test_nobody_is_called_a_straggler_by_chance(page: Any, encoder: host.Encoder) -> None:
     host.opened(page, "panel", plotly=True)
     rows = [
@@ -956,7 +1005,7 @@ def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> 
     host.opened(page, "panel", plotly=True)
     host.send(page, encoder.state())
     expect(page.locator(".pp-status").first).to_have_text("waiting for rows")
-    expect(tile(page, "Step time").locator(".pp-note")).to_have_text("not measured yet")
+    expect(tile(page, "Step time").locator(".pp-note")).to_have_text("not measured")
     for view in host.VIEWS[1:]:
         to_view(page, view["id"])
         expect(page.locator(".pp-empty")).to_have_count(len(view["panels"]))

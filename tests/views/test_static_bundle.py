@@ -62,7 +62,7 @@ def test_markup_in_names_stays_text(where):
     shown = overview(**{where: [NASTY] if where == "errors" else NASTY})
     bundle = static_bundle.bundle(shown)
     tags = {node.tag.split("}")[1] for node in ElementTree.fromstring(bundle[SVG]).iter()}
-    assert tags <= {"svg", "title", "desc", "rect", "text", "polyline"}
+    assert tags <= {"svg", "title", "desc", "rect", "text", "polyline", "circle"}
     assert "<img" not in bundle[SVG]
     assert "<img" not in json.dumps(bundle[PLOTLY])
     assert "<script" not in json.dumps(bundle[PLOTLY])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -45,3 +46,40 @@ def least_squares(xs: npt.NDArray[Any], ys: npt.NDArray[Any]) -> Fit | None:
     whole = float((y * y).sum())
     left = float(((y - slope * x) ** 2).sum())
     return Fit(slope, float(ys.mean() - slope * xs.mean()), 1 - left / whole if whole else 0.0)
+
+
+def rising_line(xs: npt.NDArray[Any], ys: npt.NDArray[Any], fit: Mapping[str, Any]) -> Fit | None:
+    """The line through points where they say that y rises with x: what is drawn, and what may be advised upon.
+
+    Args:
+        xs: Shape ``(points,)``.
+        ys: Shape ``(points,)``.
+        fit: What a line must be: ``rows``, the least number of points, and ``explained``, the least share of y's
+            variance that it explains.
+
+    Returns:
+        The line; None where there are too few points, or where x explains too little, and where y falls, since that is
+        no price of x.
+    """
+    line = least_squares(xs, ys) if len(xs) >= fit["rows"] else None
+    return line if line is not None and line.slope > 0 and line.explained >= fit["explained"] else None
+
+
+def no_line(fit: Mapping[str, Any], points: int) -> str:
+    """Why no line is drawn.
+
+    Args:
+        fit: As for :func:`rising_line`.
+        points: Of the series that has most.
+
+    Returns:
+        The reason in a few words.
+
+    >>> no_line({"explained": 0.5, "rows": 8}, 3)
+    'no line: needs 8 dots of a series or more'
+    >>> no_line({"explained": 0.5, "rows": 8}, 30)
+    'no line: none that rises explains 50 % of the variance'
+    """
+    if points < fit["rows"]:
+        return f"no line: needs {fit['rows']} dots of a series or more"
+    return f"no line: none that rises explains {fit['explained']:.0%} of the variance".replace("%", " %")

@@ -13,7 +13,7 @@ from probe import text as words
 from probe.dashboards.spec import listed
 from probe.figures import theme as look
 from probe.figures.marks import units
-from probe.figures.marks.fit import Fit, least_squares
+from probe.figures.marks.fit import Fit, no_line, rising_line
 from probe.figures.theme import Theme
 
 
@@ -38,10 +38,13 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     for index, (name, part) in enumerate(frame.groupby(names, sort=True)):
         colour = index % len(look.PALETTE)
         figure.add_trace(_dots(spec, part, str(name), colour, scale.divisor))
-        line = least_squares(part[x].to_numpy(float), part[y].to_numpy(float))
-        if "fit" in spec and line is not None and line.explained >= spec["fit"]:
+        line = rising_line(part[x].to_numpy(float), part[y].to_numpy(float), spec["fit"]) if "fit" in spec else None
+        if line is not None:
             figure.add_trace(_line(spec, part[x].astype(float), line, colour, scale.divisor))
-    figure.update_xaxes(title_text=str(spec.get("x_title", x.replace("_", " "))), rangemode="tozero", tickformat=",d")
+    title = str(spec.get("x_title", x.replace("_", " ")))
+    if "fit" in spec and all(trace.mode == "markers" for trace in figure.data):
+        title += f"<br>{no_line(spec['fit'], int(names.value_counts().max()))}"
+    figure.update_xaxes(title_text=title, rangemode="tozero", tickformat=",d")
     figure.update_yaxes(title_text=units.title(spec, units.of_memory(scale, frame)))
     return figure
 

@@ -232,6 +232,7 @@ class Panel:
                     "title": panel.title,
                     "about": {"shows": panel.about.shows, "read": panel.about.read, "do": panel.about.do},
                     "live": dict(panel.live),
+                    "missing": panel.missing,
                 }
                 for id, panel in panels.items()
             },

@@ -40,11 +40,12 @@ class Reading:
 
     Attributes:
         text: The value as a person says it.
-        note: Smallest and largest, or why there is nothing.
+        note: Of what it is, with smallest and largest, or why there is nothing.
         means: What it means, in a sentence.
         status: One of "good", "warn", "alarm" and "none".
         steps: The steps of its course, thinned.
         values: The values of its course, thinned.
+        value: The number that ``text`` says; NaN without one.
     """
 
     title: str
@@ -55,6 +56,7 @@ class Reading:
     status: str
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
+    value: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def _reading(course: Course, tile: Mapping[str, Any]) -> Reading:
         status=told.status,
         steps=[course.steps[index] for index in kept],
         values=[course.values[index] for index in kept],
+        value=told.value,
     )
 
 
@@ -200,7 +203,9 @@ def _spark(one: Reading, x: int, y: int, width: int, height: int) -> str:
     low, high = min(value for _, value in known), max(value for _, value in known)
     wide, tall = width / ((last - first) or 1), height / ((high - low) or 1)
     points = " ".join(f"{x + (step - first) * wide:.1f},{y + (high - value) * tall:.1f}" for step, value in known)
-    return f'<polyline points="{points}" fill="none" stroke="{look.PALETTE[0]}" stroke-width="1.5"/>'
+    across, down = points.rpartition(" ")[2].split(",")
+    line = f'<polyline points="{points}" fill="none" stroke="{look.PALETTE[0]}" stroke-width="1.5"/>'
+    return f'{line}<circle class="last" cx="{across}" cy="{down}" r="2.5" fill="{look.PALETTE[0]}"/>'
 
 
 def _words(x: int, y: int, value: str, size: int, colour: str, *, room: int, bold: bool = False) -> str:

@@ -321,9 +321,11 @@ def _spark(history: list[float], width: float = 120, height: float = 26) -> str:
         f"{x / last * (width - 4) + 2:.1f},{height - 3 - (y - low) / span * (height - 6):.1f}"
         for x, y in zip(kept.dropna().index.tolist(), kept.dropna().tolist(), strict=True)
     )
+    last_point = points.rpartition(" ")[2]  # drawn as a dot: a line without length that has round ends
     return (
         f'<svg class="spark" viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none"'
-        f' aria-hidden="true"><polyline points="{points}"/></svg>'
+        f' aria-hidden="true"><polyline points="{points}"/>'
+        f'<polyline class="last" points="{last_point} {last_point}"/></svg>'
     )
 
 

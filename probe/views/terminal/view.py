@@ -141,34 +141,29 @@ def _rate(value: float) -> str:
 
 def _numbers(run: Following) -> Table:
     now = "newest step" if run.step is None else f"step {run.step}"
-    table = _table("", (now, "right"), "", "how it went", ("the run", "right"), "")
+    table = _table("", (now, "right"), "how it went", ("judged", "right"), "", "")
     table.columns[-1].ratio = 1
-    table.columns[3].overflow = "crop"
+    table.columns[2].overflow = "crop"
     steps = sorted({step for one in run.numbers.tiles for step in one.by_step})
     for one in run.numbers.tiles:
-        word, colour = _STATUS[_standing(one, run)]
+        word, colour = _STATUS[one.reading.status]
         value = one.reading.text if one.counts else spell(one.at(run.step), one.unit)
         past = [one.by_step.get(step, 0.0 if one.counts else math.nan) for step in steps]
         table.add_row(
             Text(one.title),
-            Text(value, f"bold {colour}".strip()),
-            Text(word, colour),
+            Text(value, "bold"),
             Text(spark(past), "cyan"),
-            Text("" if one.counts else one.reading.text),
-            _note(one, run),
+            Text(one.reading.text, f"bold {colour}".strip()),
+            Text(word, colour),
+            _note(one),
         )
     return table
 
 
-def _standing(one: Number, run: Following) -> str:
-    """Of the step; of the run where a number is counted over it."""
-    return one.reading.status if one.counts else one.status(run.step)
-
-
-def _note(one: Number, run: Following) -> Text:
-    if math.isnan(one.capacity):
+def _note(one: Number) -> Text:
+    if math.isnan(one.capacity) or math.isnan(one.reading.value):
         return Text(one.reading.note, "dim")
-    share = one.at(run.step) / one.capacity
+    share = one.reading.value / one.capacity
     return Text.assemble(bar(share), f" {words.percent(share)} ", (f"of {spell(one.capacity, one.unit)}", "dim"))
 
 

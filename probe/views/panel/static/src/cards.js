@@ -168,14 +168,17 @@ export class Card {
     this.due = now + Math.max(PACE, cost / SHARE_OF_CARD);
   }
 
+  /** Why nothing is drawn: there are no rows, none of those that were chosen, or none that this picture is made of. */
   _nothing() {
     const { role, rank, phase, step, zoom } = this.store.ui;
     const held = this.store.table(this.spec.table).count;
     if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
-    const chosen = [role, rank !== "" ? `rank ${rank}` : "", phase].filter(Boolean);
+    const whole = this.spec.mark === "stragglers"; //  of all ranks and steps, whatever is chosen
+    const chosen = [role, rank !== "" && !whole ? `rank ${rank}` : "", phase].filter(Boolean);
     if (chosen.length) return `Nothing here for ${chosen.join(", ")}.`;
-    if (this.spec.of === "step" || step !== null) return `Nothing here in step ${this.store.step}.`;
-    return zoom ? "Nothing here in this part of the run." : EMPTY[this.spec.table] || "Nothing yet.";
+    if (!whole && (this.spec.of === "step" || step !== null)) return `Nothing here in step ${this.store.step}.`;
+    if (!whole && zoom) return "Nothing here in this part of the run.";
+    return this.definition.missing || "Nothing of what this picture is made of was recorded.";
   }
 
   /**

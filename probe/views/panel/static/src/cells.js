@@ -13,7 +13,9 @@ export const TOLERANT = new Set(["max", "min", "last"]);
  * largest (or smallest) result counts.
  */
 export class Cell {
-  constructor() {
+  /** @param {number} [least] how many values an imbalance compares at least */
+  constructor(least = 1) {
+    this.least = least;
     this.sum = 0;
     this.second = 0;
     this.top = -Infinity;
@@ -62,7 +64,7 @@ export class Cell {
   within(key) {
     this.inner ??= new Map();
     let cell = this.inner.get(key);
-    if (!cell) this.inner.set(key, (cell = new Cell()));
+    if (!cell) this.inner.set(key, (cell = new Cell(this.least)));
     return cell;
   }
 
@@ -86,7 +88,7 @@ export class Cell {
 
   /** Some of its rows are gone: there is no number any more. */
   forgetAll() {
-    Object.assign(this, new Cell());
+    Object.assign(this, new Cell(this.least));
   }
 
   /**
@@ -99,7 +101,7 @@ export class Cell {
     if (this.inner) return CHOSEN[which]([...this.inner.values()].map((cell) => cell.value(how)));
     if (!this.count) return NaN;
     if (how === "ratio") return this.second ? this.sum / this.second : NaN;
-    if (how === "imbalance") return imbalance([...(this.parts ?? new Map()).values()]);
+    if (how === "imbalance") return imbalance([...(this.parts ?? new Map()).values()], this.least);
     return this.parts ? overParts(this.parts.get("") ?? new Map(), how) : this._overRows(how);
   }
 
@@ -155,10 +157,13 @@ function overParts(parts, how) {
 }
 
 /**
- * Largest ÷ mean of each slot, summed over the slots above and below; NaN where there is nothing but 0.
+ * Largest ÷ mean of each slot, summed over the slots above and below; NaN where there is nothing but 0, and where no
+ * slot holds `least` values to compare.
  * @param {Map<string, number>[]} slots
+ * @param {number} least
  */
-function imbalance(slots) {
+function imbalance(slots, least) {
+  if (!slots.some((parts) => parts.size >= least)) return NaN;
   const means = slots.map((parts) => total(parts.values()) / parts.size);
   if (slots.length === 1) {
     const [parts] = slots;

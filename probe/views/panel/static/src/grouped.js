@@ -22,6 +22,7 @@ export class Grouped {
     this.table = store.table(spec.table);
     this.groups = groups;
     this.each = listOf(spec.each);
+    this.least = this.each.includes("rank") ? 2 : 1; //  a lone rank is compared with nobody
     this.slots = listOf(spec.slots);
     this.per = listOf(spec.per ?? spec.least);
     this.which = spec.least ? "smallest" : "largest";
@@ -92,7 +93,7 @@ export class Grouped {
       const key = `${at}|${values.join("|")}`;
       let cell = cells.get(key);
       if (!cell) {
-        cells.set(key, (cell = new Cell()));
+        cells.set(key, (cell = new Cell(this.least)));
         if (!this.meta.has(key)) this.meta.set(key, { y: at, values });
       }
       if (Number.isNaN(value)) return;
@@ -152,7 +153,7 @@ export class Grouped {
     for (const cells of this.cells.values()) {
       for (const [key, cell] of cells) {
         let into = all.get(key);
-        if (!into) all.set(key, (into = new Cell()));
+        if (!into) all.set(key, (into = new Cell(this.least)));
         into.merge(cell);
       }
     }

@@ -5,7 +5,7 @@ import { axisUnit, framed, hoverText, inOrder, largestOf, toldOf } from "./plot_
 import { foremost, rowsOf } from "./sums.js";
 import { plain, spell } from "./words.js";
 
-/** @import { Item, PlotFrame, PlotMark, Trace } from "./types.js" */
+/** @import { Fit, Item, PlotFrame, PlotMark, Trace } from "./types.js" */
 
 const MOST_DOTS = 1200;
 
@@ -34,14 +34,15 @@ export function scatterOf(mark) {
   const layout = { showlegend: true, height: 300, axes: { x: { title: { text: spec.x_title || mark.title(x) }, rangemode: "tozero", showline: true }, y: { title: { text: title } } } };
   const fits = traces.filter((trace) => trace.told).map((trace) => trace.told);
   const most = items.reduce((a, b) => (b.value > a.value ? b : a));
-  const summary = `${items.length} dots; the highest is ${most.label}, ${most.place}, with ${mark.spell(most.value)}. ${fits.join(". ")}`;
+  mark.remark = spec.fit && !fits.length ? noLine(spec.fit, mostOfALabel(items)) : "";
+  const summary = `${items.length} dots; the highest is ${most.label}, ${most.place}, with ${mark.spell(most.value)}. ${fits.join(". ") || mark.remark}`;
   return framed(mark, { traces, layout, items, kind: null, head: ["series", "where", mark.title(x), mark.title(y)], summary });
 }
 
 /**
  * @param {PlotMark} mark
  * @param {Item[]} items
- * @param {{label: string, by: number, fit: number | undefined, x: string}} drawn
+ * @param {{label: string, by: number, fit: Fit | undefined, x: string}} drawn
  * @returns {Trace[]}
  */
 function dots(mark, items, { label, by, fit, x }) {
@@ -54,14 +55,43 @@ function dots(mark, items, { label, by, fit, x }) {
     hovertext: own.map((one) => hoverText(one.cells[3], `${one.cells[2]} ${mark.title(x)}`, toldOf(mark, mark.store.table(mark.spec.table), one.row ?? -1), label, one.place)),
     marker: { color: colour, size: 7, opacity: 0.75, symbol: ["circle", "diamond", "square", "triangle-up", "pentagon", "star", "hexagon", "cross"][(mark.given.get(label) ?? 0) % 8] },
   };
-  const line = fit === undefined ? null : leastSquares(xs, ys);
-  if (!line || line.explained < (fit ?? 0)) return [trace];
+  const line = fit && risingLine(xs, ys, fit);
+  if (!line) return [trace];
   const ends = [Math.min(...xs), Math.max(...xs)];
   const told = `${label}: ${mark.spell(line.slope)} a ${mark.title(x).replace(/s$/, "")}`;
   return [trace, {
     type: "scatter", mode: "lines", name: plain(told, 48), told, x: ends, y: ends.map((one) => (line.start + line.slope * one) / by),
     line: { color: colour, width: 1.5, dash: "dash" }, hoverinfo: "skip",
   }];
+}
+
+/**
+ * The line through points where they say that y rises with x, as `rising_line` in probe/figures/marks/fit.py finds it.
+ * @param {number[]} xs
+ * @param {number[]} ys
+ * @param {Fit} fit
+ */
+export function risingLine(xs, ys, fit) {
+  const line = xs.length < fit.rows ? null : leastSquares(xs, ys);
+  return line && line.slope > 0 && line.explained >= fit.explained ? line : null;
+}
+
+/**
+ * Why no line is drawn, as `no_line` in probe/figures/marks/fit.py says it.
+ * @param {Fit} fit
+ * @param {number} points of the series that has most
+ */
+export function noLine(fit, points) {
+  if (points < fit.rows) return `no line: needs ${fit.rows} dots of a series or more`;
+  return `no line: none that rises explains ${spell(fit.explained, "percent")} of the variance`;
+}
+
+/** @param {Item[]} items */
+function mostOfALabel(items) {
+  /** @type {Map<string, number>} */
+  const counts = new Map();
+  for (const { label } of items) counts.set(label, (counts.get(label) ?? 0) + 1);
+  return Math.max(0, ...counts.values());
 }
 
 /**

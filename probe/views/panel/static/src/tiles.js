@@ -85,15 +85,15 @@ class Tile {
     const { store, spec } = this;
     this.lines = summed(store, StepLines, spec);
     const values = this._values();
-    const [value, step] = this._value(values);
+    const [value, step, many] = this._value(values);
     const capacity = spec.capacity ? this._capacity() : NaN;
     this.step = step;
     this.text = spell(value, spec.unit);
     say(this.value, this.text);
     say(this.unit, Number.isNaN(value) ? "" : unitWord(spec.unit));
-    this._judge(spec.capacity ? value / capacity : value);
-    say(this.note, this._noted(value, capacity, step, values));
-    this._spark(values, step);
+    this._judge(value, spec.capacity ? value / capacity : value);
+    say(this.note, this._noted(value, capacity, step, values, many));
+    this._spark(values, store.ui.step ?? lastStep(this.lines.steps, values.slice(0, this._until(values))));
     const spoken = `${spec.title}: ${this.text} ${unitWord(spec.unit)}. ${this.note.textContent} ${this.means.textContent}`;
     if (spoken !== this.spoken) this.root.setAttribute("aria-label", spoken);
     this.spoken = spoken;
@@ -108,15 +108,23 @@ class Tile {
   }
 
   /**
+   * What is shown, as `over_window` in probe/dashboards/quantities.py: of the chosen step, or where none is chosen the
+   * median of the last steps, of bytes the largest of the run.
    * @param {number[]} values
-   * @returns {[value: number, step: number | null]}
+   * @returns {[value: number, step: number | null, many: number]} the step that is picked by a click, and of how many
+   *   steps the number is the median
    */
   _value(values) {
     const { lines, store, spec } = this;
-    if (spec.total) return [this._total(), store.ui.step];
-    if (store.ui.step !== null) return [values[lines.at.get(store.ui.step) ?? -1] ?? NaN, store.ui.step];
-    for (let at = this._until(values) - 1; at >= 0; at -= 1) if (Number.isFinite(values[at])) return [values[at], lines.steps[at]];
-    return [NaN, null];
+    if (spec.total) return [this._total(), store.ui.step, 1];
+    if (store.ui.step !== null) return [values[lines.at.get(store.ui.step) ?? -1] ?? NaN, store.ui.step, 1];
+    const ended = values.slice(0, this._until(values));
+    if (spec.unit === "bytes") {
+      const most = largest(ended);
+      return [most, lines.steps[ended.indexOf(most)] ?? null, 1];
+    }
+    const inside = lastOf(ended, spec.window ?? 1);
+    return [median(inside), lastStep(lines.steps, ended), inside.length];
   }
 
   /**
@@ -143,8 +151,11 @@ class Tile {
     return largest([...over.collect(null).values()].map((cell) => over.value(cell)));
   }
 
-  /** @param {number} value */
-  _judge(value) {
+  /**
+   * @param {number} shown
+   * @param {number} value what the limits are for: of something with a capacity the share of it
+   */
+  _judge(shown, value) {
     const { spec, store } = this;
     const { warn, alarm } = { ...spec, ...store.config.thresholds?.[spec.id] };
     /** @param {number | undefined | null} limit */
@@ -154,8 +165,7 @@ class Tile {
     this.root.dataset.status = status;
     say(this.chip, STATUS[status]);
     this.chip.hidden = status === "none";
-    const means = spec.means || {};
-    say(this.means, (typeof means === "string" ? means : means[status] || means.good) || "");
+    say(this.means, meaning(spec, shown, status));
   }
 
   /**
@@ -163,15 +173,27 @@ class Tile {
    * @param {number} capacity
    * @param {number | null} step
    * @param {number[]} values
+   * @param {number} many
    */
-  _noted(value, capacity, step, values) {
-    if (Number.isNaN(value)) return this.store.ui.step === null ? "not measured yet" : `not measured in step ${this.store.ui.step}`;
+  _noted(value, capacity, step, values, many) {
+    if (Number.isNaN(value)) return this._why();
     const parts = [];
     if (capacity > 0) parts.push(`${spell(1 - value / capacity, "percent")} of ${spell(capacity, this.spec.unit)} free`);
     if (this.spec.total) parts.push(step === null ? "in the run so far" : `up to step ${step}`);
+    else if (many > 1) parts.push(`median of ${many} steps`);
     else if (step !== null) parts.push(`step ${step}`);
     if (!this.spec.total && values.length > 1) parts.push(`run: ${this._extent(values)}`);
     return parts.join(" · ");
+  }
+
+  /** Why there is no value. */
+  _why() {
+    const { store, lines, spec } = this;
+    const { rank, role, phase, step } = store.ui;
+    const rows = step === null ? lines.steps.length > 0 : lines.at.has(step);
+    const chosen = [role, rank === "" ? "" : `rank ${rank}`, phase].filter(Boolean).join(", ");
+    if (!rows && (step !== null || chosen)) return ["not measured", step === null ? "" : `in step ${step}`, chosen && `for ${chosen}`].filter(Boolean).join(" ");
+    return whyMissing(spec, rows);
   }
 
   /** @param {number[]} values */
@@ -230,6 +252,65 @@ class Tile {
     event.preventDefault();
     this.pick();
   }
+}
+
+/**
+ * The last values that are known, at most `most` of them.
+ * @param {number[]} values
+ * @param {number} most
+ */
+export function lastOf(values, most) {
+  const found = [];
+  for (let at = values.length - 1; at >= 0 && found.length < most; at -= 1) if (!Number.isNaN(values[at])) found.push(values[at]);
+  return found;
+}
+
+/**
+ * The middle of some values; of an even number the mean of the middle two, NaN of none.
+ * @param {number[]} values
+ */
+export function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = Math.floor(sorted.length / 2);
+  if (!sorted.length) return NaN;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/**
+ * The last step that has a value.
+ * @param {number[]} steps
+ * @param {number[]} values
+ */
+function lastStep(steps, values) {
+  for (let at = values.length - 1; at >= 0; at -= 1) if (!Number.isNaN(values[at])) return steps[at];
+  return null;
+}
+
+/**
+ * What a value means, as `meaning` in probe/dashboards/quantities.py says it: nothing without a value, and of one with
+ * limits that can't be compared with them no verdict.
+ * @param {TileSpec} spec
+ * @param {number} value
+ * @param {string} status
+ * @returns {string}
+ */
+export function meaning(spec, value, status) {
+  const { means = {}, warn, alarm, capacity } = spec;
+  if (Number.isNaN(value)) return "";
+  const limited = (warn ?? alarm ?? null) !== null;
+  if (status === "none" && limited) return capacity ? "No capacity is known to compare it with." : "";
+  return (typeof means === "string" ? means : means[status === "none" ? "good" : status]) ?? "";
+}
+
+/**
+ * Why there is no value, as `why_missing` in probe/dashboards/quantities.py says it.
+ * @param {TileSpec} spec
+ * @param {boolean} rows whether there are rows of it, which have no value
+ * @returns {string}
+ */
+export function whyMissing(spec, rows) {
+  const { missing = {} } = spec;
+  return (rows ? missing.value : undefined) || missing.rows || "not measured";
 }
 
 /**

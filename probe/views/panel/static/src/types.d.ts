@@ -46,7 +46,7 @@ export interface Spec {
   sort?: string;
   over?: string;
   cap?: string;
-  fit?: number;
+  fit?: Fit;
   tell?: Names;
   label?: string;
   beside?: (Spec & { title: string })[];
@@ -61,6 +61,12 @@ export interface Spec {
   tone?: string;
   search?: boolean;
   tiles?: TileSpec[];
+}
+
+/** What a line through dots must be. */
+export interface Fit {
+  explained: number;
+  rows: number;
 }
 
 export interface Guide extends Partial<Omit<Spec, "table">> {
@@ -81,12 +87,15 @@ export interface TileSpec extends Spec, Limits {
   total?: boolean;
   capacity?: Spec;
   means?: string | Record<string, string>;
+  missing?: { rows?: string; value?: string };
+  window?: number;
 }
 
 export interface Definition {
   title: string;
   about?: Record<string, string>;
   live?: Spec;
+  missing?: string;
 }
 
 export interface View {
