@@ -88,7 +88,7 @@ def standing_of(
     Args:
         processes: All of the run.
         now_s: Seconds since the run's start.
-        states: By process what is known of it: "ended" and "gone" are no longer waited for.
+        states: By process what is known of it: those that have "ended" or are "gone" are no longer waited for.
         finished: Whether all processes have ended properly: then each step that has ended is complete.
 
     Returns:
@@ -98,13 +98,14 @@ def standing_of(
     stepping = [one for one in known if one.begun >= 0]
     if finished:
         return Standing(_step(max((one.ended for one in stepping), default=-1)))
-    present = [one for one in known if not one.replaced and states.get(one.name) not in ("ended", "gone")]
+    over = {name: state for name, state in states.items() if state in ("ended", "gone")}
+    present = [one for one in known if not one.replaced and one.name not in over]
     # Who has a rank and has just begun to write will soon begin its first step.
     counted = [one for one in present if (one.begun >= 0 or one.rank is not None) and not one.is_silent(now_s)]
     if any(one.begun >= 0 for one in counted):
         waited = {one.name for one in counted}
         left = [one for one in stepping if one.name not in waited and not one.replaced]
-        missing = (Missing(one.name, one.rank, one.last_s, states.get(one.name, "silent")) for one in left)
+        missing = (Missing(one.name, one.rank, one.last_s, over.get(one.name, "silent")) for one in left)
         return Standing(_step(min(one.ended for one in counted)), tuple(missing))
     last_s = max((one.heard_s for one in stepping), default=now_s)
     at_last = [one for one in stepping if not one.is_silent(last_s)] or stepping

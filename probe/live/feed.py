@@ -190,10 +190,9 @@ class Feed:
         """Whether somebody still writes, as far as it can be told without inventing anything.
 
         Returns:
-            newest_at: wall-clock time of the newest row, seconds since the epoch, by the clock of the host that wrote
-            it; None while somebody writes, and before the first row. writers: "" then; else what :func:`writers` says
-            of the newest process of every rank, and "ended" for those that
-            are gone and have closed their files.
+            "newest_at": wall-clock time of the newest row, seconds since the epoch, by the clock of the host that wrote
+            it; None while somebody writes, and before the first row. "writers": "" then; else what :func:`writers` says
+            of the newest process of every rank, or "ended" where they are gone and have closed their files.
         """
         newest = self.newest_at
         if newest is None:
