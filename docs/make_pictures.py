@@ -48,14 +48,16 @@ def page_of(run: Path) -> Iterator[str]:
             server.terminate()
 
 
-def take(page: Any, view: str, title: str) -> bytes:
-    """A PNG of the panel with this title, in its view, once there is something to see."""
+def take(page: Any, view: str, title: str) -> bytes | None:
+    """A PNG of the panel with this title, in its view; None where the run has nothing for it, such as the padding of
+    micro-batches that are packed: the picture of an earlier run stays.
+    """
     page.get_by_role("tab", name=view, exact=True).click()
     card = page.locator("figure", has=page.get_by_text(title, exact=True)).first
     card.scroll_into_view_if_needed()
-    page.wait_for_function("card => card.dataset.state === 'drawn'", arg=card.element_handle())
+    page.wait_for_function("card => ['drawn', 'empty'].includes(card.dataset.state)", arg=card.element_handle())
     page.wait_for_timeout(1000)  # for the picture itself
-    return bytes(card.screenshot())
+    return None if card.get_attribute("data-state") == "empty" else bytes(card.screenshot())
 
 
 def whole(page: Any, url: str) -> bytes:
@@ -98,7 +100,9 @@ def main() -> None:
             page = browser.new_page(viewport={"width": WIDTH, "height": 1400}, device_scale_factor=1.5)
             page.goto(url)
             for view, panel in panels.live_only():
-                keep(take(page, view.title, panel.title), f"{panels.PICTURES}_{panel.id}.png")
+                picture = take(page, view.title, panel.title)
+                if picture is not None:
+                    keep(picture, f"{panels.PICTURES}_{panel.id}.png")
             wide = browser.new_page(viewport={"width": WIDE, "height": 900})
             keep(whole(wide, url), "images/panel.png")
         keep(beginning(wide, run), "images/report.png")
