@@ -160,7 +160,7 @@ class _Joining:
             joined = self._take(number, even_ended=bool(self._known.launch))
             if joined is not None:
                 return joined
-            self._begin(number + 1)  # our place there was left: a new launch
+            self._begin(self._after(number))  # our place there was left: a new launch
 
     def _mine(self) -> int | None:
         """The attempt that this launch has or may join; None where it needs a new one."""
@@ -173,6 +173,15 @@ class _Joining:
         newest = self._launch(numbers[-1])
         size = newest.world_size or self._process.world_size
         return None if newest.identity or size != self._process.world_size else numbers[-1]
+
+    def _after(self, number: int) -> int:
+        """The next attempt that is of this launch, or is still to be had: the same for all of its processes."""
+        number += 1
+        while (self._folder / str(number) / LAUNCH_NAME).exists():
+            if self._launch(number).identity == self._known.launch:
+                break
+            number += 1
+        return number
 
     def _next(self) -> int:
         numbers = self._numbers()

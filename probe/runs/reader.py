@@ -256,7 +256,9 @@ class Run:
 
     @property
     def ranks(self) -> list[int]:
-        """The ranks that have written anything, as the files say now."""
+        """The ranks that have written anything, as the files say now; of several attempts those that are shown."""
+        if len(self.attempts) > 1:
+            return sorted(int(rank) for rank in self.processes["rank"].dropna().unique())
         segments, parts = self._files.look()
         return sorted({segment.rank for segment in segments | parts.keys()})
 

@@ -121,7 +121,11 @@ class RunWriter:
         self._lock = threading.Lock()
         self._process = process
         self._place = _join(self.directory, rank, process)
-        self._file = _open(self.directory, rank, process, Shedding(capacity))
+        try:
+            self._file = _open(self.directory, rank, process, Shedding(capacity))
+        except RunError:
+            self._leave_place()
+            raise
         self._thread = threading.Thread(target=self._run, name="probe-run-writer", daemon=True)
         self._thread.start()
         _alive.add(self)
@@ -255,8 +259,7 @@ class RunWriter:
                 self._wake.wait(self._pause(next_tick))
                 self._wake.clear()
             self._isolated(self._finish)
-            if self._place.lock is not None:
-                self._place.lock.release()
+            self._leave_place()
             self._cpu_ns = time.thread_time_ns()
 
     def _pause(self, next_tick: float) -> float:
@@ -369,6 +372,11 @@ class RunWriter:
             seconds = time.monotonic() - self._unwritable_since
             self._unwritable_since = None
             _log.warning("rows are written to %s again, after %.1f s", self.directory, seconds)
+
+    def _leave_place(self) -> None:
+        """Whoever takes it from now on is another attempt."""
+        if self._place.lock is not None:
+            self._place.lock.release()
 
     def _tell_rival(self, rival: Claim) -> None:
         where = f"process {rival.pid} on {rival.host}" if rival.pid else "another process"

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.analysis import findings, memory, overview, padding_tax, steps, token_balance
-from probe.errors import InputError
+from probe.errors import InputError, RunError
 from probe.hooks import phase
 from probe.records import TABLES, Memory, Process
 from probe.runs import attempts
@@ -20,6 +20,7 @@ from probe.runs.attempts import Identity, identity, join
 from probe.runs.compaction import compact
 from probe.runs.lines import encode
 from probe.runs.reader import Run
+from probe.runs.segment_file import SegmentFile
 from probe.runs.visibility import Stretch, visible
 from probe.session import start
 from tests.live.live_run import as_dicts, opened, roll, told
@@ -95,6 +96,7 @@ def test_two_launches_of_several_ranks_agree_without_talking(directory):
     with Run(directory) as run:
         assert run.attempts == [1, 2]
         assert run.processes.groupby("attempt").size().to_dict() == {2: 3}
+        assert run.ranks == [0, 1, 2]
         assert run.attempt(1).processes["rank"].tolist() == [0, 1, 2]
         assert set(rewards(run).values()) == {0.75}
 
@@ -172,6 +174,21 @@ def test_an_actor_that_ray_restarts_goes_on_and_a_new_one_does_not(tmp_path):
     assert ended(join(tmp_path, 0, row(), actor("a"))) == 1
     assert ended(join(tmp_path, 0, row(), actor("b"))) == 2  # the driver's notebook made its actors anew
     assert ended(join(tmp_path, 1, row(1), actor("c"))) == 2
+    assert ended(join(tmp_path, 0, row(), Identity())) == 3  # by hand
+    assert ended(join(tmp_path, 0, row(), actor("d"))) == 4  # the notebook again, after that
+    assert ended(join(tmp_path, 1, row(1), actor("e"))) == 4
+
+
+def test_a_run_that_cannot_be_written_keeps_no_place(tmp_path, monkeypatch):
+    directory = tmp_path / "run"
+    train(directory, 0.5, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentFile, "open", lambda _: (_ for _ in ()).throw(OSError("no room")))
+        with pytest.raises(RunError, match="no room"):
+            start("attempts", run_dir=directory)
+    train(directory, 0.5, 1)
+    with Run(directory) as run:
+        assert run.incidents.empty  # nobody else was taken for a rival
 
 
 @pytest.mark.usefixtures("here")
