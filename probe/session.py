@@ -38,9 +38,10 @@ from probe.hooks import (
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Process, Row, Scalar
+from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
 from probe.runs.row_types import bring
-from probe.runs.writer import RunWriter
+from probe.runs.writer import RunWriter, take_place
 from probe.tracking.spans import StepSpans
 from probe.tracking.tracking import Tracking
 
@@ -149,6 +150,7 @@ class Session:
         rank: The process's number in the job.
         world_size: How many processes the job has.
         tracking: Where the metrics go; None where nothing tracks.
+        place: Of this process in its attempt; None takes one.
 
     Attributes:
         directory: The run directory, absolute.
@@ -167,6 +169,7 @@ class Session:
         rank: int,
         world_size: int,
         tracking: Tracking | None = None,
+        place: Joined | None = None,
     ) -> None:
         self.directory = directory
         self.rank = rank
@@ -187,6 +190,7 @@ class Session:
             on_rows=self._see,
             tick=self._sample,
             tick_scope=self._sample_scope,
+            place=place,
         )
         self._subscriptions: list[Subscription] = [
             subscribe(_Recording(self, recorder), *recorder.points) for recorder in recorders
@@ -423,15 +427,15 @@ def start(
         chosen = _recorders(recorders, found, peaks)
         tables = bring(kind for recorder in chosen for kind in recorder.rows)
         directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config)
-        tracking = _tracking(track, project, directory, config) if rank == 0 else None
-        _current = Session(
-            directory,
-            chosen,
-            _process(world_size, found, tables),
-            rank=rank,
-            world_size=world_size,
-            tracking=tracking,
-        )
+        process = _process(world_size, found, tables)
+        place = take_place(directory, rank, process)
+        try:
+            tracking = _tracking(track, project, directory, config, place.attempt) if rank == 0 else None
+            ours: dict[str, Any] = {"rank": rank, "world_size": world_size, "tracking": tracking, "place": place}
+            _current = Session(directory, chosen, process, **ours)
+        except BaseException:
+            place.leave()
+            raise
         if tracking is not None and every_s is not None and (publish is not None or worthwhile(tracking)):
             _current.publisher = _publisher(directory, tracking, every_s)
         return _current
@@ -461,14 +465,30 @@ def _recorders(asked: Sequence[str | Recorder] | None, device: Any, peaks: str) 
 
 
 def _tracking(
-    track: str | Sequence[str] | Tracking | None, project: str, directory: Path, config: Any
+    track: str | Sequence[str] | Tracking | None, project: str, directory: Path, config: Any, attempt: int
 ) -> Tracking | None:
     if track is None or isinstance(track, Tracking):
         return track
     names = [name.strip() for name in track.split(",")] if isinstance(track, str) else list(track)
     if not names:
         return None
-    return Tracking(project, directory.name, names, config, directory=directory, on_incident=_record_incident)
+    tracking = Tracking(
+        project, directory.name, names, config, directory=directory, on_incident=_record_incident, attempt=attempt
+    )
+    if attempt > 1:
+        threading.Thread(target=_send_leftovers, args=(directory, attempt), name="probe-leftovers", daemon=True).start()
+    return tracking
+
+
+def _send_leftovers(directory: Path, attempt: int) -> None:
+    """What backends lack of the attempts before, whose processes are gone."""
+    from probe.tracking.recovery import recover
+
+    with silenced():
+        try:
+            recover(directory, before=attempt, on_incident=_record_incident)
+        except Exception:  # what is missing stays where it is, and `probe doctor` tells of it
+            _log.warning("what backends lack of earlier attempts couldn't be sent", exc_info=True)
 
 
 def _publisher(directory: Path, tracking: Tracking, every_s: float) -> Publisher | None:

@@ -67,6 +67,11 @@ class Joined(NamedTuple):
     rival: Claim | None  #: a process that lives and has the same place in the same attempt
     lock: FileLock | None  #: on the place; to be released when the process ends to record
 
+    def leave(self) -> None:
+        """Let others have the place: for whoever takes it from now on that is another attempt. Safe to call twice."""
+        if self.lock is not None:
+            self.lock.release()
+
 
 def identity(environ: Mapping[str, str] = os.environ) -> Identity:
     """What the launcher of this process says of its launch: torchrun, Slurm, Ray.

@@ -76,6 +76,7 @@ class RunWriter:
         tick: Called in the thread every ``sample_interval_s``; the rows it returns are written.
         tick_scope: Where these rows are said to have happened.
         sample_interval_s: Seconds between two calls of ``tick``.
+        place: Of this process in its attempt; None takes it: see :func:`take_place`.
 
     Raises:
         InputError: An argument is out of its range.
@@ -95,6 +96,7 @@ class RunWriter:
         tick: Callable[[], Iterable[Any] | None] | None = None,
         tick_scope: Callable[[], Scope] = current_scope,
         sample_interval_s: float = 0.5,
+        place: Joined | None = None,
     ) -> None:
         _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
         self.directory = Path(directory).absolute()
@@ -120,11 +122,11 @@ class RunWriter:
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._process = process
-        self._place = _join(self.directory, rank, process)
+        self._place = take_place(self.directory, rank, process) if place is None else place
         try:
             self._file = _open(self.directory, rank, process, Shedding(capacity))
         except RunError:
-            self._leave_place()
+            self._place.leave()
             raise
         self._thread = threading.Thread(target=self._run, name="probe-run-writer", daemon=True)
         self._thread.start()
@@ -259,7 +261,7 @@ class RunWriter:
                 self._wake.wait(self._pause(next_tick))
                 self._wake.clear()
             self._isolated(self._finish)
-            self._leave_place()
+            self._place.leave()
             self._cpu_ns = time.thread_time_ns()
 
     def _pause(self, next_tick: float) -> float:
@@ -372,11 +374,6 @@ class RunWriter:
             seconds = time.monotonic() - self._unwritable_since
             self._unwritable_since = None
             _log.warning("rows are written to %s again, after %.1f s", self.directory, seconds)
-
-    def _leave_place(self) -> None:
-        """Whoever takes it from now on is another attempt."""
-        if self._place.lock is not None:
-            self._place.lock.release()
 
     def _tell_rival(self, rival: Claim) -> None:
         where = f"process {rival.pid} on {rival.host}" if rival.pid else "another process"
@@ -567,7 +564,21 @@ def _check(**values: float) -> None:
             raise InputError(f"{name}: got {value!r}, expected a number of at least {least}")
 
 
-def _join(directory: Path, rank: int, process: Process) -> Joined:
+def take_place(directory: Path, rank: int, process: Process) -> Joined:
+    """Find out to which attempt a process belongs, and take its place there; the process is told.
+
+    Args:
+        directory: The run directory.
+        rank: Of this process.
+        process: Its row, which gets its attempt.
+
+    Returns:
+        The attempt and the place, which a :class:`RunWriter` leaves when it is closed.
+
+    Raises:
+        RunError: The directory can't be written to.
+        InputError: ``PROBE_ATTEMPT`` is no whole number of at least 1.
+    """
     try:
         joined = join(directory, rank, process, wanted=asked())
     except OSError as error:

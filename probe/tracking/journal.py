@@ -19,7 +19,7 @@ import json
 import os
 import re
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any, Final
 from probe._io import FileLock
 from probe.tracking.media import Medium, medium_of, strict_json
 from probe.tracking.reports import Reports
-from probe.tracking.state import FOLDER, backend_name, file_name
+from probe.tracking.state import FOLDER, backend_name, file_name, homes
 
 #: A segment that is longer is followed by the next; those that every backend has are deleted.
 SEGMENT_BYTES: Final = 8 * 2**20
@@ -348,11 +348,19 @@ def records_in(directory: Path) -> Iterator[Record]:
 
 
 def unsent(directory: Path) -> dict[str, int]:
-    """How many calls each backend of a run's directory hasn't got. Reads only.
+    """How many calls each backend of a run's directory hasn't got, of all attempts. Reads only.
 
     What a process that is still running is about to send counts too.
     """
-    folder = directory / FOLDER
+    counts: Counter[str] = Counter()
+    for home in homes(directory).values():
+        counts.update(unsent_of(home))
+    return dict(counts)
+
+
+def unsent_of(home: Path) -> dict[str, int]:
+    """The same of one attempt; see :func:`probe.tracking.state.home_of`."""
+    folder = home / FOLDER
     counts: dict[str, int] = {}
     for name, mark in _marks(folder).items():
         count = sum(record.wanted_by(name) for record in _scan(folder, mark))

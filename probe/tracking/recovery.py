@@ -9,9 +9,9 @@ from typing import Any
 
 from probe.records import Incident
 from probe.tracking.backends import backend_class
-from probe.tracking.journal import in_use, unsent
+from probe.tracking.journal import in_use, unsent, unsent_of
 from probe.tracking.notes import unsent_notes
-from probe.tracking.state import State
+from probe.tracking.state import State, homes
 from probe.tracking.tracking import FINISH_S, Tracking
 
 
@@ -20,6 +20,7 @@ def recover(
     *,
     timeout_s: float = FINISH_S,
     on_incident: Callable[[Incident], None] | None = None,
+    before: int | None = None,
 ) -> dict[str, int]:
     """Send each backend of a run's directory what it hasn't got, and give the run its status.
 
@@ -31,6 +32,7 @@ def recover(
         directory: The directory of the run.
         timeout_s: Seconds after which it is given up; what is missing stays in the directory.
         on_incident: As for :class:`Tracking`.
+        before: Only what attempts before this one have left; None is all.
 
     Returns:
         What is still missing: backend → calls. Empty when all is sent.
@@ -40,16 +42,23 @@ def recover(
         MissingDependencyError: The package of a backend isn't installed.
     """
     place = Path(directory).absolute()
-    known = State(place, "run").read()
-    behind = _behind(place, known, unsent(place))
-    if not behind or not known or in_use(place):
-        return unsent(place)
-    code = known.get("exit_code")
-    tracking = Tracking(
-        known["project"], known["experiment"], behind, directory=place, on_incident=on_incident, announce=False
-    )
-    tracking.finish(1 if code is None else code, timeout_s=timeout_s)
+    for attempt, home in homes(place).items():
+        if before is None or attempt < before:
+            _recover(place, attempt, home, timeout_s, on_incident)
     return unsent(place)
+
+
+def _recover(
+    place: Path, attempt: int, home: Path, timeout_s: float, on_incident: Callable[[Incident], None] | None
+) -> None:
+    known = State(home, "run").read()
+    behind = _behind(home, known, unsent_of(home))
+    if not behind or not known or in_use(home):
+        return
+    code = known.get("exit_code")
+    named = known["project"], known["experiment"]
+    told: dict[str, Any] = {"directory": place, "on_incident": on_incident, "announce": False, "attempt": attempt}
+    Tracking(*named, behind, **told).finish(1 if code is None else code, timeout_s=timeout_s)
 
 
 def _behind(place: Path, known: dict[str, Any], waiting: dict[str, int]) -> list[str]:

@@ -13,8 +13,33 @@ from probe._io import write_atomically
 
 #: Folder of the run's directory in which tracking keeps its own things.
 FOLDER: Final = "tracking"
+#: Folder of the run's directory in which each attempt has a folder.
+ATTEMPTS: Final = "attempts"
 #: How often the newest step is noted, seconds.
 NOTE_S: Final = 30.0
+
+
+def home_of(directory: Path, attempt: int) -> Path:
+    """Where tracking keeps what it knows of one attempt: each is a run of its own to the backends.
+
+    Args:
+        directory: Of the run.
+        attempt: Its number; see ``probe.runs.attempts``.
+
+    Returns:
+        The run's directory for the first, a folder in it for a later one.
+
+    >>> home_of(Path("run"), 1).as_posix(), home_of(Path("run"), 2).as_posix()
+    ('run', 'run/attempts/2')
+    """
+    return directory if attempt == 1 else directory / ATTEMPTS / str(attempt)
+
+
+def homes(directory: Path) -> dict[int, Path]:
+    """:func:`home_of` for each attempt that something was tracked of, in order."""
+    later = (int(one.name) for one in (directory / ATTEMPTS).glob("*") if one.name.isdecimal())
+    found = {attempt: home_of(directory, attempt) for attempt in sorted({1, *later})}
+    return {attempt: home for attempt, home in found.items() if (home / FOLDER).is_dir()}
 
 
 class State:

@@ -28,7 +28,7 @@ from probe.tracking.notes import Charts, Notes, checked_charts, checked_markdown
 from probe.tracking.numbers import Snapshot
 from probe.tracking.parameters import flatten
 from probe.tracking.reports import Reports
-from probe.tracking.state import LastStep, State
+from probe.tracking.state import LastStep, State, home_of
 from probe.tracking.stream import Entry, Stream
 from probe.tracking.transfer import start_transfer
 
@@ -63,6 +63,8 @@ class Tracking:
         capacity: Calls that may wait in memory; then the oldest that isn't on disk is dropped and counted.
         announce: Whether to tell once where each backend writes: to the log, or where that shows no infos to standard
             error.
+        attempt: Which launch of the training this is. From 2 on it is a run of its own in every backend, with
+            "(attempt 2)" behind its name, and has files of its own.
 
     Attributes:
         supported_backend: The names there are.
@@ -94,24 +96,27 @@ class Tracking:
         on_incident: Callable[[Incident], None] | None = None,
         capacity: int = 4096,
         announce: bool = True,
+        attempt: int = 1,
     ) -> None:
         for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
             if not isinstance(given, str) or not given:
                 raise InputTypeError(f"{argument}: got {given!r}, expected a non-empty str")
         whole_number("capacity", capacity, 1)
+        whole_number("attempt", attempt, 1)
         self._backends: dict[str, Backend] = {}
         self._finished = False
         self._pid = os.getpid()
         self._reports = Reports(on_incident)
         self._parameters = self._flat(config)
         place = None if directory is None else Path(directory).absolute()
+        self._attempt = attempt
         self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
         self.logger: dict[str, Any] = {name: own_object(backend) for name, backend in self._backends.items()}
         self.locations = {name: backend.location for name, backend in self._backends.items() if backend.location}
         if announce:
             _announce(self.locations)
         lasting = {name for name, backend in self._backends.items() if backend.lasting}
-        kept = place if lasting else None
+        kept = home_of(place, attempt) if lasting and place is not None else None
         journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
         kept = None if journal.folder is None else kept  # another process may have it
         self._ending = State(kept, "run")
@@ -133,11 +138,13 @@ class Tracking:
 
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
         names = [_current_name(name) for name in names]
+        experiment = experiment if self._attempt == 1 else f"{experiment} (attempt {self._attempt})"
         for name in names:
             load_backend(name)  # nothing is opened when one of them can't be
         try:
             for name in names:
-                setup = Setup(project, experiment, directory, partial(self._report, name), self._parameters)
+                report = partial(self._report, name)
+                setup = Setup(project, experiment, directory, report, self._parameters, self._attempt)
                 self._backends[name] = self._opened(name, setup)
         except BaseException:
             for opened, backend in self._backends.items():

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 from probe.errors import BackendError
 from probe.tracking.media import Medium
-from probe.tracking.state import State
+from probe.tracking.state import State, home_of
 
 #: What is said of a run as a whole: the backends' methods that take it, and what each is called in a report.
 NOTES: Final = {"params": "the parameters", "describe": "the description", "tag": "the tags", "layout": "the layout"}
@@ -55,6 +55,7 @@ class Setup:
         directory: Of the run, absolute; None leaves the place to the backend.
         report: ``report(about, message)`` tells the user once of something that can't be sent as it is.
         parameters: The configuration, flat, for backends that read settings out of it.
+        attempt: Which launch of the training it is; each is a run of its own.
     """
 
     project: str
@@ -62,10 +63,16 @@ class Setup:
     directory: Path | None
     report: Callable[[str, str], None]
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+
+    @property
+    def suffix(self) -> str:
+        """What sets files and folders of a later attempt apart, such as ``"attempt-2"``; "" for the first."""
+        return "" if self.attempt == 1 else f"attempt-{self.attempt}"
 
     def state(self, name: str) -> State:
         """What the backend of that name remembers in the run's directory."""
-        return State(self.directory, name)
+        return State(None if self.directory is None else home_of(self.directory, self.attempt), name)
 
     def run_id(self, name: str) -> str:
         """The id under which the backend of that name knows this run: that of the process before, else a new one."""

@@ -118,12 +118,17 @@ def _line(text: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _own(path: Path, setup: Setup) -> Path:
+    """``metrics.attempt-2.jsonl`` beside ``metrics.jsonl`` for a second attempt."""
+    return path.with_suffix(f".{setup.suffix}{path.suffix}") if setup.suffix else path
+
+
 def _path(setup: Setup) -> Path:
     named = os.environ.get("PROBE_FILE_LOGGER_PATH") or os.environ.get("VERL_FILE_LOGGER_PATH")
     if named:
-        return Path(named).absolute()
+        return _own(Path(named).absolute(), setup)
     if setup.directory is not None:
-        return setup.directory / METRICS
+        return _own(setup.directory / METRICS, setup)
     root = os.environ.get("VERL_FILE_LOGGER_ROOT") or "."
     return Path(root, setup.project, f"{setup.experiment}.jsonl").absolute()
 

@@ -298,9 +298,9 @@ def _listing(head: str, values: Mapping[str, Any]) -> str:
 def _directory(setup: Setup) -> Path:
     named = os.environ.get("TENSORBOARD_DIR")
     if named:
-        return Path(named).absolute()
+        return Path(named).absolute() / setup.suffix
     if setup.directory is not None:
-        return setup.directory / "tensorboard"
+        return setup.directory / "tensorboard" / setup.suffix
     return Path("tensorboard_log", setup.project, setup.experiment).absolute()
 
 
