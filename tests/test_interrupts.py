@@ -47,7 +47,7 @@ def test_no_row_after_ten_thousand_interrupts_stands_in_a_wrong_step_phase_or_sc
         for burst in range(10_000):
             try:
                 alarms(chance.uniform(2e-5, 2e-4))
-                while True:
+                for _ in range(100):  # it comes within few; one that comes while a finaliser runs is lost to it
                     step += 1
                     with session.step(step), phase(f"p{step % 7}"), watch(role="actor"):
                         pass

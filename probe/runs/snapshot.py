@@ -14,7 +14,7 @@ from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.manifest import Bundle, Span
 from probe.runs.parts import BAD_LINES, CHUNK_BYTES, Columnar, conformed, either_schema, schema
-from probe.runs.visibility import Hidden, Shown, Stretch, Visible, condition, expression, visible
+from probe.runs.visibility import NEVER_NS, Hidden, Shown, Stretch, Visible, condition, expression, visible
 
 if TYPE_CHECKING:
     import pandas
@@ -211,7 +211,8 @@ class Snapshot:
         if self._shown is None:
             attempts = self.attempts
             if self._attempt is not None:
-                self._shown = (Visible(self._attempt),)
+                gone = (one for one in attempts if one != self._attempt)
+                self._shown = (Visible(self._attempt), *(Visible(one, 0, NEVER_NS) for one in gone))
             elif len(attempts) < 2:
                 self._shown = ()
             else:
@@ -245,7 +246,7 @@ class Snapshot:
         limits = {one.attempt: one.before_step for one in self.shown()}
         gone: dict[int, list[int]] = {}
         for one in self._stretches():
-            limit = limits.get(one.attempt, -1)
+            limit = limits.get(one.attempt)
             if limit is not None and one.step >= limit:
                 gone.setdefault(one.attempt, []).append(one.step)
         return [Hidden(attempt, min(steps), max(steps)) for attempt, steps in sorted(gone.items())]

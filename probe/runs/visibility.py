@@ -8,13 +8,16 @@ come to that step. Nothing is ever added up over attempts.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from probe.records import Row
+
+
+#: Before any time: rows that were written then are none.
+NEVER_NS: Final = -(2**63)
 
 
 class Visible(NamedTuple):
@@ -72,7 +75,7 @@ class Stretch(NamedTuple):
 
 
 def visible(attempts: Iterable[int], stretches: Sequence[Stretch]) -> tuple[Visible, ...]:
-    """What is shown of each attempt, those left out of which nothing is.
+    """What is shown of each attempt.
 
     Args:
         attempts: All of them.
@@ -81,8 +84,8 @@ def visible(attempts: Iterable[int], stretches: Sequence[Stretch]) -> tuple[Visi
     >>> told = [Stretch(1, 0, 10), Stretch(1, 1, 20), Stretch(1, 2, 30), Stretch(2, 2, 50), Stretch(2, 3, 60)]
     >>> visible([1, 2], told)
     (Visible(attempt=1, before_step=2, before_ns=30), Visible(attempt=2, before_step=None, before_ns=None))
-    >>> visible([1, 2], [*told, Stretch(2, 0, 40)])
-    (Visible(attempt=2, before_step=None, before_ns=None),)
+    >>> visible([1, 2], [*told, Stretch(2, 0, 40)])[0].shows(0, 10)
+    False
     """
     first: dict[int, int] = {}
     for one in stretches:
@@ -95,40 +98,42 @@ def visible(attempts: Iterable[int], stretches: Sequence[Stretch]) -> tuple[Visi
         elif first.get(attempt, limit) < limit:
             reached = [one.wall_ns for one in stretches if one.attempt == attempt and one.step >= limit]
             found.append(Visible(attempt, limit, min(reached, default=None)))
+        else:
+            found.append(Visible(attempt, 0, NEVER_NS))
     return tuple(found)
 
 
-def condition(shown: Sequence[Visible]) -> str:
-    """SQL for the rows that are shown.
+def condition(parts: Sequence[Visible]) -> str:
+    """SQL for the rows that are shown; those of an attempt that isn't known are.
 
     >>> condition([Visible(1, 5, 70), Visible(2)])
-    '(attempt = 1 and (step < 5 or (step is null and wall_ns < 70))) or (attempt = 2)'
-    >>> condition([])
-    'false'
+    'not ((attempt = 1 and if(step is null, coalesce(wall_ns >= 70, true), step >= 5)))'
+    >>> condition([Visible(1)])
+    'true'
     """
-    return " or ".join(map(_condition, shown)) or "false"
+    hidden = " or ".join(_hidden(one) for one in parts if one.before_step is not None)
+    return f"not ({hidden})" if hidden else "true"
 
 
-def _condition(one: Visible) -> str:
-    if one.before_step is None:
-        return f"(attempt = {one.attempt})"
-    late = "true" if one.before_ns is None else f"wall_ns < {one.before_ns}"
-    return f"(attempt = {one.attempt} and (step < {one.before_step} or (step is null and {late})))"
+def _hidden(one: Visible) -> str:
+    late = "false" if one.before_ns is None else f"coalesce(wall_ns >= {one.before_ns}, true)"
+    return f"(attempt = {one.attempt} and if(step is null, {late}, step >= {one.before_step}))"
 
 
-def expression(shown: Sequence[Visible]) -> Any:
+def expression(parts: Sequence[Visible]) -> Any:
     """The same for pyarrow."""
     import pyarrow.compute as pc
 
-    found = pc.scalar(False)
-    for one in shown:
-        of_it = pc.if_else(pc.is_valid(pc.field("attempt")), pc.field("attempt"), 1) == one.attempt
+    attempt = pc.coalesce(pc.field("attempt"), pc.scalar(1))
+    hidden = pc.scalar(False)
+    for one in parts:
         if one.before_step is not None:
-            late = pc.scalar(True) if one.before_ns is None else pc.field("wall_ns") < one.before_ns
-            earlier = pc.if_else(pc.is_null(pc.field("step")), late, pc.field("step") < one.before_step)
-            of_it = of_it & earlier
-        found = found | of_it
-    return found
+            late = pc.scalar(False)
+            if one.before_ns is not None:
+                late = pc.coalesce(pc.field("wall_ns") >= one.before_ns, pc.scalar(True))
+            later = pc.coalesce(pc.field("step") >= one.before_step, late)
+            hidden = hidden | ((attempt == one.attempt) & later)
+    return ~hidden
 
 
 class Shown:
@@ -170,9 +175,8 @@ class Shown:
         if not self._parts:
             return rows
         now_ns = time.time_ns()
-        newest = math.inf if self._alone else self._newest
-        return [row for row in rows if row.attempt > newest or self._shows(row, now_ns)]
+        return [row for row in rows if self._shows(row, now_ns)]
 
     def _shows(self, row: Row, now_ns: int) -> bool:
         part = self._parts.get(row.attempt)
-        return part is not None and part.shows(row.step, now_ns)
+        return not self._alone if part is None else part.shows(row.step, now_ns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 PANEL = ".probe-panel"
 
 
-def await_text(page, text: str) -> None:
+def await_text(page, text: str | re.Pattern[str]) -> None:
     """Until the panel, which may stand in a shadow tree, says ``text``."""
     page.locator(PANEL, has_text=text).first.wait_for()
 
@@ -44,7 +45,7 @@ def test_notebook_7(chromium, tmp_path: Path, shots: Path) -> None:
         notebook.run(0)
         page.wait_for_selector(PANEL)
         notebook.run(1)
-        await_text(page, "step 5")
+        await_text(page, re.compile(r"step [1-9]"))  # it may show every tenth only
         assert notebook.busy(1)
         page.locator(f"{PANEL} [role=tab]", has_text="Balance").click()
         await_text(page, "Tokens by rank and micro-batch")

@@ -29,7 +29,8 @@ answer
 
 
 @pytest.fixture
-def shell():
+def shell(monkeypatch):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # another one may be active; the shell would warn of it
     # The shell's own history database and its thread are not ours to test.
     config = Config()
     config.HistoryManager.enabled = False

@@ -330,8 +330,7 @@ def test_what_is_shown_is_what_no_later_attempt_has_reached(seen):
     parts = {one.attempt: one for one in visible({attempt for attempt, _ in seen}, stretches)}
     for attempt, step in seen:
         reached = any(later > attempt and begun <= step for later, begun in seen)
-        part = parts.get(attempt)
-        assert (part is not None and part.shows(step, 0)) == (not reached)
+        assert parts[attempt].shows(step, 0) == (not reached)
 
 
 def test_a_row_without_a_step_is_as_old_as_its_attempt_was_then(tmp_path):

@@ -37,6 +37,7 @@ class Publisher:
 
 @pytest.fixture
 def shell(monkeypatch):
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # another one may be active; the shell would warn of it
     config = Config()
     config.HistoryManager.enabled = False
     made = InteractiveShell.instance(config=config)
