@@ -29,7 +29,7 @@ from tests.once import once
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 #: Panels that the example run has nothing for: nothing went wrong there, and its micro-batches are packed.
-EMPTY = ("incidents", "padding_by_field")
+EMPTY = ("incidents", "padding_by_field", "padding_time")
 
 #: Pages whose code is run by tests of their own, or isn't ours to run.
 ELSEWHERE = {"hooks.md", "benchmarks.md", "backends.md", "hosts.md", "scale.md"}
