@@ -9,10 +9,12 @@ import atexit
 import logging
 import os
 import platform
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -42,6 +44,7 @@ from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
 from probe.runs.row_types import bring
 from probe.runs.writer import RunWriter, take_place
+from probe.tracking.recovery import is_behind
 from probe.tracking.spans import StepSpans
 from probe.tracking.tracking import Tracking
 
@@ -476,19 +479,26 @@ def _tracking(
         project, directory.name, names, config, directory=directory, on_incident=_record_incident, attempt=attempt
     )
     if attempt > 1:
-        threading.Thread(target=_send_leftovers, args=(directory, attempt), name="probe-leftovers", daemon=True).start()
+        sender = threading.Thread(
+            target=_send_leftovers, args=(directory, attempt), name="probe-leftovers", daemon=True
+        )
+        with suppress(RuntimeError):  # the system gives no thread: it is sent another time
+            sender.start()
     return tracking
 
 
 def _send_leftovers(directory: Path, attempt: int) -> None:
-    """What backends lack of the attempts before, whose processes are gone."""
-    from probe.tracking.recovery import recover
-
-    with silenced():
-        try:
-            recover(directory, before=attempt, on_incident=_record_incident)
-        except Exception:  # what is missing stays where it is, and `probe doctor` tells of it
-            _log.warning("what backends lack of earlier attempts couldn't be sent", exc_info=True)
+    """What backends lack of the attempts before, whose processes are gone. From a process of its own: some backends
+    have one run in a process, and would end the one of this training.
+    """
+    code = "import sys; from probe.tracking.recovery import recover; recover(sys.argv[1], before=int(sys.argv[2]))"
+    quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    try:
+        if is_behind(directory, before=attempt):
+            command = [sys.executable, "-c", code, str(directory), str(attempt)]
+            subprocess.run(command, check=True, **quiet)  # noqa: S603  (our own command)
+    except Exception:  # what is missing stays where it is, and `probe doctor` tells of it
+        _log.warning("what backends lack of earlier attempts couldn't be sent", exc_info=True)
 
 
 def _publisher(directory: Path, tracking: Tracking, every_s: float) -> Publisher | None:

@@ -48,6 +48,20 @@ def recover(
     return unsent(place)
 
 
+def is_behind(directory: Path, *, before: int) -> bool:
+    """Whether a backend lacks anything of an attempt before this one. Reads only.
+
+    Args:
+        directory: The directory of the run.
+        before: The number of the attempt.
+
+    Returns:
+        Whether :func:`recover` has something to do.
+    """
+    earlier = (home for attempt, home in homes(directory).items() if attempt < before)
+    return any(_behind(home, State(home, "run").read(), unsent_of(home)) for home in earlier)
+
+
 def _recover(
     place: Path, attempt: int, home: Path, timeout_s: float, on_incident: Callable[[Incident], None] | None
 ) -> None:
