@@ -257,8 +257,12 @@ class Run:
     @property
     def ranks(self) -> list[int]:
         """The ranks that have written anything, as the files say now; of several attempts those that are shown."""
-        if len(self.attempts) > 1:
+        if not self._closed and len(self.attempts) > 1:
             return sorted(int(rank) for rank in self.processes["rank"].dropna().unique())
+        return self._written_ranks()
+
+    def _written_ranks(self) -> list[int]:
+        """By the names of the files alone, of all attempts."""
         segments, parts = self._files.look()
         return sorted({segment.rank for segment in segments | parts.keys()})
 
@@ -341,7 +345,7 @@ class Run:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Run({self.path!r}, project={self.info.project!r}, {len(self.ranks)} ranks)"
+        return f"Run({self.path!r}, project={self.info.project!r}, {len(self._written_ranks())} ranks)"
 
     def _repr_html_(self) -> str:
         if self._closed:

@@ -66,6 +66,15 @@ def test_a_cell_that_is_run_twice_shows_the_second_training(directory):
             run.attempt(3)
 
 
+def test_a_run_that_is_closed_says_what_it_was(directory):
+    train(directory, 0.2, 1)
+    run = Run(directory)
+    run.close()
+    assert repr(run).endswith("1 ranks)")
+    assert run.ranks == [0]
+    assert "1 ranks" in run._repr_html_()
+
+
 def test_a_restart_hides_all_from_its_first_step_on_and_a_resumed_training_goes_on(directory):
     train(directory, 0.1, 6)
     train(directory, 0.2, 3)  # from 0: yesterday's 3, 4 and 5 are hidden, too
