@@ -448,6 +448,11 @@ class CpuDevice(Device):
     source = "process_rss"
     unsure = "at_least"
 
+    def __init__(self) -> None:
+        import psutil  # now: a child that is forked while another thread imports it never gets the rest
+
+        self._machine = psutil.virtual_memory
+
     @property
     def name(self) -> str:
         return "cpu"
@@ -462,9 +467,7 @@ class CpuDevice(Device):
             peak = resident  # the kernel brings its mark up to date late
         if not whole:
             return Counters(resident, None, peak)
-        import psutil
-
-        machine = psutil.virtual_memory()
+        machine = self._machine()
         return Counters(resident, None, peak, None, machine.total - machine.available, machine.total)
 
 

@@ -20,6 +20,7 @@ import functools
 import inspect
 import itertools
 import logging
+import os
 import sys
 import threading
 import time
@@ -395,6 +396,16 @@ _lock = threading.RLock()
 _points: dict[str, Point] = {}
 _subscriptions: list[tuple[str, Listener]] = []
 _failures: dict[int, int] = {}
+
+
+def _unlock_in_child() -> None:
+    """A thread that a forked child hasn't got may have held it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def point(name: str, about: str = "") -> Point:

@@ -14,10 +14,10 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 from probe._io import written_aside
 from probe.errors import InputError, RunError
 from probe.runs import views
-from probe.runs.database import VIEWS, worked_out
+from probe.runs.database import view, worked_out
 from probe.runs.files import RunFiles
 from probe.runs.parts import columns
-from probe.runs.snapshot import Snapshot
+from probe.runs.snapshot import Snapshot, ranked
 
 if TYPE_CHECKING:
     import pyarrow
@@ -68,7 +68,9 @@ class Source:
 
         names = [column.name for column in columns(table)]
         with self._reading(table):
-            for batch in self._snapshot.scan(table).to_batches(columns=names, batch_size=BATCH_ROWS):
+            late = self._snapshot.late_ranks()
+            for written in self._snapshot.scan(table).to_batches(columns=names, batch_size=BATCH_ROWS):
+                batch = ranked(written, late)
                 filled = [_filled(values, column) for values, column in zip(batch.columns, columns(table), strict=True)]
                 yield pa.RecordBatch.from_arrays(filled, schema=public_schema(table))
 
@@ -98,7 +100,8 @@ class Source:
             self._database = duckdb.connect(":memory:", config={**settings, "memory_limit": MEMORY_LIMIT})
             self._database.execute("set enable_progress_bar=false")
             for table in self.tables:
-                self._database.register(VIEWS.get(table, table), self._snapshot.scan(table))
+                self._database.register(f"rows_{table}", self._snapshot.scan(table))
+                self._database.execute(view(table, [f'"rows_{table}"'], late=self._snapshot.late_ranks()))
             for statement in worked_out(" ".join(views.texts())):
                 self._database.execute(statement)
         return self._database

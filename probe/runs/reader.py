@@ -154,7 +154,7 @@ class Run:
             if table not in self._frames:
                 frame = table_frame(self._read(table), columns(table))
                 if table == "process":  # each segment of a process begins with the same row
-                    frame = frame.drop_duplicates(ignore_index=True)
+                    frame = _newest(frame.drop_duplicates(ignore_index=True))
                 self._frames[table] = frame
             return self._frames[table]
 
@@ -257,14 +257,16 @@ class Run:
     @property
     def ranks(self) -> list[int]:
         """The ranks that have written anything, as the files say now; of several attempts those that are shown."""
-        if not self._closed and len(self.attempts) > 1:
+        segments, parts = self._files.look()
+        by_name = all(one.rank is not None for one in segments | parts.keys())
+        if not self._closed and not (by_name and len(self.attempts) < 2):
             return sorted(int(rank) for rank in self.processes["rank"].dropna().unique())
         return self._written_ranks()
 
     def _written_ranks(self) -> list[int]:
-        """By the names of the files alone, of all attempts."""
+        """By the names of the files alone, of all attempts; ranks that became known late aren't among them."""
         segments, parts = self._files.look()
-        return sorted({segment.rank for segment in segments | parts.keys()})
+        return sorted({one.rank for one in segments | parts.keys() if one.rank is not None})
 
     @property
     def missing_ranks(self) -> list[int]:
@@ -378,6 +380,12 @@ class _Frames(Mapping[str, "pandas.DataFrame"]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _newest(processes: pandas.DataFrame) -> pandas.DataFrame:
+    """Of the rows of one process about itself the one that says most: the newest."""
+    newest = processes.groupby(["process", "time_ns"], dropna=False)["revision"].transform("max")
+    return processes[(processes["revision"] == newest) | (processes["process"] == "")].reset_index(drop=True)
 
 
 def _follow(

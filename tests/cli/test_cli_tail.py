@@ -286,7 +286,7 @@ def test_rates_and_ranks(tmp_path: Path) -> None:
 def append_rankless(path: Path, rows: list[Row]) -> None:
     """What a process without a rank, such as one that serves a model, adds to the run."""
     written = [encode(msgspec.structs.replace(row, process="server", rank=None)) for row in rows]
-    (path / Segment(0, 9).name).write_bytes(b"".join(written))
+    (path / Segment.of_rank(0, 9).name).write_bytes(b"".join(written))
 
 
 def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:

@@ -634,7 +634,7 @@ def test_a_number_that_became_parts_while_it_was_claimed_is_given_back(directory
     RunWriter(directory, rank=0, process=process()).close()
     segment, descriptor = claim(directory, 0, 0)
     os.close(descriptor)
-    assert segment == Segment(0, 1)
+    assert segment == Segment.of_rank(0, 1)
     assert [path.name for path in directory.glob("*.jsonl")] == ["rank-00000.1.jsonl"]
 
 
