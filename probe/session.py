@@ -302,7 +302,8 @@ class Session:
         self.close(exit_code=0 if error is None else 1)
 
     def __repr__(self) -> str:
-        return f"Session({str(self.directory)!r}, {who(self.rank, self.process.process)}, {'closed' if self.closed else 'open'})"
+        state = "closed" if self.closed else "open"
+        return f"Session({str(self.directory)!r}, {who(self.rank, self.process.process)}, {state})"
 
     # -------------------------------------------------------------------------------------- on the training thread
 
@@ -579,7 +580,7 @@ class _Heir(Listener):
         for one in self._begin(event):
             one.fire(event)
 
-    def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
+    def failed(self, *_: object) -> None:
         self._subscription.close()
 
 

@@ -236,16 +236,22 @@ def view(
     rows = " union all ".join(f"select {distinct}{selected} from {source}" for source in sources)  # noqa: S608  (our own names)
     if distinct and len(sources) > 1:
         rows = f"select distinct * from ({rows})"  # noqa: S608  (our own names)
-    if late:
-        known = ", ".join(f"({literal(process)}, {rank})" for process, rank in late.items())
-        rows = f"""select r.* replace (coalesce(r.rank, l.rank) as rank) from ({rows}) r
-            left join (values {known}) l(process, rank) on l.process = r.process"""  # noqa: S608  (our own names)
+    rows = with_ranks(rows, late)
     if where:
         rows = f"select * from ({rows}) where {where}"  # noqa: S608  (our own names)
     if distinct:
         rows = f"""select * from ({rows}) qualify process = '' or
             revision = max(revision) over (partition by process, time_ns)"""  # noqa: S608  (our own names)
     return f'create {temporary}view "{VIEWS.get(table, table)}" as {rows}'
+
+
+def with_ranks(rows: str, late: Mapping[str, int]) -> str:
+    """A query for the rows of another one, with the ranks of processes that ``late`` knows."""
+    if not late:
+        return rows
+    known = ", ".join(f"({literal(process)}, {rank})" for process, rank in late.items())
+    return f"""select r.* replace (coalesce(r.rank, l.rank) as rank) from ({rows}) r
+        left join (values {known}) l(process, rank) on l.process = r.process"""  # noqa: S608  (our own names)
 
 
 def _selected(column: Column) -> str:

@@ -42,7 +42,7 @@ class Follower:
         self._files = files
         self._places: dict[Segment, _Place] = {}
         self._done: set[Segment] = set()
-        self._processes: set[tuple[int | None, int, int]] = set()
+        self._processes: set[tuple[str | int | None, int, int, int]] = set()
         self._writers: dict[int, str] = {}  # of rows of version 1, which don't say: by rank, the one that began last
         self._numbers: dict[int, itertools.count[int]] = defaultdict(itertools.count)
 

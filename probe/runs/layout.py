@@ -95,7 +95,7 @@ class Segment(NamedTuple):
 
 
 def process_name(place: str, number: int = 0) -> str:
-    """What a process is called: by its place, and by the number of its first segment where that isn't the place's first.
+    """What a process is called: by its place, and by the number of its first segment unless that is the place's first.
 
     >>> process_name("rank-00003"), process_name("driver", 2)
     ('rank-00003', 'driver.2')

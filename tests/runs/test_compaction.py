@@ -121,7 +121,9 @@ def test_order_schema_and_manifest_are_what_they_say(directory):
     compact(directory)
     manifest = json.loads((directory / PARTS_NAME / "compacted-000001.json").read_text())
     (bundle,) = manifest["bundles"]
-    assert [held[:2] for held in bundle["segments"]] == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]
+    assert [held[:2] for held in bundle["segments"]] == [
+        [f"rank-0000{rank}", number] for rank in range(3) for number in range(2)
+    ]
     for table, files in bundle["files"].items():
         (file,) = files
         path = directory / PARTS_NAME / file["name"]

@@ -266,7 +266,7 @@ def test_reprs_are_short_and_escaped(tmp_path):
     directory = create_run("<b>bold</b>", "e&e", root=tmp_path)
     segment(directory, 0, 0, 1)
     with Run(directory) as run:
-        assert repr(run) == f"Run({str(directory)!r}, project='<b>bold</b>', 1 ranks)"
+        assert repr(run) == f"Run({str(directory)!r}, project='<b>bold</b>', 1 rank)"
         html = run._repr_html_()
     assert "<b>" not in html
     assert "&lt;b&gt;bold" in html
