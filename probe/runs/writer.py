@@ -150,7 +150,11 @@ class RunWriter:
 
     @property
     def cost_ns(self) -> int:
-        """CPU time that the writer's threads have used, nanoseconds."""
+        """CPU time that the writer's threads have used, nanoseconds; where its own thread doesn't ask, up to the end of
+        its last round.
+        """
+        if threading.current_thread() is self._thread:
+            self._cpu_ns = time.thread_time_ns()
         rolling = self._rolling
         return self._cpu_ns + self._rolled_cpu_ns + (0 if rolling is None else rolling.cpu_ns)
 

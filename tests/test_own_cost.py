@@ -1,0 +1,206 @@
+"""What probe costs, as it says it: by a clock that the tests turn, and against what a run without it takes."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+
+from probe import hooks
+from probe.hooks import Listener, phase, scope, subscribe
+from probe.own_cost import FIRST, HOOKS, LOCK, OUTSIDE, RATIO, STEP, WRITER, OwnCost, ThreadClocks
+from probe.recorders.recorder import Recorder
+from probe.runs.reader import Run
+from probe.session import start
+
+MS = 1_000_000
+
+
+class Clocks:
+    """Everything that own cost is worked out from, turned by hand; milliseconds."""
+
+    def __init__(self) -> None:
+        self.now = self.hooks = self.writer = self.thread = 0.0
+
+    def watch(self) -> int:
+        return 1
+
+    def cpu_ns(self, thread: int) -> int:
+        return round(self.thread * MS)
+
+    def cost(self) -> OwnCost:
+        return OwnCost(
+            lambda: round(self.writer * MS),
+            spent_ns=lambda: round(self.hooks * MS),
+            clock=lambda: round(self.now * MS),
+            threads=self,  # type: ignore[arg-type]  # it has the same two methods
+        )
+
+    def step(self, cost, number, hooks_ms=0.0, work_ms=0.0, waits_ms=0.0):
+        begun = cost.begin()
+        self.hooks += hooks_ms
+        self.now += hooks_ms + work_ms + waits_ms
+        self.thread += hooks_ms + work_ms
+        return cost.end(number, begun)
+
+
+@pytest.fixture
+def clocks():
+    return Clocks()
+
+
+def test_e_hooks_are_billed_to_the_step_in_which_they_ran(clocks):
+    cost = clocks.cost()
+    ended = [clocks.step(cost, step, hooks_ms=step, work_ms=10) for step in range(5)]
+    billed = [cost.bill(one) for one in ended]  # all of them later, in one round of the writer
+    assert [one[HOOKS] for one in billed] == [0, 1, 2, 3, 4]
+    assert [one[RATIO] for one in billed[1:]] == [1 / 11, 2 / 12, 3 / 13, 4 / 14]
+
+
+def test_e_the_first_step_is_told_apart(clocks):
+    cost = clocks.cost()
+    first, second = (clocks.step(cost, step, hooks_ms=900 - 899 * step, work_ms=9) for step in range(2))
+    told = cost.bill(first)
+    assert told[FIRST] == 900
+    assert {RATIO, STEP, LOCK}.isdisjoint(told)
+    told = cost.bill(second)
+    assert FIRST not in told
+    assert (told[STEP], told[RATIO]) == (10, 0.1)
+
+
+def test_e_hooks_between_steps_are_of_no_step_and_are_not_lost(clocks):
+    cost = clocks.cost()
+    first = clocks.step(cost, 0, hooks_ms=1, work_ms=9)
+    clocks.hooks += 4
+    clocks.now += 4
+    second = clocks.step(cost, 1, hooks_ms=1, work_ms=9)
+    billed = [cost.bill(one) for one in (first, second)]
+    assert OUTSIDE not in billed[0]
+    assert (billed[1][OUTSIDE], billed[1][HOOKS], billed[1][RATIO]) == (4, 1, 0.1)
+
+
+def test_e_a_round_of_the_writer_is_billed_to_all_steps_that_it_served(clocks):
+    cost = clocks.cost()
+    ended = [clocks.step(cost, step, work_ms=0.8) for step in range(400)]
+    clocks.writer += 32.0
+    billed = [cost.bill(one)[WRITER] for one in ended]
+    assert min(billed) == pytest.approx(0.08, rel=1e-3)
+    assert max(billed) == pytest.approx(0.08, rel=1e-3)
+    assert sum(billed) == pytest.approx(32.0, abs=1e-9)
+
+
+def test_e_the_writer_s_work_between_steps_is_billed_to_none_and_of_an_open_step_to_that(clocks):
+    cost = clocks.cost()
+    first = clocks.step(cost, 0, work_ms=10)
+    clocks.now += 10  # a validation, say
+    begun = cost.begin()
+    clocks.now += 20
+    clocks.writer += 4  # over 40 ms
+    assert cost.bill(first)[WRITER] == 1
+    clocks.now += 20
+    clocks.writer += 2
+    assert cost.bill(cost.end(1, begun))[WRITER] == 4
+
+
+def test_e_waiting_for_the_lock_is_at_most_what_the_writer_used(clocks):
+    cost = clocks.cost()
+    cost.bill(clocks.step(cost, 0, work_ms=10))
+
+    def lock_ms(**step):
+        ended = clocks.step(cost, 1, **step)
+        clocks.writer += 2
+        return cost.bill(ended)[LOCK]
+
+    assert lock_ms(work_ms=10) == 2  # it wanted the lock all the time
+    assert lock_ms(waits_ms=10) == 0  # for a device, or the network
+    assert lock_ms(work_ms=4, waits_ms=6) == 1
+
+
+def test_e_where_threads_have_no_clocks_all_of_the_writer_counts(clocks):
+    clocks.cpu_ns = lambda thread: None
+    cost = clocks.cost()
+    cost.bill(clocks.step(cost, 0, work_ms=10))
+    ended = clocks.step(cost, 1, waits_ms=10)
+    clocks.writer += 2
+    assert cost.bill(ended)[LOCK] == 2
+
+
+class Slow(Recorder):
+    """Takes its time where it is told to."""
+
+    points = ("scope",)
+
+    def __init__(self, at):
+        self.at = at
+
+    def enter(self, event):
+        if (event.scope.step, event.scope.kind) == self.at:
+            time.sleep(0.05)
+
+    def leave(self, event, state):
+        self.enter(event)
+
+
+def told(directory, key):
+    with Run(directory) as run:
+        frame = run.sql("select step, sum(value) as value from scalars where key = ? group by step", [key])
+    return dict(zip(frame["step"].tolist(), frame["value"].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["step", "phase"])
+def test_e_a_session_bills_hooks_to_their_step(tmp_path, kind):
+    """Also those of the step's own end: they are read by the thread that trains, and not when a row is written."""
+    with start("p", run_dir=tmp_path / "run", recorders=[Slow((2, kind))]) as session:
+        for step in range(5):
+            with session.step(step), phase("x"):
+                pass
+    found = told(tmp_path / "run", HOOKS)
+    assert sorted(found) == [0, 1, 2, 3, 4]
+    assert found.pop(2) >= 100
+    assert max(found.values()) < 100
+
+
+def test_e_the_steps_of_a_session_share_its_writer(tmp_path):
+    with start("p", run_dir=tmp_path / "run") as session:
+        for step in range(50):
+            with session.step(step), phase("x"):
+                time.sleep(0.001)
+        session.flush()
+    found = told(tmp_path / "run", WRITER)
+    assert sum(value > 0 for value in found.values()) > 45
+
+
+def test_e_a_thread_that_has_ended_has_no_clock():
+    clocks, found = ThreadClocks(), []
+    thread = threading.Thread(target=lambda: found.append(clocks.watch()))
+    thread.start()
+    thread.join()
+    deadline = time.monotonic() + 60
+    while clocks.cpu_ns(found[0]) is not None and time.monotonic() < deadline:  # the system buries it a little later
+        time.sleep(0.001)
+    assert clocks.cpu_ns(found[0]) is None
+    assert clocks.cpu_ns(clocks.watch()) != 0
+
+
+def test_e_collections_that_hooks_set_off_are_in_their_time():
+    class Collects(Listener):
+        def leave(self, event, state):
+            gc.collect()
+
+    took = []
+
+    def watch(when, info):
+        took.append(time.monotonic_ns())
+
+    gc.callbacks.append(watch)
+    try:
+        with subscribe(Collects(), "scope"):
+            before = hooks.spent_ns()
+            with scope("phase", "x"):
+                pass
+            spent = hooks.spent_ns() - before
+    finally:
+        gc.callbacks.remove(watch)
+    assert spent >= took[-1] - took[-2]
