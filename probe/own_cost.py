@@ -26,8 +26,9 @@ from probe import hooks
 #: Metrics of probe's own cost, of each step of a process.
 HOOKS: Final = "probe/cost/hooks_ms"
 WRITER: Final = "probe/cost/writer_cpu_ms"
-#: Of each but the first, which imports, fills caches and warms up.
-LOCK: Final = "probe/cost/lock_wait_ms"
+#: Of each but the first, which imports, fills caches and warms up: hooks and waiting for the lock, the step's own time,
+#: and the one as a share of the other.
+COST: Final = "probe/cost/overhead_ms"
 STEP: Final = "probe/cost/step_ms"
 RATIO: Final = "probe/cost/overhead_ratio"
 #: Of the first: hooks, and waiting for the lock.
@@ -35,7 +36,7 @@ FIRST: Final = "probe/cost/first_step_overhead_ms"
 #: Hooks between the step before and this one.
 OUTSIDE: Final = "probe/cost/outside_steps_ms"
 
-KEYS: Final = (HOOKS, WRITER, LOCK, STEP, RATIO, FIRST, OUTSIDE)
+KEYS: Final = (HOOKS, WRITER, COST, STEP, RATIO, FIRST, OUTSIDE)
 
 
 class EndedStep(NamedTuple):
@@ -195,4 +196,4 @@ def _metrics(ended: EndedStep, cpu_ns: float, lock_ns: float) -> dict[str, float
     if ended.first:
         return {**found, FIRST: cost_ns / 1e6}
     ratio = cost_ns / step_ns if step_ns else 0.0
-    return {**found, LOCK: lock_ns / 1e6, STEP: step_ns / 1e6, RATIO: ratio}
+    return {**found, COST: cost_ns / 1e6, STEP: step_ns / 1e6, RATIO: ratio}

@@ -9,11 +9,16 @@ import time
 import pytest
 
 from probe import hooks
+from probe.analysis import cost as cost_of
+from probe.analysis import overview
+from probe.analysis.findings import findings
 from probe.hooks import Listener, phase, scope, subscribe
-from probe.own_cost import FIRST, HOOKS, LOCK, OUTSIDE, RATIO, STEP, WRITER, OwnCost, ThreadClocks
+from probe.own_cost import COST, FIRST, HOOKS, OUTSIDE, RATIO, STEP, WRITER, OwnCost, ThreadClocks
 from probe.recorders.recorder import Recorder
+from probe.records import Scalar
 from probe.runs.reader import Run
 from probe.session import start
+from tests.sample_run import clock, open_run
 
 MS = 1_000_000
 
@@ -64,7 +69,7 @@ def test_e_the_first_step_is_told_apart(clocks):
     first, second = (clocks.step(cost, step, hooks_ms=900 - 899 * step, work_ms=9) for step in range(2))
     told = cost.bill(first)
     assert told[FIRST] == 900
-    assert {RATIO, STEP, LOCK}.isdisjoint(told)
+    assert {RATIO, STEP, COST}.isdisjoint(told)
     told = cost.bill(second)
     assert FIRST not in told
     assert (told[STEP], told[RATIO]) == (10, 0.1)
@@ -111,7 +116,7 @@ def test_e_waiting_for_the_lock_is_at_most_what_the_writer_used(clocks):
     def lock_ms(**step):
         ended = clocks.step(cost, 1, **step)
         clocks.writer += 2
-        return cost.bill(ended)[LOCK]
+        return cost.bill(ended)[COST]
 
     assert lock_ms(work_ms=10) == 2  # it wanted the lock all the time
     assert lock_ms(waits_ms=10) == 0  # for a device, or the network
@@ -124,7 +129,45 @@ def test_e_where_threads_have_no_clocks_all_of_the_writer_counts(clocks):
     cost.bill(clocks.step(cost, 0, work_ms=10))
     ended = clocks.step(cost, 1, waits_ms=10)
     clocks.writer += 2
-    assert cost.bill(ended)[LOCK] == 2
+    assert cost.bill(ended)[COST] == 2
+
+
+def written(tmp_path, billed):
+    rows = [
+        Scalar(key=key, value=value, source="probe", step=step, time_ns=clock(0) + step * MS)
+        for step, one in enumerate(billed)
+        for key, value in one.items()
+    ]
+    return open_run(tmp_path, {0: rows})
+
+
+def test_e_many_small_steps_cost_what_they_cost_together(clocks, tmp_path):
+    """2,000 steps of 0.8 ms, 0.2 of them in hooks, and now and then a round of the writer: it said "0 %, good"."""
+    cost, billed, ended = clocks.cost(), [], []
+    for step in range(2000):
+        ended.append(clocks.step(cost, step, hooks_ms=0.2, work_ms=0.6 if step else 400.0))
+        if step % 400 == 399:
+            clocks.writer += 6.4  # of 320 ms
+            billed += [cost.bill(one) for one in ended]
+            ended = []
+    with written(tmp_path, billed) as run:
+        tile = overview.numbers(run).set_index("name").loc["own_cost"]
+        said = findings(run).set_index("topic").loc["overview", "finding"]
+    assert tile["value"] == pytest.approx((0.2 + 0.016) / 0.8, rel=1e-3)
+    assert (tile["text"], tile["status"]) == ("27 %", "alarm")
+    assert said.startswith("probe took 27 % of the time of the steps")
+    assert "The first step, which isn't in it, paid" in said
+
+
+def test_e_three_steps_of_which_the_first_warms_up(clocks, tmp_path):
+    """The tile said 141 %: most of the first step's hooks were imports, and steps were as short as an example's are."""
+    cost = clocks.cost()
+    spent = ((70, 30), (0.2, 19.8), (0.2, 19.8))
+    ended = [clocks.step(cost, step, hooks_ms=hooks, work_ms=work) for step, (hooks, work) in enumerate(spent)]
+    with written(tmp_path, [cost.bill(one) for one in ended]) as run:
+        tile = overview.numbers(run).set_index("name").loc["own_cost"]
+        assert cost_of.first_step_ms(run) == 70
+    assert (tile["text"], tile["status"]) == ("1.0 %", "warn")
 
 
 class Slow(Recorder):
