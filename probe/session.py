@@ -76,22 +76,21 @@ class _Recording(Listener):
 
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.enter = recorder.enter  # type: ignore[method-assign]  # nothing is done to what it says
+        self._leave, self._fire = recorder.leave, recorder.fire
         self._session = session
         self._add_rows = session._writer.add_rows
 
     def __repr__(self) -> str:
         return f"recorder {type(self.recorder).__name__}"
 
-    def enter(self, event: Event) -> Any:
-        return self.recorder.enter(event)
-
     def leave(self, event: Event, state: Any) -> None:
-        rows = self.recorder.leave(event, state)
+        rows = self._leave(event, state)
         if rows is not None:
             self._add_rows(rows, event.scope, event.end_ns)
 
     def fire(self, event: Event) -> None:
-        rows = self.recorder.fire(event)
+        rows = self._fire(event)
         if rows is not None:
             self._add_rows(rows, event.scope, event.end_ns)
 
@@ -125,7 +124,7 @@ class _Step(scope):
             if session._step == self._number:  # else another step has begun since
                 session._step = None
             ended = session._cost.end(self._number, self._begun)
-            session._writer.mark(partial(session._finish_step, ended))
+            session._writer.mark(partial(session._finish_step, ended))  # the step itself may go, interrupted or not
 
 
 class Session:

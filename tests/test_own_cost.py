@@ -17,6 +17,7 @@ from probe.own_cost import COST, FIRST, HOOKS, OUTSIDE, RATIO, STEP, WRITER, Own
 from probe.recorders.recorder import Recorder
 from probe.records import Scalar
 from probe.runs.reader import Run
+from probe.runs.writer import RunWriter
 from probe.session import start
 from tests.sample_run import clock, open_run
 
@@ -247,3 +248,26 @@ def test_e_collections_that_hooks_set_off_are_in_their_time():
     finally:
         gc.callbacks.remove(watch)
     assert spent >= took[-1] - took[-2]
+
+
+def test_e_an_empty_step_with_one_phase_leaves_few_objects_to_collections(tmp_path, monkeypatch):
+    """What waits for the writer makes each collection longer, and the next one come sooner."""
+    monkeypatch.setattr(RunWriter, "_round", lambda self, last=False: None)  # nothing is taken away meanwhile
+    monkeypatch.setattr(RunWriter, "_sample", lambda self: None)
+    with start("p", run_dir=tmp_path / "run") as session:
+
+        def steps(numbers):
+            for number in numbers:
+                with session.step(number), phase("x"):
+                    pass
+
+        steps(range(10))
+        gc.collect()
+        gc.disable()
+        try:
+            before = len(gc.get_objects())
+            steps(range(10, 110))
+            left = (len(gc.get_objects()) - before) / 100
+        finally:
+            gc.enable()
+    assert left < 24  # it was 44
