@@ -23,7 +23,7 @@ SCHEMA_VERSION: Final = 2
 GIB: Final = 1024**3
 
 
-class Row(msgspec.Struct, kw_only=True, tag_field="table", omit_defaults=False):
+class Row(msgspec.Struct, kw_only=True, tag_field="table", omit_defaults=False, gc=False):  # it is in no cycle
     """What every row carries: when and where."""
 
     #: A full queue drops the oldest rows of sampled tables first.

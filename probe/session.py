@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from probe import devices, recorders
+from probe import devices, own_cost, recorders
 from probe._check import is_whole
 from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputError, SessionError
@@ -37,6 +37,7 @@ from probe.hooks import (
     silenced,
     subscribe,
 )
+from probe.own_cost import EndedStep, OwnCost
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Process, Row, Scalar, who
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("probe.session")
 
 #: Metrics of probe's own cost; the recorders declare theirs.
-KEYS: Final = ("probe/cost/hooks_ms", "probe/cost/writer_cpu_ms", "probe/cost/overhead_ratio")
+KEYS: Final = own_cost.KEYS
 
 #: Rows of one step that are kept for its metrics; beyond it the step's metrics are left out and an incident says so.
 ROWS_PER_STEP: Final = 200_000
@@ -66,50 +67,33 @@ CLOSE_S: Final = 10.0
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
 
-_clock: Final = time.perf_counter_ns
-_thread_id: Final = threading.get_ident
-
 _current: Session | None = None
 _closing: Session | None = None  # its backends are being finished, and may still have something to tell
 _lock = threading.Lock()
 
 
 class _Recording(Listener):
-    """Between the hooks and one recorder: times it, and hands its rows to the writer."""
+    """Between the hooks and one recorder: hands its rows to the writer."""
 
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.enter = recorder.enter  # type: ignore[method-assign]  # nothing is done to what it says
+        self._leave, self._fire = recorder.leave, recorder.fire
         self._session = session
-        self._costs = session._cost_ns
         self._add_rows = session._writer.add_rows
 
     def __repr__(self) -> str:
         return f"recorder {type(self.recorder).__name__}"
 
-    # The three are called for every scope and observed call: what they need of others is written out here.
-
-    def enter(self, event: Event) -> Any:
-        begin = _clock()
-        state = self.recorder.enter(event)
-        costs, thread = self._costs, _thread_id()
-        costs[thread] = costs.get(thread, 0) + _clock() - begin
-        return state
-
     def leave(self, event: Event, state: Any) -> None:
-        begin = _clock()
-        rows = self.recorder.leave(event, state)
+        rows = self._leave(event, state)
         if rows is not None:
             self._add_rows(rows, event.scope, event.end_ns)
-        costs, thread = self._costs, _thread_id()
-        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def fire(self, event: Event) -> None:
-        begin = _clock()
-        rows = self.recorder.fire(event)
+        rows = self._fire(event)
         if rows is not None:
             self._add_rows(rows, event.scope, event.end_ns)
-        costs, thread = self._costs, _thread_id()
-        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
         self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
@@ -118,16 +102,16 @@ class _Recording(Listener):
 class _Step(scope):
     """One training step of a session."""
 
-    __slots__ = ("_begin_ns", "_number", "_session")
+    __slots__ = ("_begun", "_number", "_session")
 
     def __init__(self, session: Session, step: int) -> None:
         super().__init__("step", "step", step=step)
         self._session = session
         self._number = step
-        self._begin_ns = 0
+        self._begun = (0, 0)
 
     def __enter__(self) -> scope:
-        self._begin_ns = time.monotonic_ns()
+        self._begun = self._session._cost.begin()
         self._session._step = self._number
         return super().__enter__()
 
@@ -140,8 +124,8 @@ class _Step(scope):
         finally:
             if session._step == self._number:  # else another step has begun since
                 session._step = None
-            took_ns = time.monotonic_ns() - self._begin_ns
-            session._writer.mark(partial(session._finish_step, self._number, took_ns))
+            ended = session._cost.end(self._number, self._begun)
+            session._writer.mark(partial(session._finish_step, ended))  # the step itself may go, interrupted or not
 
 
 class Session:
@@ -186,8 +170,6 @@ class Session:
         self.closed = False
         self._recorders = recorders
         self._rows: dict[int, list[Row]] = {}
-        self._cost_ns: dict[int, int] = {}  # by thread: each key has one writer, so no update is lost
-        self._billed_ns = (0, 0)
         self._step: int | None = None  # the one that the process is in
         self._writer = RunWriter(
             directory,
@@ -201,6 +183,7 @@ class Session:
         )
         self._recordings = [_Recording(self, recorder) for recorder in recorders]
         self._subscriptions: list[Subscription] = [subscribe(one, *one.recorder.points) for one in self._recordings]
+        self._cost = OwnCost(lambda: self._writer.cost_ns)
         atexit.register(self.close)
         _watch_forks()
 
@@ -360,7 +343,8 @@ class Session:
         where.id = 0
         return where
 
-    def _finish_step(self, step: int, duration_ns: int) -> None:
+    def _finish_step(self, ended: EndedStep) -> None:
+        step, cost = ended.step, self._cost.bill(ended)
         if self.publisher is not None:
             self.publisher.at(step)
         rows = self._rows.pop(step, [])
@@ -373,7 +357,7 @@ class Session:
         with silenced():
             if self._spans is not None:
                 self._isolated("spans", partial(self._spans.log, rows, step))
-            metrics: dict[str, Any] = self._own_cost(duration_ns)
+            metrics: dict[str, Any] = {key: Metric("mean", value) for key, value in cost.items()}
             for recorder in self._recorders:
                 metrics.update(self._isolated("metrics", partial(recorder.metrics, rows)) or {})
             values = reduce_metrics(metrics)
@@ -381,13 +365,6 @@ class Session:
                 self.tracking.log(values, step)
         scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
         self._write_rows(scalars, current_scope(), time.monotonic_ns())
-
-    def _own_cost(self, step_ns: int) -> dict[str, Metric]:
-        hooks_ns, writer_ns = sum(self._cost_ns.values()), self._writer.cost_ns
-        hooks, writer = hooks_ns - self._billed_ns[0], writer_ns - self._billed_ns[1]
-        self._billed_ns = (hooks_ns, writer_ns)
-        values = (hooks / 1e6, writer / 1e6, hooks / step_ns if step_ns else 0.0)
-        return {key: Metric("mean", value) for key, value in zip(KEYS, values, strict=True)}
 
     def _isolated(self, what: str, action: Any) -> Any:
         try:

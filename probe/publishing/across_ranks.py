@@ -28,7 +28,7 @@ STEP_TIME: Final = f"{PREFIX}step_time_s"
 PHASE_TIME: Final = f"{PREFIX}phase/{{phase}}/time_s"
 
 #: Every session logs this key at the end of every step.
-_ENDED: Final = "probe/cost/overhead_ratio"
+_ENDED: Final = "probe/cost/hooks_ms"
 
 
 def base(key: str) -> str:

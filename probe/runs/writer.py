@@ -19,7 +19,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from probe.errors import InputError, RunError
 from probe.hooks import Scope, current_scope, silenced
@@ -43,15 +43,17 @@ MARK_WAIT_S: Final = 3.0
 RETRY_S: Final = 0.5
 
 #: What is done with a row of each type when there are too many, and its table.
-_KINDS: Final = {
+_KINDS: Final[dict[type, tuple[int, str]]] = {
     kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
 }
 
 
-def _kind(row: Row) -> tuple[int, str]:
-    """:data:`_KINDS` of a row; of a type that a recorder brings, too."""
-    found = _KINDS.get(type(row))
-    return found or (SAMPLED if row.sampled else ORDINARY, table_of(row))
+def _kind(item: Row | Deferred) -> tuple[int, str]:
+    """:data:`_KINDS` of a row or of rows that don't exist yet; of a type that a recorder brings, too."""
+    found = _KINDS.get(type(item))
+    if found is None and isinstance(item, Deferred):
+        return SAMPLED, "deferred"
+    return found or (SAMPLED if cast("Row", item).sampled else ORDINARY, table_of(cast("Row", item)))
 
 
 Item = Row | Deferred | Iterable[Any] | None
@@ -160,7 +162,11 @@ class RunWriter:
 
     @property
     def cost_ns(self) -> int:
-        """CPU time that the writer's threads have used, nanoseconds."""
+        """CPU time that the writer's threads have used, nanoseconds; where its own thread doesn't ask, up to the end of
+        its last round.
+        """
+        if threading.current_thread() is self._thread:
+            self._cpu_ns = time.thread_time_ns()
         rolling = self._rolling
         return self._cpu_ns + self._rolled_cpu_ns + (0 if rolling is None else rolling.cpu_ns)
 
@@ -176,16 +182,12 @@ class RunWriter:
         """
         if self._off and threading.current_thread() is not self._thread:  # its last rounds may still add
             return
-        known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
+        known = _KINDS.get(type(item))
         if known is not None:
             self._queue.add(known[0], known[1], (item, scope, time_ns))
-        elif type(item) is Deferred:
-            self._queue.add(SAMPLED, "deferred", (item, scope, time_ns))
-        elif isinstance(item, Row):  # of a recorder's own type; where none brings it, that it can't be written is told
-            self._queue.add(*_kind(item), (item, scope, time_ns))
-        elif isinstance(item, Deferred):
-            priority = SAMPLED if getattr(item, "sampled", True) else ORDINARY
-            self._queue.add(priority, getattr(item, "table", "deferred"), (item, scope, time_ns))
+        elif isinstance(item, Row | Deferred):  # of a recorder's own; that nobody brings a row's type is told later
+            _KINDS[type(item)] = _kind(item)
+            self.add_rows(item, scope, time_ns)
         elif item is not None:
             self._add_all(item, scope, time_ns)
 
@@ -204,7 +206,7 @@ class RunWriter:
         nothing.
         """
         if not self._off:
-            self._marks.add(KEPT, "mark", _Mark(self._queue.next_number(), callback))
+            self._marks.add(KEPT, "mark", (self._queue.next_number(), callback))
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until what was put before can be read by others.
@@ -290,7 +292,8 @@ class RunWriter:
     def _round(self, *, last: bool = False) -> None:
         self._tell_dropped()
         # Marks first: what was put before a mark that is seen here is in the queue already.
-        self._due_marks.extend(content for _, _, content in self._marks.pop_entries())
+        deadline = time.monotonic() + MARK_WAIT_S
+        self._due_marks.extend(_Mark(content[0], content[1], deadline) for _, _, content in self._marks.pop_entries())
         entries = self._queue.pop_entries()
         for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
@@ -555,10 +558,14 @@ class _Waiting:
 
 
 class _Mark:
-    def __init__(self, number: int, callback: Callable[[], None]) -> None:
+    """A callback, and until when it waits for deferred rows since the writer's thread has heard of it."""
+
+    __slots__ = ("callback", "deadline", "number")
+
+    def __init__(self, number: int, callback: Callable[[], None], deadline: float) -> None:
         self.number = number
         self.callback = callback
-        self.deadline = time.monotonic() + MARK_WAIT_S
+        self.deadline = deadline
 
 
 class _Guarded:

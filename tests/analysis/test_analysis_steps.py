@@ -183,6 +183,8 @@ def test_cost_is_the_mean_over_ranks_and_the_worst(tmp_path: Path) -> None:
     rows = {
         rank: [
             told(rank, "probe/cost/hooks_ms", 1.0 + rank),
+            told(rank, "probe/cost/overhead_ms", 1.0 + rank),
+            told(rank, "probe/cost/step_ms", 100.0),
             told(rank, "probe/cost/overhead_ratio", 0.01 * (rank + 1)),
         ]
         for rank in (0, 1)

@@ -214,10 +214,10 @@ def test_a_step_is_told_once_it_is_over_on_every_rank(tmp_path: Path) -> None:
     assert following.look().steps == []
     first = {rank: [row for row in own if row.step == 0] for rank, own in rows.items()}
     append(path, first[0])
-    append(path, first[1][:-9])  # its step goes on
+    append(path, first[1][:-11])  # its step goes on
     assert following.look().steps == []
     assert following.look().steps == []
-    append(path, first[1][-9:])
+    append(path, first[1][-11:])
     assert following.look().steps == []  # something came just now: more may come
     assert following.look().steps == [0]
     assert following.look().steps == []
