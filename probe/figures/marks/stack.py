@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.dashboards.spec import listed
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.figures.marks import units
 from probe.figures.theme import Theme
@@ -65,16 +66,18 @@ def _over_steps(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme) -> g
     total = parts.groupby("at")["value"].sum().sort_index()
     kept = total.index[look.thin(total)]
     scale = units.scale(spec, float(total.max()))
-    for index, part in enumerate(_order(parts, "part")):
+    for part in _order(parts, "part"):
         own = parts[parts["part"] == part].drop_duplicates("at").set_index("at").reindex(kept)
-        figure.add_trace(_steps(spec, own, _label(part), index, scale.divisor))
+        figure.add_trace(_steps(spec, own, _label(part), _marker(spec, part, theme), scale.divisor))
     look.step_axis(figure, parts["at"])
     share = {"tickformat": ".0%", "range": [0, 1]} if "share" in spec else {"rangemode": "tozero"}
     figure.update_yaxes(title_text=units.title(spec, scale), **share)
     return figure
 
 
-def _steps(spec: Mapping[str, Any], own: pd.DataFrame, name: str, index: int, divisor: float) -> go.Bar | go.Scatter:
+def _steps(
+    spec: Mapping[str, Any], own: pd.DataFrame, name: str, marker: dict[str, Any], divisor: float
+) -> go.Bar | go.Scatter:
     told = [
         look.hover(f"{name}: {units.spell(spec, row['value'])}", _of_whole(row), f"step {int(step)}")
         for step, row in zip(own.index, words.rows(own), strict=True)
@@ -86,10 +89,9 @@ def _steps(spec: Mapping[str, Any], own: pd.DataFrame, name: str, index: int, di
         "hovertext": told,
         "hoverinfo": "text",
     }
-    colour = look.PALETTE[index % len(look.PALETTE)]
     if len(own) > _BARS:
-        return go.Scatter(**shared, mode="lines", stackgroup="parts", line={"width": 0.5, "color": colour})
-    return go.Bar(**shared, marker=_marker(index))
+        return go.Scatter(**shared, mode="lines", stackgroup="parts", line={"width": 0.5, "color": marker["color"]})
+    return go.Bar(**shared, marker=marker)
 
 
 def _of_whole(row: Mapping[str, Any]) -> str | None:
@@ -103,7 +105,7 @@ def _along(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme) -> go.Fig
     place = {name: index for index, name in enumerate(names)}
     scale = units.scale(spec, float(parts.groupby("at")["value"].sum().max()))
     figure = look.blank(theme, height=110 + 32 * len(names), barmode="stack", bargap=0.35)
-    for index, part in enumerate(_order(parts, "part")):
+    for part in _order(parts, "part"):
         own = parts[(parts["part"] == part) & parts["at"].isin(names)]
         told = [
             look.hover(units.spell(spec, value), f"{look.label(at)}: {_label(part)}")
@@ -115,7 +117,7 @@ def _along(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme) -> go.Fig
                 y=[place[one] for one in own["at"]],
                 orientation="h",
                 name=_label(part),
-                marker=_marker(index),
+                marker=_marker(spec, part, theme),
                 hovertext=told,
                 hoverinfo="text",
             )
@@ -131,6 +133,5 @@ def _label(part: str) -> str:
     return look.label(part, 28)
 
 
-def _marker(index: int) -> dict[str, Any]:
-    pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
-    return {"color": look.PALETTE[index % len(look.PALETTE)], "pattern": pattern}
+def _marker(spec: Mapping[str, Any], part: str, theme: Theme) -> dict[str, Any]:
+    return look.filling(colours.style(units.columns(spec, "by"), part, theme), theme)

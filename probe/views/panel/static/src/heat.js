@@ -4,7 +4,7 @@ import { Categories } from "./categories.js";
 import { listOf } from "./matching.js";
 import { categoryTicks, framed, hoverText, inOrder, toldOf } from "./plot_parts.js";
 import { summed } from "./sums.js";
-import { ALARM, LOOKS } from "./theme.js";
+import { LOOKS } from "./theme.js";
 import { spell } from "./words.js";
 
 /** @import { Item, PlotFrame, PlotMark, Trace } from "./types.js" */
@@ -109,7 +109,7 @@ function heatTraces(mark, { items, grids, rows, columns }) {
   if (over.length) {
     traces.push({
       type: "scatter", mode: "markers", x: over.map((one) => one.x), y: over.map((one) => one.series), hoverinfo: "skip",
-      marker: { symbol: "triangle-up", size: 10, color: ALARM, line: { width: 1.5, color: "#fff" } },
+      marker: { symbol: "triangle-up", size: 10, color: look.alarm, line: { width: 1.5, color: look.back } },
     });
   }
   return { traces, cap };

@@ -7,7 +7,7 @@ import { guideLines } from "./guides.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
 import { StepLines, linesBeside } from "./step_lines.js";
 import { summed } from "./sums.js";
-import { LOOKS, PARTIAL, colourIndex, palette } from "./theme.js";
+import { LOOKS, PARTIAL, styleOf } from "./theme.js";
 import { TimeLines } from "./time_lines.js";
 import { many, shorten, spell } from "./words.js";
 
@@ -16,6 +16,9 @@ import { many, shorten, spell } from "./words.js";
 /** @import { Look } from "./theme.js" */
 
 const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+
+/** plotly's dashes as those of a canvas. @type {Record<string, number[]>} */
+const DASHES = { dash: [6, 4], dot: [2, 3], dashdot: [6, 3, 2, 3], longdash: [11, 4] };
 
 /** One chart of lines over time or steps. */
 export class LineMark {
@@ -27,8 +30,6 @@ export class LineMark {
     this.remark = "";
     /** @type {"time" | "step"} */
     this.kind = this.spec.x === "time" ? "time" : "step";
-    /** @type {Map<string, number>} */
-    this.given = new Map();
     /** @type {uPlot | null} */
     this.plot = null;
     /** What the plot was made for. @type {string | null} */
@@ -131,10 +132,9 @@ export class LineMark {
     this.plot?.destroy();
     this.made = made;
     const { series } = this.frame;
-    const colours = palette(this.store, this.card.theme);
     this.colours = series.map((one) => {
-      const index = colourIndex(this.store, this.spec, this.given, one.key, one.label);
-      return { stroke: colours[index % colours.length], dash: index >= colours.length ? [6, 4] : [] };
+      const { colour, dash } = styleOf(this.spec, one.label, this.card.theme);
+      return { stroke: colour, dash: DASHES[dash] ?? [] };
     });
     const plot = new uPlot(this._options(), columns, this.holder);
     for (const event of /** @type {const} */ (["mousedown", "click"])) plot.over.addEventListener(event, (at) => this._mouse(plot, at));

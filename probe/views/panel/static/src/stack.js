@@ -28,7 +28,6 @@ export function stackOf(mark) {
   const { by, title } = axisUnit(spec.unit, below ? 1 : largestOf(xs.map((_, at) => series.reduce((sum, one) => sum + (one.values[at] || 0), 0))));
   const opacity = xs.some((x) => store.isPartial(x)) ? xs.map((x) => (store.isPartial(x) ? PARTIAL : 1)) : 1;
   const traces = series.map((one) => {
-    const colour = mark.colour(one.key, one.label);
     const first = items.length;
     const ys = Array.from(one.values, (value, at) => {
       const shown = share(value, xs[at]);
@@ -36,7 +35,7 @@ export function stackOf(mark) {
       return Number.isNaN(shown) ? null : shown / by;
     });
     return {
-      type: "bar", name: plain(one.label, 32), x: xs, y: ys, marker: { color: colour, opacity, pattern: mark.pattern(one.key), line: { width: 0 } },
+      type: "bar", name: plain(one.label, 32), x: xs, y: ys, marker: { ...mark.filling(one.label), opacity, line: { width: 0 } },
       customdata: ys.map((_, at) => first + at), hoverinfo: "text",
       hovertext: ys.map((_, at) => hoverText(`${one.label}: ${items[first + at].cells[2]}`, `step ${xs[at]}`)),
     };

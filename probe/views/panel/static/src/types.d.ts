@@ -113,7 +113,6 @@ export interface Config {
   schema?: Record<string, TableData>;
   limits?: { rows?: number; points?: number };
   thresholds?: Record<string, Limits>;
-  colours?: Record<string, string[]>;
   views?: View[];
   panels?: Record<string, Definition>;
 }
