@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final, Literal, NamedTuple
@@ -94,6 +94,24 @@ def style(columns: Sequence[str], label: str, theme: Theme = "light") -> Style:
     if listed is None:
         return _of_name(name, theme)
     return _style(listed, _texture_of(listed), theme)
+
+
+def in_pipeline(columns: Sequence[str], labels: Iterable[str]) -> list[str]:
+    """Series in the order in which a step has its phases, and after them by name.
+
+    Args:
+        columns: As for :func:`style`.
+        labels: What the series are called.
+
+    Returns:
+        The labels, sorted.
+
+    >>> in_pipeline(["phase"], ["update", "b", "generate", "a"])
+    ['generate', 'update', 'a', 'b']
+    """
+    own = {hue(name) for name in defined()["own"]}
+    places = {one["light"]: place for place, one in enumerate(defined()["hues"].values()) if one["light"] not in own}
+    return sorted(labels, key=lambda one: (places.get(style(columns, one).colour, len(places) + len(own)), one))
 
 
 def dark_of_light() -> dict[str, str]:

@@ -17,7 +17,7 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.errors import UnknownNameError
-from probe.figures import colours
+from probe.figures import colours, scales
 
 Theme = colours.Theme
 
@@ -191,9 +191,20 @@ def thin(values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = P
 
 
 def step_axis(figure: go.Figure, steps: pd.Series, title: str = "step") -> None:
-    """Whole numbers below an axis of steps."""
-    few = steps.nunique() <= 16
-    figure.update_xaxes(title_text=title, tickformat="d", **({"dtick": 1} if few else {}))
+    """Whole numbers below an axis of steps: at most ten, and none twice, also where a part of it is looked at."""
+    known = steps.dropna()
+    span = float(known.max() - known.min()) if len(known) else 0.0
+    figure.update_xaxes(title_text=title, tickformat="d", tick0=0, dtick=scales.whole_step(span))
+
+
+def below(title: str, *notes: str) -> str:
+    """The title of an axis, and below it what has to be said of the picture.
+
+    >>> below("step", "", "the scale ends at 5 s")
+    'step<br>the scale ends at 5 s'
+    """
+    said = "; ".join(note for note in notes if note)
+    return f"{title}<br>{said}" if said else title
 
 
 def _wrapped(text: str, width: int = 64) -> list[str]:

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.dashboards.spec import listed
-from probe.figures import colours
+from probe.figures import colours, scales
 from probe.figures import theme as look
 from probe.figures.marks import units
 from probe.figures.theme import Theme
@@ -142,7 +142,7 @@ def _scale(spec: Mapping[str, Any], largest: float, cap: float | None) -> dict[s
 def _axis(column: str, values: Sequence[Any], *, alone: bool) -> dict[str, Any]:
     """The names of a few rows or columns; of many the name of what they are. ``alone`` names say what they are."""
     title = column.replace("_", "-")
-    every = max(1, -(-len(values) // _NAMED))
+    every = max(1, -(-len(values) // _NAMED)) if alone else scales.whole_step(len(values) - 1)
     shown = range(0, len(values), every)
     name = [look.label(units.name_of(column, values[one]) if alone else str(values[one]), 18) for one in shown]
     few = alone and every == 1

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
-from probe.figures import colours
+from probe.figures import colours, scales
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
@@ -46,7 +46,8 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
         annotation_text="even",
         annotation_position="top right",
     )
-    figure.update_xaxes(tickvals=[place for place, _ in rows], ticktext=[f"rank {row['rank']}" for _, row in rows])
+    named = rows[:: scales.whole_step(len(rows) - 1)]
+    figure.update_xaxes(tickvals=[place for place, _ in named], ticktext=[f"rank {row['rank']}" for _, row in named])
     figure.update_yaxes(title_text=f"{spec['y']} ÷ mean of the ranks", rangemode="tozero")
     return figure
 

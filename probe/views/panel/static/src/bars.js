@@ -38,7 +38,7 @@ export function barsOf(mark) {
   if (stacked) traces.push(totalTrace(mark, bars));
   const guides = (mark.spec.lines || []).flatMap((guide) => barGuides(mark, guide, data, names));
   const layout = barLayout(mark, bars, guides);
-  layout.showlegend = traces.length > 1 || guides.length > 0;
+  layout.showlegend = guides.length > 0 || (traces.length > 1 && traces.some((trace) => trace.showlegend !== false));
   addGuides(mark, traces, layout, guides, bars);
   const summary = barSummary(mark, stacked ? [...totals] : data.map((one) => [one.x, one.value]), new Set(found.map((one) => one.x)).size - names.length);
   return framed(mark, { traces, layout, items, kind: null, head: ["what", "series", "value"], summary });
@@ -192,11 +192,19 @@ function barTrace(mark, bars, items, series) {
   /** @param {Item} one */
   const tick = (one) => (one.low === undefined ? "" : `${mark.spec.ticks?.title}: ${mark.spell(one.low)}`);
   return {
-    type: "bar", name: plain(series, 32), orientation: across ? "h" : "v", x: across ? ends : names, y: across ? names : ends,
+    type: "bar", name: plain(series, 32), showlegend: categoryHue(mark) === undefined, orientation: across ? "h" : "v", x: across ? ends : names, y: across ? names : ends,
     marker: barMarker(mark, own, own.length === items.length ? null : series), customdata: places, hoverinfo: "text",
     hovertext: own.map((one) => hoverText(`${one.x}: ${one.cells[2]}`, one.series, all(one), tick(one))), ...tickMarks(mark, own, bars),
     text: own.length <= 14 && !stacked ? own.map((one) => one.cells[2]) : undefined, textposition: "auto", textangle: 0, insidetextanchor: "end", cliponaxis: false,
   };
+}
+
+/**
+ * The column of the categories where that gives the bars their colours.
+ * @param {PlotMark} mark
+ */
+function categoryHue({ spec }) {
+  return spec.mark === "stack" ? undefined : ["phase", "role"].find((one) => listOf(spec.x).includes(one));
 }
 
 /**
@@ -207,8 +215,8 @@ function barTrace(mark, bars, items, series) {
  */
 function barMarker(mark, own, series) {
   const { theme } = mark.card;
-  const named = ["phase", "role"].find((one) => listOf(mark.spec.x).includes(one));
-  if (named && mark.spec.mark !== "stack") return { color: own.map((one) => styleBy([named], one.x, theme).colour), line: { width: 0 } };
+  const named = categoryHue(mark);
+  if (named) return { color: own.map((one) => styleBy([named], one.x, theme).colour), line: { width: 0 } };
   if (series === null) return { color: hue("kind_1", theme), line: { width: 0 } };
   return { ...mark.filling(series), line: { width: 0 } };
 }

@@ -33,7 +33,7 @@ export function stragglersOf(mark) {
     shapes: [{ type: "line", xref: "x", yref: "paper", x0: 1, x1: 1, y0: 0, y1: 1, line: { color: LOOKS[mark.card.theme].quiet, width: 1.5, dash: "dot" } }],
     axes: {
       x: { title: { text: "tokens ÷ mean of the ranks (1 is even)" }, rangemode: "tozero", range: [0, 1.14 * largestOf([1, ...items.map((one) => one.share)])] },
-      y: { type: "category", showgrid: false, ...categoryTicks(mark, items.map((one) => one.label).reverse()) },
+      y: { type: "category", showgrid: false, ...categoryTicks(mark, items.map((one) => one.label).reverse(), MOST_BARS) },
     },
   };
   const summary = `${mark.remark}, of ${many(items.length, "rank")}.`;

@@ -124,6 +124,23 @@ export function styleBy(columns, label, theme) {
 }
 
 /**
+ * Series in the order in which a step has its phases, and after them by name.
+ * @template T
+ * @param {Pick<Spec, "by" | "colour">} spec
+ * @param {T[]} series
+ * @param {(one: T) => string} labelOf
+ * @returns {T[]}
+ */
+export function inPipeline(spec, series, labelOf) {
+  const columns = listOf(spec.colour ?? spec.by);
+  const hues = Object.values(colours.hues).map((one) => one.light);
+  const keyed = series.map((one) => ({ one, label: labelOf(one), place: hues.indexOf(styleBy(columns, labelOf(one), "light").colour) }));
+  const first = hues.indexOf(colours.hues.own_1.light);
+  for (const each of keyed) if (each.place >= first && each.place < first + colours.own.length) each.place = hues.length;
+  return keyed.sort((a, b) => a.place - b.place || (a.label < b.label ? -1 : 1)).map(({ one }) => one);
+}
+
+/**
  * Which of the columns gives the colour, and its value in the label.
  * @param {string[]} columns
  * @param {string} label

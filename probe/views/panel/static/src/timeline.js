@@ -147,7 +147,7 @@ function laneBoxes(mark, table, rows, range) {
   traces.sort((a, b) => b.width - a.width);
   const layout = {
     barmode: "overlay", showlegend: true, height: Math.min(Math.max(120 + 34 * lanes.length, 190), 560),
-    axes: { x: timeAxis(range), y: { type: "category", categoryorder: "array", categoryarray: [...lanes].reverse(), showgrid: false, ...categoryTicks(mark, lanes) } },
+    axes: { x: timeAxis(range), y: { type: "category", categoryorder: "array", categoryarray: [...lanes].reverse(), showgrid: false, ...categoryTicks(mark, lanes, 24) } },
   };
   const most = items[0];
   const summary = `${items.length} scopes in ${many(lanes.length, "lane")}; the longest is ${most.label}, rank ${most.told.rank}, with ${seconds(most.told.duration)}.`;
