@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from probe.figures import colours
+from probe.views.panel import assets, board
+from tests.sample_run import open_run, sample_rows
 from tests.views import stub_host as host
 
 pytestmark = pytest.mark.browser
@@ -101,3 +106,29 @@ def test_g_names_stand_at_the_last_values_and_below_640_in_a_legend(page: Any) -
     page.set_viewport_size({"width": 420, "height": 900})
     expect(drawn.locator(".legend")).to_have_count(1)
     expect(drawn.locator(".annotation")).to_have_count(0)
+
+
+OVERLAPS = """
+(all) => {
+  const boxes = (selector) => [...document.querySelectorAll(selector)].map((one) => one.getBoundingClientRect());
+  const touch = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const legends = boxes(".infolayer > [class^='legend']");
+  return boxes(".annotation-text-g text, .gtitle").filter((one) => legends.some((other) => touch(one, other))).length;
+}
+"""
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_g_a_closed_panel_has_no_title_over_a_legend_and_no_text_below_11_px(
+    page: Any, tmp_path: Path, width: int
+) -> None:
+    with open_run(tmp_path / "run", sample_rows(2, 5)) as run:
+        closed = board.figure(run, "arithmetic / grpo-small")
+    page.set_viewport_size({"width": width, "height": 1400})
+    page.set_content('<div id="closed"></div>')
+    page.evaluate(gzip.decompress(assets.plotly_packed()).decode())
+    page.evaluate(f"Plotly.newPlot('closed', {json.dumps(closed)})")
+    expect(page.locator(".infolayer > [class^=legend]")).to_have_count(len(board.PANELS))
+    assert page.evaluate(OVERLAPS) == 0
+    sizes = "(all) => all.map((one) => parseFloat(getComputedStyle(one).fontSize))"
+    assert min(page.locator("svg text").evaluate_all(sizes)) >= 11
