@@ -30,6 +30,7 @@ from probe.analysis import overview
 from probe.analysis.findings import findings
 from probe.dashboards import Dashboard, Panel, dashboards
 from probe.errors import InputError, RunError
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.figures.panel import draw
 from probe.runs.reader import Run
@@ -164,7 +165,7 @@ def _plotly_packed() -> str:
 
 def _page(title: str, body: str, data: dict[str, Any]) -> str:
     templates = {"light": _template("light"), "dark": _template("dark")}
-    payload = _script_json({"templates": templates, "panels": data})
+    payload = _script_json({"templates": templates, "dark": colours.dark_of_light(), "panels": data})
     nonce = hashlib.sha256((body + payload).encode("utf-8", "replace")).hexdigest()[:32]
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "

@@ -53,8 +53,6 @@ export class Store {
     };
     /** Sums by step, shared by the views. @type {Map<string, any>} */
     this.caches = new Map();
-    /** Colours given out to phases and causes. @type {Record<string, Map<string, number>>} */
-    this.colours = {};
     /** @type {Place | null} */
     this.hover = null;
     /** @type {{at: number, past: number} | null} */

@@ -100,7 +100,7 @@ function highBoxes(mark, table, rows, range) {
   const traces = roles.map(([name, own]) => ({
     type: "bar", name: plain(name, 32), x: own.map((at) => items[at].told.begin + Math.max(items[at].told.duration, least) / 2), y: own.map((at) => items[at].value / by),
     width: own.map((at) => Math.max(items[at].told.duration, least)), customdata: own, hoverinfo: "text", hovertext: own.map((at) => items[at].hover), opacity: 0.85,
-    marker: { color: mark.colour(name, name), line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
+    marker: { color: mark.style(name).colour, line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
   }));
   const guides = (mark.spec.lines || []).flatMap((guide) => guideLines(mark.store, mark.spec, guide)).filter((guide) => guide.value > 0);
   const layout = { barmode: "overlay", showlegend: true, height: 280, axes: { x: timeAxis(range), y: { title: { text: title }, rangemode: "tozero" } } };
@@ -142,13 +142,13 @@ function laneBoxes(mark, table, rows, range) {
     return [{ some: wide, width: 0.74, opacity: 0.55 }, { some: thin, width: 0.4, opacity: 1 }].filter(({ some }) => some.length).map(({ some, width, opacity }, part) => ({
       type: "bar", orientation: "h", name: plain(name, 32), legendgroup: plain(name, 120), showlegend: part === 0, customdata: some, width, opacity,
       base: some.map((at) => items[at].told.begin), x: some.map((at) => items[at].told.duration || 0), y: some.map((at) => lane(items[at].told)),
-      hoverinfo: "text", hovertext: some.map((at) => items[at].hover), marker: { color: mark.colour(name, name), line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
+      hoverinfo: "text", hovertext: some.map((at) => items[at].hover), marker: { color: mark.style(name).colour, line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
     }));
   });
   traces.sort((a, b) => b.width - a.width);
   const layout = {
     barmode: "overlay", showlegend: true, height: Math.min(Math.max(120 + 34 * lanes.length, 190), 560),
-    axes: { x: timeAxis(range), y: { type: "category", categoryorder: "array", categoryarray: [...lanes].reverse(), showgrid: false, ...categoryTicks(mark, lanes) } },
+    axes: { x: timeAxis(range), y: { type: "category", categoryorder: "array", categoryarray: [...lanes].reverse(), showgrid: false, ...categoryTicks(mark, lanes, 24) } },
   };
   const most = items[0];
   const summary = `${items.length} scopes in ${many(lanes.length, "lane")}; the longest is ${most.label}, ${most.told.who}, with ${seconds(most.told.duration)}.`;
