@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import tempfile
@@ -65,6 +66,7 @@ def _interval(values: list[float]) -> tuple[float, float]:
 
 
 def _off(work: Callable[[], Any], steps: int) -> float:
+    gc.collect()  # reading a run leaves many objects, whose collection would come in somebody's step
     begin = time.perf_counter()
     for _ in range(steps):
         with phase("work"):
@@ -80,6 +82,7 @@ def _on(work: Callable[[], Any], steps: int) -> tuple[float, float]:
                 with session.step(step), phase("work"):
                     work()
             session.flush()
+            gc.collect()
             begin = time.perf_counter()
             for step in range(2, steps + 2):
                 with session.step(step), phase("work"):
