@@ -26,6 +26,7 @@ NAMES = (
     "producer",
     "panel",
     "demo_overhead",
+    "own_cost",
     "large_run",
     "perfetto",
 )
@@ -43,6 +44,7 @@ TITLES = {
     "panel": "The live panel beside FigureWidget, in the kernel",
     "panel_browser": "The live panel beside plotly given whole traces, in the browser",
     "demo_overhead": "The demo's step, probe on and off",
+    "own_cost": "What a run says of its own cost, and what it is",
     "perfetto": "Export to Perfetto",
 }
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from probe import hooks
@@ -62,6 +63,12 @@ class EndedStep(NamedTuple):
 
 
 _ended: Final = tuple.__new__
+
+#: Kinds of scopes that a budget never leaves out.
+_KEPT: Final = frozenset({"process", "step", "phase", "micro_batch"})
+
+#: Of how many last steps the cost is held against a budget.
+STEPS: Final = 20
 
 
 class _Share:
@@ -193,6 +200,68 @@ class OwnCost:
         if now is None or before is None or before[0] != thread or free_ns <= 0:
             return 1.0
         return min(1.0, (now - before[1]) / free_ns)
+
+
+class Budget:
+    """Keeps the own cost of a session under a share of the time of its steps, by leaving out rows at inner points.
+
+    An inner point is an observed call, or a scope that is no step, phase or micro-batch and has the role and the phase
+    of the scope around it: so that the peak of each role and phase is known without it. All inner points of a step are
+    left out, or none: no sum over a step is too low without being seen to be.
+
+    Args:
+        ratio: The share.
+
+    Attributes:
+        ratio: The share.
+        spent_ratio: What the last steps cost of their time, all together.
+        thins: Whether inner points are left out in the step that is open.
+        left_out: How many rows were so far, by table and point.
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+        self.spent_ratio = 0.0
+        self.thins = False
+        self.left_out: dict[tuple[str, str], int] = {}
+        self._lock_ratio = 0.0
+        self._steps: deque[EndedStep] = deque()
+        self._time_ns = self._hooks_ns = 0
+
+    def note(self, ended: EndedStep) -> None:
+        """A step has ended, on the training thread: what the last ones cost says what the next one records."""
+        if ended.first:
+            return
+        if len(self._steps) == STEPS:
+            oldest = self._steps.popleft()
+            self._time_ns -= oldest.end_ns - oldest.begin_ns
+            self._hooks_ns -= oldest.hooks_ns
+        self._steps.append(ended)
+        self._time_ns += ended.end_ns - ended.begin_ns
+        self._hooks_ns += ended.hooks_ns
+        self.spent_ratio = self._hooks_ns / self._time_ns + self._lock_ratio if self._time_ns else 0.0
+        self.thins = self.spent_ratio > self.ratio
+
+    def note_bill(self, metrics: Mapping[str, float]) -> None:
+        """What a step waited for the lock, which only the writer's thread knows."""
+        if metrics.get(STEP):
+            waited = (metrics[COST] - metrics[HOOKS]) / metrics[STEP]
+            self._lock_ratio += (waited - self._lock_ratio) / STEPS
+
+    def leaves_out(self, event: hooks.Event) -> bool:
+        """Whether nothing is recorded at ``event``."""
+        scope, around = event.scope, event.scope.parent
+        if not self.thins or scope.step is None:
+            return False
+        if event.point is not hooks.SCOPE:
+            return True
+        return (
+            around is not None and scope.kind not in _KEPT and (scope.role, scope.phase) == (around.role, around.phase)
+        )
+
+    def count(self, table: str, point: str, rows: int) -> None:
+        """So many rows were left out."""
+        self.left_out[table, point] = self.left_out.get((table, point), 0) + rows
 
 
 def _metrics(ended: EndedStep, cpu_ns: float, lock_ns: float) -> dict[str, float]:

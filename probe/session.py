@@ -25,6 +25,7 @@ from probe._check import is_whole
 from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputError, SessionError
 from probe.hooks import (
+    SCOPE,
     Event,
     Listener,
     Scope,
@@ -37,15 +38,16 @@ from probe.hooks import (
     silenced,
     subscribe,
 )
-from probe.own_cost import EndedStep, OwnCost
+from probe.own_cost import Budget, EndedStep, OwnCost
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Process, Row, Scalar, who
 from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
 from probe.runs.processes import describe, local_rank, node, rank_and_size
-from probe.runs.row_types import bring
+from probe.runs.row_types import bring, table_name
 from probe.runs.writer import RunWriter, take_place
+from probe.text import percent
 from probe.tracking.recovery import is_behind
 from probe.tracking.spans import StepSpans
 from probe.tracking.tracking import Tracking
@@ -61,6 +63,9 @@ KEYS: Final = own_cost.KEYS
 
 #: Rows of one step that are kept for its metrics; beyond it the step's metrics are left out and an incident says so.
 ROWS_PER_STEP: Final = 200_000
+
+#: Between two times that a session tells what its budget left out, seconds.
+TELL_S: Final = 10.0
 
 #: How long the end of a session waits for the metrics of its last step, seconds.
 CLOSE_S: Final = 10.0
@@ -99,6 +104,30 @@ class _Recording(Listener):
         self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
 
 
+class _Budgeted(_Recording):
+    """One whose rows may be thinned: at inner points its recorder hears nothing while the budget is exceeded."""
+
+    def __init__(self, session: Session, recorder: Recorder, budget: Budget) -> None:
+        super().__init__(session, recorder)
+        self.enter = self._enter  # type: ignore[method-assign]
+        self._budget = budget
+        self._table = table_name(recorder.rows[0])
+
+    def _enter(self, event: Event) -> Any:
+        if not self._budget.leaves_out(event):
+            return self.recorder.enter(event)
+        where = event.point.name if event.point is not SCOPE else f"{SCOPE.name}.{event.scope.kind}"
+        self._budget.count(self._table, where, 2 if self._table == "memory" else 1)
+        return _LEFT_OUT
+
+    def leave(self, event: Event, state: Any) -> None:
+        if state is not _LEFT_OUT:
+            super().leave(event, state)
+
+
+_LEFT_OUT: Final = object()
+
+
 class _Step(scope):
     """One training step of a session."""
 
@@ -125,6 +154,8 @@ class _Step(scope):
             if session._step == self._number:  # else another step has begun since
                 session._step = None
             ended = session._cost.end(self._number, self._begun)
+            if session.budget is not None:
+                session.budget.note(ended)
             session._writer.mark(partial(session._finish_step, ended))  # the step itself may go, interrupted or not
 
 
@@ -140,11 +171,13 @@ class Session:
         late: Asks for rank and world size while no rank is known; None where nothing is to be asked.
         asked: The recorders as they were asked for, for forked children.
         parquet_at_close: As of :class:`~probe.runs.writer.RunWriter`.
+        budget: What probe may cost; None for no limit.
 
     Attributes:
         directory: The run directory, absolute.
         process: The row about this process, with what is known of it by now.
         tracking: Where the metrics go, None on ranks other than 0 and when nothing was asked for.
+        budget: Thins rows at inner points so that probe costs no more; None where nothing is thinned.
         publisher: Keeps the dashboards there up to date, None where nothing was asked for or could show them.
     """
 
@@ -159,8 +192,12 @@ class Session:
         late: Callable[[], tuple[int | None, int | None]] | None = None,
         asked: Sequence[str | Recorder] | None = None,
         parquet_at_close: bool = True,
+        budget: Budget | None = None,
     ) -> None:
         self.directory = directory
+        self.budget = budget
+        self._told_left_out: dict[tuple[str, str], int] = {}
+        self._tell_at = time.monotonic() + TELL_S
         self.process = process
         self._late = late
         self._asked = asked
@@ -181,7 +218,7 @@ class Session:
             place=place,
             parquet_at_close=parquet_at_close,
         )
-        self._recordings = [_Recording(self, recorder) for recorder in recorders]
+        self._recordings = [self._recording(recorder) for recorder in recorders]
         self._subscriptions: list[Subscription] = [subscribe(one, *one.recorder.points) for one in self._recordings]
         self._cost = OwnCost(lambda: self._writer.cost_ns)
         atexit.register(self.close)
@@ -266,6 +303,8 @@ class Session:
             subscription.close()
         for recorder in self._recorders:
             self._isolated("close", recorder.close)
+        if self.budget is not None:
+            self._tell_left_out(self.budget)
         if self.tracking is not None:
             self._writer.flush(CLOSE_S)  # the last step's metrics are logged from the writer's thread
             try:
@@ -289,6 +328,12 @@ class Session:
         return f"Session({str(self.directory)!r}, {who(self.rank, self.process.process)}, {state})"
 
     # -------------------------------------------------------------------------------------- on the training thread
+
+    def _recording(self, recorder: Recorder) -> _Recording:
+        thinnable = recorder.rows and all(kind.sampled for kind in recorder.rows)
+        if self.budget is None or not thinnable:
+            return _Recording(self, recorder)
+        return _Budgeted(self, recorder, self.budget)
 
     def _write_rows(self, rows: Rows, scope: Scope, time_ns: int) -> None:
         if rows is not None:
@@ -345,6 +390,10 @@ class Session:
 
     def _finish_step(self, ended: EndedStep) -> None:
         step, cost = ended.step, self._cost.bill(ended)
+        if self.budget is not None:
+            self.budget.note_bill(cost)
+            if time.monotonic() > self._tell_at:
+                self._tell_left_out(self.budget)
         if self.publisher is not None:
             self.publisher.at(step)
         rows = self._rows.pop(step, [])
@@ -365,6 +414,19 @@ class Session:
                 self.tracking.log(values, step)
         scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
         self._write_rows(scalars, current_scope(), time.monotonic_ns())
+
+    def _tell_left_out(self, budget: Budget) -> None:
+        """What was left out since the last time, by table and point, and what probe costs without it."""
+        self._tell_at = time.monotonic() + TELL_S
+        for (table, where), count in budget.left_out.copy().items():
+            new = count - self._told_left_out.get((table, where), 0)
+            if not new:
+                continue
+            self._told_left_out[table, where] = count
+            message = f"rows of {table} left out to keep what probe costs under {percent(budget.ratio)} of the steps"
+            if budget.thins:
+                message += f"; without them it still is {percent(budget.spent_ratio)}"
+            self._incident("budget", f"{table}: {where}", message, None, count=new)
 
     def _isolated(self, what: str, action: Any) -> Any:
         try:
@@ -391,6 +453,7 @@ def start(
     device: Any = None,
     peaks: Literal["nested", "observe"] = "nested",
     publish: bool | float | None = None,
+    budget: float | None = None,
 ) -> Session:
     """Begin to record this process. Every process of a job calls it with the same project and experiment.
 
@@ -420,8 +483,12 @@ def start(
         publish: Whether the dashboards are kept up to date in the backends, by a process beside rank 0 that reads the
             run directory: figures, tables, numbers over all ranks, what was found. None means where a backend can show
             pictures. A number says how old figures may get, in seconds (30).
+        budget: The share of the steps' time that probe may cost, such as 0.01. Where it costs more, rows of sampled
+            tables are left out at inner points (observed calls, and watched functions inside a phase), which is told;
+            steps, phases, micro-batches, padding, reductions and metrics never are. None leaves nothing out.
 
     Raises:
+        InputError: ``peaks``, ``publish`` or ``budget`` is none of the above.
         SessionError: This process has an open session already.
         UnknownNameError: There is no such recorder or backend.
         BackendError: A backend can't be set up.
@@ -430,6 +497,7 @@ def start(
     if peaks not in ("nested", "observe"):
         raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
     every_s = interval(publish)
+    limit = _budget(budget)
     if publish not in (None, False) and not track:
         raise InputError(f"publish: got {publish!r} without track: name the backends that it is for")
     with _lock:
@@ -447,14 +515,25 @@ def start(
         try:
             tracks = process.rank in (None, 0)
             tracking = _tracking(track, project, directory, config, place.attempt) if tracks else None
-            late = rank_and_size if rank is None else None
-            _current = Session(directory, chosen, process, tracking=tracking, place=place, late=late, asked=recorders)
+            ours: dict[str, Any] = {"tracking": tracking, "place": place, "asked": recorders, "budget": limit}
+            ours["late"] = rank_and_size if rank is None else None
+            _current = Session(directory, chosen, process, **ours)
         except BaseException:
             place.leave()
             raise
         if tracking is not None and every_s is not None and (publish is not None or worthwhile(tracking)):
             _current.publisher = _publisher(directory, tracking, every_s)
         return _current
+
+
+def _budget(ratio: float | None) -> Budget | None:
+    if ratio is None:
+        return None
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        raise InputError(
+            f"budget: got {ratio!r}, expected a share of the steps' time above 0 and up to 1, such as 0.01"
+        )
+    return Budget(float(ratio))
 
 
 def _watch_cells() -> None:
@@ -581,7 +660,9 @@ def _start_child(parent: Session) -> Session | None:
         )
         process.rank = process.local_rank = None  # the environment's are its parent's
         place = take_place(parent.directory, process, before.attempt)
-        _current = Session(parent.directory, chosen, process, place=place, asked=parent._asked, parquet_at_close=False)
+        ours: dict[str, Any] = {"asked": parent._asked, "parquet_at_close": False}
+        ours["budget"] = None if parent.budget is None else Budget(parent.budget.ratio)
+        _current = Session(parent.directory, chosen, process, place=place, **ours)
         finalizer: Any = sys.modules.get("multiprocessing.util")
         if finalizer is not None:  # its children end without atexit
             finalizer.Finalize(_current, _current.close, exitpriority=0)

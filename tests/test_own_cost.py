@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 
 import pytest
+import torch
+from tensordict import TensorDict
 
 from probe import hooks
 from probe.analysis import cost as cost_of
 from probe.analysis import overview
 from probe.analysis.findings import findings
+from probe.core.seqlen_balancing import rearrange_micro_batches
+from probe.errors import InputError
 from probe.hooks import Listener, phase, scope, subscribe
-from probe.own_cost import COST, FIRST, HOOKS, OUTSIDE, RATIO, STEP, WRITER, OwnCost, ThreadClocks
+from probe.own_cost import COST, FIRST, HOOKS, OUTSIDE, RATIO, STEP, STEPS, WRITER, Budget, OwnCost, ThreadClocks
 from probe.recorders.recorder import Recorder
 from probe.records import Scalar
 from probe.runs.reader import Run
@@ -271,3 +276,98 @@ def test_e_an_empty_step_with_one_phase_leaves_few_objects_to_collections(tmp_pa
         finally:
             gc.enable()
     assert left < 24  # it was 44
+
+
+# ------------------------------------------------------------------------------------------------------ the budget
+
+
+@hooks.observed("test_own_cost.inner", "a call at an inner point")
+def inner():
+    return None
+
+
+def trained(directory, budget, steps=40):
+    """Steps that hooks take a good part of; what is computed is balanced and padded."""
+    with start("p", run_dir=directory, budget=budget) as session:
+        for step in range(steps):
+            with session.step(step), phase("update", role="actor"):
+                for lengths in ([3, 5, 7, 9], [8, 2]):
+                    rearrange_micro_batches(batch_of(lengths), max_token_len=12)
+                for _ in range(20):
+                    with hooks.scope("watch", "forward"):
+                        inner()
+            session.log({"loss": 1.0 / (1 + step)}, step)
+
+
+def batch_of(lengths):
+    mask = torch.tensor([[1] * one + [0] * (9 - one) for one in lengths])
+    return TensorDict({"input_ids": mask, "attention_mask": mask}, batch_size=[len(lengths)])
+
+
+def counts(directory, table):
+    with Run(directory) as run:
+        frame = run.sql(f"select step, count(*) as n from {table} where step is not null group by step")
+    return dict(zip(frame["step"].tolist(), frame["n"].tolist(), strict=True))
+
+
+def test_e_a_budget_thins_only_sampled_rows_at_inner_points_and_says_so(tmp_path):
+    trained(tmp_path / "all", None)
+    trained(tmp_path / "kept", 1e-9)
+    for table in ("micro_batches", "padding", "reductions"):
+        assert counts(tmp_path / "all", table) == counts(tmp_path / "kept", table)
+    with Run(tmp_path / "all") as whole, Run(tmp_path / "kept") as kept:
+        scopes = "select kind, count(*) as n from memory where kind in ('step', 'phase') group by kind order by kind"
+        assert whole.sql(scopes).to_dict() == kept.sql(scopes).to_dict()
+        told = "select key, count(*) as n from scalars where source = 'user' group by key"
+        assert whole.sql(told).to_dict() == kept.sql(told).to_dict()
+        left = kept.incidents[kept.incidents["kind"] == "budget"].groupby("where")["count"].sum().to_dict()
+        for table, where, condition in (
+            ("calls", "test_own_cost.inner", "point = 'test_own_cost.inner'"),
+            ("memory", "scope.watch", "kind = 'watch'"),
+        ):
+            question = f"select count(*) as n from {table} where {condition}"
+            here, there = (int(run.sql(question)["n"][0]) for run in (whole, kept))
+            assert 0 < there < here / 4, where  # the first steps, before it knew
+            assert there + left[f"{table}: {where}"] == here
+        assert kept.incidents["message"].str.contains("without them it still is").any()
+        said = findings(kept)["finding"]
+        assert said.str.contains("rows of inner points were left out to keep the budget").any()
+        assert not said.str.contains("incident").any()
+        peaks = "select count(*) as n from scalars where starts_with(key, 'probe/memory/phase/update')"
+        assert whole.sql(peaks)["n"][0] == kept.sql(peaks)["n"][0]
+
+
+def test_e_a_budget_that_is_kept_leaves_nothing_out(tmp_path):
+    with start("p", run_dir=tmp_path / "run", budget=1.0) as session:
+        for step in range(5):
+            with session.step(step), phase("update"):
+                inner()
+                time.sleep(0.002)
+        assert session.budget.left_out == {}
+
+
+def test_e_a_budget_follows_what_steps_cost_together(clocks):
+    cost, budget = clocks.cost(), Budget(0.1)
+
+    def after(**spent):
+        ended = clocks.step(cost, 1, **spent)
+        budget.note(ended)
+        budget.note_bill(cost.bill(ended))
+        return budget.thins
+
+    assert not after(hooks_ms=900)  # the first
+    assert not after(hooks_ms=1, work_ms=99)
+    assert after(hooks_ms=30, work_ms=70)
+    assert budget.spent_ratio == pytest.approx(0.155)
+    assert after(hooks_ms=5, work_ms=95)
+    assert not after(hooks_ms=1, work_ms=199)
+    for _ in range(STEPS):
+        after(work_ms=100)
+    assert budget.spent_ratio == pytest.approx(0)
+
+
+@pytest.mark.parametrize("budget", [0, -0.1, 1.5, True, "1 %", math.nan])
+def test_e_a_budget_is_a_share(tmp_path, budget):
+    with pytest.raises(InputError, match="budget: got"):
+        start("p", run_dir=tmp_path / "run", budget=budget)
+    assert not (tmp_path / "run").exists()

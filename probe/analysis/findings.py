@@ -86,7 +86,7 @@ def missing_rows(run: Run) -> list[Finding]:
 def trouble(run: Run) -> list[Finding]:
     """Incidents other than dropped rows."""
     frame = incidents.table(run)
-    frame = frame[frame["kind"] != "dropped_rows"]
+    frame = frame[~frame["kind"].isin(["dropped_rows", "budget"])]
     if frame.empty:
         return []
     worst = frame.iloc[0]
@@ -283,8 +283,23 @@ def cost(run: Run) -> list[Finding]:
     return [Finding("notice" if dear else "fine", "overview", text, advice, 5)]
 
 
+def left_out(run: Run) -> list[Finding]:
+    """What the budget of ``probe.start`` left out, and what remains."""
+    frame = incidents.table(run)
+    frame = frame[frame["kind"] == "budget"].sort_values("count", ascending=False)
+    if frame.empty:
+        return []
+    points = ", ".join(f"{count(row['count'])} at {row['where']}" for row in rows(frame.head(3)))
+    more = f" and {count(len(frame) - 3)} other points" if len(frame) > 3 else ""
+    text = f"{count(frame['count'].sum())} rows of inner points were left out to keep the budget: {points}{more}"
+    usual = over_run(quantity("own_cost"), course(run, "own_cost"))
+    text += "." if unknown(usual) else f"; probe took {percent(usual)} of the time of the steps all the same."
+    advice = "counts and times of these points are too low; all else is whole"
+    return [Finding("notice", "overview", text, advice, 6)]
+
+
 #: The topics, in no order: findings rank themselves.
-LOOKS: Final = (missing_rows, trouble, peak, unequal_memory, over_cap, uneven, tax, misread_metrics, cost)
+LOOKS: Final = (missing_rows, left_out, trouble, peak, unequal_memory, over_cap, uneven, tax, misread_metrics, cost)
 
 
 def _batch_of(run: Run, row: dict[str, Any]) -> str:

@@ -78,7 +78,7 @@ class Joined(NamedTuple):
             self.lock.release()
 
 
-def identity(environ: Mapping[str, str] = os.environ) -> Identity:
+def identity(environ: Mapping[str, str] | None = None) -> Identity:
     """What the launcher of this process says of its launch: torchrun, Slurm, Ray.
 
     torchrun's run id is "none" where nobody gave it one, and says nothing then. Inside an allocation of Slurm only a
@@ -91,6 +91,7 @@ def identity(environ: Mapping[str, str] = os.environ) -> Identity:
     >>> identity({"SLURM_JOB_ID": "12", "RANK": "0"}).launch
     ''
     """
+    environ = os.environ if environ is None else environ
     known = []
     if environ.get("TORCHELASTIC_RUN_ID", "none") not in ("", "none"):
         known.append(f"torchrun:{environ['TORCHELASTIC_RUN_ID']}")
@@ -117,13 +118,13 @@ def _of_ray() -> tuple[str, str]:
         return "", ""
 
 
-def asked(environ: Mapping[str, str] = os.environ) -> int | None:
+def asked(environ: Mapping[str, str] | None = None) -> int | None:
     """The attempt that ``PROBE_ATTEMPT`` names, None where it isn't set.
 
     Raises:
         InputError: It is no whole number of at least 1.
     """
-    text = environ.get(ATTEMPT_VARIABLE, "").strip()
+    text = (os.environ if environ is None else environ).get(ATTEMPT_VARIABLE, "").strip()
     if not text:
         return None
     if not text.isdecimal() or int(text) < 1:

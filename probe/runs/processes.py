@@ -66,7 +66,7 @@ def describe(
     )
 
 
-def rank_and_size(environ: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
+def rank_and_size(environ: Mapping[str, str] | None = None) -> tuple[int | None, int | None]:
     """This process's rank and the number of ranks: what ``torch.distributed`` says once a process group is
     initialised, else ``RANK`` and ``WORLD_SIZE`` as torchrun and most launchers set them. None is not known.
 
@@ -79,25 +79,28 @@ def rank_and_size(environ: Mapping[str, str] = os.environ) -> tuple[int | None, 
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
-    return _whole(environ, "RANK"), _whole(environ, "WORLD_SIZE")
+    known = os.environ if environ is None else environ
+    return _whole(known, "RANK"), _whole(known, "WORLD_SIZE")
 
 
-def local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
+def local_rank(environ: Mapping[str, str] | None = None) -> int | None:
     """The number of this process on its machine, as torchrun or Slurm say it."""
+    known = os.environ if environ is None else environ
     for name in ("LOCAL_RANK", "SLURM_LOCALID"):
-        if environ.get(name, "").isdecimal():
-            return int(environ[name])
+        if known.get(name, "").isdecimal():
+            return int(known[name])
     return None
 
 
-def node(environ: Mapping[str, str] = os.environ) -> str:
+def node(environ: Mapping[str, str] | None = None) -> str:
     """The machine as its launcher calls it: Slurm by a name, torchrun by a number; "" where none does.
 
     >>> node({"SLURMD_NODENAME": "gpu-12", "GROUP_RANK": "1"}), node({"GROUP_RANK": "1"}), node({})
     ('gpu-12', 'node 1', '')
     """
-    group = environ.get("GROUP_RANK", "")
-    return environ.get("SLURMD_NODENAME", "") or (f"node {group}" if group else "")
+    known = os.environ if environ is None else environ
+    group = known.get("GROUP_RANK", "")
+    return known.get("SLURMD_NODENAME", "") or (f"node {group}" if group else "")
 
 
 def default_name() -> str:

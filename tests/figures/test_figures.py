@@ -306,7 +306,7 @@ def test_g_steps_have_whole_ticks_at_most_ten_and_none_twice(name: str, steps: i
 
 
 def test_g_many_ranks_and_micro_batches_have_at_most_ten_names_on_their_axis() -> None:
-    frame = pd.DataFrame({"rank": 0, "micro_batch": range(64), "value": 5.0, "y": "tokens"})
+    frame = pd.DataFrame({"who": "rank 0", "micro_batch": range(64), "value": 5.0, "y": "tokens"})
     figure = drawn("balance_heat", frame.assign(cap=math.nan, over=0.0, sequences=1.0, longest=7.0))
     assert len(figure.layout.xaxis.tickvals) <= 10
     ranks = pd.DataFrame({"rank": range(32), "share_ratio": 1.0, "tokens": 9, "largest_in": 1, "rounds": 32})

@@ -1,0 +1,130 @@
+"""What a run says of its own cost, against what its steps take with probe off: the same steps, taking turns."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import row
+from probe.analysis.quantities import course
+from probe.dashboards.quantities import over_run, quantity
+from probe.hooks import phase
+from probe.runs.reader import Run
+from probe.session import start
+
+ROUNDS = 24
+
+#: Seconds that the steps of one turn take together: a few rounds of the writer.
+TURN_S = 0.8
+
+
+def rows(*, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    made = [_compared(f"steps of {ms:g} ms of Python", ms / 1e3, _compute(ms / 1e3), rounds) for ms in (0.8, 5, 50)]
+    made.append(_compared("steps of 5 ms that wait", 0.005, lambda: time.sleep(0.005), rounds))
+    with _holding_the_lock():
+        made.append(_compared("steps of 5 ms beside a thread of Python", 0.005, _compute(0.005), rounds))
+    return made
+
+
+def _compared(name: str, step_s: float, work: Callable[[], Any], rounds: int) -> dict[str, Any]:
+    steps = max(8, round(TURN_S / step_s))
+    shares: list[float] = []
+    said: list[float] = []
+    _off(work, steps)
+    for index in range(rounds):
+        turns: dict[bool, float] = {}
+        for on in (True, False)[:: 1 if index % 2 else -1]:
+            if on:
+                turns[on], told = _on(work, steps)
+                said.append(told)
+            else:
+                turns[on] = _off(work, steps)
+        shares.append(1 - turns[False] / turns[True])
+    truth, ours = statistics.median(shares), statistics.median(said)
+    low, high = _interval(shares)
+    verdict = "within" if truth / 1.5 <= ours <= truth * 1.5 else "not within"
+    note = f"off to on {truth:.2%}, 95 of 100 such medians are from {low:.2%} to {high:.2%}: "
+    note += f"{verdict} a factor of 1.5" if low > 0 else "too little to tell from noise"
+    both = (float(f"{100 * one:.3g}") for one in (ours, truth))
+    return row(f"{name}: said / measured", *both, target="0.67 to 1.5", note=note) | {"unit": "% of a step"}
+
+
+def _interval(values: list[float]) -> tuple[float, float]:
+    """Of their median, by order alone, so that a turn in which the machine did something else counts as one."""
+    many = len(values)
+    reach = max(0, round((many - 1.96 * math.sqrt(many)) / 2) - 1)
+    ordered = sorted(values)
+    return ordered[reach], ordered[many - 1 - reach]
+
+
+def _off(work: Callable[[], Any], steps: int) -> float:
+    gc.collect()  # reading a run leaves many objects, whose collection would come in somebody's step
+    begin = time.perf_counter()
+    for _ in range(steps):
+        with phase("work"):
+            work()
+    return time.perf_counter() - begin
+
+
+def _on(work: Callable[[], Any], steps: int) -> tuple[float, float]:
+    """Seconds that the steps took, and what the run says of them; what a session does once isn't timed."""
+    with tempfile.TemporaryDirectory() as folder:
+        with start("benchmark", run_dir=Path(folder) / "run") as session:
+            for step in range(2):
+                with session.step(step), phase("work"):
+                    work()
+            session.flush()
+            gc.collect()
+            begin = time.perf_counter()
+            for step in range(2, steps + 2):
+                with session.step(step), phase("work"):
+                    work()
+            took = time.perf_counter() - begin
+        with Run(Path(folder) / "run") as run:
+            return took, over_run(quantity("own_cost"), course(run, "own_cost", "step >= 2"))
+
+
+def _compute(seconds: float) -> Callable[[], Any]:
+    """A fixed amount of Python that takes about so long here."""
+
+    def work(count: int) -> int:
+        total = 0
+        for number in range(count):
+            total += number & 3
+        return total
+
+    begin = time.perf_counter()
+    work(1_000_000)
+    count = round(1_000_000 * seconds / (time.perf_counter() - begin))
+    return lambda: work(count)
+
+
+@contextmanager
+def _holding_the_lock() -> Iterator[None]:
+    """Beside it a thread computes in Python a fifth of the time, with probe and without."""
+    over, work = threading.Event(), _compute(0.002)
+
+    def run() -> None:
+        while not over.wait(0.008):
+            work()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    for one in rows():
+        print(one)
