@@ -452,6 +452,11 @@ class CpuDevice(Device):
     unsure = "at_least"
     _last: Counters = UNKNOWN  # the same object as long as the numbers are the same
 
+    def __init__(self) -> None:
+        import psutil  # now: a child that is forked while another thread imports it never gets the rest
+
+        self._machine = psutil.virtual_memory
+
     @property
     def name(self) -> str:
         return "cpu"
@@ -469,9 +474,7 @@ class CpuDevice(Device):
             if last[0] != resident or last[2] != peak:
                 self._last = last = Counters(resident, None, peak)
             return last
-        import psutil
-
-        machine = psutil.virtual_memory()
+        machine = self._machine()
         return Counters(resident, None, peak, None, machine.total - machine.available, machine.total)
 
 

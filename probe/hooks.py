@@ -449,6 +449,16 @@ _subscriptions: list[tuple[str, Listener]] = []
 _failures: dict[int, int] = {}
 
 
+def _unlock_in_child() -> None:
+    """A thread that a forked child hasn't got may have held it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)
+
+
 def point(name: str, about: str = "") -> Point:
     """The point called ``name``, made on first use. ``about`` says when it fires and what it carries.
 

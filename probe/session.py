@@ -6,14 +6,14 @@ One session per process. It owns nothing that a view needs: whoever wants to see
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
-import platform
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -41,9 +41,10 @@ from probe.hooks import (
 from probe.own_cost import Budget, EndedStep, OwnCost
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
-from probe.records import Incident, Process, Row, Scalar
+from probe.records import Incident, Process, Row, Scalar, who
 from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
+from probe.runs.processes import describe, local_rank, node, rank_and_size
 from probe.runs.row_types import bring, table_name
 from probe.runs.writer import RunWriter, take_place
 from probe.text import percent
@@ -165,16 +166,16 @@ class Session:
         directory: The run directory.
         recorders: Instances that are told of what happens.
         process: The row about this process.
-        rank: The process's number in the job.
-        world_size: How many processes the job has.
         tracking: Where the metrics go; None where nothing tracks.
         place: Of this process in its attempt; None takes one.
+        late: Asks for rank and world size while no rank is known; None where nothing is to be asked.
+        asked: The recorders as they were asked for, for forked children.
+        parquet_at_close: As of :class:`~probe.runs.writer.RunWriter`.
         budget: What probe may cost; None for no limit.
 
     Attributes:
         directory: The run directory, absolute.
-        rank: The rank of this process.
-        world_size: How many processes the job has.
+        process: The row about this process, with what is known of it by now.
         tracking: Where the metrics go, None on ranks other than 0 and when nothing was asked for.
         budget: Thins rows at inner points so that probe costs no more; None where nothing is thinned.
         publisher: Keeps the dashboards there up to date, None where nothing was asked for or could show them.
@@ -186,18 +187,20 @@ class Session:
         recorders: Sequence[Recorder],
         process: Process,
         *,
-        rank: int,
-        world_size: int,
         tracking: Tracking | None = None,
         place: Joined | None = None,
+        late: Callable[[], tuple[int | None, int | None]] | None = None,
+        asked: Sequence[str | Recorder] | None = None,
+        parquet_at_close: bool = True,
         budget: Budget | None = None,
     ) -> None:
         self.directory = directory
+        self.process = process
         self.budget = budget
         self._told_left_out: dict[tuple[str, str], int] = {}
         self._tell_at = time.monotonic() + TELL_S
-        self.rank = rank
-        self.world_size = world_size
+        self._late = late
+        self._asked = asked
         self.tracking = tracking
         self.publisher: Publisher | None = None
         self._spans = None if tracking is None else StepSpans(tracking, process)
@@ -207,18 +210,29 @@ class Session:
         self._step: int | None = None  # the one that the process is in
         self._writer = RunWriter(
             directory,
-            rank=rank,
+            rank=process.rank,
             process=process,
             on_rows=self._see,
             tick=self._sample,
             tick_scope=self._sample_scope,
             place=place,
+            parquet_at_close=parquet_at_close,
         )
+        self._recordings = [self._recording(recorder) for recorder in recorders]
+        self._subscriptions: list[Subscription] = [subscribe(one, *one.recorder.points) for one in self._recordings]
         self._cost = OwnCost(lambda: self._writer.cost_ns)
-        self._subscriptions: list[Subscription] = [
-            subscribe(self._recording(recorder), *recorder.points) for recorder in recorders
-        ]
         atexit.register(self.close)
+        _watch_forks()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of this process, None while it isn't known."""
+        return self.process.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the job has."""
+        return self.process.world_size
 
     # ------------------------------------------------------------------------------------------------ for the user
 
@@ -310,7 +324,8 @@ class Session:
         self.close(exit_code=0 if error is None else 1)
 
     def __repr__(self) -> str:
-        return f"Session({str(self.directory)!r}, rank={self.rank}, {'closed' if self.closed else 'open'})"
+        state = "closed" if self.closed else "open"
+        return f"Session({str(self.directory)!r}, {who(self.rank, self.process.process)}, {state})"
 
     # -------------------------------------------------------------------------------------- on the training thread
 
@@ -353,9 +368,19 @@ class Session:
                     kept.append(row)
 
     def _sample(self) -> list[Any]:
+        self._isolated("rank", self._learn_rank)
         with silenced():
             samples = [self._isolated("sample", recorder.sample) for recorder in self._recorders]
         return [rows for rows in samples if rows is not None]
+
+    def _learn_rank(self) -> None:
+        """A process group is made, or ``RANK`` set, after many a process has begun to record."""
+        if self._late is None or self.process.rank is not None:
+            return
+        rank, world_size = self._late()
+        if rank is not None:
+            known = {} if world_size is None else {"world_size": world_size}
+            self._writer.tell(rank=rank, local_rank=local_rank(), node=node(), **known)
 
     def _sample_scope(self) -> Scope:
         """A sample is of the process, in whatever step it is."""
@@ -423,12 +448,18 @@ def start(
     recorders: Sequence[str | Recorder] | None = None,
     rank: int | None = None,
     world_size: int | None = None,
+    name: str | None = None,
+    role: str | None = None,
     device: Any = None,
     peaks: Literal["nested", "observe"] = "nested",
     publish: bool | float | None = None,
     budget: float | None = None,
 ) -> Session:
-    """Begin to record this process. Every rank of a job calls it with the same project and experiment.
+    """Begin to record this process. Every process of a job calls it with the same project and experiment.
+
+    A process that isn't a rank of the job, such as a driver or a rollout worker, is shown by its name. A rank that
+    becomes known later, when a process group is initialised, is the rank of all that the process has recorded. A forked
+    child has a session of its own as soon as it has something to record.
 
     Args:
         project: The first part of the run directory ``root/project/experiment``.
@@ -436,12 +467,16 @@ def start(
             ``PROBE_RUN_DIR`` so that all ranks agree.
         run_dir: The directory itself, used as it is.
         root: The directory that holds all runs.
-        track: Backends for the metrics of each step, such as ``"console,tensorboard"`` or a :class:`Tracking`. Only
-            rank 0 tracks. None means the run directory alone.
+        track: Backends for the metrics of each step, such as ``"console,tensorboard"`` or a :class:`Tracking`. Of the
+            ranks only rank 0 tracks, so that all of them may ask for it. None means the run directory alone.
         config: The trainer's configuration, any shape; kept with the run and sent to the backends as parameters.
         recorders: Names out of ``recorders.RECORDERS`` or instances; None takes all.
-        rank: The process's number in the job; None asks torch.distributed, then the environment (``RANK``).
-        world_size: How many processes the job has; None asks torch.distributed, then the environment (``WORLD_SIZE``).
+        rank: The process's number in the job; None asks torch.distributed, then the environment (``RANK``), now and
+            as long as neither knows.
+        world_size: How many ranks the job has; None asks torch.distributed, then the environment (``WORLD_SIZE``).
+        name: What the process is shown as while it has no rank, such as "driver"; None is the Ray actor's, the child
+            process's or the script's name, or "notebook".
+        role: What it does in the job, such as "trainer", "driver", "rollout" or "reward".
         device: The device whose memory is watched; None detects one.
         peaks: ``"nested"`` gives every scope its exact peak (device counters are reset at scope ends, and what others
             read of them is folded back); ``"observe"`` never touches the counters.
@@ -470,18 +505,18 @@ def start(
             raise SessionError(f"this process already records to {_current.directory}; close that session first")
         begin_at_root()
         _watch_cells()
-        rank, world_size = _rank(rank, world_size)
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
         tables = bring(kind for recorder in chosen for kind in recorder.rows)
         directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config)
-        process = _process(world_size, found, tables)
-        place = take_place(directory, rank, process)
+        who_we_are: dict[str, Any] = {"rank": rank, "world_size": world_size, "name": name, "role": role}
+        process = describe(**who_we_are, device=found.name, device_name=found.description, tables=tables)
+        place = take_place(directory, process)
         try:
-            tracking = _tracking(track, project, directory, config, place.attempt) if rank == 0 else None
-            ours: dict[str, Any] = {"rank": rank, "world_size": world_size, "tracking": tracking, "place": place}
-            ours["budget"] = limit
-            _current = Session(directory, chosen, process, **ours)
+            tracks = process.rank in (None, 0)
+            tracking = _tracking(track, project, directory, config, place.attempt) if tracks else None
+            ours: dict[str, Any] = {"late": rank_and_size if rank is None else None, "asked": recorders}
+            _current = Session(directory, chosen, process, tracking=tracking, place=place, budget=limit, **ours)
         except BaseException:
             place.leave()
             raise
@@ -573,26 +608,96 @@ def _record_incident(incident: Incident) -> None:
         open_now._write_rows(incident, current_scope(), time.monotonic_ns())
 
 
-def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        found = (distributed.get_rank(), distributed.get_world_size())
-    else:
-        found = (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-    return found[0] if rank is None else rank, found[1] if world_size is None else world_size
+class _Heir(Listener):
+    """Waits in a forked child for the first thing that happens there, and begins the child's own session with it."""
+
+    def __init__(self, parent: Session) -> None:
+        self._parent = parent
+        self._subscription = subscribe(self, *{one for recorder in parent._recorders for one in recorder.points})
+
+    def __repr__(self) -> str:
+        return "a forked child's session"
+
+    def _begin(self, event: Event) -> list[_Recording]:
+        """Those that are to be told of this event, too: they subscribe too late for it."""
+        self._subscription.close()
+        session = _start_child(self._parent)
+        return [] if session is None else [one for one in session._recordings if one in event.point.listeners]
+
+    def enter(self, event: Event) -> Any:
+        return [(one, one.enter(event)) for one in self._begin(event)]
+
+    def leave(self, event: Event, state: Any) -> None:
+        for one, its in state:
+            one.leave(event, its)
+
+    def fire(self, event: Event) -> None:
+        for one in self._begin(event):
+            one.fire(event)
+
+    def failed(self, *_: object) -> None:
+        self._subscription.close()
 
 
-def _process(world_size: int, device: Any, tables: str) -> Process:
-    return Process(
-        time_ns=time.monotonic_ns(),
-        wall_ns=time.time_ns(),
-        pid=os.getpid(),
-        host=platform.node(),
-        world_size=world_size,
-        device=device.name,
-        device_name=device.description,
-        tables=tables,
-    )
+def _start_child(parent: Session) -> Session | None:
+    """The session of a forked child: of the same run and attempt. It can't use the parent's accelerator."""
+    global _current
+    with _lock:
+        if _current is not None:
+            return None  # it has begun one itself meanwhile
+        before = parent.process
+        child, role = _name_of_child()
+        found = devices.detect("cpu")
+        chosen = _recorders(parent._asked, found, "observe")
+        tables = bring(kind for recorder in chosen for kind in recorder.rows)
+        process = describe(
+            name=f"{who(before.rank, before.process)} {child}",
+            role=role,
+            device=found.name,
+            device_name=found.description,
+            tables=tables,
+        )
+        process.rank = process.local_rank = None  # the environment's are its parent's
+        place = take_place(parent.directory, process, before.attempt)
+        ours: dict[str, Any] = {"asked": parent._asked, "parquet_at_close": False}
+        ours["budget"] = None if parent.budget is None else Budget(parent.budget.ratio)
+        _current = Session(parent.directory, chosen, process, place=place, **ours)
+        finalizer: Any = sys.modules.get("multiprocessing.util")
+        if finalizer is not None:  # its children end without atexit
+            finalizer.Finalize(_current, _current.close, exitpriority=0)
+        return _current
+
+
+def _name_of_child() -> tuple[str, str | None]:
+    """What a child goes by beside its parent, and its role."""
+    data: Any = sys.modules.get("torch.utils.data")
+    worker = None if data is None else data.get_worker_info()
+    if worker is not None:
+        return f"loader {worker.id}", "loader"
+    processes: Any = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is None:
+        return "child", None
+    return processes.current_process().name, None
+
+
+@functools.cache  # once in a process
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    """In a forked child the session is its parent's, and so are the files, the backends and the threads."""
+    global _current, _closing, _lock
+    parent, _current, _closing = _current, None, None
+    _lock = threading.Lock()  # a thread that isn't here may have held it
+    if parent is not None:
+        begin_at_root()
+        parent.closed, parent.tracking, parent.publisher = True, None, None
+        atexit.unregister(parent.close)
+        for subscription in parent._subscriptions:
+            subscription.close()
+        _Heir(parent)
 
 
 def _traceback(error: BaseException | None) -> str | None:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from probe.analysis import cost as own_cost
 from probe.analysis import incidents, memory, padding_tax, reduction, token_balance
+from probe.analysis.listing import Findings
 from probe.analysis.quantities import course
 from probe.dashboards.quantities import field_of, over_run, quantity
 from probe.text import at, count, name, number, percent, place, ratio, rows, seconds, size
@@ -20,6 +21,8 @@ from probe.text import memory as memory_of
 from probe.text import missing as unknown
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from probe.runs.reader import Run
 
 Severity = Literal["problem", "notice", "fine"]
@@ -54,17 +57,18 @@ class Finding:
     weight: float = 0.0
 
 
-def findings(run: Run) -> pd.DataFrame:
+def findings(run: Run) -> Findings:
     """Everything that was found in ``run``, problems first.
 
     Returns:
-        Severity ("problem", "notice" or "fine"), topic, finding, advice. Empty only for a run without rows.
+        A frame of severity ("problem", "notice" or "fine"), topic, finding and advice, which a notebook shows as a list
+        of whole sentences. Empty only for a run without rows.
     """
     found = [one for look in LOOKS for one in look(run)]
     order: dict[str, int] = {"problem": 0, "notice": 1, "fine": 2}
     found.sort(key=lambda one: (order[one.severity], -one.weight))
     told = [(one.severity, one.topic, one.finding, one.advice) for one in found]
-    return pd.DataFrame(told, columns=["severity", "topic", "finding", "advice"])
+    return Findings(told, columns=["severity", "topic", "finding", "advice"])
 
 
 def missing_rows(run: Run) -> list[Finding]:

@@ -23,7 +23,7 @@ _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "to
 _ALL_FIELDS, _WHOLE_BATCHES = frozenset({"field", "bytes"}), frozenset({"rectangle", "valid"})
 
 #: Within these, the largest peak of the scopes that made one is the largest that counts.
-_WHOLE: Final = frozenset({"step", "rank", "process", "peak", "maker"})
+_WHOLE: Final = frozenset({"step", "rank", "process", "who", "peak", "maker"})
 
 #: What orders rows where the last one is asked for.
 _ORDER: Final = {"spans": "end_ns", "padding": "step", "micro": "wall_ns"}
@@ -288,6 +288,8 @@ def table_of(name: str) -> Table:
 
 
 def _column(table: str, name: str) -> str:
+    if name == "who":  # every view has what it is made of
+        return "who(rank, process)"
     derived = table_of(table).derived.get(name)
     if derived is None or (table == "spans" and name == "duration"):  # the view has it, exact in nanoseconds
         return f'"{name}"'

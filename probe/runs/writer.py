@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 from probe.errors import InputError, RunError
 from probe.hooks import Scope, current_scope, silenced
 from probe.records import TABLES, Deferred, Incident, Process, Row, stamp
-from probe.runs.attempts import Claim, Joined, asked, join
+from probe.runs.attempts import Claim, Joined, asked, join, take_rank
 from probe.runs.layout import Segment
 from probe.runs.lines import encode, table_of
 from probe.runs.parts import roll_over, sweep
@@ -68,8 +68,8 @@ class RunWriter:
 
     Args:
         directory: A run directory, as :func:`probe.runs.layout.create_run` makes it.
-        rank: Of this process.
-        process: Who writes; begins every file. It gets its name here, by the place that it takes in the directory.
+        rank: Of this process, None where it has none: then it is known by the process's ``name``.
+        process: Who writes; begins every file. It gets what it is called here, by the place that it takes.
         capacity: Rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents never; the
             number dropped is told by an incident row of kind ``"dropped_rows"``.
         interval_s: Seconds between two rounds of the thread.
@@ -79,6 +79,8 @@ class RunWriter:
         tick_scope: Where these rows are said to have happened.
         sample_interval_s: Seconds between two calls of ``tick``.
         place: Of this process in its attempt; None takes it: see :func:`take_place`.
+        parquet_at_close: Whether what is left as lines becomes Parquet at the end. A process that others wait for, such
+            as a loader's worker, leaves it to compaction.
 
     Raises:
         InputError: An argument is out of its range.
@@ -89,7 +91,7 @@ class RunWriter:
         self,
         directory: str | os.PathLike[str],
         *,
-        rank: int,
+        rank: int | None,
         process: Process,
         capacity: int = 200_000,
         interval_s: float = 0.35,
@@ -99,10 +101,10 @@ class RunWriter:
         tick_scope: Callable[[], Scope] = current_scope,
         sample_interval_s: float = 0.5,
         place: Joined | None = None,
+        parquet_at_close: bool = True,
     ) -> None:
-        _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
+        _check(rank=rank or 0, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
         self.directory = Path(directory).absolute()
-        self.rank = rank
         self._cpu_ns = 0  # that the thread has used
         self._rolled_cpu_ns = 0  # that roll-overs have used which have ended
         self._interval_s = interval_s
@@ -119,14 +121,17 @@ class RunWriter:
         self._unwritable_since: float | None = None
         self._retry_at = 0.0
         self._rolling: _RollOver | None = None
+        self._parquet_at_close = parquet_at_close
         self._off = False
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._process = process
-        self._place = take_place(self.directory, rank, process) if place is None else place
+        process.rank = rank
+        self._place = take_place(self.directory, process) if place is None else place
+        self._late_place: Joined | None = None
         try:
-            self._file = _open(self.directory, rank, process, Shedding(capacity))
+            self._file = _open(self.directory, self._place.place, process, Shedding(capacity))
         except RunError:
             self._place.leave()
             raise
@@ -139,6 +144,11 @@ class RunWriter:
             self._tell_rival(self._place.rival)
 
     # ----------------------------------------------------------------------------------------- for any thread
+
+    @property
+    def rank(self) -> int | None:
+        """Of this process, None while it isn't known."""
+        return self._process.rank
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -264,6 +274,8 @@ class RunWriter:
                 self._wake.clear()
             self._isolated(self._finish)
             self._place.leave()
+            if self._late_place is not None:
+                self._late_place.leave()
             self._cpu_ns = time.thread_time_ns()
 
     def _pause(self, next_tick: float) -> float:
@@ -310,7 +322,7 @@ class RunWriter:
 
     def _stamp(self, row: Row, scope: Scope, time_ns: int) -> Row:
         process = self._process
-        return stamp(row, scope, rank=self.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
+        return stamp(row, scope, rank=process.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
 
     def _built(self, last: bool) -> list[Row]:
         """Rows of the deferred items that are ready. At the end all must be; those that aren't are given
@@ -349,6 +361,23 @@ class RunWriter:
                 continue
             self._file.backlog.add(*_kind(row), line)
 
+    def tell(self, **facts: Any) -> None:
+        """Say what has become known of this process: its row is written anew, and readers take the newest. Only from
+        the writer's thread, where ``tick`` is called.
+
+        Args:
+            facts: Fields of :class:`~probe.records.Process`, such as its rank.
+        """
+        had_rank = self._process.rank is not None
+        for name, value in facts.items():
+            setattr(self._process, name, value)
+        self._process.revision += 1
+        self._file.backlog.add(KEPT, "process", encode(self._process))
+        if self._process.rank is not None and not had_rank:
+            self._late_place = take_rank(self.directory, self._process)
+            if self._late_place.rival is not None:
+                self._tell_rival(self._late_place.rival)
+
     # ----------------------------------------------------------------------------------------------- the disk
 
     def _write(self, last: bool) -> None:
@@ -380,9 +409,10 @@ class RunWriter:
 
     def _tell_rival(self, rival: Claim) -> None:
         where = f"process {rival.pid} on {rival.host}" if rival.pid else "another process"
-        message = f"{where} records as rank {self.rank} of this attempt, too: both are shown under that rank"
+        rank = self._process.rank
+        message = f"{where} records as rank {rank} of this attempt, too: both are shown under that rank"
         _log.warning("%s: %s", self.directory, message)
-        self._report("writer", f"rank {self.rank}", message)
+        self._report("writer", f"rank {rank}", message)
 
     def _tell_lost(self) -> None:
         message = f"{self.directory} lost its file: it was deleted by someone, with the rows written so far"
@@ -419,7 +449,7 @@ class RunWriter:
             self._file.close()
             return
         segment = self._file.finish()
-        if segment is not None:
+        if segment is not None and self._parquet_at_close:
             last = _RollOver(self.directory, segment)
             last.run()
             self._tell_roll_over(last.join())
@@ -571,13 +601,13 @@ def _check(**values: float) -> None:
             raise InputError(f"{name}: got {value!r}, expected a number of at least {least}")
 
 
-def take_place(directory: Path, rank: int, process: Process) -> Joined:
+def take_place(directory: Path, process: Process, attempt: int | None = None) -> Joined:
     """Find out to which attempt a process belongs, and take its place there; the process is told.
 
     Args:
         directory: The run directory.
-        rank: Of this process.
-        process: Its row, which gets its attempt.
+        process: Its row, with its rank or its name; it gets its attempt.
+        attempt: Which one, where that is known: a child is of its parent's.
 
     Returns:
         The attempt and the place, which a :class:`RunWriter` leaves when it is closed.
@@ -587,16 +617,15 @@ def take_place(directory: Path, rank: int, process: Process) -> Joined:
         InputError: ``PROBE_ATTEMPT`` is no whole number of at least 1.
     """
     try:
-        joined = join(directory, rank, process, wanted=asked())
+        joined = join(directory, process, wanted=asked() if attempt is None else attempt)
     except OSError as error:
         raise RunError(f"directory: {str(directory)!r} can't be written to: {error}") from error
     process.attempt = joined.attempt
     return joined
 
 
-def _open(directory: Path, rank: int, process: Process, backlog: Shedding) -> SegmentFile:
-    process.rank = rank
-    file = SegmentFile(directory, rank, process, backlog)
+def _open(directory: Path, place: str, process: Process, backlog: Shedding) -> SegmentFile:
+    file = SegmentFile(directory, place, process, backlog)
     try:
         file.open()
         file.write()

@@ -625,7 +625,7 @@ def config(key: str, **more: Any) -> dict[str, Any]:
         "started_at": 0,
     }
     made = {"version": 1, "key": key, "run": run, "views": VIEWS, "panels": panels, "schema": as_data(DECLARED)}
-    made |= {"colours": {}, "thresholds": {}}
+    made |= {"thresholds": {}}
     return (
         made
         | {"hint": 'probe.open("runs/arithmetic/grpo-7b").panel()', "limits": {"rows": 20000, "points": 4000}}

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from probe import text as say
 from probe.dashboards.quantities import Course, Parts, standing
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.live import series
 from probe.live.tables import LiveTable, Words
@@ -216,8 +217,8 @@ def _spark(one: Reading, x: int, y: int, width: int, height: int) -> str:
     wide, tall = width / ((last - first) or 1), height / ((high - low) or 1)
     points = " ".join(f"{x + (step - first) * wide:.1f},{y + (high - value) * tall:.1f}" for step, value in known)
     across, down = points.rpartition(" ")[2].split(",")
-    line = f'<polyline points="{points}" fill="none" stroke="{look.PALETTE[0]}" stroke-width="1.5"/>'
-    return f'{line}<circle class="last" cx="{across}" cy="{down}" r="2.5" fill="{look.PALETTE[0]}"/>'
+    line = f'<polyline points="{points}" fill="none" stroke="{colours.of_theme("ink_2")}" stroke-width="1.5"/>'
+    return f'{line}<circle class="last" cx="{across}" cy="{down}" r="2.5" fill="{colours.of_theme("accent")}"/>'
 
 
 def _words(x: int, y: int, value: str, size: int, colour: str, *, room: int, bold: bool = False) -> str:
@@ -311,7 +312,7 @@ def _small_chart(figure: dict[str, Any], one: Reading, index: int, rows: int) ->
             "name": one.title,
             "xaxis": f"x{suffix}",
             "yaxis": f"y{suffix}",
-            "line": {"color": look.PALETTE[index % len(look.PALETTE)], "width": 1.5},
+            "line": {"color": colours.of_theme("ink_2"), "width": 1.5},
             "hovertemplate": f"step %{{x}}: %{{y}} {unit}<extra></extra>",
         }
     )

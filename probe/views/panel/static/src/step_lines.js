@@ -1,13 +1,14 @@
 // One value of each series at each step.
 
 import { largest } from "./cells.js";
-import { thinned } from "./extremes.js";
+import { extremes } from "./extremes.js";
+import { binsOf, medianPlace } from "./scales.js";
 import { Grouped } from "./grouped.js";
 import { listOf } from "./matching.js";
 import { summed } from "./sums.js";
 
 /** @import { Cell } from "./cells.js" */
-/** @import { LineData, Spec } from "./types.js" */
+/** @import { Line, LineData, Spec } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 /** The most series that a chart shows. */
@@ -176,28 +177,58 @@ export class StepLines {
   }
 
   /**
-   * For a chart: x, and at most `points` steps that keep each series' extremes.
-   * @param {number} points
-   * @returns {LineData}
+   * For a chart: every step.
+   * @returns {LineData & {series: {key: string, label: string, values: number[]}[]}}
    */
-  data(points) {
-    const series = [...this.series.values()].sort((a, b) => (a.label < b.label ? -1 : 1));
-    const kept = thinned(this.steps, series.map((one) => one.values), points);
-    if (kept === null) return { xs: this.steps, series };
-    /** @param {number[]} values */
-    const pick = (values) => kept.map((index) => values[index]);
-    return { xs: pick(this.steps), series: series.map((one) => ({ ...one, values: pick(one.values) })) };
+  data() {
+    return { xs: this.steps, series: [...this.series.values()].sort((a, b) => (a.label < b.label ? -1 : 1)) };
   }
+}
+
+/**
+ * The steps from one to another; where they are more than half the pixels, points that several share: of each series
+ * the median, with the smallest and the largest.
+ * @param {LineData} data
+ * @param {[from: number, to: number]} range
+ * @param {number} pixels
+ * @returns {LineData}
+ */
+export function binned({ xs, series }, [from, to], pixels) {
+  const inside = xs.map((_, at) => at).filter((at) => xs[at] >= from && xs[at] <= to);
+  const steps = inside.map((at) => xs[at]);
+  /** @type {(Line & {values: number[]})[]} */
+  const lines = series.map((one) => ({ ...one, values: inside.map((at) => one.values[at]) }));
+  const found = binsOf(steps, pixels);
+  if (!found) return { xs: steps, series: lines };
+  const { bins, width } = found;
+  return { xs: bins.map(([first, last]) => steps[(first + last - 1) >> 1]), series: lines.map((one) => binnedLine(one, steps, bins)), steps: width };
+}
+
+/**
+ * @param {Line & {values: number[]}} one
+ * @param {number[]} steps
+ * @param {[from: number, to: number][]} bins
+ * @returns {Line}
+ */
+function binnedLine(one, steps, bins) {
+  const { values } = one;
+  const places = bins.map(([from, to]) => medianPlace(values, from, to));
+  const [, most] = extremes(values, 0, values.length);
+  /** @param {0 | 1} side */
+  const edge = (side) => bins.map(([from, to]) => values[extremes(values, from, to)[side] ?? -1] ?? NaN);
+  return {
+    ...one, values: places.map((at) => values[at] ?? NaN), at: places.map((at) => steps[at] ?? NaN), low: edge(0), high: edge(1),
+    top: most === undefined ? null : [steps[most], values[most]],
+  };
 }
 
 /**
  * A line for a spec and for each of its `beside`: the largest of its series at each step.
  * @param {Store} store
  * @param {Spec} spec
- * @param {number} points
  * @returns {LineData}
  */
-export function linesBeside(store, spec, points) {
+export function linesBeside(store, spec) {
   const { beside = [], ...first } = spec;
   const all = [{ ...first, title: spec.label || "" }, ...beside];
   const courses = all.map((one) => {
@@ -206,9 +237,7 @@ export function linesBeside(store, spec, points) {
   });
   const steps = [...new Set(courses.flatMap((course) => [...course.keys()]))].sort((a, b) => a - b);
   const series = all.map(({ title }, at) => ({ key: String(at), label: title, values: steps.map((step) => courses[at].get(step) ?? NaN) }));
-  const kept = thinned(steps, series.map((one) => one.values), points);
-  if (kept === null) return { xs: steps, series };
-  return { xs: kept.map((index) => steps[index]), series: series.map((one) => ({ ...one, values: kept.map((index) => one.values[index]) })) };
+  return { xs: steps, series };
 }
 
 /**

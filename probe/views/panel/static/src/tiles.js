@@ -192,7 +192,7 @@ class Tile {
     const { store, lines, spec } = this;
     const { rank, role, phase, step } = store.ui;
     const rows = step === null ? lines.steps.length > 0 : lines.at.has(step);
-    const chosen = [role, rank === "" ? "" : `rank ${rank}`, phase].filter(Boolean).join(", ");
+    const chosen = [role, rank, phase].filter(Boolean).join(", ");
     if (!rows && (step !== null || chosen)) return ["not measured", step === null ? "" : `in step ${step}`, chosen && `for ${chosen}`].filter(Boolean).join(" ");
     return whyMissing(spec, rows);
   }

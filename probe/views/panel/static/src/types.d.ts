@@ -114,7 +114,6 @@ export interface Config {
   schema?: Record<string, TableData>;
   limits?: { rows?: number; points?: number };
   thresholds?: Record<string, Limits>;
-  colours?: Record<string, string[]>;
   views?: View[];
   panels?: Record<string, Definition>;
 }
@@ -224,12 +223,18 @@ export interface Line {
   label: string;
   values: ArrayLike<number> & Iterable<number>;
   top?: [x: number, y: number] | null;
+  /** where several steps share a point: the step whose value it is, and the smallest and largest of them */
+  at?: number[];
+  low?: number[];
+  high?: number[];
 }
 
 export interface LineData {
   xs: number[];
   series: Line[];
   width?: number;
+  /** how many steps share a point */
+  steps?: number;
 }
 
 /** The numbers of a chart as a table. A row may carry what a click on it does. */
