@@ -195,10 +195,10 @@ class Session:
         budget: Budget | None = None,
     ) -> None:
         self.directory = directory
+        self.process = process
         self.budget = budget
         self._told_left_out: dict[tuple[str, str], int] = {}
         self._tell_at = time.monotonic() + TELL_S
-        self.process = process
         self._late = late
         self._asked = asked
         self.tracking = tracking
@@ -515,9 +515,8 @@ def start(
         try:
             tracks = process.rank in (None, 0)
             tracking = _tracking(track, project, directory, config, place.attempt) if tracks else None
-            ours: dict[str, Any] = {"tracking": tracking, "place": place, "asked": recorders, "budget": limit}
-            ours["late"] = rank_and_size if rank is None else None
-            _current = Session(directory, chosen, process, **ours)
+            ours: dict[str, Any] = {"late": rank_and_size if rank is None else None, "asked": recorders}
+            _current = Session(directory, chosen, process, tracking=tracking, place=place, budget=limit, **ours)
         except BaseException:
             place.leave()
             raise
