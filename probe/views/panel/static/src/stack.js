@@ -3,7 +3,7 @@
 import { barsOf } from "./bars.js";
 import { breaks, directLabels } from "./callouts.js";
 import { lastKnown } from "./extremes.js";
-import { axisUnit, framed, hoverText, largestOf, stepAxis } from "./plot_parts.js";
+import { axisUnit, framed, hoverText, largestOf, stepAxis, valueTitle } from "./plot_parts.js";
 import { shownRange } from "./ranges.js";
 import { binsOf, medianPlace, robustEnd } from "./scales.js";
 import { StepLines } from "./step_lines.js";
@@ -87,7 +87,7 @@ function layoutOf(mark, stack, { end, by, title }, callouts) {
   const layout = {
     barmode: "stack", height: HEIGHT, showlegend: "none" in labels, bargap: width > 1 ? 0.05 : 0.12, ...labels.layout,
     shapes: [...stepFrame(mark), ...callouts.shapes, ...labels.shapes], annotations: [...callouts.annotations, ...labels.annotations],
-    axes: { x: stepAxis(mark, ...range), y: { title: { text: [mark.spec.y_title, title].filter(Boolean).join(", ") }, range: [0, end / by] } },
+    axes: { x: stepAxis(mark, ...range), y: { title: { text: valueTitle(mark, title) }, range: [0, end / by] } },
   };
   return { layout, range };
 }

@@ -2,7 +2,7 @@
 
 import { addGuides, guideLines } from "./guides.js";
 import { listOf } from "./matching.js";
-import { axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf } from "./plot_parts.js";
+import { axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf, valueTitle } from "./plot_parts.js";
 import { clockText, shownRange } from "./ranges.js";
 import { foremost, rowsOf } from "./sums.js";
 import { LOOKS } from "./theme.js";
@@ -102,7 +102,7 @@ function highBoxes(mark, table, rows, range) {
     marker: { color: mark.style(name).colour, line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
   }));
   const guides = (mark.spec.lines || []).flatMap((guide) => guideLines(mark.store, mark.spec, guide)).filter((guide) => guide.value > 0);
-  const layout = { barmode: "overlay", showlegend: true, height: 280, axes: { x: timeAxis(range), y: { title: { text: title }, rangemode: "tozero" } } };
+  const layout = { barmode: "overlay", showlegend: true, height: 280, axes: { x: timeAxis(range), y: { title: { text: valueTitle(mark, title) }, rangemode: "tozero" } } };
   addGuides(mark, traces, layout, guides, { by, across: false, names: [range[0]] });
   const most = items.reduce((a, b) => (b.value > a.value ? b : a));
   const summary = `${items.length} scopes; the highest is ${most.label}, rank ${most.told.rank}, step ${most.told.step}, with ${mark.spell(most.value)}.`;

@@ -128,6 +128,8 @@ export interface RunState {
   complete_step?: number | null;
   /** which steps were recorded more than once, as a sentence */
   repeated?: string;
+  /** what memory is here where that isn't the memory of a device */
+  memory?: string;
   missing?: { name: string; since: number; why: string }[];
   dropped?: number;
   errors?: { where?: string; message: string }[];
