@@ -15,7 +15,7 @@ from probe.analysis import cost as own_cost
 from probe.analysis import incidents, memory, padding_tax, reduction, token_balance
 from probe.analysis.listing import Findings
 from probe.analysis.quantities import course
-from probe.dashboards.quantities import over_run, quantity
+from probe.dashboards.quantities import field_of, over_run, quantity
 from probe.text import at, count, name, number, percent, place, ratio, rows, seconds, size
 from probe.text import memory as memory_of
 from probe.text import missing as unknown
@@ -273,9 +273,11 @@ def cost(run: Run) -> list[Finding]:
     if unknown(usual):
         return []
     frame, worst = own_cost.by_step(run), max(one for one in found.values if not unknown(one))
-    text = f"probe took {percent(usual)} of a usual step on the training thread of its worst rank"
+    frame, first = frame[frame[field_of(quantity("own_cost"))].notna()], own_cost.first_step_ms(run)
+    text = f"probe took {percent(usual)} of the time of the steps on the training thread of its worst rank"
     hooks, writer = (seconds(frame[key].mean() / 1e3) for key in ("hooks_ms", "writer_cpu_ms"))
-    text += f" ({percent(worst)} at worst); on the mean rank {hooks}, and its writer thread {writer}."
+    text += f" ({percent(worst)} in the worst step); on the mean rank {hooks} a step, and its writer thread {writer}."
+    text += "" if unknown(first) else f" The first step, which isn't in it, paid {seconds(first / 1e3)}."
     dear = usual > COST_TARGET
     advice = "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
     return [Finding("notice" if dear else "fine", "overview", text, advice, 5)]

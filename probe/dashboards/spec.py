@@ -20,7 +20,8 @@ A series spec has these fields:
 ``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's
             mean is over the values of ``each`` that it has; without ``slots`` there is one
 ``scale``   a number: every value is multiplied by it at the end
-``divide``  a series spec: the value is divided by that one's at the same step
+``divide``  a series spec: the value is divided by that one's at the same step; where both have the same ``by``, each
+            series by its own, and else by the largest of that one's
 ``of``      "run", or "step": only the step that the panel shows
 ``quantity`` one of ``quantities.yaml``, which brings all fields that don't stand beside it (see
             :mod:`probe.dashboards.quantities`)
@@ -46,7 +47,8 @@ The marks, and what they add (:data:`MARKS`):
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
 ``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``;
-               ``window``: of how many last steps a tile shows the median (else ``window_steps`` of ``quantities.yaml``)
+               ``window``: of how many last steps a tile shows the median (else ``window_steps`` of
+               ``quantities.yaml``), or with ``pooled`` the sum of what is divided by the sum of what it is divided by
 ============== =======================================================================================================
 """
 
@@ -94,7 +96,19 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
 PICTURED: Final = ("line", "stack", "bars", "heat", "timeline", "scatter", "stragglers")
 
 #: Fields of a tile.
-TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means", "missing", "window"}
+TILE: Final = SERIES | {
+    "id",
+    "title",
+    "capacity",
+    "total",
+    "warn",
+    "alarm",
+    "better",
+    "means",
+    "missing",
+    "window",
+    "pooled",
+}
 
 
 def check(block: Any, where: str) -> dict[str, Any]:
@@ -265,6 +279,16 @@ def _line(block: Mapping[str, Any], line: Any, where: str) -> None:
         raise UnknownNameError.of(f"{where}: reduce", line["reduce"], REDUCERS)
 
 
+def pairs(spec: Mapping[str, Any]) -> bool:
+    """Whether each series of ``spec`` is divided by its own of ``divide``, and not all by one.
+
+    >>> pairs({"by": "rank", "divide": {"by": "rank"}}), pairs({"by": "rank", "divide": {}}), pairs({})
+    (True, False, False)
+    """
+    under = spec.get("divide")
+    return under is not None and "divide" not in under and listed(under.get("by")) == listed(spec.get("by"))
+
+
 def check_tiles(tiles: Any, where: str) -> None:
     """Refuse ``tiles`` that can't be shown.
 
@@ -290,6 +314,8 @@ def check_tiles(tiles: Any, where: str) -> None:
             _known(tile["capacity"], SERIES, f"{here}: capacity")
             _series(tile["capacity"], f"{here}: capacity", needs_y=True)
         check_window(tile.get("window", 1), f"{here}: window")
+        if tile.get("pooled") and not pairs(tile):
+            raise InputError(f"{here}: pooled: got it without a divide that has the same by, expected one")
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]
     if len(set(names)) < len(names):

@@ -205,10 +205,19 @@ def test_of_many_dots_the_highest_stay_and_of_the_rest_some(run, monkeypatch) ->
 
 def test_a_process_without_a_rank_has_a_lane_of_its_own() -> None:
     where = {"step": 1, "role": "r", "phase": "p", "kind": "phase", "name": "p", "micro_batch": None}
-    frame = pd.DataFrame({"rank": [0, None], "begin": [1.0, 2.0], "end": [2.0, 5.0], "duration": [1.0, 3.0], **where})
+    frame = pd.DataFrame(
+        {
+            "who": ["rank 0", "driver"],
+            "rank": [0, None],
+            "begin": [1.0, 2.0],
+            "end": [2.0, 5.0],
+            "duration": [1.0, 3.0],
+            **where,
+        }
+    )
     figure = drawn("step_timeline", frame.astype({"rank": "Int64"}))
-    assert figure.layout.yaxis.ticktext == ("rank 0", "no rank")
-    assert sorted(zip(figure.data[0].y, figure.data[0].base, strict=True)) == [(0, 1.0), (1, 2.0)]
+    assert figure.layout.yaxis.ticktext == ("driver", "rank 0")
+    assert sorted(zip(figure.data[0].y, figure.data[0].base, strict=True)) == [(0, 2.0), (1, 1.0)]
 
 
 def test_a_line_is_drawn_only_where_tokens_explain_the_peaks() -> None:
@@ -235,7 +244,9 @@ def test_heat_holds_the_tokens_and_marks_what_is_over_the_cap(run) -> None:
 
 
 def test_a_rank_without_a_micro_batch_has_a_gap_and_no_zero() -> None:
-    frame = pd.DataFrame({"rank": [0, 0, 1], "micro_batch": [0, 1, 0], "value": [5.0, 6, 7], "y": "tokens"})
+    frame = pd.DataFrame(
+        {"who": ["rank 0", "rank 0", "rank 1"], "micro_batch": [0, 1, 0], "value": [5.0, 6, 7], "y": "tokens"}
+    )
     figure = drawn("balance_heat", frame.assign(cap=math.nan, over=0.0, sequences=1.0, longest=7.0))
     grid = np.array(figure.data[0].z, dtype=float)
     assert grid[0].tolist() == [5, 6]
@@ -358,7 +369,7 @@ def test_phases_stack_to_their_mean_over_the_ranks(run) -> None:
         assert dict(zip(bars.x, bars.y, strict=True)) == pytest.approx(
             dict(zip(own["step"], own["mean_s"], strict=True))
         )
-    assert figure.layout.yaxis.title.text == "seconds, mean across ranks"
+    assert figure.layout.yaxis.title.text == "seconds, mean across processes"
 
 
 def test_where_nothing_is_padded_the_stack_says_zero() -> None:

@@ -28,6 +28,6 @@ for (const { head, buffers } of messages) {
 }
 const numbers = all.map((lines) => {
   const { steps, values } = largestByStep(lines);
-  return { steps, values: values.map(said), total: said(totalOf(lines)) };
+  return { steps, values: values.map(said), total: said(totalOf(lines)), pooled: lines.paired ? said(lines.pooled(steps)) : null };
 });
 process.stdout.write(JSON.stringify(numbers));

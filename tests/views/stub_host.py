@@ -270,7 +270,8 @@ class Run:
             "actor/entropy": 2.2 * math.exp(-step / 60) + 0.1,
             "actor/grad_norm": 0.4 + 0.2 * self.random.random(),
         }
-        own = {"probe/cost/overhead_ratio": 0.002 + 0.001 * self.random.random()}
+        ratio = 0.002 + 0.001 * self.random.random()
+        own = {"probe/cost/overhead_ms": 900 * ratio, "probe/cost/step_ms": 900.0, "probe/cost/overhead_ratio": ratio}
         for key, value in (values | own).items():
             row = {
                 "t": self.now,
@@ -380,8 +381,11 @@ LIVE: dict[str, dict[str, Any]] = {
                 "id": "own_cost",
                 "title": "probe's own cost",
                 "table": "scalars",
-                "where": {"key": "probe/cost/overhead_ratio"},
+                "where": {"key": "probe/cost/overhead_ms"},
                 "y": "value",
+                "by": "rank",
+                "divide": {"table": "scalars", "where": {"key": "probe/cost/step_ms"}, "y": "value", "by": "rank"},
+                "pooled": True,
             }
             | {"reduce": "max", "unit": "percent", "better": "lower", "warn": 0.01, "alarm": 0.05}
             | {

@@ -40,7 +40,7 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     known = frame[frame["value"].notna() & frame[across].notna() & frame[down].notna()]
     if known.empty:
         return look.nothing(missing, theme)
-    lines, slots = sorted(known[down].unique().tolist()), _columns(known[across])
+    lines, slots = sorted(known[down].unique().tolist(), key=words.in_order), _columns(known[across])
     grid = known.pivot_table("value", down, across, aggfunc="max").reindex(index=lines, columns=slots)
     values = grid.to_numpy(dtype=float, na_value=np.nan)
     figure = look.blank(theme, height=int(np.clip(150 + 34 * len(lines), 240, 640)))
@@ -57,7 +57,7 @@ def _columns(found: pd.Series) -> list[Any]:
     """All numbers from 0 to the largest, so that an empty cell is seen as one; else the names."""
     if pd.api.types.is_numeric_dtype(found):
         return list(range(int(found.max()) + 1))
-    return sorted(found.unique().tolist())
+    return sorted(found.unique().tolist(), key=words.in_order)
 
 
 def _cells(

@@ -40,7 +40,9 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     if boxes.empty:
         return look.nothing(missing, theme)
     boxes = boxes.assign(part=boxes[colour].fillna("").astype(str))
-    lanes = sorted(boxes[by].dropna().unique().tolist()) + ([None] if boxes[by].isna().any() else [])
+    lanes = sorted(boxes[by].dropna().unique().tolist(), key=words.in_order) + (
+        [None] if boxes[by].isna().any() else []
+    )
     boxes["lane"] = [len(lanes) - 1 if words.missing(one) else lanes.index(one) for one in boxes[by]]
     figure = look.blank(theme, height=int(np.clip(130 + 46 * len(lanes), 240, 900)), barmode="overlay")
     _add_boxes(figure, boxes, colour, theme)
@@ -57,7 +59,7 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
 
 
 def _foremost(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    lanes = frame.groupby(by, dropna=False)["duration"]  # those without a rank are a lane, too
+    lanes = frame.groupby(by, dropna=False)["duration"]
     boxes = frame[lanes.transform("max") >= lanes.max().nlargest(_LANES).min()]
     inner = boxes["kind"] == "micro_batch"
     order = boxes.assign(inner=inner).sort_values(["inner", "duration"], ascending=[True, False], kind="stable")

@@ -102,7 +102,7 @@ def title(spec: Mapping[str, Any], chosen: Scale) -> str:
     >>> title({"unit": "s", "each": "rank", "reduce": "mean"}, Scale(1, "seconds"))
     'seconds, mean across ranks'
     """
-    each = " and ".join(f"{one.replace('_', '-')}s" for one in listed(spec.get("each")))
+    each = " and ".join(words.several(one.replace("_", "-")) for one in listed(spec.get("each")))
     parts = [spec.get("y_title"), chosen.name, f"{spec.get('reduce')} across {each}" if each else None]
     return ", ".join(str(one) for one in parts if one)
 

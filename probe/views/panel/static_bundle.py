@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Final
 
 from probe import text as say
-from probe.dashboards.quantities import Course, standing
+from probe.dashboards.quantities import Course, Parts, standing
 from probe.figures import colours
 from probe.figures import theme as look
 from probe.live import series
@@ -131,7 +131,19 @@ def course_of(
     if until is not None and not tile.get("total"):
         count = bisect.bisect_right(steps, until)
         steps, values = steps[:count], values[:count]
-    return Course(steps, values, total, capacity)
+    return Course(steps, values, total, capacity, _parts(tables, words, tile, steps))
+
+
+def _parts(
+    tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any], steps: Sequence[int]
+) -> Sequence[Parts]:
+    if not tile.get("pooled"):
+        return ()
+    found: dict[int, dict[tuple[Any, ...], tuple[float, float]]] = {step: {} for step in steps}
+    for (step, *key), both in series.parts(tables, words, tile).items():
+        if step in found:
+            found[step][tuple(key)] = both
+    return list(found.values())
 
 
 # ----------------------------------------------------------------------------------------------------------- text

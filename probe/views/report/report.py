@@ -253,7 +253,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Any]]:
     yield "Host", ", ".join(sorted(set(processes["host"]))[:4]) if len(processes) else run.info.host
     devices = words.rows(processes[["device", "device_name"]].drop_duplicates()) if len(processes) else []
     yield "Device", ", ".join(dict.fromkeys(_device(row) for row in devices[:4]))
-    yield "Ranks", _ranks(run, processes)
+    yield "Written by", _ranks(run, processes)
     extent = _extent(run)
     yield "Steps", words.count(extent["steps"])
     yield "Duration", words.seconds(extent["seconds"])
@@ -270,9 +270,9 @@ def _device(row: dict[Any, Any]) -> str:
 
 def _ranks(run: Run, processes: pd.DataFrame) -> str:
     expected = int(processes["world_size"].max()) if len(processes) else len(run.ranks)
-    if len(run.ranks) < expected:
-        return f"{len(run.ranks)} of {expected} (the others wrote nothing)"
-    return words.count(len(run.ranks))
+    if run.ranks and len(run.ranks) < expected:
+        return f"{run.written_by} of {expected} ranks (the others wrote nothing)"
+    return run.written_by
 
 
 def _extent(run: Run) -> dict[str, float]:
@@ -435,6 +435,8 @@ _SPELLINGS: Final[dict[str, Callable[[Any], str]]] = {
 
 
 def _heading(name: str) -> str:
+    if name == "who":
+        return "rank or process"
     for suffix in ("_bytes", "_ratio", "_s"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")

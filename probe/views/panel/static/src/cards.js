@@ -174,7 +174,7 @@ export class Card {
     const held = this.store.table(this.spec.table).count;
     if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
     const whole = this.spec.mark === "stragglers"; //  of all ranks and steps, whatever is chosen
-    const chosen = [role, rank !== "" && !whole ? `rank ${rank}` : "", phase].filter(Boolean);
+    const chosen = [role, whole ? "" : rank, phase].filter(Boolean);
     if (chosen.length) return `Nothing here for ${chosen.join(", ")}.`;
     if (!whole && (this.spec.of === "step" || step !== null)) return `Nothing here in step ${this.store.step}.`;
     if (!whole && zoom) return "Nothing here in this part of the run.";

@@ -240,6 +240,7 @@ export class PlotMark {
 
   /** @param {string} name */
   title(name) {
+    if (name === "who") return this.spec.names?.[name] || "rank or process";
     return this.spec.names?.[name] || String(name).replaceAll("_", " ").replace("micro batch", "micro-batch");
   }
 }

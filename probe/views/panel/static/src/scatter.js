@@ -26,7 +26,7 @@ export function scatterOf(mark) {
   const items = rows.map((row) => {
     const label = groupLabel(store, spec, table, names, names.map((name) => table.code(name, row)));
     const values = [table.get(x, row), table.get(y, row)];
-    const place = `rank ${table.get("rank", row)}, step ${table.get("step", row)}`;
+    const place = `${mark.store.words.text(table.code("who", row))}, step ${table.get("step", row)}`;
     return { row, label, values, value: values[1], cells: [label, place, spell(values[0], x === "tokens" ? "tokens" : "number"), mark.spell(values[1])], place };
   });
   const { by, title } = axisUnit(spec.unit, largestOf(items.map((one) => one.value)));

@@ -4,6 +4,7 @@ import { largest } from "./cells.js";
 import { extremes } from "./extremes.js";
 import { binsOf, medianPlace } from "./scales.js";
 import { Grouped } from "./grouped.js";
+import { listOf } from "./matching.js";
 import { summed } from "./sums.js";
 
 /** @import { Cell } from "./cells.js" */
@@ -25,6 +26,8 @@ export class StepLines {
     this.over = new Grouped(store, spec);
     /** @type {StepLines | null} */
     this.under = spec.divide ? new StepLines(store, { ...spec.divide, x: "step" }) : null;
+    /** Whether each series is divided by its own, as `pairs` in probe/dashboards/spec.py; else all by one. */
+    this.paired = spec.divide !== undefined && !spec.divide.divide && String(listOf(spec.by)) === String(listOf(spec.divide.by));
     this.version = 0;
     /** @type {number[]} */
     this.steps = [];
@@ -107,26 +110,48 @@ export class StepLines {
       one = { key, label: this.over.label(key), values: new Array(this.steps.length).fill(NaN) };
       this.series.set(key, one);
     }
-    one.values[at] = this._value(cell, step);
-  }
-
-  /**
-   * @param {Cell} cell
-   * @param {number} step
-   * @returns {number}
-   */
-  _value(cell, step) {
-    return this._divided(this.over.unscaled(cell), step);
+    one.values[at] = this._divided(this.over.unscaled(cell), step, key);
   }
 
   /**
    * @param {number} value
    * @param {number} step
+   * @param {string} key of the series
    */
-  _divided(value, step) {
+  _divided(value, step, key) {
     if (!this.under) return value * this.over.scale;
-    const under = this.under.largest(step);
+    const under = this.paired ? this._below(step, key) : this.under.largest(step);
     return under ? (value / under) * this.over.scale : NaN;
+  }
+
+  /**
+   * What a series is divided by, where each has its own.
+   * @param {number} step
+   * @param {string} key
+   */
+  _below(step, key) {
+    const cell = this.under?.over.cells.get(step)?.get(key.replace(/^\d+/, "0")); //  there is one column below
+    return cell && this.under ? this.under.over.value(cell) : NaN;
+  }
+
+  /**
+   * Over some steps the ratio of sums of each series, the largest of them; as `_pooled` in
+   * probe/dashboards/quantities.py.
+   * @param {number[]} steps
+   * @returns {number}
+   */
+  pooled(steps) {
+    /** @type {Map<string, [over: number, under: number]>} */
+    const sums = new Map();
+    for (const step of steps) {
+      for (const [key, cell] of this.over.cells.get(step) ?? []) {
+        const [over, under] = [this.over.value(cell), this._below(step, key)];
+        if (Number.isNaN(over) || Number.isNaN(under)) continue;
+        const [above, below] = sums.get(key) ?? [0, 0];
+        sums.set(key, [above + over, below + under]);
+      }
+    }
+    return largest([...sums.values()].filter(([, under]) => under).map(([over, under]) => over / under));
   }
 
   /**
@@ -136,7 +161,9 @@ export class StepLines {
    */
   largest(step) {
     const cells = this.over.cells.get(step);
-    return cells ? this._divided(largest([...cells.values()].map((cell) => this.over.unscaled(cell))), step) : NaN;
+    if (!cells) return NaN;
+    if (this.paired) return largest([...cells].map(([key, cell]) => this._divided(this.over.unscaled(cell), step, key)));
+    return this._divided(largest([...cells.values()].map((cell) => this.over.unscaled(cell))), step, "");
   }
 
   /**

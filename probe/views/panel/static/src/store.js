@@ -300,7 +300,7 @@ export class Store {
    * @param {number} skip
    */
   _offer(table, columns, n, skip) {
-    for (const [name, known] of /** @type {[string, Set<number>][]} */ ([["rank", this.ranks], ["role", this.roles], ["phase", this.phases]])) {
+    for (const [name, known] of /** @type {[string, Set<number>][]} */ ([["who", this.ranks], ["role", this.roles], ["phase", this.phases]])) {
       const values = columns.get(name);
       for (let row = skip; values && row < n; row += 1) if (values[row] >= 0) known.add(values[row]);
     }

@@ -89,6 +89,7 @@ export interface TileSpec extends Spec, Limits {
   means?: string | Record<string, string>;
   missing?: { rows?: string; value?: string };
   window?: number;
+  pooled?: boolean;
 }
 
 export interface Definition {
