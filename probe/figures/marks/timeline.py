@@ -54,7 +54,8 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     step = words.whole(boxes["step"].dropna().iloc[0]) if boxes["step"].notna().any() else None
     since = "the first began" if step is None else f"step {step} began"
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(title_text=f"seconds since {since} (host time)", showgrid=True)
+    last = float((boxes["begin"] + boxes["duration"]).max())
+    figure.update_xaxes(title_text=f"seconds since {since} (host time)", showgrid=True, range=[0, 1.01 * last])
     return figure
 
 

@@ -306,6 +306,8 @@ export interface PlotFrame {
   items: Item[];
   kind: "time" | "step" | null;
   range?: [number, number];
+  /** what the axis of time begins with, as the clock of the run has it */
+  offset?: number;
   head: string[];
   summary: string;
 }
