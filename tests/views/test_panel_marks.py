@@ -83,7 +83,7 @@ def test_g_one_slow_first_step_is_cut_and_said(page: Any) -> None:
 def test_g_a_timeline_of_one_step_starts_at_the_step(page: Any) -> None:
     drawn = figure(page, "step_timeline", phases([50.0, 2.0]))
     assert drawn.evaluate("(one) => one.layout.xaxis.range") == [0, pytest.approx(2.0)]
-    assert [text for text in drawn.locator(".annotation").all_text_contents()] == ["generate", "update_actor"]
+    assert drawn.locator(".annotation").all_text_contents() == ["generate", "update_actor"]
 
 
 def test_g_2000_steps_share_bars_of_their_median(page: Any) -> None:
