@@ -69,9 +69,8 @@ def _foremost(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 def _add_boxes(figure: go.Figure, boxes: pd.DataFrame, colour: str, theme: Theme) -> None:
     outer, inner = boxes[~boxes["inner"]], boxes[boxes["inner"]]
-    longest = outer.groupby("part")["duration"].sum().sort_values(ascending=False, kind="stable").index
     below = not inner.empty
-    for part in longest:
+    for part in colours.in_pipeline([colour], outer["part"].unique()):
         own = outer[outer["part"] == part]
         marker = look.filling(colours.style([colour], part, theme), theme)
         name = look.label(part or f"no {colour}", 28)
