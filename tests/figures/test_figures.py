@@ -434,3 +434,10 @@ def test_g_where_no_rank_stands_out_none_is_hatched() -> None:
     ranks = pd.DataFrame({"rank": [0, 1], "share_ratio": [1.01, 0.99], "tokens": 9, "largest_in": [3, 2], "rounds": 5})
     drawn_bars = [bar for bar in drawn("balance_stragglers", ranks).data if len(bar.x)]
     assert {bar.marker.pattern.shape for bar in drawn_bars} == {""}
+
+
+def test_g_what_a_stack_comes_to_is_printed_at_its_end(run) -> None:
+    frame = padding_of.by_field(run)
+    figure = panel.draw(dashboards.panel("padding_by_field"), run)
+    totals = frame.groupby("field")["bytes"].sum()
+    assert {note.text for note in figure.layout.annotations} == {words.size(total) for total in totals}

@@ -105,10 +105,9 @@ def test_g_a_phase_has_its_colour_in_each_chart_and_run(page: Any, theme: Any) -
 
 def test_g_names_stand_at_the_last_values_and_below_640_in_a_legend(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([1.0, 2.0]))
-    assert [text.split()[0] for text in drawn.locator(".annotation").all_text_contents()] == [
-        "generate",
-        "update_actor",
-    ]
+    said = [text.split() for text in drawn.locator(".annotation").all_text_contents()]
+    assert [name for name, *_ in said] == ["generate", "update_actor", "together"]
+    assert [" ".join(value) for _, *value in said] == ["1 s", "1 s", "2 s"]  # so that a reader can check the sum
     assert drawn.locator(".legend").count() == 0
     page.set_viewport_size({"width": 420, "height": 900})
     expect(drawn.locator(".legend")).to_have_count(1)

@@ -172,18 +172,20 @@ function rangeTrace(mark, { columns, width }, by) {
 }
 
 /**
- * Where each part ends at the last step: a name stands at its middle.
+ * Where each part ends at the last step: a name stands at its middle, and what they come to at their end.
  * @param {PlotMark} mark
  * @param {Stack} stack
  */
-function endsOf(mark, { series, columns }) {
+function endsOf(mark, { series, columns, totals }) {
   const { at } = columns[columns.length - 1];
   let below = 0;
-  return series.map((one) => {
+  const ends = series.map((one) => {
     const value = one.values[at] || 0;
     below += value;
     return { label: one.label, text: mark.spell(value), at: below - value / 2, colour: mark.style(one.label).colour };
   });
+  if (ends.length > 1) ends.push({ label: "together", text: mark.spell(totals[at]), at: totals[at], colour: LOOKS[mark.card.theme].ink });
+  return ends;
 }
 
 /**
