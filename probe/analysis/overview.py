@@ -11,6 +11,7 @@ import pandas as pd
 from probe.analysis.quantities import courses
 from probe.dashboards import overview_tiles
 from probe.dashboards.quantities import Course, field_of, quantities, standing
+from probe.text import SOURCES
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -49,6 +50,13 @@ def _filled(course: Course, steps: list[int]) -> pd.Series:
     return pd.Series([known.get(step, math.nan) for step in steps], dtype="float64")
 
 
+def _memory(run: Run) -> str:
+    """What memory means where that isn't the memory of a device."""
+    found = run.sql("select source from memory where source <> '' limit 1")
+    process = not found.empty and found["source"][0] == "process_rss"
+    return SOURCES["process_rss"] if process else ""
+
+
 def numbers(run: Run) -> pd.DataFrame:
     """The tiles of the overview, as the panel shows them.
 
@@ -65,10 +73,11 @@ def numbers(run: Run) -> pd.DataFrame:
     if not any(course.steps for course in found) and not any(one.total for one in found if not math.isnan(one.total)):
         found = [Course([], []) for _ in found]  # nothing was recorded: that's not a zero
     steps = _steps(tiles, found)
-    rows = []
+    rows, memory = [], _memory(run)
     for tile, course in zip(tiles, found, strict=True):
         told = standing(tile, course)
         value = None if math.isnan(told.value) else told.value
         history = _filled(course, steps).tolist()
-        rows.append((tile["id"], tile["title"], value, told.text, told.note, told.means, told.status, history))
+        note = "; ".join(filter(None, [told.note, memory if tile.get("unit") == "bytes" else ""]))
+        rows.append((tile["id"], tile["title"], value, told.text, note, told.means, told.status, history))
     return pd.DataFrame(rows, columns=list(NUMBERS))

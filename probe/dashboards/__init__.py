@@ -129,6 +129,7 @@ class Panel:
         missing: What is said where the run has nothing to show.
         view: The view of the live panel that it joins, where ``views.yaml`` doesn't name it; None for none.
         live: How the live panel draws it, and everybody else where there is no ``figure``; None where it doesn't.
+        live_about: What is said of the live panel's picture where that is another one; None where ``about`` fits it.
     """
 
     id: str
@@ -147,6 +148,7 @@ class Panel:
     missing: str = NOTHING
     view: str | None = None
     live: Mapping[str, Any] | None = None
+    live_about: About | None = None
 
     def frame(self, run: Run, **choice: Any) -> pd.DataFrame:
         """The numbers behind the picture, as a frame.
@@ -285,7 +287,11 @@ def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
     data = files.loaded(text, "views")
     _expect(data, {"views": list, "panels": list}, set(), "views")
     own = [_live_panel(one, f"views, panel {index}") for index, one in enumerate(data["panels"])]
-    live = [LivePanel(one.id, one.title, one.about, one.live, one.missing) for one in shared if one.live is not None]
+    live = [
+        LivePanel(one.id, one.title, one.live_about or one.about, one.live, one.missing)
+        for one in shared
+        if one.live is not None
+    ]
     known = {one.id: one for one in (*live, *own)}
     taken = {one.id for one in shared} & {one.id for one in own}
     if taken or len(known) < len(live) + len(own):
@@ -366,6 +372,7 @@ _OPTIONAL: Final = {
     "table": str,
     "unfolded": bool,
     "live": dict,
+    "live_about": dict,
 }
 
 
@@ -376,6 +383,9 @@ def _panel(data: Any, where: str) -> Panel:
         if name in data and not isinstance(data[name], kind):
             raise InputError(f"{where}: {name}: got {data[name]!r}, expected a {kind.__name__}")
     _expect(data["about"], _ABOUT, set(), f"{where}: about")
+    if "live_about" in data:
+        _expect(data["live_about"], _ABOUT, set(), f"{where}: live_about")
+        data = {**data, "live_about": About(**data["live_about"])}
     if "live" in data:
         data = {**data, "live": _live(data["live"], f"{where}: live")}
     for table in data["tables"]:

@@ -147,7 +147,7 @@ def _style(name: str, texture: int, theme: Theme) -> Style:
 
 def _texture_of(name: str) -> int:
     """Kinds are told apart by lightness and texture, phases by their hue alone."""
-    return int(name.removeprefix("shade_")) % len(defined()["patterns"]) if name.startswith("shade_") else 0
+    return (int(name.removeprefix("shade_")) - 1) % len(defined()["patterns"]) if name.startswith("shade_") else 0
 
 
 def _plain(name: str) -> str:

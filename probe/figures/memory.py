@@ -34,10 +34,12 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         return look.nothing(MISSING, theme)
     figure = look.blank(theme, height=380)
     divisor, unit = words.byte_unit(float(frame["value_bytes"].max()))
+    what = words.memory(frame["source"].dropna().iloc[0] if frame["source"].notna().any() else None)
     for series, name, dash in _LINES:
         part = frame[frame["series"] == series]
         if not part.empty:
-            figure.add_trace(_line(part, name, dash, divisor, theme))
+            shown = "resident" if name == "allocated" and what == words.SOURCES["process_rss"] else name
+            figure.add_trace(_line(part, shown, dash, divisor, theme))
     scopes = frame[frame["series"] == "peak"]
     highest = float(scopes["value_bytes"].max()) if len(scopes) else 0.0
     for index, role in enumerate(look.role_names(scopes["role"])):
@@ -48,7 +50,6 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
         figure.add_trace(_dots_on(part, role, (str(index), style), divisor))
         figure.add_trace(_marks(part[part["top"].astype(bool)], role, (str(index), style), divisor, highest))
     _capacity(figure, frame, divisor, theme)
-    what = words.memory(frame["source"].dropna().iloc[0] if frame["source"].notna().any() else None)
     figure.update_xaxes(title_text="seconds since the run began")
     figure.update_yaxes(title_text=f"{what}, {unit}", rangemode="tozero")
     return figure

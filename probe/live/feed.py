@@ -23,6 +23,7 @@ from probe.runs import liveness
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.visibility import Shown
+from probe.text import SOURCES
 
 #: Rows of one table in one update; more are thinned to their extremes, and counted.
 UPDATE_ROWS: Final = 2000
@@ -136,6 +137,12 @@ class Feed:
         """Wall-clock time of second 0, seconds since the epoch; None when it isn't known yet."""
         start = self._intake.clocks.start_ns
         return start / 1e9 if start else None
+
+    @property
+    def memory(self) -> str:
+        """What memory means in this run where that isn't the memory of a device; "" where it is, or isn't known."""
+        devices = {process.device for process in self._intake.writers.values() if process.device}
+        return SOURCES["process_rss"] if devices == {"cpu"} else ""
 
     @property
     def newest_at(self) -> float | None:

@@ -257,6 +257,7 @@ class Pump:
             "complete_step": feed.complete_step,
             "missing": feed.missing(),
             "repeated": feed.repeated,
+            "memory": feed.memory,
             "finished": self._finished,
             **feed.activity(),
             "live": not self._stop.is_set(),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from probe.dashboards import Dashboard, Panel, dashboards
 from probe.figures import panel as picture
 from probe.figures import theme as look
+from probe.text import SOURCES
 from probe.tracking.media import Figure, Medium, Table
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def charts(logged: Sequence[str], boards: Sequence[Dashboard] | None = None) -> 
     arranged: dict[str, dict[str, dict[str, Any]]] = {}
     for board in dashboards() if boards is None else boards:
         filled = {
-            title: {"kind": chart.kind, "keys": list(keys)}
+            _said(title, keys): {"kind": chart.kind, "keys": list(keys)}
             for panel in board.panels
             for chart in panel.charts
             for title, keys in chart.filled(logged).items()
@@ -62,6 +63,16 @@ def charts(logged: Sequence[str], boards: Sequence[Dashboard] | None = None) -> 
         if filled:
             arranged[board.title] = filled
     return arranged
+
+
+def _said(title: str, keys: Sequence[str]) -> str:
+    """The title of a chart, which says of which memory it is where that isn't a device's.
+
+    >>> _said("Peak of each role, rank 0 (GiB)", ["probe/memory/actor/peak_rss_gib_max"])
+    'Peak of each role, rank 0 (GiB of process memory (RSS))'
+    """
+    of_process = all("_rss_" in key for key in keys) and SOURCES["process_rss"] not in title
+    return title.replace("(GiB)", f"(GiB of {SOURCES['process_rss']})") if of_process else title
 
 
 def margins() -> list[str]:

@@ -306,7 +306,7 @@ def test_g_steps_have_whole_ticks_at_most_ten_and_none_twice(name: str, steps: i
 
 
 def test_g_many_ranks_and_micro_batches_have_at_most_ten_names_on_their_axis() -> None:
-    frame = pd.DataFrame({"who": "rank 0", "micro_batch": range(64), "value": 5.0, "y": "tokens"})
+    frame = pd.DataFrame({"rank": 0, "who": "rank 0", "micro_batch": range(64), "value": 5.0, "y": "tokens"})
     figure = drawn("balance_heat", frame.assign(cap=math.nan, over=0.0, sequences=1.0, longest=7.0))
     assert len(figure.layout.xaxis.tickvals) <= 10
     ranks = pd.DataFrame({"rank": range(32), "share_ratio": 1.0, "tokens": 9, "largest_in": 1, "rounds": 32})
@@ -410,3 +410,34 @@ def test_incidents_stand_at_their_steps(run) -> None:
 def test_cost_shows_its_target(run) -> None:
     figure = panel.draw(dashboards.panel("own_cost"), run)
     assert figure.layout.annotations[0].text == f"target {words.percent(COST_TARGET)}"
+
+
+def test_g_a_timeline_of_one_step_starts_at_the_step(run) -> None:
+    axis = panel.draw(dashboards.panel("step_timeline"), run).layout.xaxis
+    assert axis.range[0] == 0
+    assert axis.title.text.startswith("seconds since step ")
+
+
+def test_g_what_is_said_below_a_picture_is_said_of_that_picture(run) -> None:
+    live = {one.id: one for view in dashboards.views() for one in view.panels}
+    for board in dashboards.dashboards():
+        for shown in board.panels:
+            if shown.live is None:
+                continue
+            other = shown.figure is not None or shown.live["mark"] == "timeline"
+            assert (live[shown.id].about != shown.about) is other, shown.id
+    solid, mixed = panel.draw(dashboards.panel("own_cost"), run).data
+    assert (solid.line.dash, mixed.line.dash) == ("solid", "dashdot")  # as its words say
+
+
+def test_g_where_no_rank_stands_out_none_is_hatched() -> None:
+    ranks = pd.DataFrame({"rank": [0, 1], "share_ratio": [1.01, 0.99], "tokens": 9, "largest_in": [3, 2], "rounds": 5})
+    drawn_bars = [bar for bar in drawn("balance_stragglers", ranks).data if len(bar.x)]
+    assert {bar.marker.pattern.shape for bar in drawn_bars} == {""}
+
+
+def test_g_what_a_stack_comes_to_is_printed_at_its_end(run) -> None:
+    frame = padding_of.by_field(run)
+    figure = panel.draw(dashboards.panel("padding_by_field"), run)
+    totals = frame.groupby("field")["bytes"].sum()
+    assert {note.text for note in figure.layout.annotations} == {words.size(total) for total in totals}

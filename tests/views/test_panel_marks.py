@@ -56,11 +56,12 @@ def phases(steps: list[float], names: tuple[str, ...] = ("generate", "update_act
     return rows
 
 
-def figure(page: Any, id: str, spans: list[dict[str, Any]], **more: Any) -> Any:
-    """The plotly figure of a panel of the overview, once it is drawn."""
+def figure(page: Any, id: str, spans: list[dict[str, Any]], view: str = "overview", **state: Any) -> Any:
+    """The plotly figure of a panel, once it is drawn."""
     encoder = host.Encoder()
-    host.opened(page, "panel", plotly=True, **more)
-    host.send(page, encoder.delta({"spans": spans}, complete_step=max(row["step"] for row in spans)))
+    host.opened(page, "panel", plotly=True)
+    host.send(page, encoder.delta({"spans": spans}, complete_step=max(row["step"] for row in spans), **state))
+    page.click(f"[data-view={view}]")
     found = page.locator("figure.pp-card", has=page.locator("h3", has_text=host.TITLES[id])).first
     found.scroll_into_view_if_needed()
     drawn = found.locator(".pp-plotly")
@@ -77,6 +78,12 @@ def test_g_one_slow_first_step_is_cut_and_said(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([90.0] + [3.0, 3.1, 3.2] * 8))
     assert drawn.evaluate("(one) => one.layout.yaxis.range[1]") < 4
     assert "90 s: step 0" in drawn.locator(".annotation").all_text_contents()
+
+
+def test_g_a_timeline_of_one_step_starts_at_the_step(page: Any) -> None:
+    drawn = figure(page, "step_timeline", phases([50.0, 2.0]))
+    assert drawn.evaluate("(one) => one.layout.xaxis.range") == [0, pytest.approx(2.0)]
+    assert drawn.locator(".annotation").all_text_contents() == ["generate", "update_actor"]
 
 
 def test_g_2000_steps_share_bars_of_their_median(page: Any) -> None:
@@ -98,14 +105,23 @@ def test_g_a_phase_has_its_colour_in_each_chart_and_run(page: Any, theme: Any) -
 
 def test_g_names_stand_at_the_last_values_and_below_640_in_a_legend(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([1.0, 2.0]))
-    assert [text.split()[0] for text in drawn.locator(".annotation").all_text_contents()] == [
-        "generate",
-        "update_actor",
-    ]
+    said = [text.split() for text in drawn.locator(".annotation").all_text_contents()]
+    assert [name for name, *_ in said] == ["generate", "update_actor", "together"]
+    assert [" ".join(value) for _, *value in said] == ["1 s", "1 s", "2 s"]  # so that a reader can check the sum
     assert drawn.locator(".legend").count() == 0
     page.set_viewport_size({"width": 420, "height": 900})
     expect(drawn.locator(".legend")).to_have_count(1)
     expect(drawn.locator(".annotation")).to_have_count(0)
+
+
+def test_g_an_axis_says_process_memory_where_memory_is_that(page: Any) -> None:
+    spans = [{**row, "maker": 1, "peak": 2.0 * host.GIB, "role": "actor"} for row in phases([1.0, 2.0])]
+    drawn = figure(page, "memory_by_phase", spans, view="memory", memory="process memory (RSS)")
+    assert "GiB of process memory (RSS)" in drawn.evaluate(
+        "(one) => one.layout.xaxis.title.text + one.layout.yaxis.title.text"
+    )
+    lines = page.locator("figure.pp-card", has=page.locator("h3", has_text=host.TITLES["memory_over_steps"])).first
+    expect(lines).to_contain_text("process memory (RSS)")
 
 
 OVERLAPS = """

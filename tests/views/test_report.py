@@ -17,6 +17,7 @@ import pytest
 
 from probe.dashboards import dashboards
 from probe.errors import RunError
+from probe.publishing import pictures
 from probe.records import Call, Incident, Reduction, Row
 from probe.views.report.report import CHOICES, TABLE_ROWS, report_html, write_report
 from tests.once import once
@@ -191,6 +192,23 @@ def test_without_an_accelerator_the_header_says_rss(tmp_path: Path) -> None:
         words = Page(report_html(run)).words
     assert "No accelerator was used: memory in this report means the resident set (RSS)" in words
     assert "Device CPU" in words
+
+
+@pytest.mark.slow
+def test_g_each_picture_and_number_of_memory_says_process_memory_where_it_is_that(tmp_path: Path) -> None:
+    with open_run(tmp_path, sample_rows(2, 3, accelerator=False)) as run:
+        text = report_html(run)
+        titles = [
+            title for board in pictures.charts(["probe/memory/actor/peak_rss_gib_max"]).values() for title in board
+        ]
+    assert all("process memory (RSS)" in title for title in titles)
+    for panel in ("memory_timeline", "memory_by_phase", "memory_by_tokens"):
+        part = text.partition(f'id="panel-{panel}"')[2].partition("</article>")[0]
+        assert "Memory here: process memory (RSS)" in part
+        assert "allocated" not in part.partition("<table>")[2]
+    tile = text.partition("Peak memory")[2].partition("</li>")[0]
+    assert "process memory (RSS)" in tile
+    assert text.count("of process memory (RSS)") >= 2  # the axes
 
 
 @pytest.mark.slow

@@ -164,10 +164,14 @@ def _along(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme) -> go.Fig
                 hoverinfo="text",
             )
         )
+    for name, total in parts[parts["at"].isin(names)].groupby("at")["value"].sum().items():
+        said = {"xanchor": "left", "xshift": 4, "showarrow": False, "font": {"size": 11}}
+        figure.add_annotation(x=total / scale.divisor, y=place[name], text=units.spell(spec, total), **said)
     ticks = [look.label(name, 28) for name in names]
     figure.update_yaxes(tickvals=list(place.values()), ticktext=ticks, showgrid=False)
     title = f"over the whole run, {units.title(spec, scale)}"
-    figure.update_xaxes(title_text=title, showgrid=True, rangemode="tozero")
+    longest = float(parts.groupby("at")["value"].sum().max()) / scale.divisor
+    figure.update_xaxes(title_text=title, showgrid=True, range=[0, 1.16 * longest])
     return figure
 
 

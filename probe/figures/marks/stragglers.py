@@ -13,6 +13,9 @@ from probe.figures import colours, scales
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
+#: A rank is called the straggler where it is the fullest most often and has so many times the mean.
+_STANDS_OUT: Final = 1.02
+
 #: Ranks that are drawn, the fullest ones.
 _MOST: Final = 32
 
@@ -33,7 +36,9 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     if frame.empty:
         return look.nothing(missing, theme)
     part = frame.nlargest(_MOST, "share_ratio").sort_values("rank")
-    worst = int(frame["rank"].iloc[0])
+    first = words.rows(frame)[0]
+    stands = first["largest_in"] > 0 and first["share_ratio"] >= _STANDS_OUT
+    worst = int(first["rank"]) if stands else None
     figure = look.blank(theme, height=280, bargap=0.3)
     rows = list(enumerate(words.rows(part)))
     figure.add_trace(_ranks([one for one in rows if one[1]["rank"] != worst], colours.hue("kind_1", theme), "", theme))

@@ -54,7 +54,8 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     step = words.whole(boxes["step"].dropna().iloc[0]) if boxes["step"].notna().any() else None
     since = "the first began" if step is None else f"step {step} began"
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    figure.update_xaxes(title_text=f"seconds since {since} (host time)", showgrid=True)
+    last = float((boxes["begin"] + boxes["duration"]).max())
+    figure.update_xaxes(title_text=f"seconds since {since} (host time)", showgrid=True, range=[0, 1.01 * last])
     return figure
 
 
@@ -68,9 +69,8 @@ def _foremost(frame: pd.DataFrame, by: str) -> pd.DataFrame:
 
 def _add_boxes(figure: go.Figure, boxes: pd.DataFrame, colour: str, theme: Theme) -> None:
     outer, inner = boxes[~boxes["inner"]], boxes[boxes["inner"]]
-    longest = outer.groupby("part")["duration"].sum().sort_values(ascending=False, kind="stable").index
     below = not inner.empty
-    for part in longest:
+    for part in colours.in_pipeline([colour], outer["part"].unique()):
         own = outer[outer["part"] == part]
         marker = look.filling(colours.style([colour], part, theme), theme)
         name = look.label(part or f"no {colour}", 28)

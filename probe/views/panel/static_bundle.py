@@ -267,7 +267,7 @@ def plotly_figure(overview: Overview) -> dict[str, Any]:
 
 
 def _blank(overview: Overview, height: int) -> dict[str, Any]:
-    title = f"<b>{label(overview.title)}</b><br><sup>{label(overview.hint)}</sup>"
+    title = f'<b>{label(overview.title)}</b><br><span style="font-size:12px">{label(overview.hint)}</span>'
     layout: dict[str, Any] = {
         **base_layout(),
         "height": height,

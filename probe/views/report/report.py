@@ -127,6 +127,7 @@ class _Drawn:
     options: list[_Option]
     missing: str | None
     listing: pd.DataFrame
+    memory: str  #: what memory is in it, where that isn't a device's
 
 
 def _draw(panel: Panel, run: Run) -> _Drawn:
@@ -136,7 +137,11 @@ def _draw(panel: Panel, run: Run) -> _Drawn:
         missing = look.why(figure)
         if missing is None:
             options.append(_Option(label, _bare(figure)))
-    return _Drawn(options, None if options else missing, panel.listing(run))
+    listing = panel.listing(run)
+    memory = words.SOURCES["process_rss"] if "memory" in panel.tables and _source(run) == "process_rss" else ""
+    if memory:  # a device allocates; of a process the resident set is known
+        listing = listing.rename(columns=lambda name: str(name).replace("_allocated_", "_resident_"))
+    return _Drawn(options, None if options else missing, listing, memory)
 
 
 def _bare(figure: Any) -> dict[str, Any]:
@@ -368,12 +373,17 @@ def _panel(panel: Panel, drawn: _Drawn) -> str:
     picture = f'<p class="missing">{_text(drawn.missing)}</p>' if drawn.missing is not None else _picture(panel, drawn)
     return f"""<article class="panel" id="panel-{panel.id}">
 <h3>{_text(panel.title)}</h3>
-<p class="shows">{_text(panel.about.shows)}</p>
+{_of_memory(panel, drawn)}<p class="shows">{_text(panel.about.shows)}</p>
 {picture}
 <details><summary>How to read it, and what to do</summary>
 <p>{_text(panel.about.read)}</p><p>{_text(panel.about.do)}</p></details>
 {_listing(drawn.listing, panel.unfolded)}
 </article>"""
+
+
+def _of_memory(panel: Panel, drawn: _Drawn) -> str:
+    shows_it = any("bytes" in str(name) for name in drawn.listing.columns) or "peak" in panel.id
+    return f'<p class="note">Memory here: {_text(drawn.memory)}</p>\n' if drawn.memory and shows_it else ""
 
 
 def _picture(panel: Panel, drawn: _Drawn) -> str:

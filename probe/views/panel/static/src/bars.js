@@ -3,7 +3,7 @@
 import { Categories } from "./categories.js";
 import { addGuides, barGuides } from "./guides.js";
 import { listOf } from "./matching.js";
-import { MOST_BARS, axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf } from "./plot_parts.js";
+import { MOST_BARS, axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf, valueTitle } from "./plot_parts.js";
 import { summed } from "./sums.js";
 import { LOOKS, hue, styleBy } from "./theme.js";
 import { many, plain } from "./words.js";
@@ -74,7 +74,7 @@ function barLayout(mark, bars, guides) {
   const beside = stacked ? 1 : Math.max(1, ...names.map((name) => data.filter((one) => one.x === name).length));
   const height = across ? Math.min(Math.max(110 + Math.max(30, 19 * Math.min(beside, 4)) * names.length, 180), 720) : 280;
   const order = across ? [...names].reverse() : names;
-  const value = { title: { text: [spec.y_title, axisUnit(spec.unit, largestOf(bars.ends)).title].filter(Boolean).join(", ") }, rangemode: "tozero", ...valueRange(mark, bars, guides) };
+  const value = { title: { text: valueTitle(mark, axisUnit(spec.unit, largestOf(bars.ends)).title) }, rangemode: "tozero", ...valueRange(mark, bars, guides) };
   const place = {
     title: { text: across ? "" : spec.x_title || mark.title(listOf(spec.x).join(" · ")) }, type: "category", categoryorder: "array", categoryarray: order,
     ...categoryTicks(mark, order), ...(across ? { showgrid: false } : {}),

@@ -53,10 +53,11 @@ export class LineMark {
     this.following = false; //  the cursor is moved by another chart
     this.pressed = 0; //  where the mouse went down
     this.legend = node("div", { class: "pp-legend" });
+    this.meaning = node("p", { class: "pp-quiet pp-meaning", hidden: true });
     this.holder = node("div", {
       class: "pp-plot", tabindex: "0", role: "img", on: { keydown: (event) => this._key(event) },
     });
-    card.body.append(this.legend, this.holder);
+    card.body.append(this.legend, this.meaning, this.holder);
     this.sized = new ResizeObserver(() => this._resize());
     this.sized.observe(this.holder);
   }
@@ -112,6 +113,9 @@ export class LineMark {
 
   draw() {
     if (!this.read()) return false;
+    const memory = this.spec.unit === "bytes" ? this.store.state.memory ?? "" : "";
+    this.meaning.hidden = !memory;
+    say(this.meaning, memory);
     const series = this.frame.series;
     const made = JSON.stringify([series.map((one) => one.key + one.label), this.frame.steps, this.guides.map((one) => [one.title, one.value, one.far]), this.card.theme]);
     const guides = this.guides.map((guide) => new Array(this.frame.xs.length).fill(guide.far ? null : guide.value));

@@ -178,7 +178,7 @@ export class PlotMark {
   /** @param {Point | null} point */
   _hovered(point) {
     if (!this.frame.kind) return;
-    this.store.hover = point ? { kind: this.frame.kind, at: Number(point.x), from: this } : null;
+    this.store.hover = point ? { kind: this.frame.kind, at: Number(point.x) + (this.frame.offset ?? 0), from: this } : null;
     this.store.tell("hover");
   }
 
@@ -186,7 +186,7 @@ export class PlotMark {
   hover(place) {
     const axis = this.holder._fullLayout?.xaxis;
     const at = this.frame.kind && place?.from !== this ? placeOn(this.store.clock, place, this.frame.kind) : null;
-    const left = axis && at !== null && at !== undefined ? axis._offset + axis.l2p(at) : -1;
+    const left = axis && at !== null && at !== undefined ? axis._offset + axis.l2p(at - (this.frame.offset ?? 0)) : -1;
     const inside = axis && left >= axis._offset && left <= axis._offset + axis._length;
     this.line.hidden = !inside;
     if (inside) this.line.style.transform = `translateX(${left}px)`;
@@ -197,7 +197,8 @@ export class PlotMark {
     const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
     if (!this.frame.kind || from === undefined) return;
     const round = this.frame.kind === "step" ? Math.round : Number;
-    this.store.choose({ zoom: { kind: this.frame.kind, from: round(from), to: round(to) } });
+    const { offset = 0 } = this.frame;
+    this.store.choose({ zoom: { kind: this.frame.kind, from: round(from + offset), to: round(to + offset) } });
   }
 
   summary() {

@@ -24,6 +24,16 @@ export function axisUnit(unit, largest) {
   return { by: 1, title: unit === "ratio" || unit === "number" ? "" : unit || "" };
 }
 
+/**
+ * The title of an axis of values: what they are, in which unit, and of which memory.
+ * @param {PlotMark} mark
+ * @param {string} unit
+ */
+export function valueTitle({ spec, store }, unit) {
+  const memory = spec.unit === "bytes" ? store.state.memory : "";
+  return [spec.y_title, memory ? `${unit} of ${memory}` : unit].filter(Boolean).join(", ");
+}
+
 /** @param {Iterable<number>} values */
 export function largestOf(values) {
   let largest = 0;

@@ -1,7 +1,7 @@
 // The mark "scatter": a dot a row, and where asked a least-squares line for each series.
 
 import { groupLabel, listOf } from "./matching.js";
-import { axisUnit, framed, hoverText, inOrder, largestOf, toldOf } from "./plot_parts.js";
+import { axisUnit, framed, hoverText, inOrder, largestOf, toldOf, valueTitle } from "./plot_parts.js";
 import { foremost, rowsOf } from "./sums.js";
 import { plain, spell } from "./words.js";
 
@@ -31,7 +31,7 @@ export function scatterOf(mark) {
   });
   const { by, title } = axisUnit(spec.unit, largestOf(items.map((one) => one.value)));
   const traces = inOrder(items, (one) => one.label).flatMap((label) => dots(mark, items, { label, by, fit: spec.fit, x }));
-  const layout = { showlegend: true, height: 300, axes: { x: { title: { text: spec.x_title || mark.title(x) }, rangemode: "tozero", showline: true }, y: { title: { text: title } } } };
+  const layout = { showlegend: true, height: 300, axes: { x: { title: { text: spec.x_title || mark.title(x) }, rangemode: "tozero", showline: true }, y: { title: { text: valueTitle(mark, title) } } } };
   const fits = traces.filter((trace) => trace.told).map((trace) => trace.told);
   const most = items.reduce((a, b) => (b.value > a.value ? b : a));
   mark.remark = spec.fit && !fits.length ? noLine(spec.fit, mostOfALabel(items)) : "";

@@ -3,7 +3,7 @@
 import { barsOf } from "./bars.js";
 import { breaks, directLabels } from "./callouts.js";
 import { lastKnown } from "./extremes.js";
-import { axisUnit, framed, hoverText, largestOf, stepAxis } from "./plot_parts.js";
+import { axisUnit, framed, hoverText, largestOf, stepAxis, valueTitle } from "./plot_parts.js";
 import { shownRange } from "./ranges.js";
 import { binsOf, medianPlace, robustEnd } from "./scales.js";
 import { StepLines } from "./step_lines.js";
@@ -87,7 +87,7 @@ function layoutOf(mark, stack, { end, by, title }, callouts) {
   const layout = {
     barmode: "stack", height: HEIGHT, showlegend: "none" in labels, bargap: width > 1 ? 0.05 : 0.12, ...labels.layout,
     shapes: [...stepFrame(mark), ...callouts.shapes, ...labels.shapes], annotations: [...callouts.annotations, ...labels.annotations],
-    axes: { x: stepAxis(mark, ...range), y: { title: { text: [mark.spec.y_title, title].filter(Boolean).join(", ") }, range: [0, end / by] } },
+    axes: { x: stepAxis(mark, ...range), y: { title: { text: valueTitle(mark, title) }, range: [0, end / by] } },
   };
   return { layout, range };
 }
@@ -172,18 +172,20 @@ function rangeTrace(mark, { columns, width }, by) {
 }
 
 /**
- * Where each part ends at the last step: a name stands at its middle.
+ * Where each part ends at the last step: a name stands at its middle, and what they come to at their end.
  * @param {PlotMark} mark
  * @param {Stack} stack
  */
-function endsOf(mark, { series, columns }) {
+function endsOf(mark, { series, columns, totals }) {
   const { at } = columns[columns.length - 1];
   let below = 0;
-  return series.map((one) => {
+  const ends = series.map((one) => {
     const value = one.values[at] || 0;
     below += value;
     return { label: one.label, text: mark.spell(value), at: below - value / 2, colour: mark.style(one.label).colour };
   });
+  if (ends.length > 1) ends.push({ label: "together", text: mark.spell(totals[at]), at: totals[at], colour: LOOKS[mark.card.theme].ink });
+  return ends;
 }
 
 /**

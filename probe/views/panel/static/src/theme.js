@@ -182,7 +182,7 @@ function styled(name, texture, theme) {
  * @param {string} name of a hue
  */
 function textureOf(name) {
-  return name.startsWith("shade_") ? Number(name.slice("shade_".length)) % colours.patterns.length : 0;
+  return name.startsWith("shade_") ? (Number(name.slice("shade_".length)) - 1) % colours.patterns.length : 0;
 }
 
 /**

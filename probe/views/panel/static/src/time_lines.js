@@ -145,7 +145,8 @@ export class TimeLines {
     const key = `${at}|${values.join("|")}`;
     let one = this.series.get(key);
     if (!one && this.series.size < MOST_SERIES) {
-      const shown = this.spec.names?.[column] ?? column.replaceAll("_", " ");
+      const own = column === "allocated" && this.store.state.memory ? "resident" : column.replaceAll("_", " ");
+      const shown = this.spec.names?.[column] ?? own;
       const group = groupLabel(this.store, this.spec, this.table, this.groups, values);
       const name = !this.groups.length ? shown : this.y.length > 1 ? `${group} · ${shown}` : group;
       const limit = this.store.config.limits?.points || 4000;

@@ -1,8 +1,9 @@
 // The mark "timeline": boxes from begin to end, as high as y, or in lanes.
 
+import { NARROW } from "./callouts.js";
 import { addGuides, guideLines } from "./guides.js";
-import { listOf } from "./matching.js";
-import { axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf } from "./plot_parts.js";
+import { isStep, listOf } from "./matching.js";
+import { axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf, valueTitle } from "./plot_parts.js";
 import { clockText, shownRange } from "./ranges.js";
 import { foremost, rowsOf } from "./sums.js";
 import { LOOKS } from "./theme.js";
@@ -28,7 +29,25 @@ export function timelineOf(mark) {
   const found = rowsOf(store, spec, mark.step).filter(inside);
   const rows = foremost(table, spec.y ? ofHighest(mark, table, found, score) : found, score, MOST_BOXES);
   if (!rows.length) return null;
-  return spec.y ? highBoxes(mark, table, rows, [from, to]) : laneBoxes(mark, table, rows, [from, to]);
+  const [begin, end] = mark.step === null ? [from, to] : spanOf(mark, table, found);
+  const origin = mark.step === null ? 0 : begin;
+  const items = rows.map((row) => boxItem(mark, table, row, origin)).sort((a, b) => b.told.duration - a.told.duration);
+  const draw = spec.y ? highBoxes : laneBoxes;
+  return { ...draw(mark, items, [begin - origin, end - origin]), offset: origin };
+}
+
+/**
+ * From the step's begin to the end of what is drawn.
+ * @param {PlotMark} mark
+ * @param {LiveTable} table
+ * @param {number[]} rows
+ * @returns {[begin: number, end: number]}
+ */
+function spanOf(mark, table, rows) {
+  const steps = (table.byStep.get(mark.step ?? -1) || []).filter((row) => isStep(mark.store, table, row));
+  const begins = [...steps, ...rows].map((row) => table.get("begin", row)).filter(Number.isFinite);
+  const ends = rows.map((row) => table.get("end", row)).filter(Number.isFinite);
+  return [Math.min(...begins), Math.max(...ends, Math.min(...begins) + 1e-6)];
 }
 
 /**
@@ -52,11 +71,13 @@ function ofHighest(mark, table, rows, score) {
  * @param {PlotMark} mark
  * @param {LiveTable} table
  * @param {number} row
+ * @param {number} origin where the axis begins
  * @returns {Item}
  */
-function boxItem(mark, table, row) {
+function boxItem(mark, table, row, origin) {
   const { spec, store } = mark;
   const told = table.row(row, store.words);
+  told.begin -= origin;
   const label = [...new Set([told.role, told.phase || told.name, told.micro_batch >= 0 ? `micro-batch ${told.micro_batch}` : ""])].filter(Boolean).join(" · ") || told.kind;
   const cells = [String(told.step), String(told.who), label, seconds(told.duration), bytes(told.peak)];
   const peak = told.peak > 0 ? `peak ${bytes(told.peak)}` : "";
@@ -85,14 +106,11 @@ const BOX_HEAD = ["step", "process", "scope", "time", "peak"];
 
 /**
  * @param {PlotMark} mark
- * @param {LiveTable} table
- * @param {number[]} rows
+ * @param {Item[]} items large boxes first: what lies inside a scope is drawn over it
  * @param {[from: number, to: number]} range
  * @returns {PlotFrame}
  */
-function highBoxes(mark, table, rows, range) {
-  // Large boxes first: what lies inside a scope is drawn over it.
-  const items = rows.map((row) => boxItem(mark, table, row)).sort((a, b) => b.told.duration - a.told.duration);
+function highBoxes(mark, items, range) {
   const { by, title } = axisUnit(mark.spec.unit, largestOf(items.map((one) => one.value)));
   const least = (range[1] - range[0]) / 600;
   // Roles with the longest scopes first, for the same reason; `own` holds places in `items`, longest first.
@@ -103,7 +121,7 @@ function highBoxes(mark, table, rows, range) {
     marker: { color: mark.style(name).colour, line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
   }));
   const guides = (mark.spec.lines || []).flatMap((guide) => guideLines(mark.store, mark.spec, guide)).filter((guide) => guide.value > 0);
-  const layout = { barmode: "overlay", showlegend: true, height: 280, axes: { x: timeAxis(range), y: { title: { text: title }, rangemode: "tozero" } } };
+  const layout = { barmode: "overlay", showlegend: true, height: 280, axes: { x: timeAxis(range), y: { title: { text: valueTitle(mark, title) }, rangemode: "tozero" } } };
   addGuides(mark, traces, layout, guides, { by, across: false, names: [range[0]] });
   const most = items.reduce((a, b) => (b.value > a.value ? b : a));
   const summary = `${items.length} scopes; the highest is ${most.label}, ${most.told.who}, step ${most.told.step}, with ${mark.spell(most.value)}.`;
@@ -124,33 +142,61 @@ function timeAxis(range) {
 
 /**
  * @param {PlotMark} mark
- * @param {LiveTable} table
- * @param {number[]} rows
+ * @param {Item[]} items the longest first
  * @param {[from: number, to: number]} range
  * @returns {PlotFrame}
  */
-function laneBoxes(mark, table, rows, range) {
+function laneBoxes(mark, items, range) {
   const { spec } = mark;
-  const items = rows.map((row) => boxItem(mark, table, row)).sort((a, b) => b.told.duration - a.told.duration);
   const names = listOf(spec.by);
   /** @param {Row} told */
   const lane = (told) => names.map((name) => told[name] || `no ${name}`).join(" · ");
   const lanes = inOrder(items, (one) => lane(one.told));
+  const edge = LOOKS[mark.card.theme].back;
   const traces = bySeries(items, listOf(spec.colour || names)).flatMap(([name, own]) => {
     const thin = own.filter((at) => items[at].told.kind === "micro_batch");
     const wide = own.filter((at) => items[at].told.kind !== "micro_batch");
-    return [{ some: wide, width: 0.74, opacity: 0.55 }, { some: thin, width: 0.4, opacity: 1 }].filter(({ some }) => some.length).map(({ some, width, opacity }, part) => ({
-      type: "bar", orientation: "h", name: plain(name, 32), legendgroup: plain(name, 120), showlegend: part === 0, customdata: some, width, opacity,
+    // Micro-batches are cells of their phase, with a gap between two of them.
+    return [{ some: wide, line: 0 }, { some: thin, line: 1 }].filter(({ some }) => some.length).map(({ some, line }, part) => ({
+      type: "bar", orientation: "h", name: plain(name, 32), legendgroup: plain(name, 120), showlegend: part === 0, customdata: some, width: 0.74, cells: line,
       base: some.map((at) => items[at].told.begin), x: some.map((at) => items[at].told.duration || 0), y: some.map((at) => lane(items[at].told)),
-      hoverinfo: "text", hovertext: some.map((at) => items[at].hover), marker: { color: mark.style(name).colour, line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
+      hoverinfo: "text", hovertext: some.map((at) => items[at].hover), marker: { ...mark.filling(name), line: { width: line, color: edge } },
     }));
   });
-  traces.sort((a, b) => b.width - a.width);
+  traces.sort((a, b) => a.cells - b.cells);
+  const { annotations, all } = namesAbove(mark, items, range);
   const layout = {
-    barmode: "overlay", showlegend: true, height: Math.min(Math.max(120 + 34 * lanes.length, 190), 560),
+    barmode: "overlay", showlegend: !all, height: Math.min(Math.max(120 + 34 * lanes.length, 190), 560), annotations,
+    margin: { l: 8, r: 8, t: all ? 24 : 34, b: 8 },
     axes: { x: timeAxis(range), y: { type: "category", categoryorder: "array", categoryarray: [...lanes].reverse(), showgrid: false, ...categoryTicks(mark, lanes, 24) } },
   };
   const most = items[0];
   const summary = `${items.length} scopes in ${many(lanes.length, "lane")}; the longest is ${most.label}, ${most.told.who}, with ${seconds(most.told.duration)}.`;
   return framed(mark, { traces, layout, items, kind: "time", range, head: BOX_HEAD, summary });
+}
+
+/**
+ * The names of the phases above where they first begin, and whether each of them has room.
+ * @param {PlotMark} mark
+ * @param {Item[]} items
+ * @param {[from: number, to: number]} range
+ */
+function namesAbove(mark, items, range) {
+  const pixels = (mark.holder.clientWidth - 90) / Math.max(range[1] - range[0], 1e-9);
+  /** @type {Map<string, number>} */
+  const begins = new Map();
+  for (const { told } of items) if (told.phase) begins.set(told.phase, Math.min(begins.get(told.phase) ?? Infinity, told.begin));
+  const phases = [...begins].sort(([, a], [, b]) => a - b);
+  let free = -Infinity;
+  const said = phases.filter(([name, begin]) => {
+    const left = (begin - range[0]) * pixels;
+    if (left < free) return false;
+    free = left + 6.6 * plain(name, 28).length + 8;
+    return free < (range[1] - range[0]) * pixels + 60;
+  });
+  const all = mark.holder.clientWidth >= NARROW && said.length === phases.length && phases.length > 0;
+  const annotations = !all ? [] : said.map(([name, begin]) => ({
+    x: begin, y: 1, xref: "x", yref: "paper", xanchor: "left", yanchor: "bottom", showarrow: false, text: plain(name, 28), font: { size: 11, color: LOOKS[mark.card.theme].ink },
+  }));
+  return { annotations, all };
 }

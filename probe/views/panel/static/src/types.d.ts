@@ -129,6 +129,8 @@ export interface RunState {
   complete_step?: number | null;
   /** which steps were recorded more than once, as a sentence */
   repeated?: string;
+  /** what memory is here where that isn't the memory of a device */
+  memory?: string;
   missing?: { name: string; since: number; why: string }[];
   dropped?: number;
   errors?: { where?: string; message: string }[];
@@ -304,6 +306,8 @@ export interface PlotFrame {
   items: Item[];
   kind: "time" | "step" | null;
   range?: [number, number];
+  /** what the axis of time begins with, as the clock of the run has it */
+  offset?: number;
   head: string[];
   summary: string;
 }
