@@ -46,7 +46,8 @@ The marks, and what they add (:data:`MARKS`):
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
 ``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``;
-               ``window``: of how many last steps a tile shows the median (else ``window_steps`` of ``quantities.yaml``)
+               ``window``: of how many last steps a tile shows the median (else as ``quantities.yaml`` says);
+               ``own``: it is about the observing itself, and the panel leaves it to the view of events
 ============== =======================================================================================================
 """
 
@@ -94,7 +95,19 @@ MARKS: Final[Mapping[str, frozenset[str]]] = {
 PICTURED: Final = ("line", "stack", "bars", "heat", "timeline", "scatter", "stragglers")
 
 #: Fields of a tile.
-TILE: Final = SERIES | {"id", "title", "capacity", "total", "warn", "alarm", "better", "means", "missing", "window"}
+TILE: Final = SERIES | {
+    "id",
+    "title",
+    "capacity",
+    "total",
+    "warn",
+    "alarm",
+    "better",
+    "means",
+    "missing",
+    "window",
+    "own",
+}
 
 
 def check(block: Any, where: str) -> dict[str, Any]:
@@ -311,6 +324,8 @@ def check_window(steps: Any, where: str) -> None:
 
 
 def _tile_words(tile: Mapping[str, Any], where: str) -> None:
+    if not isinstance(tile.get("own", False), bool):
+        raise InputError(f"{where}: own: got {tile['own']!r}, expected true or false")
     for name in ("warn", "alarm"):
         if name in tile and not isinstance(tile[name], int | float):
             raise InputError(f"{where}: {name}: got {tile[name]!r}, expected a number")

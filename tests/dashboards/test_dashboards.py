@@ -273,7 +273,7 @@ def test_wrong_tiles_are_named(tiles: list, message: str) -> None:
 
 def test_the_views_of_the_live_panel() -> None:
     views = dashboards.views()
-    assert [view.id for view in views] == ["overview", "memory", "balance", "padding", "data", "metrics", "events"]
+    assert [view.id for view in views] == ["overview", "time", "memory", "tokens", "metrics", "data", "events"]
     shown = [panel for view in views for panel in view.panels]
     assert {panel.live["mark"] for panel in shown} == set(live.MARKS)
     assert {panel.live["table"] for panel in shown if "table" in panel.live} == set(live.TABLES)

@@ -382,6 +382,7 @@ LIVE: dict[str, dict[str, Any]] = {
                 "table": "scalars",
                 "where": {"key": "probe/cost/overhead_ratio"},
                 "y": "value",
+                "own": True,
             }
             | {"reduce": "max", "unit": "percent", "better": "lower", "warn": 0.01, "alarm": 0.05}
             | {
@@ -562,13 +563,17 @@ VIEWS: list[dict[str, Any]] = [
             "memory_by_tokens",
         ]
     },
-    {"id": "balance", "title": "Balance", "about": "How evenly tokens lie across ranks and micro-batches."}
-    | {"panels": ["balance_heat", "balance_bars", "balance_over_steps", "balance_fullest", "balance_stragglers"]},
-    {
-        "id": "padding",
-        "title": "Padding",
-        "about": "What part of the batches is padding.",
-        "panels": ["padding_over_steps", "padding_by_field", "padding_time"],
+    {"id": "time", "title": "Time", "about": "Where the time goes.", "panels": ["balance_stragglers", "padding_time"]},
+    {"id": "tokens", "title": "Tokens", "about": "How tokens lie, and what is padding."}
+    | {
+        "panels": [
+            "balance_heat",
+            "balance_bars",
+            "balance_over_steps",
+            "balance_fullest",
+            "padding_over_steps",
+            "padding_by_field",
+        ]
     },
     {"id": "data", "title": "Data", "about": "What became of the batches.", "panels": ["calls"]},
     {

@@ -95,7 +95,7 @@ def test_it_takes_whatever_has_a_run(directory, tmp_path):
         ({"source": 3}, InputTypeError, "source: got 3"),
         ({"interval_s": 0.1}, InputError, "interval_s: got 0.1, expected at least 0.25"),
         ({"interval_s": float("nan")}, InputError, "interval_s: got nan"),
-        ({"views": ["memory", "nope"]}, UnknownNameError, "views: got 'nope', expected one of balance"),
+        ({"views": ["memory", "nope"]}, UnknownNameError, "views: got 'nope', expected one of data"),
         ({"views": "memory"}, InputError, "views: got 'memory', expected a list"),
         ({"views": []}, InputError, "views"),
         ({"source": "no/such/run"}, RunNotFoundError, "no/such/run"),

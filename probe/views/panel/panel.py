@@ -15,7 +15,7 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -332,9 +332,9 @@ class Panel:
         with Run(self.path, self._pump.feed.attempt) as run:
             return board.figure(run, f"{self.title} · {self._hint()}")
 
-    def _tiles(self) -> list[dict[str, Any]]:
-        live = [panel.live for view in dashboards.views() for panel in view.panels]
-        return next((list(one["tiles"]) for one in live if one["mark"] == "tiles"), [])
+    def _tiles(self) -> list[Mapping[str, Any]]:
+        """As the panel shows them: nothing about the observing itself."""
+        return [tile for tile in dashboards.overview_tiles() if not tile.get("own")]
 
     def _hint(self) -> str:
         return f"probe.open({json.dumps(typed_here(self.path), ensure_ascii=False)}).panel()"

@@ -89,6 +89,7 @@ export interface TileSpec extends Spec, Limits {
   means?: string | Record<string, string>;
   missing?: { rows?: string; value?: string };
   window?: number;
+  own?: boolean;
 }
 
 export interface Definition {
@@ -96,6 +97,8 @@ export interface Definition {
   about?: Record<string, string>;
   live?: Spec;
   missing?: string;
+  /** the query for its numbers */
+  sql?: string;
 }
 
 export interface View {
@@ -127,6 +130,8 @@ export interface RunState {
   writers?: string;
   silence_s?: number;
   complete_step?: number | null;
+  /** the attempt that is shown, where there are several */
+  attempt?: string;
   /** which steps were recorded more than once, as a sentence */
   repeated?: string;
   missing?: { name: string; since: number; why: string }[];
@@ -192,6 +197,9 @@ export interface Selection {
   step: number | null;
   time?: number;
   label: string;
+  /** the figure that was clicked, and how many px from its left */
+  card?: string;
+  at?: number;
 }
 
 export interface TableChoice {
@@ -203,7 +211,6 @@ export interface TableChoice {
 /** What the person has chosen. */
 export interface Choices {
   tab: string | null;
-  paused: boolean;
   window: string;
   role: string;
   rank: string;
