@@ -210,11 +210,35 @@ def test_a_new_attempt_takes_the_place_of_the_one_before_in_a_panel_that_is_open
     assert shown.state["repeated"] == "Steps 0 to 3 were recorded twice; the newest is shown."
     until(lambda: wire.heads[-1]["state"]["step"] == 1)
     (keyframe,) = (head for head in wire.heads if head["t"] == "k")
-    assert "spans" in {entry["name"] for entry in keyframe["tables"]}  # what the page had is gone
+    assert "spans" in {entry["name"] for entry in keyframe["tables"]}
+    assert keyframe["anew"]  # what the page had is gone
     assert "recorded twice" in repr(shown)
     with Panel(Run(tmp_path / "run", 1)) as first:
         assert "recorded twice" not in repr(first)
         assert (first.state["step"], first.state["repeated"]) == (3, "")
+    shown.close()
+
+
+def test_a_page_may_choose_an_attempt_and_go_back_to_the_newest(tmp_path):
+    train(tmp_path / "run", 0.25, 4)
+    train(tmp_path / "run", 0.75, 2)
+    shown = Panel(tmp_path / "run")
+    wire = Wire(shown)
+    assert (shown.state["attempts"], shown.state["attempt"]) == ([[1, 0, 3], [2, 0, 1]], None)
+    name = shown._name()
+    shown._marked({"v": 1, "t": "mark", "ask": "attempt", "attempt": 1})
+    until(lambda: shown.state["attempt"] == 1)
+    keyframes = lambda: [head for head in wire.heads if head["t"] == "k"]  # noqa: E731
+    until(lambda: len(keyframes()) == 1)
+    assert keyframes()[0]["state"]["step"] == 3
+    assert keyframes()[0]["anew"]  # what the page had is of another attempt
+    assert shown._name() == name  # who asks for the panel of this run gets this one
+    for nonsense in (7, "1", True, None):  # none of them is an attempt, and the last goes back
+        shown._marked({"v": 1, "t": "mark", "ask": "attempt", "attempt": nonsense})
+    until(lambda: len(keyframes()) == 2)
+    assert (shown.state["attempt"], keyframes()[1]["state"]["step"]) == (None, 1)
+    assert shown.state["repeated"].startswith("Steps 0 to 3 were recorded twice")
+    assert not shown.errors
     shown.close()
 
 

@@ -252,6 +252,39 @@ def test_g_no_key_leaks_into_the_notebook_from_any_part_of_the_panel(page: Any) 
     assert page.evaluate("__keys") == []
 
 
+# ---- attempts
+
+
+def test_a_an_attempt_is_chosen_and_takes_the_place_of_what_was_shown(page: Any) -> None:
+    _, _ = shown(page, steps=6)
+    attempts = [[1, 1, 20], [2, 1, 6]]
+    made, older = host.Encoder(), host.Run(ranks=2)
+    made.seq = 6
+    host.send(page, made.state(attempts=attempts, attempt=None, repeated="Steps 1 to 20 were recorded twice."))
+    expect(page.locator(".pp-facts-line")).to_contain_text("attempt 2 (from step 1)")
+    expect(page.locator(".pp-strip")).to_contain_text("recorded twice")
+    page.get_by_role("button", name="One step back").click()
+    choice = page.get_by_label("Attempt", exact=True)
+    assert choice.locator("option").all_inner_texts() == ["attempt 2 (newest)", "attempt 1: steps 1 to 20"]
+    choice.select_option("1")
+    assert page.evaluate("__host.sent.at(-1)")["ask"] == "attempt"
+    assert page.evaluate("__host.sent.at(-1)")["attempt"] == 1
+    for tables in older.steps(1, 20):
+        made.delta(tables)
+    made.seq = 7
+    whole = made.keyframe(attempts=attempts, attempt=1, repeated="")
+    whole["head"]["anew"] = True
+    host.send(page, whole)
+    expect(page.locator(".pp-step")).to_have_text("step 20")
+    expect(choice).to_have_value("1")
+    expect(page.locator(".pp-facts-line")).to_contain_text("attempt 1: steps 1 to 20")
+    expect(page.get_by_label("Rank", exact=True).locator("option")).to_have_text(["all", "0", "1"])
+    count = "[...__probe_panels.values()][0].table('spans').count"
+    assert page.evaluate(count) == len(made.rows["spans"])  # nothing of the other attempt is left
+    host.send(page, made.state(attempts=attempts, live=False))
+    expect(choice).to_be_hidden()  # without a kernel nobody could show another one
+
+
 # ---- what can be read
 
 

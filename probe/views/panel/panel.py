@@ -97,6 +97,7 @@ class Panel:
         self._views = _views(views)
         feed = Feed(path_of(source), attempt=getattr(source, "shown_attempt", None))
         self.path = feed.path
+        self._attempt = feed.attempt  # by which it is known; another one may be chosen in it
         self.title = title or _title(feed)
         self.closed = False
         self._flush = getattr(source, "flush", None)
@@ -261,7 +262,7 @@ class Panel:
     def _name(self) -> tuple[Any, ...]:
         own = () if self.shared else (id(self),)
         views = tuple(view.id for view in self._views)
-        return self.path, self._pump.feed.attempt, self.title, views, self._pid, *own
+        return self.path, self._attempt, self.title, views, self._pid, *own
 
     def _end(self) -> bool:
         """Stop following; False where that was done already."""
@@ -343,10 +344,18 @@ class Panel:
         """The browser asks something; the answer says that the kernel isn't busy."""
         if not isinstance(content, dict) or content.get("v") != 1 or content.get("t") != "mark":
             return
-        if content.get("ask") == "keyframe":
-            self._pump.ask_for_all()
+        self._asked(content)
         if self._widget is not None:
             self._widget.send({"v": 1, "t": "a", "id": content.get("id")})
+
+    def _asked(self, content: Mapping[str, Any]) -> None:
+        """What a page asks for: all that is kept, or another attempt."""
+        if content.get("ask") == "keyframe":
+            self._pump.ask_for_all()
+        attempt = content.get("attempt")
+        known = [None, *(number for number, _, _ in self._pump.feed.attempts)]
+        if content.get("ask") == "attempt" and not isinstance(attempt, bool) and attempt in known:
+            self._pump.ask_for_attempt(attempt)
 
     # ------------------------------------------------------------------------------- what a saved notebook keeps
 

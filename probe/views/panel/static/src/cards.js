@@ -194,7 +194,7 @@ export class Card {
     if (!this.numbers.hidden && shown && !this.numbers.contains(document.activeElement)) this._numbers();
     const step = this.spec.of === "step" && this.store.step !== null ? `step ${this.store.step}` : "";
     if (this.spec.mark !== "line") say(this.place, step);
-    say(this.sentence, (shown && this.mark.remark) || (this.definition.about?.shows ?? ""));
+    say(this.sentence, [shown ? sentenceOf(this.mark.remark) : "", this.definition.about?.shows].filter(Boolean).join(" "));
     const cost = performance.now() - now;
     this.due = now + Math.max(PACE, cost / SHARE_OF_CARD);
   }
@@ -260,4 +260,12 @@ export class Card {
   destroy() {
     this.mark?.destroy();
   }
+}
+
+/**
+ * A remark as a sentence.
+ * @param {string} remark
+ */
+function sentenceOf(remark) {
+  return remark && `${remark[0].toUpperCase()}${remark.slice(1)}${remark.endsWith(".") ? "" : "."}`;
 }

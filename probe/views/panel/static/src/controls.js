@@ -23,6 +23,9 @@ export class Controls {
     this.on = this._stepButton("One step on", "›", 1);
     this.map = new RunMap((at) => this._scrub(at));
     this.slider = this.map.slider;
+    /** The attempt that was asked for, until the kernel shows it. @type {string | null} */
+    this.wanted = null;
+    this.attempt = this._attempts();
     this.window = this._select("Window", Object.entries(WINDOWS).map(([value, { title }]) => [value, title]), "window");
     this.rank = this._select("Rank", [], "rank");
     this.role = this._select("Role", [], "role");
@@ -33,7 +36,7 @@ export class Controls {
     this.pause = node("button", { type: "button", class: "pp-button pp-icon", on: { click: () => panel.pause() } });
     this.follow = node("button", { type: "button", class: "pp-button pp-follow", title: "Show each step once all ranks have ended it", on: { click: () => this.store.choose({ step: null }) } });
     const stepper = node("div", { class: "pp-stepper" }, this.back, this.told, this.on);
-    const choices = node("div", { class: "pp-choices" }, this.window.root, this.rank.root, this.filters, this.reset);
+    const choices = node("div", { class: "pp-choices" }, this.attempt.root, this.window.root, this.rank.root, this.filters, this.reset);
     this.root = node("div", { class: "pp-controls", role: "group", "aria-label": "What is shown" }, stepper, this.map.root, choices, node("div", { class: "pp-go" }, this.pause, this.follow));
   }
 
@@ -57,6 +60,35 @@ export class Controls {
     const made = { select, root: node("label", { class: "pp-choice" }, node("span", { text: title }), select), known: "" };
     offer(made, options);
     return made;
+  }
+
+  /**
+   * The choice of the attempt. It is the kernel that shows another one, to all views of this run.
+   * @returns {Offer}
+   */
+  _attempts() {
+    const select = node("select", { "aria-label": "Attempt", on: { change: () => this._toAttempt(select.value) } });
+    return { select, root: node("label", { class: "pp-choice" }, select), known: "" };
+  }
+
+  /** @param {string} value */
+  _toAttempt(value) {
+    this.wanted = value;
+    this.store.choose({ step: null, zoom: null, selection: null });
+    this.panel.model.send({ v: 1, t: "mark", id: this.store.received, ask: "attempt", attempt: value === "" ? null : Number(value) });
+  }
+
+  _drawAttempts() {
+    const { attempts = [], attempt = null, live } = this.store.state;
+    const newest = attempts.at(-1)?.[0];
+    /** @type {[value: string, text: string][]} */
+    const older = attempts.filter(([number]) => number !== newest).reverse().map(([number, first, last]) => [String(number), `attempt ${number}: steps ${first} to ${last}`]);
+    offer(this.attempt, [["", `attempt ${newest} (newest)`], ...older]);
+    const shown = String(attempt ?? "");
+    if (this.wanted === shown) this.wanted = null;
+    this.attempt.select.value = this.wanted ?? shown;
+    this.attempt.root.hidden = attempts.length < 2 || live === false || this.store.mute() > 0; //  without a kernel there is nobody to ask
+    this.attempt.root.toggleAttribute("data-chosen", true);
   }
 
   /** @param {FocusEvent} event */
@@ -115,6 +147,7 @@ export class Controls {
     this.filters.hidden = this.role.root.hidden && this.phase.root.hidden;
     this.filters.toggleAttribute("data-chosen", narrowed.length > 0);
     this.reset.hidden = !ui.zoom;
+    this._drawAttempts();
     this._drawGoing(ui);
     this._drawScrubber(ui, clock);
   }

@@ -1,7 +1,7 @@
 // The head: which run it is, whether it lives, and a few facts. Nothing about the panel itself.
 
 import { node, say } from "./dom.js";
-import { ago, answerer, seconds, timeOfDay } from "./words.js";
+import { ago, answerer, attemptOf, seconds, timeOfDay } from "./words.js";
 
 /** @import { Store } from "./store.js" */
 
@@ -80,7 +80,7 @@ function factsOf({ config, clock, state, followed }) {
   const parts = [];
   const ranks = config.run?.world_size ?? 0;
   if (followed !== null) parts.push(`step ${followed}`);
-  if (state.attempt) parts.push(state.attempt);
+  parts.push(...attemptOf(state));
   if (ranks > 1) parts.push(`${ranks} ranks`);
   if (clock.end > 0) parts.push(seconds(clock.end));
   return parts.join(" · ");

@@ -280,7 +280,7 @@ export class Store {
       this.losses.messages += missed;
     }
     this.seq = head.seq;
-    if (head.t === "k" && (this.broken || this.empty)) {
+    if (head.t === "k" && (head.anew || this.broken || this.empty)) {
       this._load(head, buffers);
       return;
     }
@@ -299,10 +299,12 @@ export class Store {
     this.words = new RunWords();
     this.words.learn(head.words || [], 0);
     this.clock.clear();
+    for (const held of [this.ranks, this.roles, this.phases]) held.clear();
     for (const table of this.tables.values()) table.clear();
     for (const table of head.tables || []) this._addRows(table, buffers, true);
     if (this.losses.messages && this.broken) this.losses.healed = head.seq;
     if (head.state) this._hear(head.state);
+    for (const { ui } of this.views) if (ui.step !== null && !this.clock.spans.has(ui.step)) ui.step = null; //  of another attempt
     this.broken = false;
     this.seq = Math.max(this.seq, head.seq || 0);
   }

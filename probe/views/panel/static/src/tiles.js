@@ -7,7 +7,7 @@ import { Grouped } from "./grouped.js";
 import { shownRange } from "./ranges.js";
 import { StepLines, largestByStep, totalOf } from "./step_lines.js";
 import { summed } from "./sums.js";
-import { spell, unitWord } from "./words.js";
+import { attemptOf, spell, unitWord } from "./words.js";
 
 /** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
 
@@ -50,7 +50,7 @@ export class TilesMark {
     const windows = [...new Set(this.tiles.filter((one) => !one.spec.total && one.spec.unit !== "bytes").map((one) => one.spec.window ?? 1))];
     const many = windows.length === 1 && windows[0] > 1 ? `is the median of the last ${windows[0]} steps` : "is of the last steps";
     const number = ui.step === null ? `Each number ${many}, memory the largest of the run.` : `Each number is of step ${ui.step}.`;
-    const line = state.attempt ? `The line is ${state.attempt}` : "The line is the run";
+    const line = `The line is ${attemptOf(state)[0] ?? "the run"}`;
     return `${number} ${line}${step === null ? "" : `, its dot step ${step}`}; dotted red is the capacity.`;
   }
 

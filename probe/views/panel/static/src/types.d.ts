@@ -130,8 +130,10 @@ export interface RunState {
   writers?: string;
   silence_s?: number;
   complete_step?: number | null;
-  /** the attempt that is shown, where there are several */
-  attempt?: string;
+  /** number, first and last step of each attempt, where there are several */
+  attempts?: [number: number, first: number, last: number][];
+  /** the one that is shown alone; null: what the newest has not hidden of each */
+  attempt?: number | null;
   /** which steps were recorded more than once, as a sentence */
   repeated?: string;
   missing?: { name: string; since: number; why: string }[];
@@ -160,6 +162,8 @@ export interface Head {
   schema?: Record<string, TableData>;
   tables?: TableHead[];
   state?: RunState;
+  /** all that was known is to be forgotten */
+  anew?: boolean;
 }
 
 /** The model of a widget, as anywidget gives it. */
