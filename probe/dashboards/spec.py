@@ -47,6 +47,7 @@ The marks, and what they add (:data:`MARKS`):
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
 ``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``;
                ``window``: of how many last steps a tile shows the median (else as ``quantities.yaml`` says);
+               ``who``: a column, or a series spec with ``by``, whose values are compared, so that one is named;
                ``own``: it is about the observing itself, and the panel leaves it to the view of events
 ============== =======================================================================================================
 """
@@ -107,6 +108,7 @@ TILE: Final = SERIES | {
     "missing",
     "window",
     "own",
+    "who",
 }
 
 
@@ -303,10 +305,24 @@ def check_tiles(tiles: Any, where: str) -> None:
             _known(tile["capacity"], SERIES, f"{here}: capacity")
             _series(tile["capacity"], f"{here}: capacity", needs_y=True)
         check_window(tile.get("window", 1), f"{here}: window")
+        if "who" in tile:
+            _who(tile, f"{here}: who")
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]
     if len(set(names)) < len(names):
         raise InputError(f"{where}: got the ids {', '.join(names)}, expected each once")
+
+
+def _who(tile: Mapping[str, Any], where: str) -> None:
+    who = tile["who"]
+    if isinstance(who, str):
+        _column(tile, who, where)
+        return
+    _mapping(who, where)
+    _known(who, SERIES, where)
+    _series(who, where, needs_y=True)
+    if len(listed(who.get("by"))) != 1:
+        raise InputError(f"{where}: by: got {who.get('by')!r}, expected the one column whose values are compared")
 
 
 def check_window(steps: Any, where: str) -> None:

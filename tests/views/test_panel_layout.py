@@ -142,6 +142,28 @@ def test_g_the_map_shows_the_time_of_each_step_and_dragging_it_scrubs(page: Any)
     expect(page.get_by_role("button", name="Following")).to_be_visible()
 
 
+def test_d_a_tile_names_the_rank_that_stands_out(page: Any, encoder: host.Encoder) -> None:
+    panels = host.config("panel")["panels"]
+    live = panels["overview_tiles"]["live"]
+    tiles = [one | {"who": "rank", "window": 20} for one in live["tiles"] if one["id"] == "step_time"]
+    panels["overview_tiles"]["live"] = live | {"tiles": tiles}
+    host.opened(page, "panel", panels=panels)
+    rows = [
+        {"step": step, "rank": rank, "kind": "step", "name": "step", "scope": 10 * step + rank, "begin": 40.0 * step}
+        | {"end": 40.0 * step + (15 if rank == 3 else 10)}
+        for step in range(5)
+        for rank in range(4)
+    ]
+    host.send(page, encoder.delta({"spans": rows[:8]}))
+    one = tile(page, "Step time")
+    expect(one.locator(".pp-means")).to_have_text("4 ranks: 10 s to 15 s.")  # of two steps nobody is named
+    host.send(page, encoder.delta({"spans": rows[8:]}))
+    expect(one.locator(".pp-means")).to_have_text("Rank 3: 15 s, the other 3: 10 s.")
+    expect(one).to_have_attribute("aria-label", re.compile(r"Rank\s3: 15\ss"))
+    page.get_by_label("Rank", exact=True).select_option("1")
+    expect(one.locator(".pp-means")).to_have_text("The slowest rank's time: the others wait for it.")
+
+
 # ---- what a click opens
 
 

@@ -1,7 +1,7 @@
 // The map of the attempt: the time of each step as a bar, and a frame at the chosen one. Dragging it scrubs.
 
 import { drawn, node } from "./dom.js";
-import { median } from "./tiles.js";
+import { median } from "./medians.js";
 
 /** @import { Clock } from "./clock.js" */
 

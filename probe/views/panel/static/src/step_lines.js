@@ -106,15 +106,16 @@ export class StepLines {
       one = { key, label: this.over.label(key), values: new Array(this.steps.length).fill(NaN) };
       this.series.set(key, one);
     }
-    one.values[at] = this._value(cell, step);
+    one.values[at] = this.valueOf(cell, step);
   }
 
   /**
+   * The value of one cell of a step.
    * @param {Cell} cell
    * @param {number} step
    * @returns {number}
    */
-  _value(cell, step) {
+  valueOf(cell, step) {
     return this._divided(this.over.unscaled(cell), step);
   }
 

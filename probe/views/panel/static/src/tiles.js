@@ -4,9 +4,11 @@ import { largest } from "./cells.js";
 import { drawn, node, say } from "./dom.js";
 import { extremes, thinned } from "./extremes.js";
 import { Grouped } from "./grouped.js";
+import { median } from "./medians.js";
 import { shownRange } from "./ranges.js";
 import { StepLines, largestByStep, totalOf } from "./step_lines.js";
 import { summed } from "./sums.js";
+import { saidOf, whoSeries, whoStandsOut } from "./who.js";
 import { attemptOf, spell, unitWord } from "./words.js";
 
 /** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
@@ -75,6 +77,8 @@ class Tile {
     /** @type {TileSpec} */
     this.spec = { ...spec, x: "step" };
     this.lines = summed(card.store, StepLines, this.spec);
+    /** By what ranks are compared. */
+    this.compared = whoSeries(this.spec);
     this.text = "";
     /** The step that is shown. @type {number | null} */
     this.step = null;
@@ -189,7 +193,29 @@ class Tile {
     let status = warn === undefined && alarm === undefined ? "none" : worse(alarm) ? "alarm" : worse(warn) ? "warn" : "good";
     if (Number.isNaN(value)) status = "none";
     this.root.dataset.status = status;
-    say(this.means, meaning(spec, shown, status));
+    this._explain(shown, status);
+  }
+
+  /**
+   * Which rank it is, or what the number means.
+   * @param {number} shown
+   * @param {string} status
+   */
+  _explain(shown, status) {
+    const { spec } = this;
+    const [means, who] = [meaning(spec, shown, status), Number.isNaN(shown) ? null : this._who()];
+    const said = saidOf(who, this.compared?.unit);
+    const judged = status === "warn" || status === "alarm";
+    say(this.means, judged ? [who?.standsOut ? said : "", means].filter(Boolean).join(" ") : said || means);
+    this.means.toggleAttribute("data-stands-out", Boolean(who?.standsOut));
+  }
+
+  /** The rank that stands out in the steps that the number is of. */
+  _who() {
+    if (!this.compared) return null;
+    const { store } = this;
+    const { step } = store.ui;
+    return whoStandsOut(this.spec, summed(store, StepLines, this.compared), (one) => (step === null ? !store.isPartial(one) : one === step));
   }
 
   /**
@@ -296,17 +322,6 @@ export function lastOf(values, most) {
   const found = [];
   for (let at = values.length - 1; at >= 0 && found.length < most; at -= 1) if (!Number.isNaN(values[at])) found.push(values[at]);
   return found;
-}
-
-/**
- * The middle of some values; of an even number the mean of the middle two, NaN of none.
- * @param {number[]} values
- */
-export function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = Math.floor(sorted.length / 2);
-  if (!sorted.length) return NaN;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 /**

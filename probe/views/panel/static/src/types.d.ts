@@ -90,6 +90,7 @@ export interface TileSpec extends Spec, Limits {
   missing?: { rows?: string; value?: string };
   window?: number;
   own?: boolean;
+  who?: string | Spec;
 }
 
 export interface Definition {
