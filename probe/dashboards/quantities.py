@@ -352,9 +352,12 @@ def said_of(who: Who | None, spec: Mapping[str, Any]) -> str:
     if who is None:
         return ""
     unit = str((who_series(spec) or spec).get("unit", spec.get("unit", "number")))
+    value, others, low, high = (
+        spell(one, unit) + (" tokens" if unit == "tokens" else "") for one in (who.value, who.others, who.low, who.high)
+    )
     if who.stands_out:
-        return f"Rank {who.rank}: {spell(who.value, unit)}, the other {who.ranks - 1}: {spell(who.others, unit)}."
-    extent = f"{spell(who.low, unit)} to {spell(who.high, unit)}."
+        return f"Rank {who.rank}: {value}, the other {who.ranks - 1}: {others}."
+    extent = f"{low}." if low == high else f"{low} to {high}."
     return f"No rank stands out: {extent}" if who.steps >= LEAST_STEPS else f"{who.ranks} ranks: {extent}"
 
 

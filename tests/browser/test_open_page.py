@@ -189,7 +189,7 @@ def test_a_page_says_that_nobody_answers_and_comes_back(
             await_step(page, 11)
             tunnel.cut()
             page.locator("#notice", has_text="connection to probe is lost").wait_for()
-            assert page.locator(".pp-status").first.inner_text() == "closed"
+            page.locator(".pp-status", has_text="closed").first.wait_for()
             page.screenshot(path=shots / "open_lost.png")
             append(run, of_step(12))
             await_that(page, lambda: server.panel.pump.feed.step == 12)

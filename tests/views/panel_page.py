@@ -31,7 +31,7 @@ def card(page: Any, id: str) -> Any:
 
 
 def tile(page: Any, title: str) -> Any:
-    return page.locator(".pp-tile", has=page.locator("h4", has_text=title))
+    return page.locator(".pp-tile", has=page.locator("h3", has_text=title))
 
 
 def to_view(page: Any, id: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, UnknownNameError
+from probe.live import series
 from probe.runs.reader import Run
 from probe.session import start
 from probe.views.panel import assets
@@ -217,6 +218,23 @@ def test_a_new_attempt_takes_the_place_of_the_one_before_in_a_panel_that_is_open
         assert "recorded twice" not in repr(first)
         assert (first.state["step"], first.state["repeated"]) == (3, "")
     shown.close()
+
+
+def test_g_the_sql_of_every_figure_gives_its_numbers(directory):
+    with Panel(directory) as shown:
+        panels = shown.config()["panels"]
+        shown._start()
+        feed = shown._pump.feed
+        bars = panels["balance_bars"]["live"]
+        rows = {**bars, "where": {"step": 3}, "of": "run"}
+        expected = {rank: value for (rank,), value in series.cells(feed.tables, feed.words, rows).items()}
+    with Run(directory) as run:
+        for id, panel in panels.items():
+            found = run.sql(panel["sql"].replace("{step}", "3")) if panel["sql"] else None
+            assert found is not None or panel["live"]["mark"] == "tiles", id
+        frame = run.sql(panels["balance_bars"]["sql"].replace("{step}", "3"))
+    assert len(expected) > 1
+    assert dict(zip(frame["rank"], frame["value"], strict=True)) == pytest.approx(expected)
 
 
 def test_a_page_may_choose_an_attempt_and_go_back_to_the_newest(tmp_path):

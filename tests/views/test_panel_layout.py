@@ -60,7 +60,7 @@ def test_g_neither_head_nor_tiles_say_anything_of_the_panel_or_of_probe(page: An
     made, _ = shown(page, steps=4)
     host.send(page, made.state(cost={"kernel_ms": 7.5, "bytes": 900}))
     expect(page.locator(".pp-facts-line")).to_have_text(re.compile(r"^step 4 · 4 ranks · [\d.]+ s$"))
-    titles = page.locator(".pp-tile h4").all_inner_texts()
+    titles = page.locator(".pp-tile h3").all_inner_texts()
     assert "probe's own cost" not in titles
     assert 0 < len(titles) <= 6
     assert not re.search(r"panel costs|7\.5", page.locator(".probe-panel").inner_text())
@@ -162,6 +162,20 @@ def test_d_a_tile_names_the_rank_that_stands_out(page: Any, encoder: host.Encode
     expect(one).to_have_attribute("aria-label", re.compile(r"Rank\s3: 15\ss"))
     page.get_by_label("Rank", exact=True).select_option("1")
     expect(one.locator(".pp-means")).to_have_text("The slowest rank's time: the others wait for it.")
+
+
+def test_g_the_numbers_of_a_figure_come_with_the_sql_that_gives_them(page: Any) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    panels = host.config("panel")["panels"]
+    panels["balance_bars"]["sql"] = "select 1 as one where {step} = 4"
+    shown(page, steps=4, view="tokens", panels=panels)
+    one = card(page, "balance_bars")
+    one.get_by_role("button", name="Numbers of").click()
+    copy = one.get_by_role("button", name="Copy the SQL of")
+    copy.click()
+    expect(copy).to_have_text("Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "select 1 as one where 4 = 4"
+    assert card(page, "balance_heat").get_by_role("button", name="Copy the SQL of").count() == 0  # has none
 
 
 # ---- what a click opens

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from probe import dashboards
+from probe.dashboards import compile as sql
 from probe.dashboards.columns import as_data
 from probe.errors import InputError, InputTypeError, MissingDependencyError, UnknownNameError
 from probe.live.feed import Feed
@@ -234,6 +235,7 @@ class Panel:
                     "about": {"shows": panel.about.shows, "read": panel.about.read, "do": panel.about.do},
                     "live": dict(panel.live),
                     "missing": panel.missing,
+                    "sql": " ".join(sql.numbers(panel.live).split()),
                 }
                 for id, panel in panels.items()
             },

@@ -89,7 +89,7 @@ export class Card {
     const head = node("header", {}, node("h3", { id: heading, text: this.title }), this.place, this.sentence, this.toggle);
     const mark = this.spec.mark || "none";
     const root = node("figure", {
-      class: `pp-card pp-mark-${mark}`, role: "group", "aria-labelledby": heading, on: { pointerdown: (event) => this._point(event) },
+      class: `pp-card pp-mark-${mark}`, "aria-labelledby": heading, on: { pointerdown: (event) => this._point(event) },
     }, head, this.message, this.body, this.numbers, this._read());
     if (WIDE.has(mark) || isFaceted(this.spec)) root.classList.add("pp-wide");
     return root;
@@ -116,7 +116,7 @@ export class Card {
   _copier(sql) {
     const button = node("button", {
       type: "button", class: "pp-plain", "aria-label": `Copy the SQL of ${this.title}`, title: "For run.sql(...) and probe sql", text: "Copy SQL",
-      on: { click: () => copied(sql).then((done) => say(button, done ? "Copied" : "Can't be copied here"), () => say(button, "Can't be copied here")) },
+      on: { click: () => copied(sql.replaceAll("{step}", String(this.store.step))).then((done) => say(button, done ? "Copied" : "Can't be copied here"), () => say(button, "Can't be copied here")) },
     });
     return node("p", {}, button);
   }
@@ -143,7 +143,7 @@ export class Card {
   _numbers() {
     const made = this.shown ? this.mark?.table() : null;
     if (!made) return;
-    const head = node("tr", {}, ...made.head.map((text) => node("th", { scope: "col", text })));
+    const head = node("tr", {}, ...made.head.map((text) => node("th", { scope: "col", text: text || "value" })));
     const rows = made.rows.map((cells) => node("tr", {}, ...cells.map((text, at) => this._cell(text, at, cells.pick))));
     this.rows.replaceChildren(node("table", { class: "pp-table" }, node("thead", {}, head), node("tbody", {}, ...rows)));
   }
@@ -206,9 +206,9 @@ export class Card {
     if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
     const whole = this.spec.mark === "stragglers"; //  of all ranks and steps, whatever is chosen
     const chosen = [role, rank !== "" && !whole ? `rank ${rank}` : "", phase].filter(Boolean);
-    if (chosen.length) return `Nothing here for ${chosen.join(", ")}.`;
-    if (!whole && (this.spec.of === "step" || step !== null)) return `Nothing here in step ${this.store.step}.`;
-    if (!whole && zoom) return "Nothing here in this part of the run.";
+    if (chosen.length) return `${chosen.join(", ")} has none of what this picture is made of.`;
+    if (!whole && (this.spec.of === "step" || step !== null)) return `Step ${this.store.step} has none of what this picture is made of.`;
+    if (!whole && zoom) return "This part of the run has none of what this picture is made of.";
     return this.definition.missing || "Nothing of what this picture is made of was recorded.";
   }
 

@@ -92,8 +92,8 @@ class Tile {
     const spark = drawn("svg", { class: "pp-spark", viewBox: `0 0 160 ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.limit, this.path);
     const dots = drawn("svg", { class: "pp-spark pp-spark-over", "aria-hidden": "true" }, this.dot);
     this.root = node(
-      "article", { class: "pp-tile", role: "listitem", tabindex: "0", on: { click: () => this.pick(), keydown: (event) => this._key(event) } },
-      node("h4", { text: spec.title }), node("div", { class: "pp-number" }, this.value, this.unit),
+      "div", { class: "pp-tile", role: "listitem", tabindex: "0", on: { click: () => this.pick(), keydown: (event) => this._key(event) } },
+      node("h3", { text: spec.title }), node("div", { class: "pp-number" }, this.value, this.unit),
       node("div", { class: "pp-sparks" }, spark, dots), this.means, this.note,
     );
     this.spoken = "";

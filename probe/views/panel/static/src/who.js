@@ -100,7 +100,7 @@ function worst(numbers, { better }, steps) {
 export function saidOf(who, unit) {
   if (!who) return "";
   /** @param {number} value */
-  const text = (value) => spell(value, unit).replaceAll(" ", "\u00a0");
+  const text = (value) => `${spell(value, unit)}${unit === "tokens" ? " tokens" : ""}`.replaceAll(" ", "\u00a0");
   if (who.standsOut) return `Rank\u00a0${who.rank}: ${text(who.value)}, the other ${who.ranks - 1}: ${text(who.others)}.`;
-  return `${who.steps < LEAST_STEPS ? `${who.ranks} ranks` : "No rank stands out"}: ${text(who.low)} to ${text(who.high)}.`;
+  return `${who.steps < LEAST_STEPS ? `${who.ranks} ranks` : "No rank stands out"}: ${[...new Set([text(who.low), text(who.high)])].join(" to ")}.`;
 }
