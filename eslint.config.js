@@ -8,7 +8,7 @@ export default [
   js.configs.recommended,
   {
     files: BROWSER,
-    languageOptions: { ecmaVersion: 2022, sourceType: "module", globals: globals.browser },
+    languageOptions: { ecmaVersion: 2025, sourceType: "module", globals: globals.browser },
   },
   { files: ["tests/views/*.js"], languageOptions: { globals: globals.browser } },
   { files: ["*.mjs", "*.js", "tests/js/**"], languageOptions: { globals: globals.node } },

@@ -27,6 +27,9 @@ from probe.errors import InputError
 #: The module, where the system has it: Windows hasn't.
 _resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
 
+_getrusage: Any = getattr(_resource, "getrusage", None)
+_MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
+
 #: Timing events that a device keeps for the next scope instead of making new ones.
 _SPARE_EVENTS: Final = 1024
 
@@ -447,6 +450,12 @@ class CpuDevice(Device):
 
     source = "process_rss"
     unsure = "at_least"
+    _last: Counters = UNKNOWN  # the same object as long as the numbers are the same
+
+    def __init__(self) -> None:
+        import psutil  # now: a child that is forked while another thread imports it never gets the rest
+
+        self._machine = psutil.virtual_memory
 
     @property
     def name(self) -> str:
@@ -461,10 +470,11 @@ class CpuDevice(Device):
         if peak is not None and resident is not None and peak < resident:
             peak = resident  # the kernel brings its mark up to date late
         if not whole:
-            return Counters(resident, None, peak)
-        import psutil
-
-        machine = psutil.virtual_memory()
+            last = self._last
+            if last[0] != resident or last[2] != peak:
+                self._last = last = Counters(resident, None, peak)
+            return last
+        machine = self._machine()
         return Counters(resident, None, peak, None, machine.total - machine.available, machine.total)
 
 
@@ -480,11 +490,21 @@ def process_rss_bytes() -> int | None:
     """
     if not _ON_LINUX:
         return _psutil_rss()
+    global _told
     try:
-        return int(os.pread(_open_statm() if _statm < 0 else _statm, 128, 0).split(None, 2)[1]) * _PAGE
+        text = _pread(_open_statm() if _statm < 0 else _statm, 128, 0)
     except OSError:
         return _psutil_rss()
+    told = _told
+    if told[0] != text:  # between two edges of scopes it mostly is the same
+        told = _told = (text, int(text.split(None, 2)[1]) * _PAGE)
+    return told[1]
 
+
+_pread: Any = getattr(os, "pread", None)
+
+#: The kernel's page counts as they were read last, and the bytes that are resident by them.
+_told: tuple[bytes, int] = (b"", 0)
 
 #: The kernel's page counts of this process, kept open: opening costs four times as much as reading. −1 is not open.
 _statm = -1
@@ -523,5 +543,5 @@ def _peak_rss_bytes() -> int | None:
     """
     if _resource is None:
         return None
-    peak: int = _resource.getrusage(_resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if sys.platform == "darwin" else 1024)
+    peak: int = _getrusage(0).ru_maxrss  # RUSAGE_SELF
+    return peak * _MAXRSS_UNIT

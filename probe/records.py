@@ -23,7 +23,7 @@ SCHEMA_VERSION: Final = 2
 GIB: Final = 1024**3
 
 
-class Row(msgspec.Struct, kw_only=True, tag_field="table", omit_defaults=False):
+class Row(msgspec.Struct, kw_only=True, tag_field="table", omit_defaults=False, gc=False):  # it is in no cycle
     """What every row carries: when and where."""
 
     #: A full queue drops the oldest rows of sampled tables first.
@@ -31,8 +31,8 @@ class Row(msgspec.Struct, kw_only=True, tag_field="table", omit_defaults=False):
 
     time_ns: int = 0  #: monotonic; the end of what the row describes
     attempt: int = 1  #: one launch of the job, shared by its processes; the first is 1
-    process: str = ""  #: unique in the run: "rank-00000", and "rank-00000.1" for one that took its place later
-    rank: int | None = None  #: None for a process that has none
+    process: str = ""  #: unique in the run: "rank-00000" or "driver"; "driver.1" for one that took its place later
+    rank: int | None = None  #: None until known; of a process that learns it late, readers know it in all rows
     step: int | None = None
     role: str | None = None
     phase: str | None = None
@@ -45,13 +45,14 @@ class Process(Row, kw_only=True, tag="process"):
     """The first row of each file: who writes, and which wall-clock time belongs to ``time_ns``."""
 
     schema_version: int = SCHEMA_VERSION
+    revision: int = 0  #: the newest counts: each says all that its process knows of itself by then
     wall_ns: int = 0  #: ``time.time_ns()`` at ``time_ns``
     pid: int = 0
     host: str = ""
     world_size: int = 1
     device: str = ""  #: "cuda:0"; "cpu" means that memory is the process's RSS
     device_name: str = ""
-    name: str = ""  #: of an actor or a job; "" until known
+    name: str = ""  #: what it is shown as while it has no rank: of an actor, a child process, a script
     node: str = ""  #: the machine as its launcher calls it; "" until known
     local_rank: int | None = None
     tables: str = ""  #: the row types that its recorders bring themselves, as probe/runs/row_types.py describes them
@@ -232,6 +233,24 @@ class Deferred:
     def __init__(self, build: Callable[[], Iterable[Row]], ready: Callable[[], bool] | None = None) -> None:
         self.build = build
         self.ready = ready
+
+
+def place_of_process(process: str) -> str:
+    """The place that a process has or had in its attempt: its name without the number of those who had it before.
+
+    >>> place_of_process("rank-00003.1"), place_of_process("driver")
+    ('rank-00003', 'driver')
+    """
+    return process.partition(".")[0]
+
+
+def who(rank: int | None, process: str) -> str:
+    """What a process is shown as: by its rank; by its name, or what it is called in the run, where it has none.
+
+    >>> who(3, "rank-00003.1"), who(None, "driver.1"), who(0, "driver")
+    ('rank 3', 'driver', 'rank 0')
+    """
+    return place_of_process(process) if rank is None else f"rank {rank}"
 
 
 def stamp(row: Row, scope: Any, *, rank: int | None, time_ns: int, process: str = "", attempt: int = 1) -> Row:

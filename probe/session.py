@@ -6,21 +6,21 @@ One session per process. It owns nothing that a view needs: whoever wants to see
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
-import platform
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from probe import devices, recorders
+from probe import devices, own_cost, recorders
 from probe._check import is_whole
 from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputError, SessionError
@@ -37,11 +37,13 @@ from probe.hooks import (
     silenced,
     subscribe,
 )
+from probe.own_cost import EndedStep, OwnCost
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
-from probe.records import Incident, Process, Row, Scalar
+from probe.records import Incident, Process, Row, Scalar, who
 from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
+from probe.runs.processes import describe, local_rank, node, rank_and_size
 from probe.runs.row_types import bring
 from probe.runs.writer import RunWriter, take_place
 from probe.tracking.recovery import is_behind
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("probe.session")
 
 #: Metrics of probe's own cost; the recorders declare theirs.
-KEYS: Final = ("probe/cost/hooks_ms", "probe/cost/writer_cpu_ms", "probe/cost/overhead_ratio")
+KEYS: Final = own_cost.KEYS
 
 #: Rows of one step that are kept for its metrics; beyond it the step's metrics are left out and an incident says so.
 ROWS_PER_STEP: Final = 200_000
@@ -65,50 +67,33 @@ CLOSE_S: Final = 10.0
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
 
-_clock: Final = time.perf_counter_ns
-_thread_id: Final = threading.get_ident
-
 _current: Session | None = None
 _closing: Session | None = None  # its backends are being finished, and may still have something to tell
 _lock = threading.Lock()
 
 
 class _Recording(Listener):
-    """Between the hooks and one recorder: times it, and hands its rows to the writer."""
+    """Between the hooks and one recorder: hands its rows to the writer."""
 
     def __init__(self, session: Session, recorder: Recorder) -> None:
         self.recorder = recorder
+        self.enter = recorder.enter  # type: ignore[method-assign]  # nothing is done to what it says
+        self._leave, self._fire = recorder.leave, recorder.fire
         self._session = session
-        self._costs = session._cost_ns
         self._add_rows = session._writer.add_rows
 
     def __repr__(self) -> str:
         return f"recorder {type(self.recorder).__name__}"
 
-    # The three are called for every scope and observed call: what they need of others is written out here.
-
-    def enter(self, event: Event) -> Any:
-        begin = _clock()
-        state = self.recorder.enter(event)
-        costs, thread = self._costs, _thread_id()
-        costs[thread] = costs.get(thread, 0) + _clock() - begin
-        return state
-
     def leave(self, event: Event, state: Any) -> None:
-        begin = _clock()
-        rows = self.recorder.leave(event, state)
+        rows = self._leave(event, state)
         if rows is not None:
             self._add_rows(rows, event.scope, event.end_ns)
-        costs, thread = self._costs, _thread_id()
-        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def fire(self, event: Event) -> None:
-        begin = _clock()
-        rows = self.recorder.fire(event)
+        rows = self._fire(event)
         if rows is not None:
             self._add_rows(rows, event.scope, event.end_ns)
-        costs, thread = self._costs, _thread_id()
-        costs[thread] = costs.get(thread, 0) + _clock() - begin
 
     def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
         self._session._incident("listener", event.point.name, f"{self!r}: {error!r}", error, count, switched_off)
@@ -117,16 +102,16 @@ class _Recording(Listener):
 class _Step(scope):
     """One training step of a session."""
 
-    __slots__ = ("_begin_ns", "_number", "_session")
+    __slots__ = ("_begun", "_number", "_session")
 
     def __init__(self, session: Session, step: int) -> None:
         super().__init__("step", "step", step=step)
         self._session = session
         self._number = step
-        self._begin_ns = 0
+        self._begun = (0, 0)
 
     def __enter__(self) -> scope:
-        self._begin_ns = time.monotonic_ns()
+        self._begun = self._session._cost.begin()
         self._session._step = self._number
         return super().__enter__()
 
@@ -139,8 +124,8 @@ class _Step(scope):
         finally:
             if session._step == self._number:  # else another step has begun since
                 session._step = None
-            took_ns = time.monotonic_ns() - self._begin_ns
-            session._writer.mark(partial(session._finish_step, self._number, took_ns))
+            ended = session._cost.end(self._number, self._begun)
+            session._writer.mark(partial(session._finish_step, ended))  # the step itself may go, interrupted or not
 
 
 class Session:
@@ -150,15 +135,15 @@ class Session:
         directory: The run directory.
         recorders: Instances that are told of what happens.
         process: The row about this process.
-        rank: The process's number in the job.
-        world_size: How many processes the job has.
         tracking: Where the metrics go; None where nothing tracks.
         place: Of this process in its attempt; None takes one.
+        late: Asks for rank and world size while no rank is known; None where nothing is to be asked.
+        asked: The recorders as they were asked for, for forked children.
+        parquet_at_close: As of :class:`~probe.runs.writer.RunWriter`.
 
     Attributes:
         directory: The run directory, absolute.
-        rank: The rank of this process.
-        world_size: How many processes the job has.
+        process: The row about this process, with what is known of it by now.
         tracking: Where the metrics go, None on ranks other than 0 and when nothing was asked for.
         publisher: Keeps the dashboards there up to date, None where nothing was asked for or could show them.
     """
@@ -169,36 +154,48 @@ class Session:
         recorders: Sequence[Recorder],
         process: Process,
         *,
-        rank: int,
-        world_size: int,
         tracking: Tracking | None = None,
         place: Joined | None = None,
+        late: Callable[[], tuple[int | None, int | None]] | None = None,
+        asked: Sequence[str | Recorder] | None = None,
+        parquet_at_close: bool = True,
     ) -> None:
         self.directory = directory
-        self.rank = rank
-        self.world_size = world_size
+        self.process = process
+        self._late = late
+        self._asked = asked
         self.tracking = tracking
         self.publisher: Publisher | None = None
         self._spans = None if tracking is None else StepSpans(tracking, process)
         self.closed = False
         self._recorders = recorders
         self._rows: dict[int, list[Row]] = {}
-        self._cost_ns: dict[int, int] = {}  # by thread: each key has one writer, so no update is lost
-        self._billed_ns = (0, 0)
         self._step: int | None = None  # the one that the process is in
         self._writer = RunWriter(
             directory,
-            rank=rank,
+            rank=process.rank,
             process=process,
             on_rows=self._see,
             tick=self._sample,
             tick_scope=self._sample_scope,
             place=place,
+            parquet_at_close=parquet_at_close,
         )
-        self._subscriptions: list[Subscription] = [
-            subscribe(_Recording(self, recorder), *recorder.points) for recorder in recorders
-        ]
+        self._recordings = [_Recording(self, recorder) for recorder in recorders]
+        self._subscriptions: list[Subscription] = [subscribe(one, *one.recorder.points) for one in self._recordings]
+        self._cost = OwnCost(lambda: self._writer.cost_ns)
         atexit.register(self.close)
+        _watch_forks()
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of this process, None while it isn't known."""
+        return self.process.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks the job has."""
+        return self.process.world_size
 
     # ------------------------------------------------------------------------------------------------ for the user
 
@@ -288,7 +285,8 @@ class Session:
         self.close(exit_code=0 if error is None else 1)
 
     def __repr__(self) -> str:
-        return f"Session({str(self.directory)!r}, rank={self.rank}, {'closed' if self.closed else 'open'})"
+        state = "closed" if self.closed else "open"
+        return f"Session({str(self.directory)!r}, {who(self.rank, self.process.process)}, {state})"
 
     # -------------------------------------------------------------------------------------- on the training thread
 
@@ -325,9 +323,19 @@ class Session:
                     kept.append(row)
 
     def _sample(self) -> list[Any]:
+        self._isolated("rank", self._learn_rank)
         with silenced():
             samples = [self._isolated("sample", recorder.sample) for recorder in self._recorders]
         return [rows for rows in samples if rows is not None]
+
+    def _learn_rank(self) -> None:
+        """A process group is made, or ``RANK`` set, after many a process has begun to record."""
+        if self._late is None or self.process.rank is not None:
+            return
+        rank, world_size = self._late()
+        if rank is not None:
+            known = {} if world_size is None else {"world_size": world_size}
+            self._writer.tell(rank=rank, local_rank=local_rank(), node=node(), **known)
 
     def _sample_scope(self) -> Scope:
         """A sample is of the process, in whatever step it is."""
@@ -335,7 +343,8 @@ class Session:
         where.id = 0
         return where
 
-    def _finish_step(self, step: int, duration_ns: int) -> None:
+    def _finish_step(self, ended: EndedStep) -> None:
+        step, cost = ended.step, self._cost.bill(ended)
         if self.publisher is not None:
             self.publisher.at(step)
         rows = self._rows.pop(step, [])
@@ -348,7 +357,7 @@ class Session:
         with silenced():
             if self._spans is not None:
                 self._isolated("spans", partial(self._spans.log, rows, step))
-            metrics: dict[str, Any] = self._own_cost(duration_ns)
+            metrics: dict[str, Any] = {key: Metric("mean", value) for key, value in cost.items()}
             for recorder in self._recorders:
                 metrics.update(self._isolated("metrics", partial(recorder.metrics, rows)) or {})
             values = reduce_metrics(metrics)
@@ -356,13 +365,6 @@ class Session:
                 self.tracking.log(values, step)
         scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
         self._write_rows(scalars, current_scope(), time.monotonic_ns())
-
-    def _own_cost(self, step_ns: int) -> dict[str, Metric]:
-        hooks_ns, writer_ns = sum(self._cost_ns.values()), self._writer.cost_ns
-        hooks, writer = hooks_ns - self._billed_ns[0], writer_ns - self._billed_ns[1]
-        self._billed_ns = (hooks_ns, writer_ns)
-        values = (hooks / 1e6, writer / 1e6, hooks / step_ns if step_ns else 0.0)
-        return {key: Metric("mean", value) for key, value in zip(KEYS, values, strict=True)}
 
     def _isolated(self, what: str, action: Any) -> Any:
         try:
@@ -384,11 +386,17 @@ def start(
     recorders: Sequence[str | Recorder] | None = None,
     rank: int | None = None,
     world_size: int | None = None,
+    name: str | None = None,
+    role: str | None = None,
     device: Any = None,
     peaks: Literal["nested", "observe"] = "nested",
     publish: bool | float | None = None,
 ) -> Session:
-    """Begin to record this process. Every rank of a job calls it with the same project and experiment.
+    """Begin to record this process. Every process of a job calls it with the same project and experiment.
+
+    A process that isn't a rank of the job, such as a driver or a rollout worker, is shown by its name. A rank that
+    becomes known later, when a process group is initialised, is the rank of all that the process has recorded. A forked
+    child has a session of its own as soon as it has something to record.
 
     Args:
         project: The first part of the run directory ``root/project/experiment``.
@@ -396,12 +404,16 @@ def start(
             ``PROBE_RUN_DIR`` so that all ranks agree.
         run_dir: The directory itself, used as it is.
         root: The directory that holds all runs.
-        track: Backends for the metrics of each step, such as ``"console,tensorboard"`` or a :class:`Tracking`. Only
-            rank 0 tracks. None means the run directory alone.
+        track: Backends for the metrics of each step, such as ``"console,tensorboard"`` or a :class:`Tracking`. Of the
+            ranks only rank 0 tracks, so that all of them may ask for it. None means the run directory alone.
         config: The trainer's configuration, any shape; kept with the run and sent to the backends as parameters.
         recorders: Names out of ``recorders.RECORDERS`` or instances; None takes all.
-        rank: The process's number in the job; None asks torch.distributed, then the environment (``RANK``).
-        world_size: How many processes the job has; None asks torch.distributed, then the environment (``WORLD_SIZE``).
+        rank: The process's number in the job; None asks torch.distributed, then the environment (``RANK``), now and
+            as long as neither knows.
+        world_size: How many ranks the job has; None asks torch.distributed, then the environment (``WORLD_SIZE``).
+        name: What the process is shown as while it has no rank, such as "driver"; None is the Ray actor's, the child
+            process's or the script's name, or "notebook".
+        role: What it does in the job, such as "trainer", "driver", "rollout" or "reward".
         device: The device whose memory is watched; None detects one.
         peaks: ``"nested"`` gives every scope its exact peak (device counters are reset at scope ends, and what others
             read of them is folded back); ``"observe"`` never touches the counters.
@@ -425,17 +437,18 @@ def start(
             raise SessionError(f"this process already records to {_current.directory}; close that session first")
         begin_at_root()
         _watch_cells()
-        rank, world_size = _rank(rank, world_size)
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
         tables = bring(kind for recorder in chosen for kind in recorder.rows)
         directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config)
-        process = _process(world_size, found, tables)
-        place = take_place(directory, rank, process)
+        who_we_are: dict[str, Any] = {"rank": rank, "world_size": world_size, "name": name, "role": role}
+        process = describe(**who_we_are, device=found.name, device_name=found.description, tables=tables)
+        place = take_place(directory, process)
         try:
-            tracking = _tracking(track, project, directory, config, place.attempt) if rank == 0 else None
-            ours: dict[str, Any] = {"rank": rank, "world_size": world_size, "tracking": tracking, "place": place}
-            _current = Session(directory, chosen, process, **ours)
+            tracks = process.rank in (None, 0)
+            tracking = _tracking(track, project, directory, config, place.attempt) if tracks else None
+            late = rank_and_size if rank is None else None
+            _current = Session(directory, chosen, process, tracking=tracking, place=place, late=late, asked=recorders)
         except BaseException:
             place.leave()
             raise
@@ -517,26 +530,94 @@ def _record_incident(incident: Incident) -> None:
         open_now._write_rows(incident, current_scope(), time.monotonic_ns())
 
 
-def _rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        found = (distributed.get_rank(), distributed.get_world_size())
-    else:
-        found = (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")))
-    return found[0] if rank is None else rank, found[1] if world_size is None else world_size
+class _Heir(Listener):
+    """Waits in a forked child for the first thing that happens there, and begins the child's own session with it."""
+
+    def __init__(self, parent: Session) -> None:
+        self._parent = parent
+        self._subscription = subscribe(self, *{one for recorder in parent._recorders for one in recorder.points})
+
+    def __repr__(self) -> str:
+        return "a forked child's session"
+
+    def _begin(self, event: Event) -> list[_Recording]:
+        """Those that are to be told of this event, too: they subscribe too late for it."""
+        self._subscription.close()
+        session = _start_child(self._parent)
+        return [] if session is None else [one for one in session._recordings if one in event.point.listeners]
+
+    def enter(self, event: Event) -> Any:
+        return [(one, one.enter(event)) for one in self._begin(event)]
+
+    def leave(self, event: Event, state: Any) -> None:
+        for one, its in state:
+            one.leave(event, its)
+
+    def fire(self, event: Event) -> None:
+        for one in self._begin(event):
+            one.fire(event)
+
+    def failed(self, *_: object) -> None:
+        self._subscription.close()
 
 
-def _process(world_size: int, device: Any, tables: str) -> Process:
-    return Process(
-        time_ns=time.monotonic_ns(),
-        wall_ns=time.time_ns(),
-        pid=os.getpid(),
-        host=platform.node(),
-        world_size=world_size,
-        device=device.name,
-        device_name=device.description,
-        tables=tables,
-    )
+def _start_child(parent: Session) -> Session | None:
+    """The session of a forked child: of the same run and attempt. It can't use the parent's accelerator."""
+    global _current
+    with _lock:
+        if _current is not None:
+            return None  # it has begun one itself meanwhile
+        before = parent.process
+        child, role = _name_of_child()
+        found = devices.detect("cpu")
+        chosen = _recorders(parent._asked, found, "observe")
+        tables = bring(kind for recorder in chosen for kind in recorder.rows)
+        process = describe(
+            name=f"{who(before.rank, before.process)} {child}",
+            role=role,
+            device=found.name,
+            device_name=found.description,
+            tables=tables,
+        )
+        process.rank = process.local_rank = None  # the environment's are its parent's
+        place = take_place(parent.directory, process, before.attempt)
+        _current = Session(parent.directory, chosen, process, place=place, asked=parent._asked, parquet_at_close=False)
+        finalizer: Any = sys.modules.get("multiprocessing.util")
+        if finalizer is not None:  # its children end without atexit
+            finalizer.Finalize(_current, _current.close, exitpriority=0)
+        return _current
+
+
+def _name_of_child() -> tuple[str, str | None]:
+    """What a child goes by beside its parent, and its role."""
+    data: Any = sys.modules.get("torch.utils.data")
+    worker = None if data is None else data.get_worker_info()
+    if worker is not None:
+        return f"loader {worker.id}", "loader"
+    processes: Any = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is None:
+        return "child", None
+    return processes.current_process().name, None
+
+
+@functools.cache  # once in a process
+def _watch_forks() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    """In a forked child the session is its parent's, and so are the files, the backends and the threads."""
+    global _current, _closing, _lock
+    parent, _current, _closing = _current, None, None
+    _lock = threading.Lock()  # a thread that isn't here may have held it
+    if parent is not None:
+        begin_at_root()
+        parent.closed, parent.tracking, parent.publisher = True, None, None
+        atexit.unregister(parent.close)
+        for subscription in parent._subscriptions:
+            subscription.close()
+        _Heir(parent)
 
 
 def _traceback(error: BaseException | None) -> str | None:

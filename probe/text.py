@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -157,7 +158,40 @@ def place(row: Mapping[str, Any], *, rank: bool = True) -> str:
     for key, label in (("micro_batch", "micro-batch"), ("step", "step"), ("rank", "rank")):
         if not missing(get(key)) and (rank or key != "rank"):
             parts.append(f"{label} {whole(get(key))}")
+    if rank and missing(get("rank")) and not missing(get("who")):
+        parts.append(str(get("who")))
     return " · ".join(parts)
+
+
+def writers(ranks: int, others: int) -> str:
+    """How many ranks, and processes without a rank, have written.
+
+    >>> writers(8, 0), writers(1, 2), writers(0, 1), writers(0, 0)
+    ('8 ranks', '1 rank and 2 other processes', '1 process', '0 ranks')
+    """
+    told = [f"{ranks:,} {'rank' if ranks == 1 else 'ranks'}"] if ranks or not others else []
+    if others:
+        told.append(f"{others:,} {'other ' if ranks else ''}{'process' if others == 1 else 'processes'}")
+    return " and ".join(told)
+
+
+def several(noun: str) -> str:
+    """The plural of a noun.
+
+    >>> several("rank"), several("process"), several("micro-batch")
+    ('ranks', 'processes', 'micro-batches')
+    """
+    return f"{noun}es" if noun.endswith(("s", "ch", "x")) else f"{noun}s"
+
+
+def in_order(name: Any) -> tuple[tuple[str, int], ...]:
+    """What texts are sorted by in which numbers count as numbers.
+
+    >>> sorted(["rank 10", "driver", "rank 2"], key=in_order)
+    ['driver', 'rank 2', 'rank 10']
+    """
+    parts = re.findall(r"(\D*)(\d*)", str(name))
+    return tuple((text, int(number or -1)) for text, number in parts if text or number)
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

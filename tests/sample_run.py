@@ -293,7 +293,9 @@ class _Rank:
         for key, value in (
             ("probe/cost/hooks_ms", 1.9 + 0.4 * self.random.random()),
             ("probe/cost/writer_cpu_ms", 5.2 + self.random.random()),
-            ("probe/cost/overhead_ratio", 0.0015 + 0.0004 * self.random.random()),
+            ("probe/cost/step_ms", 1500.0),
+            ("probe/cost/overhead_ms", 2.25 + 0.6 * (ratio := self.random.random())),
+            ("probe/cost/overhead_ratio", (2.25 + 0.6 * ratio) / 1500.0),
         ):
             self.add(Scalar(key=key, value=value, source="probe"), step=step)
         reward = 0.1 + 0.06 * step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from probe.cli import COMMANDS, main, make_parser
 from probe.cli.demo import commands
 from probe.runs.reader import Run
+from tests.tracking.tracking_readers import mlflow_client
 
 QUICK = ["demo", "--steps", "2", "--ranks", "1", "--track", "file"]
 
@@ -157,11 +159,22 @@ def test_the_demo_ends_with_a_report_and_where_to_look_and_goes_on_where_it_was(
 def test_every_backend_has_the_metrics_and_its_command(demo: Path) -> None:
     said = demo.with_name("said.txt").read_text().splitlines()
     assert f"TensorBoard tensorboard --logdir {demo}" in said
-    assert f"MLflow      mlflow ui --backend-store-uri sqlite:///{demo / 'mlflow.db'}" in said
+    assert f"served by   mlflow ui --backend-store-uri sqlite:///{demo / 'mlflow.db'}" in said
     assert any(line.startswith("In TensorBoard, Custom Scalars has the dashboards") for line in said)
     assert list((demo / "tensorboard").glob("events.out.tfevents.*"))
     assert (demo / "mlflow.db").stat().st_size > 0
     assert '"reward/mean"' in (demo / "metrics.jsonl").read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")  # of MLflow's client
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_g_the_demo_prints_the_address_of_the_run_itself_in_mlflow(demo: Path) -> None:
+    said = demo.with_name("said.txt").read_text().splitlines()
+    (address,) = [line.split()[1] for line in said if line.startswith("MLflow ")]
+    experiment, run = re.fullmatch(r"http://127\.0\.0\.1:5000/#/experiments/(\d+)/runs/(\w+)", address).groups()
+    found = mlflow_client(f"sqlite:///{demo / 'mlflow.db'}").get_run(run)
+    assert found.info.experiment_id == experiment
+    assert found.data.tags["run_directory"] == str(demo)
 
 
 def test_a_failure_ends_with_1_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,9 +192,10 @@ def test_commands_can_be_pasted() -> None:
         "mlflow": "sqlite:////runs/my demo/mlflow.db",
         "file": "/m.jsonl",
     }
-    assert commands(where) == {
+    assert commands(where, "#/experiments/1/runs/a") == {
         "TensorBoard": "tensorboard --logdir '/runs/my demo/tb'",
-        "MLflow": "mlflow ui --backend-store-uri 'sqlite:////runs/my demo/mlflow.db'",
+        "MLflow": "http://127.0.0.1:5000/#/experiments/1/runs/a",
+        "served by": "mlflow ui --backend-store-uri 'sqlite:////runs/my demo/mlflow.db'",
         "metrics": "/m.jsonl",
     }
     assert commands({"mlflow": "http://tracker:5000/#/experiments/1/runs/a"}) == {

@@ -2,9 +2,18 @@
 (function () {
   "use strict";
 
-  function template() {
-    const dark = document.body.getAttribute("data-md-color-scheme") === "slate";
-    return window.probeTemplates[dark ? "dark" : "light"];
+  function isDark() {
+    return document.body.getAttribute("data-md-color-scheme") === "slate";
+  }
+
+  // A part of a figure in the colours of the page; figures come in those of the light theme.
+  function themed(part, coloured) {
+    if (typeof part === "string") return (coloured && isDark() && window.probeDark[part]) || part;
+    if (Array.isArray(part)) return part.map(function (one) { return themed(one, coloured); });
+    if (part === null || typeof part !== "object") return part;
+    return Object.fromEntries(Object.entries(part).map(function (pair) {
+      return [pair[0], themed(pair[1], /color$/.test(pair[0]))];
+    }));
   }
 
   function draw() {
@@ -14,8 +23,8 @@
       if (!place.dataset.drawn) place.textContent = "";
       place.dataset.drawn = "yes";
       place.style.height = figure.layout.height + "px"; // the page keeps the room that the figure takes
-      const layout = Object.assign({}, figure.layout, { template: template(), autosize: true });
-      window.Plotly.react(place, figure.data, layout, { responsive: true, displaylogo: false });
+      const layout = Object.assign(themed(figure.layout), { template: window.probeTemplates[isDark() ? "dark" : "light"], autosize: true });
+      window.Plotly.react(place, themed(figure.data), layout, { responsive: true, displaylogo: false });
     });
   }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from probe import dashboards
-from probe.figures import theme
+from probe.figures import colours, theme
 from probe.figures.panel import draw
 from probe.runs.reader import Run
 
@@ -18,7 +18,8 @@ EXAMPLE: Final = Path(__file__).resolve().parent.parent / "example_run"
 def scripts() -> dict[str, str]:
     """A script for each panel of a dashboard, by its place in the site, and one with what depends on the theme."""
     templates = {name: json.loads(theme.blank(name).to_json())["layout"]["template"] for name in theme.BACKGROUND}
-    made = {"assets/figures/templates.js": f"window.probeTemplates = {_json(templates)};\n"}
+    both = f"window.probeTemplates = {_json(templates)};\nwindow.probeDark = {_json(colours.dark_of_light())};\n"
+    made = {"assets/figures/templates.js": both}
     with Run(EXAMPLE) as run:
         for board in dashboards.dashboards():
             for panel in board.panels:

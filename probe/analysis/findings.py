@@ -13,13 +13,16 @@ import pandas as pd
 
 from probe.analysis import cost as own_cost
 from probe.analysis import incidents, memory, padding_tax, reduction, token_balance
+from probe.analysis.listing import Findings
 from probe.analysis.quantities import course
-from probe.dashboards.quantities import over_run, quantity
+from probe.dashboards.quantities import field_of, over_run, quantity
 from probe.text import at, count, name, number, percent, place, ratio, rows, seconds, size
 from probe.text import memory as memory_of
 from probe.text import missing as unknown
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from probe.runs.reader import Run
 
 Severity = Literal["problem", "notice", "fine"]
@@ -54,17 +57,18 @@ class Finding:
     weight: float = 0.0
 
 
-def findings(run: Run) -> pd.DataFrame:
+def findings(run: Run) -> Findings:
     """Everything that was found in ``run``, problems first.
 
     Returns:
-        Severity ("problem", "notice" or "fine"), topic, finding, advice. Empty only for a run without rows.
+        A frame of severity ("problem", "notice" or "fine"), topic, finding and advice, which a notebook shows as a list
+        of whole sentences. Empty only for a run without rows.
     """
     found = [one for look in LOOKS for one in look(run)]
     order: dict[str, int] = {"problem": 0, "notice": 1, "fine": 2}
     found.sort(key=lambda one: (order[one.severity], -one.weight))
     told = [(one.severity, one.topic, one.finding, one.advice) for one in found]
-    return pd.DataFrame(told, columns=["severity", "topic", "finding", "advice"])
+    return Findings(told, columns=["severity", "topic", "finding", "advice"])
 
 
 def missing_rows(run: Run) -> list[Finding]:
@@ -269,9 +273,11 @@ def cost(run: Run) -> list[Finding]:
     if unknown(usual):
         return []
     frame, worst = own_cost.by_step(run), max(one for one in found.values if not unknown(one))
-    text = f"probe took {percent(usual)} of a usual step on the training thread of its worst rank"
+    frame, first = frame[frame[field_of(quantity("own_cost"))].notna()], own_cost.first_step_ms(run)
+    text = f"probe took {percent(usual)} of the time of the steps on the training thread of its worst rank"
     hooks, writer = (seconds(frame[key].mean() / 1e3) for key in ("hooks_ms", "writer_cpu_ms"))
-    text += f" ({percent(worst)} at worst); on the mean rank {hooks}, and its writer thread {writer}."
+    text += f" ({percent(worst)} in the worst step); on the mean rank {hooks} a step, and its writer thread {writer}."
+    text += "" if unknown(first) else f" The first step, which isn't in it, paid {seconds(first / 1e3)}."
     dear = usual > COST_TARGET
     advice = "choose fewer recorders, or larger steps" if dear else f"within its target of {percent(COST_TARGET)}"
     return [Finding("notice" if dear else "fine", "overview", text, advice, 5)]

@@ -18,12 +18,12 @@ def table(run: Run) -> pd.DataFrame:
     """Incidents, equal ones folded into one row, the most frequent first.
 
     Returns:
-        Kind, where, message, count (sum of their counts), ranks (how many had it), first_step, last_step,
+        Kind, where, message, count (sum of their counts), processes (how many had it), first_step, last_step,
         switched_off, first_ns and last_ns (wall clock).
     """
     return run.sql(
         f"""
-        select kind, "where", message, {_COUNT} as count, count(distinct rank) as ranks,
+        select kind, "where", message, {_COUNT} as count, count(distinct process) as processes,
                min(step) as first_step, max(step) as last_step, bool_or(switched_off) as switched_off,
                min(wall_ns) as first_ns, max(wall_ns) as last_ns
         from incidents group by kind, "where", message order by count desc, kind, "where", message
@@ -37,10 +37,10 @@ def over_time(run: Run) -> pd.DataFrame:
 
 
 def dropped(run: Run) -> pd.DataFrame:
-    """Rows that a full queue dropped: where (the table), count, ranks; empty when nothing is missing."""
+    """Rows that a full queue dropped: where (the table), count, processes; empty when nothing is missing."""
     return run.sql(
         """
-        select "where", sum(count)::bigint as count, count(distinct rank) as ranks from incidents
+        select "where", sum(count)::bigint as count, count(distinct process) as processes from incidents
         where kind = 'dropped_rows' group by "where" order by count desc, "where"
         """
     )

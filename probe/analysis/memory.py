@@ -25,6 +25,7 @@ TIMELINE: Final = (
     "end_s",
     "value_bytes",
     "rank",
+    "who",
     "step",
     "role",
     "phase",
@@ -37,10 +38,13 @@ TIMELINE: Final = (
     "device_total_bytes",
 )
 
-#: What is known of the device of each rank. What a device holds is only sampled.
+#: What is known of the device of each process. What a device holds is only sampled.
 _DEVICES: Final = """
-  select rank, max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes
-  from memory group by rank"""
+  select process, max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes
+  from memory group by process"""
+
+#: By this rows are grouped by rank, and by process those that have none.
+_EACH: Final = "rank, if(rank is null, process, null)"
 
 
 def _owners(where: str = "true") -> str:
@@ -51,7 +55,8 @@ def _owners(where: str = "true") -> str:
     return f"""
 with devices as ({_DEVICES}),
 owners as materialized (
-  select rank, process, step, role, phase, micro_batch, kind, name, source, peak_kind, end_ns as wall_ns, begin_ns,
+  select rank, process, who(rank, process) as who, step, role, phase, micro_batch, kind, name, source, peak_kind,
+         end_ns as wall_ns, begin_ns,
          end_ns - begin_ns as duration_ns, peak as peak_allocated_bytes, reserved_peak as peak_reserved_bytes
   from ({made}))
 """  # noqa: S608  (our own names)
@@ -87,7 +92,7 @@ def peaks(run: Run, where: str = "true") -> pd.DataFrame:
         where: An SQL condition on the rows of memory.
 
     Returns:
-        One row a role: role (None outside any), phase, micro_batch, step, rank, kind, name,
+        One row a role: role (None outside any), phase, micro_batch, step, rank, process, who, kind, name,
         peak_allocated_bytes, peak_reserved_bytes, peak_kind, device_total_bytes, non_torch_bytes (the most
         that was seen on that rank), headroom_ratio (share of the device that was left: what is reserved, or
         else allocated, and what isn't torch's are taken off), source, wall_ns.
@@ -100,7 +105,7 @@ def peaks(run: Run, where: str = "true") -> pd.DataFrame:
           select owners.* from owners semi join heights
             on owners.role is not distinct from heights.role and peak_allocated_bytes = height
           qualify row_number() over (partition by owners.role order by duration_ns, wall_ns, rank) = 1)
-        select best.*, device_total_bytes, non_torch_bytes from best join devices using (rank)
+        select best.*, device_total_bytes, non_torch_bytes from best join devices using (process)
         order by peak_allocated_bytes desc, role
         """
     )
@@ -111,46 +116,49 @@ def by_phase(run: Run) -> pd.DataFrame:
     """The peak of each phase: the largest with its place, and the smallest that any rank had as its largest.
 
     Returns:
-        Role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
+        Role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, who, step, micro_batch, name,
         peak_kind, source, device_total_bytes; largest first. A phase's value is that of its owners, so a
         step's own code outside any phase has a row with phase None.
     """
     return run.sql(
         _owners()  # noqa: S608  (a user's text is quoted by literal())
-        + """
-        , per_rank as (select role, phase, rank, max(peak_allocated_bytes) as peak from owners group by all)
+        + f"""
+        , per_rank as (select role, phase, rank, max(peak_allocated_bytes) as peak from owners
+                       group by role, phase, {_EACH})
         , spread as materialized (
-          select role, phase, max(peak) as height, min(peak) as least_rank_bytes, count(*) as ranks
-          from per_rank group by all)
+          select role, phase, max(peak) as height, coalesce(min(peak) filter (rank is not null), min(peak))
+                 as least_rank_bytes, count(rank) as ranks
+          from per_rank group by role, phase)
         , best as (
           select owners.*, least_rank_bytes, ranks from owners join spread
             on owners.role is not distinct from spread.role and owners.phase is not distinct from spread.phase
            and peak_allocated_bytes = height
           qualify row_number() over (
             partition by owners.role, owners.phase order by duration_ns, wall_ns, rank) = 1)
-        select role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, step, micro_batch, name,
+        select role, phase, peak_allocated_bytes, least_rank_bytes, ranks, rank, who, step, micro_batch, name,
                peak_kind, source, device_total_bytes
-        from best join devices using (rank)
+        from best join devices using (process)
         order by peak_allocated_bytes desc, role, phase
-        """
+        """  # noqa: S608  (our own names)
     )
 
 
-def by_tokens(run: Run, points: int = POINTS, rank: int | None = None) -> pd.DataFrame:
+def by_tokens(run: Run, points: int = POINTS, rank: int | str | None = None) -> pd.DataFrame:
     """Peak memory of each micro-batch beside its tokens: what one more token costs.
 
     Which batch a micro-batch was of is told by the view ``spans``; those of which it can't be
     told are left out. Beyond ``points`` rows the largest peaks are kept and the rest are thinned evenly. ``rank``
-    takes only that rank's.
+    takes only that rank's, or those of a process without a rank by its name.
 
     Returns:
-        Rank, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
+        Rank, who, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
     """
-    where = "true" if rank is None else f"rank = {literal(int(rank))}"
+    where = "true" if rank is None else _written_by(rank)
     sources = {} if rank is None else {table: f"(select * from {table} where {where})" for table in views.SOURCES}  # noqa: S608
     frame = run.sql(
         f"""
-        select rank, step, role, phase, micro_batch, tokens, sequences, longest, peak as peak_allocated_bytes, source
+        select rank, who(rank, process) as who, step, role, phase, micro_batch, tokens, sequences, longest,
+               peak as peak_allocated_bytes, source
         from ({views.query("spans", sources)})
         where tokens > 0 and peak is not null
         order by peak desc, rank, step, phase, micro_batch, begin_ns
@@ -162,12 +170,12 @@ def by_tokens(run: Run, points: int = POINTS, rank: int | None = None) -> pd.Dat
     return frame.iloc[kept.astype(int)].reset_index(drop=True)
 
 
-def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFrame:
-    """Memory of one rank over time.
+def timeline(run: Run, rank: int | str | None = None, points: int = 800) -> pd.DataFrame:
+    """Memory of one rank over time, or of one process without a rank.
 
     Args:
         run: The run to read.
-        rank: None takes the one that made the largest peak.
+        rank: Its number, or the process's name; None takes the one that made the largest peak.
         points: At most so many scopes of a role, and so many values of a line; peaks are kept.
 
     Returns:
@@ -176,13 +184,10 @@ def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFra
         begin_s). Seconds since the run began.
     """
     if rank is None:
-        found = run.sql(
-            """select rank from memory where coalesce(peak_allocated_bytes, allocated_bytes) is not null
-            order by coalesce(peak_allocated_bytes, allocated_bytes) desc, rank limit 1"""
-        )
+        found = ranks(run)
         if found.empty:
             return empty(TIMELINE)
-        rank = int(found["rank"][0])
+        rank = found["rank"][0]
     frame = pd.concat([_scopes(run, rank, points), *_lines(run, rank, points)], ignore_index=True)
     start = started_ns(run)
     for name in ("begin", "end"):
@@ -191,29 +196,41 @@ def timeline(run: Run, rank: int | None = None, points: int = 800) -> pd.DataFra
 
 
 def ranks(run: Run) -> pd.DataFrame:
-    """Choices for :func:`timeline`: label and rank, the ones with the largest peaks first (at most 16)."""
+    """Choices for :func:`timeline`: label and rank (a number, or the name of a process without one), the ones with the
+    largest peaks first (at most 16).
+    """
     frame = run.sql(
-        """select rank, max(coalesce(peak_allocated_bytes, allocated_bytes)) as most from memory
-        group by rank having most is not null order by most desc, rank limit 16"""
+        f"""select rank, who(rank, any_value(process)) as who,
+               max(coalesce(peak_allocated_bytes, allocated_bytes)) as most
+        from memory group by {_EACH} having most is not null order by most desc, rank, who limit 16"""  # noqa: S608  (our own names)
     )
-    label = [f"rank {rank}" for rank in frame["rank"]]
+    label = list(frame["who"])
     if label:
         label[0] += " (largest peak)"
-    return pd.DataFrame({"label": label, "rank": frame["rank"]})
+    known = [name if pd.isna(rank) else int(rank) for rank, name in zip(frame["rank"], frame["who"], strict=True)]
+    return pd.DataFrame({"label": label, "rank": pd.Series(known, dtype=object)})
 
 
-def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
-    _, begin, end = extent(run, "memory", f"rank = {literal(rank)}")
+def _written_by(rank: int | str) -> str:
+    """The SQL condition for the rows of a rank, or of a process without one by its name."""
+    if isinstance(rank, str):
+        return f"(rank is null and who(rank, process) = {literal(rank)})"
+    return f"rank = {literal(int(rank))}"
+
+
+def _scopes(run: Run, rank: int | str, points: int) -> pd.DataFrame:
+    where = _written_by(rank)
+    _, begin, end = extent(run, "memory", where)
     frame = run.sql(
-        _owners(f"rank = {literal(rank)}")  # noqa: S608  (a user's text is quoted by literal())
+        _owners(where)  # noqa: S608  (a user's text is quoted by literal())
         + f"""
         select 'peak' as series, min(begin_ns) as begin_ns, max(wall_ns) as end_ns,
-               max(peak_allocated_bytes) as value_bytes, rank, role,
+               max(peak_allocated_bytes) as value_bytes, rank, any_value(who) as who, role,
                arg_max(step, peak_allocated_bytes) as step, arg_max(phase, peak_allocated_bytes) as phase,
                arg_max(micro_batch, peak_allocated_bytes) as micro_batch,
                arg_max(kind, peak_allocated_bytes) as kind, arg_max(name, peak_allocated_bytes) as name,
                arg_max(peak_kind, peak_allocated_bytes) as peak_kind, any_value(source) as source,
-               (select max(device_total_bytes) from memory where rank = {literal(rank)}) as device_total_bytes
+               (select max(device_total_bytes) from memory where {where}) as device_total_bytes
         from (select *, count(*) over (partition by role) as of, row_number() over (order by wall_ns) as nth
               from owners)
         group by rank, role,
@@ -227,13 +244,13 @@ def _scopes(run: Run, rank: int, points: int) -> pd.DataFrame:
     return frame
 
 
-def _lines(run: Run, rank: int, points: int) -> list[pd.DataFrame]:
+def _lines(run: Run, rank: int | str, points: int) -> list[pd.DataFrame]:
     return [_line(run, rank, name, points) for name in ("allocated", "reserved", "device_used")]
 
 
-def _line(run: Run, rank: int, name: str, points: int) -> pd.DataFrame:
+def _line(run: Run, rank: int | str, name: str, points: int) -> pd.DataFrame:
     column = f"{name}_bytes"
-    where = f"rank = {literal(rank)} and {column} is not null"
+    where = f"{_written_by(rank)} and {column} is not null"
     if name == "device_used":
         where += " and source <> 'process_rss'"  # there it is the whole machine's
     _, begin, end = extent(run, "memory", where)
@@ -251,4 +268,5 @@ def _line(run: Run, rank: int, name: str, points: int) -> pd.DataFrame:
         """  # noqa: S608  (a user's text is quoted by literal())
     )
     places = dict.fromkeys(("role", "phase", "kind", "name", "peak_kind"))
-    return frame.assign(series=name, rank=rank, step=np.nan, micro_batch=np.nan, top=False, **places)
+    shown = {"rank": np.nan, "who": rank} if isinstance(rank, str) else {"rank": rank, "who": f"rank {rank}"}
+    return frame.assign(series=name, **shown, step=np.nan, micro_batch=np.nan, top=False, **places)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.dashboards import compile as sql
-from probe.dashboards.quantities import Course, quantity, who_series
+from probe.dashboards.quantities import Course, Parts, quantity, who_series
+from probe.dashboards.spec import listed, pairs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +74,8 @@ class _Asked:
 
     def begin(self, spec: Mapping[str, Any]) -> tuple[list[Future[pd.DataFrame]], Future[pd.DataFrame] | None]:
         """The values by step of ``spec`` and of what they are divided by; and what it is measured against."""
+        if pairs(spec):
+            return [self._ask(sql.parts(spec, self._rows))], None
         parts = [self._by_step(spec)]
         under = spec.get("divide")
         while under is not None:
@@ -98,6 +101,8 @@ class _Asked:
 
 
 def _course(spec: Mapping[str, Any], parts: list[Future[pd.DataFrame]], beside: Future[pd.DataFrame] | None) -> Course:
+    if pairs(spec):
+        return _quotients(spec, parts[0].result())
     *above, values = (_values(one.result()) for one in parts)
     for over in reversed(above):
         values = {step: value / values[step] if values.get(step) else math.nan for step, value in over.items()}
@@ -111,6 +116,23 @@ def _by_rank(frame: pd.DataFrame) -> dict[tuple[int, int], float]:
     known = frame.dropna(subset=["step", "rank"])
     places = zip(known["step"], known["rank"], known["value"], strict=True)
     return {(int(step), int(rank)): _number(value) for step, rank, value in places}
+
+
+def _quotients(spec: Mapping[str, Any], frame: pd.DataFrame) -> Course:
+    """Of a quantity each series of which is divided by its own."""
+    by = listed(spec.get("by"))
+    within = frame[frame["step"].notna()]
+    found: dict[int, dict[tuple[Any, ...], tuple[float, float]]] = {}
+    columns = (within[name] for name in ("step", "over", "under", *by))
+    for step, over, under, *series in zip(*columns, strict=True):
+        found.setdefault(int(step), {})[tuple(map(str, series))] = (_number(over), _number(under))
+    steps = sorted(found)
+    return Course(steps, [_largest(found[step]) for step in steps], parts=[found[step] for step in steps])
+
+
+def _largest(parts: Parts) -> float:
+    known = [over / under for over, under in parts.values() if under and not math.isnan(over / under)]
+    return max(known, default=math.nan)
 
 
 def _values(frame: pd.DataFrame) -> Values:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 #: Columns of :func:`timeline`.
-TIMELINE: Final = ("rank", "step", "phase", "role", "kind", "name", "begin_s", "duration_s", "depth")
+TIMELINE: Final = ("rank", "who", "step", "phase", "role", "kind", "name", "begin_s", "duration_s", "depth")
 
 
 def durations(run: Run) -> pd.DataFrame:
@@ -26,11 +26,11 @@ def durations(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, mean_s and largest_s (across ranks, of the sum of that phase's scopes in the step), slowest (the
-        rank of the largest), ranks; by step, longest phase of the run first.
+        Step, phase, mean_s and largest_s (across the ranks and other processes that have the phase, of the sum of its
+        scopes in the step), slowest (who has the largest), processes; by step, longest phase of the run first.
     """
     live = panel("phase_durations").live or {}
-    of_rank = frames.series(run, {**live, "by": ["phase", "rank"], "each": None, "reduce": "sum"})
+    of_rank = frames.series(run, {**live, "by": ["phase", "who"], "each": None, "reduce": "sum"})
     frame = _compared(of_rank, ["step", "phase"])
     whole = frame.groupby("phase", dropna=False)["mean_s"].transform("sum")
     order = frame.assign(whole=-whole).sort_values(["step", "whole", "phase"], kind="stable")
@@ -38,25 +38,30 @@ def durations(run: Run) -> pd.DataFrame:
 
 
 def times(run: Run) -> pd.DataFrame:
-    """Host time of each step: the quantity ``step_time`` of each rank.
+    """Host time of each step: the quantity ``step_time`` of each rank, or process without one.
 
     Args:
         run: The run.
 
     Returns:
-        Step, mean_s, largest_s (across ranks), slowest (rank), ranks; by step.
+        Step, mean_s, largest_s, slowest (who has the largest), processes; by step.
     """
-    return _compared(frames.series(run, {**quantity("step_time"), "by": "rank"}), ["step"])
+    return _compared(frames.series(run, {**quantity("step_time"), "by": "who"}), ["step"])
 
 
 def _compared(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """The value of each rank as mean_s, largest_s, slowest and ranks; of equal ones the lowest rank is the slowest."""
-    known = frame.dropna(subset=["step", "value"]).sort_values("rank", kind="stable")
+    """The value of each as mean_s, largest_s, slowest and processes; of equal ones the lowest rank is the slowest."""
+    known = frame.dropna(subset=["step", "value"]).sort_values("who", kind="stable", key=_numbered)
     groups = known.groupby(keys, dropna=False, sort=True)["value"]
     found = groups.agg(["mean", "max", "idxmax", "count"]).reset_index()
-    found.columns = pd.Index([*keys, "mean_s", "largest_s", "slowest", "ranks"])
-    found["slowest"] = known["rank"].reindex(found["slowest"]).to_numpy()
+    found.columns = pd.Index([*keys, "mean_s", "largest_s", "slowest", "processes"])
+    found["slowest"] = known["who"].reindex(found["slowest"]).to_numpy()
     return found
+
+
+def _numbered(names: pd.Series) -> pd.Series:
+    """Texts in an order in which "rank 2" comes before "rank 10"."""
+    return names.map(words.in_order)
 
 
 def on_padding(run: Run) -> pd.DataFrame:
@@ -70,7 +75,7 @@ def on_padding(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, padding_s (the series of the panel ``padding_time``) and time_s (mean across ranks, of the sums
+        Step, phase, padding_s (the series of the panel ``padding_time``) and time_s (mean across processes, of the sums
         over those micro-batches), ratio (padding_s ÷ time_s), micro_batches (how many the numbers are from), left_out
         (others that ran); by step and phase.
     """
@@ -79,14 +84,14 @@ def on_padding(run: Run) -> pd.DataFrame:
     )
     around = run.sql(
         """
-        with per_rank as (
-          select step, phase, rank, sum(end_ns - begin_ns) filter (tokens / nullif(slots, 0) is not null) as ns,
+        with per_process as (
+          select step, phase, process, sum(end_ns - begin_ns) filter (tokens / nullif(slots, 0) is not null) as ns,
                  count(tokens / nullif(slots, 0)) as known, count(*) as every
           from spans where kind = 'micro_batch' and end_ns is not null and step is not null group by all
         )
         select step, phase, avg(ns) / 1e9 as time_s, sum(known)::bigint as micro_batches,
                sum(every - known)::bigint as left_out
-        from per_rank group by step, phase
+        from per_process group by step, phase
         """
     )
     found = padding.merge(around, on=["step", "phase"]).sort_values(["step", "phase"], kind="stable", ignore_index=True)
@@ -108,7 +113,7 @@ def choices(run: Run, limit: int = 24) -> pd.DataFrame:
 
 
 def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 1500) -> pd.DataFrame:
-    """Phases of one step on every rank, on one clock.
+    """Phases of one step on every rank, and on every process without one, on one clock.
 
     Args:
         run: The run to read.
@@ -133,14 +138,15 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
           select *, end_ns - begin_ns as duration_ns from ({views.query("spans", {"memory": memory})})
           where step = {literal(int(step))} and end_ns is not null),
         chosen as (
-          select rank from here group by rank order by max(duration_ns) desc, rank limit {int(ranks)})
-        select rank, step, phase, role, kind, name,
+          select process from here group by process order by max(duration_ns) desc, min(rank), process
+          limit {int(ranks)})
+        select rank, who(rank, process) as who, step, phase, role, kind, name,
                (begin_ns - (select min(begin_ns) from here)) / 1e9 as begin_s,
                duration_ns / 1e9 as duration_s,
                (level = 'micro_batch')::int as depth
-        from here semi join chosen on here.rank is not distinct from chosen.rank
+        from here semi join chosen using (process)
         where level in ('phase', 'micro_batch')
         order by depth, duration_ns desc limit {int(bars)}
         """  # noqa: S608  (a user's text is quoted by literal())
     )
-    return frame.sort_values(["rank", "depth", "begin_s"], kind="stable").reset_index(drop=True)[list(TIMELINE)]
+    return frame.sort_values(["rank", "who", "depth", "begin_s"], kind="stable").reset_index(drop=True)[list(TIMELINE)]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: Columns of :func:`heat`.
 HEAT: Final = (
     "rank",
+    "who",
     "micro_batch",
     "tokens",
     "cap_tokens",
@@ -39,17 +40,20 @@ HEAT: Final = (
 #: What says how uneven batches are.
 UNEVEN: Final = ("rank_imbalance", "micro_batch_imbalance", "sync_wait")
 
-#: Who has most in each round. A process without a rank is none of those that wait.
+#: Who has most in each round. A process without a rank is none of those that wait: where there are ranks, they alone
+#: are compared.
 _ROUNDS: Final = """
 per_batch as (
   select rank, step, phase, round, sum(tokens)::bigint as tokens, count(*) as micro_batches, sum(over) as over_cap
-  from micro_batches_counted where rank is not null group by all
+  from micro_batches_counted group by rank, if(rank is null, process, null), step, phase, round
+), compared as (
+  select * from per_batch qualify rank is not null or count(rank) over (partition by step, phase, round) = 0
 ), rounds as (
-  select step, phase, round, count(*) as ranks, sum(tokens)::bigint as tokens,
-         if(count(*) > 1, arg_max(rank, (tokens, -rank)), null) as straggler, max(tokens) as straggler_tokens,
+  select step, phase, round, count(rank) as ranks, sum(tokens)::bigint as tokens,
+         if(count(rank) > 1, arg_max(rank, (tokens, -rank)), null) as straggler, max(tokens) as straggler_tokens,
          min(tokens) = max(tokens) as even, avg(tokens) as mean_tokens, max(micro_batches) as micro_batches,
          sum(over_cap)::bigint as over_cap
-  from per_batch group by all having sum(tokens) > 0
+  from compared group by all having sum(tokens) > 0
 )
 """
 
@@ -146,7 +150,7 @@ def heat(run: Run, step: int | None = None, phase: str | None = None, round: int
     is given.
 
     Returns:
-        Columns :data:`HEAT`, by rank and micro-batch.
+        Columns :data:`HEAT`, by rank (then those without one) and micro-batch.
     """
     if round is None:
         found = choices(run, 1)
@@ -155,12 +159,12 @@ def heat(run: Run, step: int | None = None, phase: str | None = None, round: int
         step, phase, round = (None if pd.isna(v) else v for v in found.iloc[0][["step", "phase", "round"]])
     frame = run.sql(
         f"""
-        select rank, micro_batch, tokens, cap as cap_tokens, over::boolean as over_cap, sequences, longest, shortest,
-               step, phase, round
+        select rank, who(rank, process) as who, micro_batch, tokens, cap as cap_tokens, over::boolean as over_cap,
+               sequences, longest, shortest, step, phase, round
         from micro_batches_counted
         where {same("step", None if step is None else int(step))} and {same("phase", phase)}
           and round = {literal(int(round or 1))}
-        order by rank, micro_batch
+        order by rank, who, micro_batch
         """  # noqa: S608  (a user's text is quoted by literal())
     )
     return frame[list(HEAT)]

@@ -32,6 +32,9 @@ TRACK_HELP: Final = (
     f"({','.join(DEFAULT_BACKENDS)})"
 )
 
+#: Where ``mlflow ui`` serves, unless it is told otherwise.
+MLFLOW_UI: Final = "http://127.0.0.1:5000"
+
 #: Findings that are shown; the report has them all.
 SHOWN: Final = 6
 
@@ -39,7 +42,7 @@ SHOWN: Final = 6
 _DASHBOARDS: Final = {
     "tensorboard": "In TensorBoard, Custom Scalars has the dashboards, Histograms the lengths of the sequences, Text "
     "what was found.",
-    "mlflow": "In MLflow, the run's Overview says what was found, and its Artifacts have the figures.",
+    "mlflow": "In MLflow, the run's Overview says what was found, and its artifact figures.html has the figures.",
 }
 
 _MARKS: Final = {"problem": "[red]problem[/]", "notice": "[yellow]notice[/]", "fine": "[green]fine[/]"}
@@ -73,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         report, found = _look(directory)
     _show_findings(console, found)
     _show_reward(console, rewards)
-    _show_places(console, {"run": str(directory), "report": str(report), **commands(locations)})
+    _show_places(console, {"run": str(directory), "report": str(report), **commands(locations, mlflow_page(directory))})
     for line in where_to_look(locations):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     return 0
@@ -95,8 +98,15 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     return Settings(**{**before, **steps})
 
 
-def commands(locations: Mapping[str, str]) -> dict[str, str]:
-    """What to type to open each backend that has a view of its own, by what is said of it.
+def commands(locations: Mapping[str, str], page: str = "") -> dict[str, str]:
+    """Where each backend shows the run that has a view of its own, and what to type for it.
+
+    Args:
+        locations: Of the backends.
+        page: Of the run, below the address of an MLflow server; see :func:`mlflow_page`.
+
+    Returns:
+        An address or a command by what is said of it.
 
     >>> commands({"tensorboard": "/runs/my demo/tensorboard"})
     {'TensorBoard': "tensorboard --logdir '/runs/my demo'"}
@@ -111,10 +121,28 @@ def commands(locations: Mapping[str, str]) -> dict[str, str]:
     if where.startswith(("http://", "https://")):
         lines["MLflow"] = where
     elif where:
-        lines["MLflow"] = f"mlflow ui --backend-store-uri {shlex.quote(where)}"
+        lines["MLflow"] = f"{MLFLOW_UI}/{page}"
+        lines["served by"] = f"mlflow ui --backend-store-uri {shlex.quote(where)}"
     if "file" in locations:
         lines["metrics"] = locations["file"]
     return lines
+
+
+def mlflow_page(directory: Path) -> str:
+    """The page of the newest attempt's run in MLflow, below the address of a server; "" where it isn't known.
+
+    Args:
+        directory: Of the run.
+
+    Returns:
+        Such as ``#/experiments/1/runs/4f0c``.
+    """
+    from probe.tracking.backends.mlflow import page_of
+    from probe.tracking.state import State, homes
+
+    known = [State(home, "mlflow").read() for home in homes(directory).values()]
+    found = next((one for one in reversed(known) if one.get("run_id") and one.get("experiment_id")), None)
+    return page_of(found["experiment_id"], found["run_id"]) if found else ""
 
 
 def where_to_look(locations: Mapping[str, str]) -> list[str]:

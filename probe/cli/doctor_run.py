@@ -56,7 +56,7 @@ def run_checks(place: str) -> Iterator[Check]:
 def _opens(run: Run) -> Iterator[Check]:
     counts = run.sql(_COUNTS).iloc[0]
     told = ", ".join(f"{int(counts[name]):,} {name.replace('_', ' ')}" for name in counts.index)
-    yield Check("run", "opens", "ok", f"{run.path}: {len(run.ranks):,} ranks; {told}")
+    yield Check("run", "opens", "ok", f"{run.path}: {run.written_by}; {told}")
 
 
 _COUNTS: Final = """
@@ -67,12 +67,15 @@ select (select count(*) from memory) as memory, (select count(*) from micro_batc
 
 
 def logged(place: str) -> list[tuple[str, int]]:
-    """Names and steps of the metrics that rank 0, which alone tracks, has logged; in that order."""
+    """Names and steps of the metrics that the process has logged that tracks (rank 0, or one without a rank); in that
+    order.
+    """
     from probe.runs.reader import Run
 
     with Run(place) as run:
         found = run.sql(
-            "select key, step from scalars where step is not null and rank = 0 order by wall_ns limit ?", [LOGGED]
+            "select key, step from scalars where step is not null and coalesce(rank, 0) = 0 order by wall_ns limit ?",
+            [LOGGED],
         )
         return list(zip(found["key"].astype(str), found["step"].astype(int), strict=True))
 
@@ -176,10 +179,12 @@ def _ranks(run: Run) -> Iterator[Check]:
         more = f" and {len(missing) - NAMED:,} more" if len(missing) > NAMED else ""
         about = "have written nothing: not started, without probe, or with another run directory (set PROBE_RUN_DIR)"
         yield Check("run", "ranks", "error", f"{len(missing):,} ranks {about}: {named}{more}")
-    elif not run.ranks:
+    elif run.processes.empty:
         yield Check("run", "ranks", "warning", "nobody has written yet")
+    elif not run.ranks:
+        yield Check("run", "ranks", "ok", f"{run.written_by} without a rank has written")
     else:
-        yield Check("run", "ranks", "ok", f"all {len(run.ranks):,} ranks have written")
+        yield Check("run", "ranks", "ok", f"all {run.written_by} have written")
 
 
 def _clock(run: Run) -> Iterator[Check]:

@@ -285,7 +285,7 @@ def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
     data = files.loaded(text, "views")
     _expect(data, {"views": list, "panels": list}, set(), "views")
     own = [_live_panel(one, f"views, panel {index}") for index, one in enumerate(data["panels"])]
-    live = [LivePanel(one.id, one.title, one.about, one.live, one.missing) for one in shared if one.live is not None]
+    live = [_of_shared(one, one.live) for one in shared if one.live is not None]
     known = {one.id: one for one in (*live, *own)}
     taken = {one.id for one in shared} & {one.id for one in own}
     if taken or len(known) < len(live) + len(own):
@@ -294,6 +294,13 @@ def parse_views(text: str, shared: Sequence[Panel]) -> tuple[View, ...]:
         )
     found = tuple(_view(one, f"views, view {index}", known) for index, one in enumerate(data["views"]))
     return _joined(found, [one for one in shared if one.view is not None], known)
+
+
+def _of_shared(panel: Panel, block: Mapping[str, Any]) -> LivePanel:
+    """A panel of a dashboard as the live panel shows it; where it draws another picture, with other words."""
+    about = About(**block["about"]) if "about" in block else panel.about
+    drawn = {name: value for name, value in block.items() if name != "about"}
+    return LivePanel(panel.id, panel.title, about, drawn, panel.missing)
 
 
 def _joined(views: tuple[View, ...], joining: Sequence[Panel], known: Mapping[str, LivePanel]) -> tuple[View, ...]:

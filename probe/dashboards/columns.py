@@ -111,11 +111,13 @@ def _seconds() -> Column:
 _STEP: Final = Column("i4", "id", "step")
 _RANK: Final = Column("i4", "id", "rank")
 _PROCESS: Final = _word("process")
+#: What a process is shown as: "rank 3", or its name.
+_WHO: Final = Column("i4", "word", sql="who(rank, process)")
 _ROLE: Final = _word("role")
 _PHASE: Final = _word("phase")
 _MICRO_BATCH: Final = Column("i4", "id", "micro_batch")
 #: Where a row comes from, and in which role and phase.
-_STAMPED: Final = {"step": _STEP, "rank": _RANK, "process": _PROCESS}
+_STAMPED: Final = {"step": _STEP, "rank": _RANK, "process": _PROCESS, "who": _WHO}
 _SCOPED: Final = {**_STAMPED, "role": _ROLE, "phase": _PHASE}
 
 #: A span's level is "step", "phase", "micro_batch" or "inner"; ``maker`` says whether it made its own peak.
@@ -156,6 +158,7 @@ _MEMORY: Final = Table(
         "t": _seconds(),
         "rank": _RANK,
         "process": _PROCESS,
+        "who": _WHO,
         "role": _ROLE,
         "phase": _PHASE,
         "step": _STEP,

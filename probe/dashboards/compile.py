@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from probe.dashboards.columns import LIVE, WHERE, Derived, Formula, Table, of_row_type, select_list
-from probe.dashboards.spec import listed
+from probe.dashboards.spec import listed, pairs
 from probe.errors import UnknownNameError
 from probe.runs import views
 from probe.runs.row_types import row_type
@@ -23,7 +23,7 @@ _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "to
 _ALL_FIELDS, _WHOLE_BATCHES = frozenset({"field", "bytes"}), frozenset({"rectangle", "valid"})
 
 #: Within these, the largest peak of the scopes that made one is the largest that counts.
-_WHOLE: Final = frozenset({"step", "rank", "process", "peak", "maker"})
+_WHOLE: Final = frozenset({"step", "rank", "process", "who", "peak", "maker"})
 
 #: What orders rows where the last one is asked for.
 _ORDER: Final = {"spans": "end_ns", "padding": "step", "micro": "wall_ns"}
@@ -45,12 +45,30 @@ def by_step(spec: Mapping[str, Any], rows: str = "", *, outside: bool = False) -
 
 
 def _by_step(spec: Mapping[str, Any], rows: str) -> str:
+    if pairs(spec):
+        return f"select step, max(over / nullif(under, 0)) as value from ({parts(spec, rows)}) group by step"  # noqa: S608  (our own names)
     over = f"select step, max(value) as value from ({_reduced(spec, _keys(spec), rows)}) group by step"  # noqa: S608  (our own names)
     if "divide" not in spec:
         return over
     under = _by_step(spec["divide"], rows)
     return f"""select o.step as step, o.value / nullif(u.value, 0) as value
         from ({over}) o left join ({under}) u on o.step is not distinct from u.step"""  # noqa: S608  (our own names)
+
+
+def parts(spec: Mapping[str, Any], rows: str = "") -> str:
+    """The query for what is divided and what it is divided by, of each series of ``spec`` at each step.
+
+    Args:
+        spec: A series spec with ``divide``, where both have the same ``by``.
+        rows: As in :func:`by_step`.
+
+    Returns:
+        A query with the columns step, those of ``by``, over and under (doubles, NULL where there is none).
+    """
+    keys = _keys(spec)
+    same = " and ".join(f'o."{one}" is not distinct from u."{one}"' for one in keys)
+    return f"""select {_list(keys, "o.")}, o.value as over, u.value as under from ({_reduced(spec, keys, rows)}) o
+        left join ({_reduced(spec["divide"], keys, rows)}) u on {same}"""  # noqa: S608  (our own names)
 
 
 def total(spec: Mapping[str, Any], rows: str = "") -> str:
@@ -83,15 +101,17 @@ def series(spec: Mapping[str, Any], rows: str = "") -> str:
     keys = list(dict.fromkeys([*across, *listed(spec.get("by"))]))
     ratio = spec.get("reduce") == "ratio"
     asked = [spec] if ratio or not spec.get("y") else [{**spec, "y": one} for one in listed(spec["y"])]
-    parts = []
+    found = []
     for one in asked:
         inner = _reduced(one, keys, rows)
-        if "divide" in spec and across == ["step"]:
+        if pairs(spec) and across == ["step"]:
+            inner = f"select {_list(keys)}, over / nullif(under, 0) as value from ({parts(one, rows)})"  # noqa: S608  (our own names)
+        elif "divide" in spec and across == ["step"]:
             inner = f"""select {_list(keys, "o.")}, o.value / nullif(u.value, 0) as value from ({inner}) o
                 left join ({_by_step(spec["divide"], rows)}) u on o.step is not distinct from u.step"""  # noqa: S608  (our own names)
         name = str(next(iter(listed(one.get("y"))), "rows"))
-        parts.append(f"select {_list(keys)}, {quoted(name)} as y, value from ({inner})")  # noqa: S608  (our own names)
-    return " union all by name ".join(parts)
+        found.append(f"select {_list(keys)}, {quoted(name)} as y, value from ({inner})")  # noqa: S608  (our own names)
+    return " union all by name ".join(found)
 
 
 def largest(spec: Mapping[str, Any], columns: Sequence[str], rows: str = "") -> str:
@@ -300,6 +320,8 @@ def table_of(name: str) -> Table:
 
 
 def _column(table: str, name: str) -> str:
+    if name == "who":  # every view has what it is made of
+        return "who(rank, process)"
     derived = table_of(table).derived.get(name)
     if derived is None or (table == "spans" and name == "duration"):  # the view has it, exact in nanoseconds
         return f'"{name}"'

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DOTS: Final = 2000
 
 #: What says where a row of a live table was, where the table has it.
-PLACE: Final = ("step", "rank", "role", "phase", "micro_batch", "kind", "name")
+PLACE: Final = ("step", "rank", "who", "role", "phase", "micro_batch", "kind", "name")
 
 #: What says of what kind a number is, by table: memory of what, and how sure a peak is.
 KIND: Final[Mapping[str, tuple[str, ...]]] = {"spans": ("source", "peak_kind")}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -167,6 +167,10 @@ def field_of(spec: Mapping[str, Any]) -> str:
 # ------------------------------------------------------------------------------------------------ over a whole run
 
 
+#: By series (the values of ``by``) what is divided, and what it is divided by.
+Parts = Mapping[tuple[Any, ...], tuple[float, float]]
+
+
 @dataclass(frozen=True)
 class Course:
     """A quantity over a run, wherever it was read: by SQL or from live tables.
@@ -177,6 +181,7 @@ class Course:
         total: The sum over the run, of what is counted (``total: true``); else NaN.
         capacity: What it is measured against; NaN without.
         by_rank: The values of :func:`who_series`, by step and rank; none where nobody asked for them.
+        parts: Of a ratio of sums (``pooled: true``), for each step: by series what is divided, and by what.
     """
 
     steps: Sequence[int]
@@ -184,6 +189,7 @@ class Course:
     total: float = math.nan
     capacity: float = math.nan
     by_rank: ByRank = field(default_factory=dict)
+    parts: Sequence[Parts] = ()
 
 
 @dataclass(frozen=True)
@@ -233,7 +239,8 @@ class Standing:
 
 
 def over_run(spec: Mapping[str, Any], course: Course) -> float:
-    """One number for the whole run: the total of what is counted, the largest of bytes, else the middle of the steps.
+    """One number for the whole run: the total of what is counted, the largest of bytes, of a ratio of sums that of all
+    steps, else the middle of the steps.
 
     Args:
         spec: A quantity.
@@ -247,6 +254,8 @@ def over_run(spec: Mapping[str, Any], course: Course) -> float:
     """
     if spec.get("total"):
         return course.total
+    if spec.get("pooled"):
+        return _pooled(course.parts)
     known = [one for one in course.values if not math.isnan(one)]
     if not known:
         return math.nan
@@ -254,7 +263,8 @@ def over_run(spec: Mapping[str, Any], course: Course) -> float:
 
 
 def over_window(spec: Mapping[str, Any], course: Course) -> float:
-    """The number that a tile shows and judges: the median of the last ``window`` steps that have a value.
+    """The number that a tile shows and judges: the median of the last ``window`` steps that have a value, or where it
+    is pooled their ratio of sums.
 
     Args:
         spec: A tile; without a ``window`` it is of the last step alone.
@@ -269,15 +279,35 @@ def over_window(spec: Mapping[str, Any], course: Course) -> float:
     if _is_of_the_run(spec):
         return over_run(spec, course)
     inside = _in_window(spec, course)
-    return statistics.median(inside) if inside else math.nan
+    if spec.get("pooled"):
+        return _pooled([course.parts[at] for at in inside])
+    return statistics.median(course.values[at] for at in inside) if inside else math.nan
+
+
+def _pooled(parts: Iterable[Parts]) -> float:
+    """Sum ÷ sum of each series; the largest of them, NaN where there is none.
+
+    >>> _pooled([{(0,): (1.0, 10.0), (1,): (8.0, 10.0)}, {(0,): (9.0, 10.0)}])
+    0.8
+    """
+    over: dict[tuple[Any, ...], float] = {}
+    under: dict[tuple[Any, ...], float] = {}
+    for step in parts:
+        for series, (above, below) in step.items():
+            if not math.isnan(above) and not math.isnan(below):
+                over[series] = over.get(series, 0.0) + above
+                under[series] = under.get(series, 0.0) + below
+    return max((over[series] / below for series, below in under.items() if below), default=math.nan)
 
 
 def _is_of_the_run(spec: Mapping[str, Any]) -> bool:
     return bool(spec.get("total")) or spec.get("unit") == "bytes"
 
 
-def _in_window(spec: Mapping[str, Any], course: Course) -> list[float]:
-    return [one for one in course.values if not math.isnan(one)][-int(spec.get("window", 1)) :]
+def _in_window(spec: Mapping[str, Any], course: Course) -> list[int]:
+    """Which of the steps are in it."""
+    known = [at for at, one in enumerate(course.values) if not math.isnan(one)]
+    return known[-int(spec.get("window", 1)) :]
 
 
 def who_series(spec: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -431,7 +461,8 @@ def _note(spec: Mapping[str, Any], course: Course, unit: str) -> str:
     many = len(_in_window(spec, course))
     if _is_of_the_run(spec):
         return f"{extent} over {say.count(len(known))} steps"
-    return f"{f'median of {many} steps' if many > 1 else 'last step'} · run: {extent}"
+    of_many = f"the last {many} steps together" if spec.get("pooled") else f"median of {many} steps"
+    return f"{of_many if many > 1 else 'last step'} · run: {extent}"
 
 
 def status_of(spec: Mapping[str, Any], value: float) -> str:

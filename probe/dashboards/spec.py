@@ -20,12 +20,16 @@ A series spec has these fields:
 ``slots``   a column or a list of them, with "imbalance": sum over the slots of the largest ÷ sum of the means. A slot's
             mean is over the values of ``each`` that it has; without ``slots`` there is one
 ``scale``   a number: every value is multiplied by it at the end
-``divide``  a series spec: the value is divided by that one's at the same step
+``divide``  a series spec: the value is divided by that one's at the same step; where both have the same ``by``, each
+            series by its own, and else by the largest of that one's
 ``of``      "run", or "step": only the step that the panel shows
 ``quantity`` one of ``quantities.yaml``, which brings all fields that don't stand beside it (see
             :mod:`probe.dashboards.quantities`)
 ``unit``    one of :data:`UNITS`
 =========== ==========================================================================================================
+
+A block may have an ``about`` of its own, with ``shows``, ``read`` and ``do``, where the live panel's picture is another
+one than the report's.
 
 The marks, and what they add (:data:`MARKS`):
 
@@ -46,7 +50,8 @@ The marks, and what they add (:data:`MARKS`):
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
 ``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``;
-               ``window``: of how many last steps a tile shows the median (else as ``quantities.yaml`` says);
+               ``window``: of how many last steps a tile shows the median (else as ``quantities.yaml`` says),
+               or with ``pooled`` the sum of what is divided by the sum of what it is divided by;
                ``who``: a column, or a series spec with ``by``, whose values are compared, so that one is named;
                ``own``: it is about the observing itself, and the panel leaves it to the view of events
 ============== =======================================================================================================
@@ -78,7 +83,7 @@ UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s",
 SERIES: Final = frozenset(
     {"table", "where", "x", "y", "by", "each", "reduce", "per", "least", "slots", "scale", "divide", "of", "unit"}
 )
-_WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
+_WORDS: Final = frozenset({"mark", "names", "x_title", "y_title", "about"})
 
 #: Fields that each mark has beside the series spec.
 MARKS: Final[Mapping[str, frozenset[str]]] = {
@@ -109,6 +114,7 @@ TILE: Final = SERIES | {
     "window",
     "own",
     "who",
+    "pooled",
 }
 
 
@@ -136,10 +142,21 @@ def check(block: Any, where: str) -> dict[str, Any]:
     _known(block, SERIES | _WORDS | MARKS[mark], where)
     _series(block, where, needs_y=mark not in ("table", "timeline"))
     _texts(block, ("x_title", "y_title", "label"), where)
+    _about(block, where)
     if not isinstance(block.get("names", {}), dict):
         raise InputError(f"{where}: names: got {block['names']!r}, expected labels by column or value")
     _own(block, where)
     return dict(block)
+
+
+def _about(block: Mapping[str, Any], where: str) -> None:
+    if "about" not in block:
+        return
+    _mapping(block["about"], f"{where}: about")
+    _known(block["about"], frozenset({"shows", "read", "do"}), f"{where}: about")
+    for name in ("shows", "read", "do"):
+        if not isinstance(block["about"].get(name), str):
+            raise InputError(f"{where}: about: {name}: got {block['about'].get(name)!r}, expected a text")
 
 
 def columns_of(table: str) -> tuple[str, ...]:
@@ -280,6 +297,16 @@ def _line(block: Mapping[str, Any], line: Any, where: str) -> None:
         raise UnknownNameError.of(f"{where}: reduce", line["reduce"], REDUCERS)
 
 
+def pairs(spec: Mapping[str, Any]) -> bool:
+    """Whether each series of ``spec`` is divided by its own of ``divide``, and not all by one.
+
+    >>> pairs({"by": "rank", "divide": {"by": "rank"}}), pairs({"by": "rank", "divide": {}}), pairs({})
+    (True, False, False)
+    """
+    under = spec.get("divide")
+    return under is not None and "divide" not in under and listed(under.get("by")) == listed(spec.get("by"))
+
+
 def check_tiles(tiles: Any, where: str) -> None:
     """Refuse ``tiles`` that can't be shown.
 
@@ -307,6 +334,8 @@ def check_tiles(tiles: Any, where: str) -> None:
         check_window(tile.get("window", 1), f"{here}: window")
         if "who" in tile:
             _who(tile, f"{here}: who")
+        if tile.get("pooled") and not pairs(tile):
+            raise InputError(f"{here}: pooled: got it without a divide that has the same by, expected one")
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]
     if len(set(names)) < len(names):

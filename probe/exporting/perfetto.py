@@ -1,8 +1,8 @@
 """A run as a Perfetto trace, for https://ui.perfetto.dev (which opens the file in the browser and sends it nowhere).
 
-Each rank is a process. Its steps, phases, watches, micro-batches and observed functions are nested slices; memory and
-tokens are counters; incidents are instants. All ranks stand on one timeline, the wall clock of their hosts: it is
-as exact as those clocks agree.
+Each rank, and each process without one, is a process. Its steps, phases, watches, micro-batches and observed
+functions are nested slices; memory and tokens are counters; incidents are instants. All ranks stand on one timeline,
+the wall clock of their hosts: it is as exact as those clocks agree.
 
 =====================  ==============================================================================================
 in the trace           from
@@ -117,7 +117,7 @@ _UNPLACED: Final = " union all ".join(
 
 @dataclass(frozen=True)
 class Trace:
-    """What was written: how many ranks, slices, counter values and instants.
+    """What was written: of how many ranks and other processes, and how many slices, counter values and instants.
 
     Attributes:
         unplaced: Rows that have no wall-clock time, as their process never told one, and are left out.
@@ -151,8 +151,8 @@ def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str], a
         InputError: The path is a directory. There is no such attempt.
     """
     target = Path(path).expanduser().absolute()
-    with Source(run, attempt) as source, opened_for(target) as file:
-        writer = TraceWriter(file.write, source.info.wall_ns)
+    with Source(run, attempt, numbered=True) as source, opened_for(target) as file:
+        writer = TraceWriter(file.write, source.info.wall_ns, source.names)
         for batch in source.ask(_PROCESSES):
             for row in batch.to_pylist():
                 writer.process(row["rank"], f": {row['host']}, {row['device']}, pid {row['pids']}")

@@ -13,16 +13,20 @@ from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
 
 from probe._io import written_aside
 from probe.errors import InputError, RunError
+from probe.records import place_of_process
 from probe.runs import views
-from probe.runs.database import VIEWS, worked_out
+from probe.runs.database import VIEWS, with_ranks, worked_out
 from probe.runs.files import RunFiles
 from probe.runs.parts import columns
-from probe.runs.snapshot import Snapshot
+from probe.runs.snapshot import Snapshot, ranked
 
 if TYPE_CHECKING:
     import pyarrow
 
 #: Rows of one batch: a few megabytes.
+#: Numbers from here on are no ranks.
+NUMBERS: Final = 10_000_000
+
 BATCH_ROWS: Final = 32_768
 
 #: What DuckDB may hold; larger sorts and joins go through a temporary directory.
@@ -43,12 +47,16 @@ class Source:
         InputError: As :class:`probe.runs.reader.Run`.
     """
 
-    def __init__(self, path: str | os.PathLike[str], attempt: int | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], attempt: int | None = None, *, numbered: bool = False) -> None:
         self.files = RunFiles(path)
         self.info = self.files.info()
         self._snapshot = Snapshot(self.files, attempt)
         with self.files.asking():
             self._snapshot.refresh()
+        self.names: dict[int, str] = {}  #: what those are shown as that have a number instead of a rank
+        self._numbers = dict(self._snapshot.late_ranks())
+        if numbered:
+            self._number()
         self._spill: tempfile.TemporaryDirectory[str] | None = None
         self._database: Any = None
 
@@ -68,7 +76,9 @@ class Source:
 
         names = [column.name for column in columns(table)]
         with self._reading(table):
-            for batch in self._snapshot.scan(table).to_batches(columns=names, batch_size=BATCH_ROWS):
+            late = self._snapshot.late_ranks()
+            for written in self._snapshot.scan(table).to_batches(columns=names, batch_size=BATCH_ROWS):
+                batch = ranked(written, late)
                 filled = [_filled(values, column) for values, column in zip(batch.columns, columns(table), strict=True)]
                 yield pa.RecordBatch.from_arrays(filled, schema=public_schema(table))
 
@@ -89,6 +99,15 @@ class Source:
             except duckdb.Error as error:
                 raise RunError(f"run {self.files.shown!r}: can't be exported: {error}") from error
 
+    def _number(self) -> None:
+        """Give each process without a rank a number that no rank has."""
+        told = self._snapshot.table("process")
+        pairs = zip(told["rank"].to_pylist(), told["process"].to_pylist(), strict=True)
+        nameless = {process for rank, process in pairs if rank is None}
+        for number, place in enumerate(sorted(set(map(place_of_process, nameless))), NUMBERS):
+            self.names[number] = place
+            self._numbers.update((one, number) for one in nameless if place_of_process(one) == place)
+
     def _open(self) -> Any:
         import duckdb
 
@@ -98,7 +117,9 @@ class Source:
             self._database = duckdb.connect(":memory:", config={**settings, "memory_limit": MEMORY_LIMIT})
             self._database.execute("set enable_progress_bar=false")
             for table in self.tables:
-                self._database.register(VIEWS.get(table, table), self._snapshot.scan(table))
+                self._database.register(f"rows_{table}", self._snapshot.scan(table))
+                rows = with_ranks(f'select * from "rows_{table}"', self._numbers)  # noqa: S608  (our own names)
+                self._database.execute(f'create view "{VIEWS.get(table, table)}" as {rows}')
             for statement in worked_out(" ".join(views.texts())):
                 self._database.execute(statement)
         return self._database

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -67,6 +67,7 @@ class TraceWriter:
     Args:
         write: Takes the bytes.
         wall_ns: A moment of the run, by which a viewer tells the time of day.
+        names: What those are called that have a number instead of a rank.
 
     Attributes:
         slices: How many slices were written.
@@ -75,8 +76,9 @@ class TraceWriter:
         ranks: Those that have anything.
     """
 
-    def __init__(self, write: Callable[[bytes], Any], wall_ns: int) -> None:
+    def __init__(self, write: Callable[[bytes], Any], wall_ns: int, names: Mapping[int, str] | None = None) -> None:
         self._write = write
+        self._names = names or {}
         self._uuids = itertools.count(1)
         self._processes: dict[int, int] = {}
         self._places: dict[tuple[int, str], bytes] = {}
@@ -100,7 +102,7 @@ class TraceWriter:
         uuid = self._processes.get(rank)
         if uuid is None:
             uuid = self._processes[rank] = next(self._uuids)
-            self._write(wire.process(uuid, rank + 1, f"rank {rank}{about}"))
+            self._write(wire.process(uuid, rank + 1, f"{self._names.get(rank, f'rank {rank}')}{about}"))
         return uuid
 
     def _track(self, rank: int, name: str, order: int, unit: int | str | None = None) -> int:

@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
@@ -30,8 +31,8 @@ def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
                 mode="markers",
                 showlegend=False,
                 marker={
-                    "color": look.PALETTE[index % len(look.PALETTE)],
-                    "symbol": look.SYMBOLS[index % len(look.SYMBOLS)],
+                    "color": colours.of_theme("ink_2", theme),
+                    "symbol": "circle",
                     "size": [min(9 + 2 * float(n) ** 0.5, 26) for n in part["count"]],
                 },
                 hovertext=[_hover_text(row) for row in words.rows(part)],

@@ -9,7 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
+from probe.figures import colours
 from probe.figures import theme as look
+from probe.figures.colours import Style
 from probe.figures.theme import Theme
 
 MISSING = "No memory was recorded: the memory recorder was off, or no scope has ended yet."
@@ -35,36 +37,37 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     for series, name, dash in _LINES:
         part = frame[frame["series"] == series]
         if not part.empty:
-            figure.add_trace(_line(part, name, dash, divisor))
+            figure.add_trace(_line(part, name, dash, divisor, theme))
     scopes = frame[frame["series"] == "peak"]
     highest = float(scopes["value_bytes"].max()) if len(scopes) else 0.0
-    for role, index in look.role_colours(scopes["role"]).items():
+    for index, role in enumerate(look.role_names(scopes["role"])):
+        style = colours.style(["role"], words.name(role, "no role"), theme)
         part = scopes[scopes["role"].isna() if role is None else scopes["role"] == role]
         part = part.iloc[look.thin(part["value_bytes"], look.POINTS // 5)]
-        figure.add_trace(_areas(part, role, index, divisor))
-        figure.add_trace(_dots_on(part, role, index, divisor))
-        figure.add_trace(_marks(part[part["top"].astype(bool)], role, index, divisor, highest))
-    _capacity(figure, frame, divisor)
+        figure.add_trace(_areas(part, role, (str(index), style), divisor))
+        figure.add_trace(_dots_on(part, role, (str(index), style), divisor))
+        figure.add_trace(_marks(part[part["top"].astype(bool)], role, (str(index), style), divisor, highest))
+    _capacity(figure, frame, divisor, theme)
     what = words.memory(frame["source"].dropna().iloc[0] if frame["source"].notna().any() else None)
     figure.update_xaxes(title_text="seconds since the run began")
     figure.update_yaxes(title_text=f"{what}, {unit}", rangemode="tozero")
     return figure
 
 
-def _line(part: pd.DataFrame, name: str, dash: str, divisor: float) -> go.Scatter:
+def _line(part: pd.DataFrame, name: str, dash: str, divisor: float, theme: Theme) -> go.Scatter:
     part = part.iloc[look.thin(part["value_bytes"])]
     return go.Scatter(
         x=part["begin_s"],
         y=part["value_bytes"] / divisor,
         name=name,
         mode="lines",
-        line={"color": look.QUIET, "width": 1, "dash": dash, "shape": "hv"},
+        line={"color": colours.of_theme("ink_3", theme), "width": 1, "dash": dash, "shape": "hv"},
         hovertext=[look.hover(words.size(value), f"{name} at this moment") for value in part["value_bytes"]],
         hoverinfo="text",
     )
 
 
-def _areas(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scatter:
+def _areas(part: pd.DataFrame, role: Any, group: tuple[str, Style], divisor: float) -> go.Scatter:
     # Each scope is a box from its begin to its end at the height of its peak: five points, the last one a
     # gap.
     nan, zero = np.full(len(part), np.nan), np.zeros(len(part))
@@ -74,36 +77,36 @@ def _areas(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scat
         x=np.column_stack([begin, begin, end, end, nan]).ravel(),
         y=np.column_stack([zero, peak, peak, zero, nan]).ravel(),
         name=look.role(role),
-        legendgroup=str(index),
+        legendgroup=group[0],
         mode="lines",
         fill="tozeroy",
-        line={"color": look.PALETTE[index], "width": 1},
+        line={"color": group[1].colour, "width": 1},
         hoverinfo="skip",
     )
 
 
-def _dots_on(part: pd.DataFrame, role: Any, index: int, divisor: float) -> go.Scatter:
+def _dots_on(part: pd.DataFrame, role: Any, group: tuple[str, Style], divisor: float) -> go.Scatter:
     return go.Scatter(
         x=(part["begin_s"] + part["end_s"]) / 2,
         y=part["value_bytes"].astype(float) / divisor,
         name=f"scopes of {look.role(role)}",
-        legendgroup=str(index),
+        legendgroup=group[0],
         showlegend=False,
         mode="markers",
-        marker={"color": look.PALETTE[index], "size": 3},
+        marker={"color": group[1].colour, "size": 3},
         hovertext=[_hover_text(row) for row in words.rows(part)],
         hoverinfo="text",
     )
 
 
-def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float, highest: float) -> go.Scatter:
+def _marks(part: pd.DataFrame, role: Any, group: tuple[str, Style], divisor: float, highest: float) -> go.Scatter:
     return go.Scatter(
         x=(part["begin_s"] + part["end_s"]) / 2,
         y=part["value_bytes"] / divisor,
         mode="markers+text",
         marker={
-            "color": look.PALETTE[index],
-            "symbol": look.SYMBOLS[index],
+            "color": group[1].colour,
+            "symbol": group[1].symbol,
             "size": 10,
             "line": {"width": 1},
         },
@@ -115,7 +118,7 @@ def _marks(part: pd.DataFrame, role: Any, index: int, divisor: float, highest: f
         textposition="top center",
         cliponaxis=False,
         name=f"peak of {look.role(role)}",
-        legendgroup=str(index),
+        legendgroup=group[0],
         showlegend=False,
         hovertext=[_hover_text(row, "largest peak of this role") for row in words.rows(part)],
         hoverinfo="text",
@@ -132,12 +135,15 @@ def _hover_text(row: dict[str, Any], more: str | None = None) -> str:
     )
 
 
-def _capacity(figure: go.Figure, frame: pd.DataFrame, divisor: float) -> None:
+def _capacity(figure: go.Figure, frame: pd.DataFrame, divisor: float, theme: Theme) -> None:
     total, peak = frame["device_total_bytes"].max(), frame["value_bytes"].max()
     if not words.missing(total) and peak >= _SHOW_CAPACITY * total:
         figure.add_hline(
             y=float(total) / divisor,
-            line={"color": look.ALARM, "width": 1, "dash": "dash"},
-            annotation={"text": f"capacity {words.size(total)}", "font": {"color": look.ALARM, "size": 11}},
+            line={"color": colours.of_theme("alarm", theme), "width": 1.5},
+            annotation={
+                "text": f"capacity {words.size(total)}",
+                "font": {"color": colours.of_theme("alarm_text", theme), "size": 11},
+            },
             annotation_position="bottom right",
         )

@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
@@ -26,14 +27,14 @@ def spread(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
             y=place,
             orientation="h",
             width=0.34,
-            marker={"color": look.QUIET, "opacity": 0.25},
+            marker={"color": colours.of_theme("line_2", theme)},
             hoverinfo="skip",
             showlegend=False,
         )
     )
     for accidental, name, colour, symbol in (
-        (False, "value that was logged", look.PALETTE[0], "circle"),
-        (True, "reduced by accident", look.ALARM, "x"),
+        (False, "value that was logged", colours.hue("kind_1", theme), "circle"),
+        (True, "reduced by accident", colours.of_theme("alarm", theme), "x"),
     ):
         chosen = [(y, row) for y, row in zip(place, rows, strict=True) if bool(row["accidental"]) is accidental]
         if chosen:

@@ -1,14 +1,14 @@
 """One look for all figures: light and dark, and readable without telling colours apart.
 
-The colours of traces are the same in both themes (each has a contrast of at least 3:1 to both backgrounds);
-all else that depends on the theme stands in a template, so that a page can change it without drawing anew.
+The colours of traces are those of :mod:`probe.figures.colours`. A page that follows the person's theme changes them by
+its table of light and dark ones; all else that depends on the theme stands in a template, so nothing is drawn anew.
 """
 
 from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,32 +17,15 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.errors import UnknownNameError
+from probe.figures import colours, scales
 
-Theme = Literal["light", "dark"]
-
-#: After Okabe and Ito, moved towards the middle so that each shows on white and on near-black.
-PALETTE: Final = ("#2f7ec2", "#d2620f", "#0c9b76", "#b95f9f", "#b98600", "#7b6fd0", "#5c8f2f", "#8a8f98")
-#: Not in the palette's order, because they mean something.
-ALARM: Final = "#d93f3f"
-QUIET: Final = "#8a8f98"
-
-#: Marks and patterns that go with the palette, so that colour is never alone.
-SYMBOLS: Final = ("circle", "diamond", "square", "triangle-up", "pentagon", "star", "hexagon", "cross")
-PATTERNS: Final = ("", "/", ".", "x", "\\", "-", "|", "+")
-
-_HATCH: Final = "rgba(255,255,255,0.55)"
+Theme = colours.Theme
 
 #: Most points that one trace may have.
 POINTS: Final = 4000
 
-BACKGROUND: Final = {"light": "#ffffff", "dark": "#14181f"}
-_INK: Final = {"light": "#30363d", "dark": "#c9d1d9"}
-_GRID: Final = {"light": "rgba(48,54,61,0.10)", "dark": "rgba(201,209,217,0.12)"}
-_AXIS: Final = {"light": "rgba(48,54,61,0.30)", "dark": "rgba(201,209,217,0.30)"}
-_SCALE: Final = {
-    "light": [[0, "#f2f6fa"], [0.35, "#b7d3ea"], [0.7, "#5f9fd0"], [1, "#174f86"]],
-    "dark": [[0, "#1b232e"], [0.35, "#1f4468"], [0.7, "#2f7ec2"], [1, "#a9d4f7"]],
-}
+_THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
+BACKGROUND: Final = {theme: colours.of_theme("surface", theme) for theme in _THEMES}
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 
@@ -54,31 +37,33 @@ def template(theme: Theme = "light") -> go.layout.Template:
     """
     if theme not in BACKGROUND:
         raise UnknownNameError.of("theme", theme, BACKGROUND)
+    ink, edge = colours.of_theme("ink", theme), colours.of_theme("line_2", theme)
     axis = {
-        "gridcolor": _GRID[theme],
-        "linecolor": _AXIS[theme],
-        "tickcolor": _AXIS[theme],
+        "gridcolor": colours.of_theme("grid", theme),
+        "linecolor": edge,
+        "tickcolor": edge,
+        "tickfont": {"size": 11, "color": colours.of_theme("ink_3", theme)},
         "zeroline": False,
         "automargin": True,
         "title": {"standoff": 10, "font": {"size": 12}},
     }
     return go.layout.Template(
         layout={
-            "font": {"family": _FONT, "size": 12, "color": _INK[theme]},
+            "font": {"family": _FONT, "size": 12, "color": ink},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            "colorway": list(PALETTE),
-            "coloraxis": {"colorscale": _SCALE[theme]},
+            "colorway": [colours.hue(one, theme) for one in colours.defined()["own"]],
+            "coloraxis": {"colorscale": colours.defined()["themes"][theme]["scale"]},
             "xaxis": {**axis, "showgrid": False, "showline": True},
             "yaxis": axis,
             "hoverlabel": {
                 "align": "left",
                 "bgcolor": BACKGROUND[theme],
-                "bordercolor": _AXIS[theme],
-                "font": {"family": _FONT, "size": 12, "color": _INK[theme]},
+                "bordercolor": edge,
+                "font": {"family": _FONT, "size": 12, "color": ink},
             },
             "legend": {"bgcolor": "rgba(0,0,0,0)"},
-            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": _AXIS[theme], "activecolor": _INK[theme]},
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": edge, "activecolor": ink},
         }
     )
 
@@ -152,21 +137,34 @@ def place(row: dict[str, Any]) -> str:
     return label(words.place(row), 120)
 
 
-def hatch(shape: str) -> dict[str, Any]:
+def hatch(shape: str, theme: Theme = "light") -> dict[str, Any]:
     """The bar pattern of that shape, drawn lightly over the bar's colour."""
-    return {"shape": shape, "size": 6, "solidity": 0.2, "fillmode": "overlay", "fgcolor": _HATCH}
+    return {
+        "shape": shape,
+        "size": 6,
+        "solidity": 0.2,
+        "fillmode": "overlay",
+        "fgcolor": colours.of_theme("hatch", theme),
+    }
 
 
-def colours(names: Iterable[Any]) -> dict[Any, int]:
-    """A stable index into :data:`PALETTE` for each distinct name, in order of appearance."""
-    return {name: index % len(PALETTE) for index, name in enumerate(dict.fromkeys(names))}
+def filling(style: colours.Style, theme: Theme = "light") -> dict[str, Any]:
+    """What the bars of a series are filled with.
+
+    Args:
+        style: The look of the series.
+        theme: Of the figure.
+
+    Returns:
+        plotly's marker.
+    """
+    return {"color": style.colour, "pattern": hatch(style.pattern, theme)}
 
 
-def role_colours(roles: Iterable[Any]) -> dict[Any, int]:
-    """:func:`colours` of roles by name, so that a role has one colour in all figures; no role (None) comes
-    last."""
+def role_names(roles: Iterable[Any]) -> list[Any]:
+    """The roles by name, each once; no role (None) comes last."""
     names = {None if words.missing(one) else one for one in roles}
-    return colours(sorted(names, key=lambda one: (one is None, str(one))))
+    return sorted(names, key=lambda one: (one is None, str(one)))
 
 
 def thin(values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = POINTS) -> npt.NDArray[np.intp]:
@@ -193,9 +191,20 @@ def thin(values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = P
 
 
 def step_axis(figure: go.Figure, steps: pd.Series, title: str = "step") -> None:
-    """Whole numbers below an axis of steps."""
-    few = steps.nunique() <= 16
-    figure.update_xaxes(title_text=title, tickformat="d", **({"dtick": 1} if few else {}))
+    """Whole numbers below an axis of steps: at most ten, and none twice, also where a part of it is looked at."""
+    known = steps.dropna()
+    span = float(known.max() - known.min()) if len(known) else 0.0
+    figure.update_xaxes(title_text=title, tickformat="d", tick0=0, dtick=scales.whole_step(span))
+
+
+def below(title: str, *notes: str) -> str:
+    """The title of an axis, and below it what has to be said of the picture.
+
+    >>> below("step", "", "the scale ends at 5 s")
+    'step<br>the scale ends at 5 s'
+    """
+    said = "; ".join(note for note in notes if note)
+    return f"{title}<br>{said}" if said else title
 
 
 def _wrapped(text: str, width: int = 64) -> list[str]:

@@ -19,11 +19,10 @@ from probe.live.completeness import Standing, quiet_since, standing_of
 from probe.live.intake import Intake
 from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
 from probe.live.thinning import Block
-from probe.records import Process
+from probe.records import Process, place_of_process, who
 from probe.runs import liveness
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
-from probe.runs.layout import segment_of
 from probe.runs.visibility import Shown
 
 #: Rows of one table in one update; more are thinned to their extremes, and counted.
@@ -186,7 +185,7 @@ class Feed:
         self._rebuild()
 
     def _rebuild(self) -> dict[str, Block]:
-        """Read all anew: what was shown until now has been hidden by a new attempt, or another one was chosen."""
+        """Read all anew: another attempt hides what was shown, or was chosen, or a rank is known now."""
         self.rebuilt += 1
         self.tables.clear()
         self.sketches.clear()
@@ -262,7 +261,7 @@ class Feed:
         start = self.started_s or 0.0
         return [
             {
-                "name": one.process if one.rank is None else f"rank {one.rank}",
+                "name": who(one.rank, one.process),
                 "since": round(start + one.since_s, 1),
                 "why": one.why,
             }
@@ -288,16 +287,15 @@ class Feed:
         """Those of ``processes`` that have closed their files, as names tell; in another store it isn't asked."""
         if not processes or not self.local:
             return []
-        writing = {one.rank for one in self.files.look()[0]}
-        named = {one.process: segment_of(f"{one.process}.jsonl") for one in processes}
-        return [name for name, segment in named.items() if segment is not None and segment.rank not in writing]
+        writing = {one.place for one in self.files.look()[0]}
+        return [one.process for one in processes if place_of_process(one.process) not in writing]
 
     def _poll(self, budget: int | None) -> dict[str, Block]:
         if self._follower is None:
             return {}
         came_s = math.nan if budget is None else self._now_s()
         rows = self._follower.poll()
-        if self._shown.hides_more(rows):
+        if self._shown.hides_more(rows) or self._intake.renames(rows):
             return self._rebuild()
         blocks = self._intake.read(self._shown.of(rows), came_s)
         if budget is not None:

@@ -24,7 +24,19 @@ from probe.live.padding_ledger import PaddingLedger
 from probe.live.rounds import Rounds
 from probe.live.tables import LiveTable, Words
 from probe.live.thinning import Block
-from probe.records import Call, Incident, Memory, MicroBatch, Padding, Process, Reduction, Row, Scalar
+from probe.records import (
+    Call,
+    Incident,
+    Memory,
+    MicroBatch,
+    Padding,
+    Process,
+    Reduction,
+    Row,
+    Scalar,
+    place_of_process,
+    who,
+)
 
 _NAN: Final = math.nan
 _NONE: Final = np.empty(0)
@@ -53,8 +65,9 @@ _MADE: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
 }
 
 
-#: The columns of a span.
-_SPAN: Final = attrgetter(*LIVE["spans"].columns)
+#: The columns of a span that it holds itself.
+_HELD: Final = tuple(name for name in LIVE["spans"].columns if name != "who")
+_SPAN: Final = attrgetter(*_HELD)
 
 
 class _Plan:
@@ -192,6 +205,7 @@ class Intake:
         self.found_tables: dict[str, Table] = {}
         self._measured: set[str] = set()  # the same by name
         self._newest: dict[int, float] = {}  # by process: time of its last memory row
+        self._whos: dict[tuple[int, int], int] = {}  # by rank and process
         self._words = words
         self._gathered: dict[type[Row], _Gathered] = {}
         self._padding: list[Padding] = []
@@ -252,10 +266,10 @@ class Intake:
         if spans:
             self._note_steps(spans)
             table = LIVE["spans"]
-            columns = zip(*map(_SPAN, spans), strict=True)
-            found["spans"] = _block(table, self._plan("spans", table), dict(zip(table.columns, columns, strict=True)))
+            columns = dict(zip(_HELD, zip(*map(_SPAN, spans), strict=True), strict=True))
+            found["spans"] = _block(table, self._plan("spans", table), self._named(columns))
         if self._padding:
-            found["padding"] = block_of(LIVE["padding"], self.ledger.changed(self._padding))
+            found["padding"] = block_of(LIVE["padding"], self._named(self.ledger.changed(self._padding)))
             self._padding = []
         return found
 
@@ -275,7 +289,26 @@ class Intake:
             known[one] = self._coded(column, values)
         for one, column, made in plan.made:
             known[one] = self._coded(column, [made(row) for row in rows])
-        return _block(table, plan, known)
+        return _block(table, plan, self._named(known))
+
+    def _named(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
+        """With what each row's process is shown as."""
+        whos = [self.who(*one) for one in zip(columns["rank"], columns["process"], strict=True)]
+        return {**columns, "who": whos}
+
+    def who(self, rank: int, process: int) -> int:
+        """The code of what a process is shown as.
+
+        Args:
+            rank: −1 for none.
+            process: The code of what it is called.
+        """
+        found = self._whos.get((rank, process))
+        if found is None:
+            name = self._words.texts[process] if process >= 0 else ""
+            found = self._words.code(who(None if rank < 0 else rank, name))
+            self._whos[rank, process] = found
+        return found
 
     def _plan(self, name: str, table: Table) -> _Plan:
         plan = self._plans.get(name)
@@ -325,13 +358,24 @@ class Intake:
                 self._newest[process] = seconds
         return {name: values[kept] for name, values in block.items()}
 
+    def renames(self, rows: Iterable[Row]) -> bool:
+        """Whether one of ``rows`` tells the rank of a process that had none before, and has written rows without it."""
+        told = (row for row in rows if type(row) is Process and row.rank is not None)
+        return any(self._is_nameless(row.process) for row in told)
+
+    def _is_nameless(self, process: str) -> bool:
+        known = self.writers.get(place_of_process(process))
+        return known is not None and known.process == process and known.rank is None
+
     # --------------------------------------------------------------------------------- what one row says of others
 
     def begin_process(self, row: Process) -> None:
         """A process begins to write."""
         self.clocks.set(row)
         self.completeness.begin(row.process, row.rank, self.clocks.seconds(row))
-        place = row.process if row.rank is None else row.rank
+        place = place_of_process(row.process) if row.rank is None else row.rank
+        if row.rank is not None and place_of_process(row.process) in self.writers:  # it has learnt its rank since
+            del self.writers[place_of_process(row.process)]
         before = self.writers.get(place)
         self.writers[place] = row
         if before is not None and before.process != row.process:  # it is gone, and ended in what is open

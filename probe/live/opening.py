@@ -19,7 +19,7 @@ from probe.live.intake import Intake, fit, limits_of
 from probe.live.nesting import REMEMBERED, Cut, Span
 from probe.live.tables import ROWS, Words
 from probe.live.thinning import Block
-from probe.records import PLANNED_SOURCES, Process
+from probe.records import PLANNED_SOURCES, Process, who
 from probe.runs import row_types, views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
@@ -130,7 +130,7 @@ class _Loader:
     def _block(self, table: Table, frame: pd.DataFrame) -> Block:
         block: Block = {}
         for name, one in table.columns.items():
-            column = frame[name]
+            column = self._whos(frame) if name == "who" and name not in frame else frame[name]
             if one.unit == "word":
                 block[name] = self._codes(column)
             elif one.dtype in ("f8", "f4"):
@@ -139,6 +139,16 @@ class _Loader:
                 whole = column.astype("Int64").fillna(-1).to_numpy(np.int64)
                 block[name] = whole.clip(*limits_of(one.dtype)).astype(one.dtype)
         return block
+
+    def _whos(self, frame: pd.DataFrame) -> pd.Series:
+        """What the processes of rows are shown as; a query of views may leave it out."""
+        import pandas as pd
+
+        ranks, processes = frame["rank"].astype("Int64").fillna(-1).to_list(), frame["process"].to_list()
+        known = {
+            pair: who(None if pair[0] < 0 else pair[0], pair[1]) for pair in set(zip(ranks, processes, strict=True))
+        }
+        return pd.Series([known[pair] for pair in zip(ranks, processes, strict=True)], dtype=object)
 
     def _codes(self, column: pd.Series) -> Any:
         import pandas as pd
@@ -214,7 +224,7 @@ class _Loader:
         chosen[-REMEMBERED:] = True
         names = list(block)
         for values in zip(*(one[chosen].tolist() for one in block.values()), strict=True):
-            span = Span(**dict(zip(names, values, strict=True)))
+            span = Span(**{name: value for name, value in zip(names, values, strict=True) if name != "who"})
             self._intake.nesting.restore(span)
             if math.isnan(span.end):
                 self._intake.open[span.key] = (span.begin, span.at_begin)

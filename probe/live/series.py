@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probe.dashboards.columns import Formula, Table
-from probe.dashboards.spec import listed
+from probe.dashboards.spec import listed, pairs
 from probe.live.tables import LiveTable, Words
 
 Numbers = npt.NDArray[np.float64]
@@ -84,7 +84,10 @@ def cells(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]
     keys, values = _reduced_by(table, words, spec, names)
     places = [_plain(table.declared, words, name, key) for name, key in zip(names, keys, strict=True)]
     found = dict(zip(zip(*places, strict=True), values.tolist(), strict=True))
-    if "divide" in spec:
+    if pairs(spec):
+        below = _under(tables, words, spec)
+        found = {place: _divided(value, below.get(place)) for place, value in found.items()}
+    elif "divide" in spec:
         under = _largest((place[: len(x)], value) for place, value in _under(tables, words, spec).items())
         found = {place: _divided(value, under.get(place[: len(x)])) for place, value in found.items()}
     return {place: value * spec.get("scale", 1) for place, value in found.items()}
@@ -92,6 +95,22 @@ def cells(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]
 
 def _under(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[Cell, float]:
     return cells(tables, words, {"x": spec.get("x", "step"), **spec["divide"]})
+
+
+def parts(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[Cell, tuple[float, float]]:
+    """What is divided and what it is divided by, of each series of ``spec`` at each step.
+
+    Args:
+        tables: The live tables by name.
+        words: Their texts.
+        spec: A series spec with ``divide``, where both have the same ``by``.
+
+    Returns:
+        Both by (step, by …), NaN where there is none.
+    """
+    alone = {name: value for name, value in spec.items() if name not in ("divide", "x")}
+    over, under = cells(tables, words, alone), cells(tables, words, {**spec["divide"], "x": "step"})
+    return {place: (value, under.get(place, np.nan)) for place, value in over.items()}
 
 
 def number(table: Table, columns: Mapping[str, npt.NDArray[Any]], name: str) -> Numbers:
@@ -131,6 +150,9 @@ def _by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, A
     if spec["table"] not in tables:  # of a row type of which no row has come
         return {}
     keys, values = _reduced_by(tables[spec["table"]], words, spec, ["step", *listed(spec.get("by"))])
+    if pairs(spec):
+        quotients = ((place[0], _divided(over, under)) for place, (over, under) in parts(tables, words, spec).items())
+        return _largest((-1 if step is None else step, value) for step, value in quotients)
     found = _largest(zip(keys[0].tolist(), values.tolist(), strict=True))
     if "divide" in spec:
         under = _by_step(tables, words, spec["divide"])

@@ -39,7 +39,7 @@ class Status:
 def _about(session: Session) -> list[tuple[str, str]]:
     lines = [
         ("session", f"records to {session.directory}"),
-        ("rank", f"{session.rank} of {session.world_size}"),
+        ("process", _process(session)),
         ("tracking", "none" if session.tracking is None else ", ".join(session.tracking.logger) or "none"),
     ]
     try:
@@ -47,6 +47,12 @@ def _about(session: Session) -> list[tuple[str, str]]:
             return lines + _written(run)
     except ProbeError as error:
         return [*lines, ("run", f"can't be read: {one_line(error, 200)}")]
+
+
+def _process(session: Session) -> str:
+    if session.rank is None:
+        return f"{session.process.process}, which has no rank"
+    return f"rank {session.rank} of {session.world_size}"
 
 
 def _written(run: object) -> list[tuple[str, str]]:

@@ -121,14 +121,14 @@ def from_session(session: Session, run: Run, scope: Scope, span: tuple[int, int]
     flushed = session.closed or session.flush(PATIENCE_S)
     run.refresh()
     since = time.time_ns() - (time.monotonic_ns() - span[0]) - _SLACK_NS
-    where = "rank = ? and wall_ns >= ?"
+    where, process = "process = ? and wall_ns >= ?", session.process.process
     memory = _records(
         run,
         f"select * from memory where {where} and edge = 'leave' and scope_id = ? order by wall_ns",  # noqa: S608  (our own names)
-        [session.rank, since, scope.id],
+        [process, since, scope.id],
     )
     inside = f"{where} and time_ns between ? and ? and (scope = ? or starts_with(scope, ?))"
-    given = [session.rank, since, span[0], span[1] + _SLACK_NS, scope.path, f"{scope.path}/"]
+    given = [process, since, span[0], span[1] + _SLACK_NS, scope.path, f"{scope.path}/"]
     micro = _records(run, f"select tokens from micro_batches where {inside}", given)  # noqa: S608  (our own names)
     names = "batch_id, source, field, cause, tokens, rectangle_tokens, valid_tokens"
     padding = _records(run, f"select {names} from padding where {inside}", given)  # noqa: S608  (our own names)
@@ -216,7 +216,7 @@ class _Heard(Listener):
         if item is None:
             return
         if isinstance(item, Row):
-            self.rows.append(stamp(item, scope, rank=0, time_ns=time_ns))
+            self.rows.append(stamp(item, scope, rank=None, time_ns=time_ns))
         elif not isinstance(item, Deferred):
             for one in item:
                 self._add_rows(one, scope, time_ns)

@@ -28,7 +28,7 @@ STEP_TIME: Final = f"{PREFIX}step_time_s"
 PHASE_TIME: Final = f"{PREFIX}phase/{{phase}}/time_s"
 
 #: Every session logs this key at the end of every step.
-_ENDED: Final = "probe/cost/overhead_ratio"
+_ENDED: Final = "probe/cost/hooks_ms"
 
 
 def base(key: str) -> str:
@@ -56,27 +56,32 @@ def keys_of(recorded: Iterable[str]) -> set[str]:
 
 
 def ended(run: Run, *, final: bool = False) -> list[int]:
-    """The steps that all ranks have ended, in order; the last time also those that only some have."""
+    """The steps that all ranks have ended, in order; the last time also those that only some have. Where no rank has
+    ended any, the other processes are waited for that have: nobody says how many there are.
+    """
     steps = run.sql(
-        "select step, count(distinct rank) as ranks from scalars "
-        "where source = 'probe' and key = ? and step is not null group by step order by step",
+        "select distinct step from scalars where source = 'probe' and key = ? and step is not null order by step",
         [_ENDED],
     )
     newest = run.sql(
-        "select rank, max(step) as step from scalars "
-        "where source = 'probe' and key = ? and step is not null group by rank",
+        "select rank, who(rank, process) as who, max(step) as step from scalars "
+        "where source = 'probe' and key = ? and step is not null group by all",
         [_ENDED],
     )
     if final or steps.empty:
         return [int(step) for step in steps["step"]]
     # A rank that is past a step has ended it, even where its metrics were left out.
-    horizon = int(newest["step"].min()) if len(newest) >= world_size(run) else -1
+    of_ranks = newest[newest["rank"].notna()]
+    counted = newest if of_ranks.empty else of_ranks
+    horizon = int(counted["step"].min()) if of_ranks.empty or len(of_ranks) >= world_size(run) else -1
     return [int(step) for step in steps["step"] if step <= horizon]
 
 
 def world_size(run: Run) -> int:
-    """Ranks of the job, as the process that began last says; 1 for a run without rows."""
+    """Ranks of the job, as the rank that began last says; 1 for a run without rows."""
     processes = run.processes
+    if processes["rank"].notna().any():
+        processes = processes[processes["rank"].notna()]
     return 1 if processes.empty else int(processes.loc[processes["wall_ns"].idxmax(), "world_size"])
 
 
@@ -113,7 +118,8 @@ def _metrics(run: Run, span: tuple[int, int]) -> pd.DataFrame:
         """
         with own as (
           select step, key, rank, arg_max(value, wall_ns) as value from scalars
-          where source = 'probe' and step between ? and ? group by step, key, rank
+          where source = 'probe' and step between ? and ? group by step, key, rank, if(rank is null, process, null)
+          qualify rank is not null or count(rank) over (partition by step, key) = 0
         )
         select step, key, min(value) as smallest, avg(value) as mean, max(value) as largest from own group by step, key
         """,
@@ -128,17 +134,20 @@ def _within(span: tuple[int, int]) -> str:
 
 
 def _scopes(run: Run, span: tuple[int, int]) -> pd.DataFrame:
-    """How long steps and phases took on the ranks: the quantity, and the panel's series, of each rank by itself."""
+    """How long steps and phases took on the ranks: the quantity, and the panel's series, of each by itself. Where no
+    rank has a step or a phase, that of the other processes.
+    """
     phases = panel("phase_durations").live or {}
-    step = {**quantity("step_time"), "by": "rank"}
-    phase = {**phases, "by": ["phase", "rank"], "each": None, "reduce": "sum"}
+    step = {**quantity("step_time"), "by": ["rank", "process"]}
+    phase = {**phases, "by": ["phase", "rank", "process"], "each": None, "reduce": "sum"}
     parts = [frames.series(run, spec, _within(span)) for spec in (step, phase)]
     parts[0].insert(1, "key", STEP_TIME)
     names = [PHASE_TIME.format(phase=segment(str(name))) for name in parts[1].pop("phase")]
     parts[1].insert(1, "key", names)
     frame = pd.concat(parts, ignore_index=True).dropna(subset=["step", "value"])
-    ranked = frame[frame["rank"].notna()].groupby(["step", "key"])["value"]
-    found: pd.DataFrame = ranked.agg(["min", "mean", "max"]).reset_index()
+    have = frame["rank"].notna()
+    chosen = frame[have | ~have.groupby([frame["step"], frame["key"]]).transform("any")]
+    found: pd.DataFrame = chosen.groupby(["step", "key"])["value"].agg(["min", "mean", "max"]).reset_index()
     return found
 
 

@@ -112,8 +112,10 @@ class Editions:
             self._digests[name] = digest
 
     def _logged(self, run: Run) -> list[str]:
-        """The metrics that the backends have: those that rank 0 logged, and those that are said here."""
-        frame = run.sql("select distinct key from scalars where rank = 0 order by key")
+        """The metrics that the backends have: what the process logged that tracks (rank 0, or one without a rank), and
+        what is said here.
+        """
+        frame = run.sql("select distinct key from scalars where coalesce(rank, 0) = 0 order by key")
         return [*frame["key"], *sorted(self._names)]
 
     def _newest(self, run: Run) -> int:

@@ -78,9 +78,9 @@ def commit(folder: Path) -> str:
 
 def _ranks(run: Run) -> str:
     expected, missing = world_size(run), run.missing_ranks
-    said = f"{expected} rank{'s' if expected != 1 else ''}"
     if not missing:
-        return said
+        return run.written_by
+    said = f"{expected} rank{'s' if expected != 1 else ''}"
     named = ", ".join(map(str, missing[:8])) + (" …" if len(missing) > 8 else "")
     return f"{said}, of which nothing came from {named}"
 

@@ -55,10 +55,11 @@ class System:
     def _accelerators(self, run: Run) -> dict[str, float]:
         frame = run.sql(
             """
-            with hosts as (select rank, arg_max(host, wall_ns) as host from processes group by rank)
-            select host, device, count(distinct rank) as ranks, arg_max(device_used_bytes, wall_ns) as used,
-                   arg_max(device_total_bytes, wall_ns) as total, max(wall_ns) as newest
-            from memory join hosts using (rank)
+            with hosts as (select process, arg_max(host, wall_ns) as host from processes group by process)
+            select host, device, count(distinct who(rank, process)) as processes,
+                   arg_max(device_used_bytes, wall_ns) as used, arg_max(device_total_bytes, wall_ns) as total,
+                   max(wall_ns) as newest
+            from memory join hosts using (process)
             where edge = 'sample' and source <> 'process_rss' and device_used_bytes is not null and wall_ns > ?
             group by host, device
             """,
@@ -69,8 +70,8 @@ class System:
         for row in rows:
             number = re.search(r":(\d+)$", str(row["device"]))
             self._since_ns = max(self._since_ns, int(row["newest"]))
-            # Ranks of one host that name the same device may see one each: then nobody knows which is which.
-            if number is not None and row["ranks"] == 1:
+            # Processes of one host that name the same device may see one each: then nobody knows which is which.
+            if number is not None and row["processes"] == 1:
                 place = PREFIX if row["host"] == self._host else f"{PREFIX}{segment(str(row['host']))}/"
                 found[f"{place}gpu_{number[1]}_memory_usage_megabytes"] = row["used"] / MEGABYTE
                 if row["total"] is not None and row["total"] > 0:

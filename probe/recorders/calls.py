@@ -16,6 +16,8 @@ PREFIX = "probe/calls/"
 #: Characters of an error that are kept.
 _ERROR: Final = 500
 
+_NO_KEYS: Final[list[str]] = []  # shared: nobody adds to a row's
+
 _NOTHING: Final = Size(None, None, None)
 
 
@@ -42,6 +44,8 @@ class CallsRecorder(Recorder):
                 name=event.scope.name,
                 begin_ns=begin,
                 duration_ns=duration,
+                keys_added=_NO_KEYS,
+                keys_removed=_NO_KEYS,
                 error=error,
             )
         given = state or _NOTHING

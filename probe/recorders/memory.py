@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from probe.core.metric import Metric
 from probe.devices import Counters, Device, detect, process_rss_bytes
 from probe.hooks import SCOPE, Event, Scope
-from probe.recorders.peaks import OpenPeaks, PeakLedger, PeakRange, Peaks
+from probe.recorders.peaks import OpenPeaks, PeakLedger, Peaks
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import GIB, Deferred, Memory, Row
 
 #: After this long without an answer of the device a row is written without the device's duration.
 PATIENCE_NS: Final = 30_000_000_000
+
+_clock: Final = time.monotonic_ns
 
 #: What a role can't be called, since keys of the same depth have these names.
 _TAKEN: Final = frozenset(
@@ -32,27 +33,33 @@ _TAKEN: Final = frozenset(
 )
 
 
-class _Enter:
-    """How a scope began; its row is written once, by the writer's thread."""
+class _Opened(OpenPeaks):
+    """A scope from its begin to its end. Then it is what its rows are made of, by the writer's thread: one object and
+    not five, since what waits for that thread makes collections of garbage longer.
+    """
 
-    __slots__ = ("counters", "scope", "time_ns", "written")
+    __slots__ = ("begin", "duration", "end_ns", "host_ns", "recorder", "scope", "time_ns", "written")
 
-    def __init__(self, scope: Scope, time_ns: int, counters: Counters) -> None:
-        self.scope = scope
-        self.time_ns = time_ns
-        self.counters = counters
-        self.written = False
+    begin: Any
+    duration: _Duration | None
+    recorder: MemoryRecorder
+    end_ns: int
+    host_ns: int
+    time_ns: int
 
+    def __init__(self, at_enter: Counters) -> None:  # as its base, and more
+        self.at_enter = self.at_leave = at_enter  # written out: it is made at each beginning of a scope
+        self.was_reset = False
+        self.allocated_bytes = at_enter[0]
+        self.reserved_bytes = at_enter[1]
+        self.scope: Scope | None = None  # until all that its row says is known
+        self.written = False  # whether the row of its begin is
 
-class _Opened:
-    """What :meth:`MemoryRecorder.enter` leaves for :meth:`MemoryRecorder.leave`."""
+    def build(self) -> list[Memory]:
+        return self.recorder._rows(self)
 
-    __slots__ = ("begin", "enter", "peaks")
-
-    def __init__(self, peaks: OpenPeaks, begin: Any, enter: _Enter) -> None:
-        self.peaks = peaks
-        self.begin = begin
-        self.enter = enter
+    def ready(self) -> bool:
+        return self.duration is None or self.duration.ready()
 
 
 class MemoryRecorder(Recorder):
@@ -94,28 +101,29 @@ class MemoryRecorder(Recorder):
         self._ledger = PeakLedger(self.device, peaks)
 
     def enter(self, event: Event) -> _Opened:
-        peaks = self._ledger.open()
-        begin = self.device.event()
-        peaks.note = _Enter(event.scope, time.monotonic_ns(), peaks.at_enter)
-        return _Opened(peaks, begin, peaks.note)
+        opened = self._ledger.open(_Opened)
+        opened.recorder = self
+        opened.begin = self.device.event()
+        opened.time_ns = _clock()
+        opened.scope = event.scope
+        return opened
 
     def leave(self, event: Event, state: _Opened) -> Deferred | None:
         if self._ledger.closed:
             return None
         begin = state.begin
         end = None if begin is None else self.device.event()
-        now, peaks = self._ledger.end(state.peaks)
-        duration = None if begin is None or end is None else _Duration(self.device, begin, end)
-        left = (event.end_ns or time.monotonic_ns(), now)
-        build = partial(self._rows, event.scope, state.enter, left, peaks, event.end_ns - event.begin_ns, duration)
-        return Deferred(build, None if duration is None else duration.ready)
+        self._ledger.close(state)
+        state.end_ns = event.end_ns or _clock()
+        state.host_ns = event.end_ns - event.begin_ns
+        state.duration = None if begin is None or end is None else _Duration(self.device, begin, end)
+        return state
 
     def sample(self) -> Rows:
         if self._ledger.closed:
             return None
-        begun = [
-            self._begun(opened.note) for opened in self._ledger.scopes() if opened.note and not opened.note.written
-        ]
+        opened = [one for one in self._ledger.scopes() if isinstance(one, _Opened)]
+        begun = [self._begun(one, one.scope) for one in opened if one.scope is not None and not one.written]
         return [*begun, self._sampled_row()]
 
     def _sampled_row(self) -> Memory:
@@ -148,27 +156,20 @@ class MemoryRecorder(Recorder):
             reserved_bytes=counters.reserved_bytes,
         )
 
-    def _rows(
-        self,
-        scope: Scope,
-        enter: _Enter,
-        left: tuple[int, Counters],
-        found: Callable[[], PeakRange],
-        host_ns: int,
-        duration: _Duration | None,
-    ) -> list[Memory]:
-        end, peaks = self._edge("leave", scope, *left), found()
+    def _rows(self, closed: _Opened) -> list[Memory]:
+        scope = cast("Scope", closed.scope)
+        end, peaks = self._edge("leave", scope, closed.end_ns, closed.at_leave), self._ledger.peaks(closed)
         end.peak_allocated_bytes = peaks.allocated_bytes
         end.peak_reserved_bytes = peaks.reserved_bytes
         end.peak_kind = peaks.kind
-        end.host_duration_ns = host_ns
-        end.device_duration_ns = None if duration is None else duration.pop_ns()
-        return [end] if enter.written else [self._begun(enter), end]
+        end.host_duration_ns = closed.host_ns
+        end.device_duration_ns = None if closed.duration is None else closed.duration.pop_ns()
+        return [end] if closed.written else [self._begun(closed, scope), end]
 
-    def _begun(self, enter: _Enter) -> Memory:
-        enter.written = True
-        row = self._edge("enter", enter.scope, enter.time_ns, enter.counters)
-        where = enter.scope  # a sample's stamp would be the writer's own scope
+    def _begun(self, opened: _Opened, where: Scope) -> Memory:
+        opened.written = True
+        row = self._edge("enter", where, opened.time_ns, opened.at_enter)
+        # A sample's stamp would be the writer's own scope.
         row.step, row.role, row.phase, row.micro_batch = where.step, where.role, where.phase, where.micro_batch
         return row
 

@@ -12,17 +12,19 @@ import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from probe.devices import UNKNOWN, Counters, Device, Statistics, counters_of
 from probe.errors import UnknownNameError
+from probe.records import Deferred
 
 Peaks = Literal["nested", "observe"]
 _CHOICES: Final = ("nested", "observe")
 
 #: How a peak is addressed in the nested statistics: the keys above its "peak".
 Path = tuple[Any, ...]
+
+_reference: Final = weakref.ref
 
 #: What the accelerator's statistics call differently from those of CUDA.
 _ALIASES: Final = {"allocated": "allocation"}
@@ -36,16 +38,23 @@ class PeakRange(NamedTuple):
     kind: str | None = None
 
 
-class OpenPeaks:
-    """What one open scope was told so far. It ends when it is closed, or when nobody holds it any more."""
+class OpenPeaks(Deferred):
+    """What one open scope was told so far. It ends when it is closed, or when nobody holds it any more.
 
-    __slots__ = ("__weakref__", "allocated_bytes", "at_enter", "note", "reserved_bytes")
+    A recorder can make it the rows that don't exist yet, too, so that no second object has to be made for them.
+
+    Args:
+        at_enter: The counters as the scope began.
+    """
+
+    __slots__ = ("__weakref__", "allocated_bytes", "at_enter", "at_leave", "reserved_bytes", "was_reset")
 
     def __init__(self, at_enter: Counters) -> None:
         self.at_enter = at_enter
-        self.note: Any = None  #: whatever the holder wants to find again in :meth:`PeakLedger.scopes`
-        self.allocated_bytes = at_enter.allocated_bytes
-        self.reserved_bytes = at_enter.reserved_bytes
+        self.at_leave = UNKNOWN
+        self.was_reset = False  #: whether the counters were, at every edge of a scope
+        self.allocated_bytes = at_enter[0]
+        self.reserved_bytes = at_enter[1]
 
     def see(self, allocated_bytes: int | None, reserved_bytes: int | None) -> None:
         """The device held this much at some time while the scope was open."""
@@ -53,6 +62,9 @@ class OpenPeaks:
             self.allocated_bytes = allocated_bytes
         if reserved_bytes is not None and reserved_bytes > (self.reserved_bytes or -1):
             self.reserved_bytes = reserved_bytes
+
+
+_Open = TypeVar("_Open", bound=OpenPeaks)
 
 
 class PeakLedger:
@@ -78,32 +90,38 @@ class PeakLedger:
         self._nested = peaks == "nested"
         self._fold: PeakFold | None = None
         self._open: dict[int, weakref.ref[OpenPeaks]] = {}
+        #: What was last seen allocated and reserved, where nothing is reset.
+        self._seen: tuple[int | None, int | None] = (None, None)
         # Reentrant: in the middle of an edge the garbage collector may close a generator, hence a scope.
         self._lock = threading.RLock()
 
-    def open(self) -> OpenPeaks:
-        """A scope begins. The caller holds what is returned for as long as the scope is open."""
+    def open(self, kind: Callable[[Counters], _Open] = OpenPeaks) -> _Open:  # type: ignore[assignment]
+        """A scope begins. The caller holds what is returned for as long as the scope is open.
+
+        Args:
+            kind: What is made, of the counters now.
+        """
         with self._lock:
-            opened = OpenPeaks(self._edge())
-            self._open[id(opened)] = weakref.ref(opened)
+            opened = kind(self._edge())
+            self._open[id(opened)] = _reference(opened)
         return opened
 
-    def close(self, opened: OpenPeaks) -> tuple[Counters, PeakRange]:
-        """The scope ends: the counters now, and its peaks. Scopes may end in any order."""
-        now, peaks = self.end(opened)
-        return now, peaks()
-
-    def end(self, opened: OpenPeaks) -> tuple[Counters, Callable[[], PeakRange]]:
-        """As :meth:`close`; the peaks are worked out when they are asked for, by whoever has the time."""
+    def close(self, opened: OpenPeaks) -> None:
+        """The scope ends. Scopes may end in any order; what their peaks were is asked of :meth:`peaks`."""
         with self._lock:
-            now = self._edge()
+            now = opened.at_leave = self._edge()
             self._open.pop(id(opened), None)
-        if now.allocated_bytes is None:
-            return now, PeakRange
-        opened.see(now.allocated_bytes, now.reserved_bytes)
-        if self._fold is not None:
-            return now, partial(PeakRange, opened.allocated_bytes, opened.reserved_bytes, "exact")
-        return now, partial(_observed, opened, now, self.device.unsure)
+            opened.was_reset = self._fold is not None
+        if now[0] is not None:
+            opened.see(now[0], now[1])
+
+    def peaks(self, closed: OpenPeaks) -> PeakRange:
+        """The peaks of a scope that has ended; whoever has the time asks."""
+        if closed.at_leave.allocated_bytes is None:
+            return PeakRange()
+        if closed.was_reset:
+            return PeakRange(closed.allocated_bytes, closed.reserved_bytes, "exact")
+        return _observed(closed, closed.at_leave, self.device.unsure)
 
     def look(self, *, whole: bool = False) -> Counters:
         """The counters now, from any thread; nothing is reset."""
@@ -142,10 +160,11 @@ class PeakLedger:
     def _edge(self) -> Counters:
         if self.closed or not self.device.bind():
             return UNKNOWN
-        if self._nested and self._fold is None:
-            self._install()
         if self._fold is None:
-            return self._watch()
+            if self._nested:
+                self._install()
+            if self._fold is None:
+                return self._watch()
         counters = counters_of(self._fold.pop_counters())
         self._tell(counters)
         return counters
@@ -156,7 +175,13 @@ class PeakLedger:
         return counters
 
     def _see(self, counters: Counters) -> None:
-        self._show(counters.allocated_bytes, counters.reserved_bytes)
+        """Whoever is open has seen, or began with, at least what was seen last: only more than that is news."""
+        allocated, reserved = counters[0], counters[1]
+        last, self._seen = self._seen, (allocated, reserved)
+        if (allocated is not None and allocated > (last[0] or -1)) or (
+            reserved is not None and reserved > (last[1] or -1)
+        ):
+            self._show(allocated, reserved)
 
     def _tell(self, counters: Counters) -> None:
         self._show(counters.peak_allocated_bytes, counters.peak_reserved_bytes)

@@ -4,9 +4,13 @@
 
     attempts/<n>/launch.json        what the n-th launch is known by; written once, by whoever came first
     attempts/<n>/rank-00000.json    who took this place in it; locked for as long as that process records
+    attempts/<n>/process-driver.json    likewise, a place that goes by a name
 
 A launcher tells its launches apart: then those of one identity are one attempt. Without a launcher a new attempt begins
 when a process finds its place taken by one that has ended: the training was started again, perhaps in the same kernel.
+
+A place is that of a rank; a process without a rank takes one by its name, and by a number behind it ("rollout-2") where
+one of that name is there already.
 """
 
 from __future__ import annotations
@@ -21,10 +25,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from probe._io import FileLock, write_atomically
+from probe._io import FileLock, holding, write_atomically
 from probe.errors import InputError
 from probe.records import Process
-from probe.runs.layout import segment_of
+from probe.runs.layout import Segment, place_of_name, place_of_rank, segment_of
 
 ATTEMPTS_NAME: Final = "attempts"
 LAUNCH_NAME: Final = "launch.json"
@@ -40,7 +44,7 @@ class Launch(msgspec.Struct, kw_only=True):
     """What an attempt is known by."""
 
     identity: str = ""  #: of the launch, by its launcher; "" without one
-    world_size: int = 0  #: as the first of its processes said; 0 is not known
+    world_size: int = 0  #: as the first of its processes said; 0 is not known: it has no rank
     wall_ns: int = 0
 
 
@@ -64,6 +68,7 @@ class Joined(NamedTuple):
     """What :func:`join` found."""
 
     attempt: int
+    place: str  #: "rank-00000", or by a name: unique among those that live
     rival: Claim | None  #: a process that lives and has the same place in the same attempt
     lock: FileLock | None  #: on the place; to be released when the process ends to record
 
@@ -126,15 +131,12 @@ def asked(environ: Mapping[str, str] = os.environ) -> int | None:
     return int(text)
 
 
-def join(
-    directory: Path, rank: int, process: Process, known: Identity | None = None, wanted: int | None = None
-) -> Joined:
-    """Take the place of ``rank`` in the attempt that this process belongs to.
+def join(directory: Path, process: Process, known: Identity | None = None, wanted: int | None = None) -> Joined:
+    """Take a place in the attempt that this process belongs to: that of its rank, or one by its name.
 
     Args:
         directory: The run directory.
-        rank: Of this process.
-        process: Its row, of which world size, id and host are needed.
+        process: Its row, of which rank, name, world size, id and host are needed.
         known: What the launcher says; None asks it.
         wanted: The attempt, where it was named.
 
@@ -144,25 +146,44 @@ def join(
     Raises:
         OSError: The directory can't be written to.
     """
-    return _Joining(directory, rank, process, identity() if known is None else known).join(wanted)
+    return _Joining(directory, process, identity() if known is None else known).join(wanted)
+
+
+def take_rank(directory: Path, process: Process) -> Joined:
+    """Take the place of a rank that became known late, beside the one that the process has by its name.
+
+    Args:
+        directory: The run directory.
+        process: Its row, with attempt and rank.
+
+    Returns:
+        What :func:`join` returns; a rival where a process that lives has this rank.
+
+    Raises:
+        OSError: The directory can't be written to.
+    """
+    return _Joining(directory, process, identity()).take_rank()
 
 
 class _Joining:
-    def __init__(self, directory: Path, rank: int, process: Process, known: Identity) -> None:
+    def __init__(self, directory: Path, process: Process, known: Identity) -> None:
         self._directory = directory
         self._folder = directory / ATTEMPTS_NAME
-        self._rank = rank
+        self._ranked = process.rank is not None
+        self._place = place_of_name(process.name) if process.rank is None else place_of_rank(process.rank)
         self._process = process
         self._known = known
+        #: 0 is not known: who has no rank can't say how many have one
+        self._world_size = process.world_size if self._ranked else 0
 
     def join(self, wanted: int | None) -> Joined:
         if wanted is not None:
             self._begin(wanted)
-            return self._take(wanted, even_ended=True) or Joined(wanted, None, None)
+            return self._take_any(wanted, even_ended=True) or Joined(wanted, self._place, None, None)
         while True:
             number = self._mine() or self._next()
             self._begin(number)
-            joined = self._take(number, even_ended=bool(self._known.launch))
+            joined = self._take_any(number, even_ended=bool(self._known.launch))
             if joined is not None:
                 return joined
             self._begin(self._after(number))  # our place there was left: a new launch
@@ -176,8 +197,39 @@ class _Joining:
         if not numbers:
             return None
         newest = self._launch(numbers[-1])
-        size = newest.world_size or self._process.world_size
-        return None if newest.identity or size != self._process.world_size else numbers[-1]
+        known = {newest.world_size, self._world_size} - {0}
+        if newest.identity or len(known) > 1 or (self._is_of_another_kind(newest) and self._have_ended(numbers[-1])):
+            return None
+        return numbers[-1]
+
+    def _is_of_another_kind(self, launch: Launch) -> bool:
+        """Whether it was begun by one with a rank and we have none, or the other way round."""
+        return (launch.world_size > 0) != self._ranked
+
+    def _have_ended(self, number: int) -> bool:
+        """Whether all processes of an attempt have ended, and there were any."""
+        claims = [one for one in (self._folder / str(number)).glob("*.json") if one.name != LAUNCH_NAME]
+        return bool(claims) and not any(map(self._lives, claims))
+
+    def _lives(self, path: Path) -> bool:
+        claim = _read(path, Claim)
+        with holding(path) as free:
+            return not free or (claim is not None and self._may_live_elsewhere(claim, path.stem))
+
+    def take_rank(self) -> Joined:
+        return self._take(self._process.attempt, even_ended=True) or Joined(
+            self._process.attempt, self._place, None, None
+        )
+
+    def _take_any(self, number: int, *, even_ended: bool) -> Joined | None:
+        """Our place; without a rank the first of our name that nobody has who lives."""
+        name, others = self._place, 1
+        while True:
+            joined = self._take(number, even_ended=even_ended)
+            if self._ranked or joined is None or joined.rival is None:
+                return joined
+            others += 1
+            self._place = f"{name}-{others}"
 
     def _after(self, number: int) -> int:
         """The next attempt that is of this launch, or is still to be had: the same for all of its processes."""
@@ -214,36 +266,41 @@ class _Joining:
         folder = self._folder / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / LAUNCH_NAME).exists():
-            size = self._process.world_size
-            launch = Launch(identity=self._known.launch, world_size=size, wall_ns=time.time_ns())
+            launch = Launch(identity=self._known.launch, world_size=self._world_size, wall_ns=time.time_ns())
             write_atomically(folder / LAUNCH_NAME, msgspec.json.encode(launch), overwrite=False)
 
     def _take(self, number: int, *, even_ended: bool) -> Joined | None:
         """Our place in an attempt; None where it was taken by one that has ended, and that means a new attempt."""
-        path = self._folder / str(number) / f"rank-{self._rank:05d}.json"
+        path = self._folder / str(number) / f"{_stem(self._place)}.json"
         lock = FileLock(path)
         before = _read(path, Claim)
-        if not lock.acquire() or (before is not None and self._may_live_elsewhere(before)):
+        if not lock.acquire() or (before is not None and self._may_live_elsewhere(before, path.stem)):
             lock.release()
-            return Joined(number, _read(path, Claim) or Claim(), None)
+            return Joined(number, self._place, _read(path, Claim) or Claim(), None)
         before = _read(path, Claim)
-        if before is not None and not (even_ended and before.actor == self._known.actor):
+        same = before is None or before.actor == self._known.actor or not self._ranked
+        if before is not None and not (even_ended and same):
             lock.release()
             return None
         path.write_bytes(msgspec.json.encode(self._claim()))  # in place: its lock is on this very file
-        return Joined(number, None, lock)
+        return Joined(number, self._place, None, lock)
 
     def _claim(self) -> Claim:
         wall_ns = time.time_ns()
         return Claim(pid=self._process.pid, host=self._process.host, actor=self._known.actor, wall_ns=wall_ns)
 
-    def _may_live_elsewhere(self, claim: Claim) -> bool:
+    def _may_live_elsewhere(self, claim: Claim, stem: str) -> bool:
         """Locks of another host may not be seen here; its files are."""
         if claim.host == platform.node():
             return False
-        own = f"rank-{self._rank:05d}"
-        ages = [time.time() - path.stat().st_mtime for path in self._directory.glob(f"{own}*.jsonl")]
+        files = [*self._directory.glob(f"{stem}.jsonl"), *self._directory.glob(f"{stem}.*.jsonl")]
+        ages = [time.time() - path.stat().st_mtime for path in files]
         return min(ages, default=QUIET_S) < QUIET_S
+
+
+def _stem(place: str) -> str:
+    """How the names of a place's files begin."""
+    return Segment(place, 0).name.removesuffix(".jsonl")
 
 
 def _is_attempt(folder: Path) -> bool:

@@ -2,7 +2,8 @@
 
 Every process of a run leaves a file for each table, and one that was killed leaves its JSONL file. Of a thousand
 processes that is more than ten thousand files, and opening them is what a reader then spends its time on. Compaction
-merges them by (rank, segment, line), which keeps the order within a rank and lets a query of few ranks skip the rest.
+merges them by (place, segment, line), which keeps the order within a process, and lets a query of few ranks skip the
+rest.
 
 It works beside readers and writers. What a living process still writes to is left alone. Killed at any moment it leaves
 a run that reads the same, because publishing the manifest (see :mod:`probe.runs.manifest`) is one atomic step, before

@@ -8,6 +8,7 @@ database that has no access to any file: what is told to write has nowhere to wr
 from __future__ import annotations
 
 import threading
+import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +32,9 @@ _SETTINGS: Final = (
     "set enable_external_file_cache=false",  # the system's own cache has them
     "set enable_external_access=false",
 )
+
+#: No process learnt its rank late.
+NOTHING_LATE: Final[Mapping[str, int]] = types.MappingProxyType({})
 
 Tails = Mapping[str, "pyarrow.Table"]
 
@@ -98,6 +102,7 @@ def select(
     *,
     where: str = "",
     measured: bool = False,
+    late: Mapping[str, int] = NOTHING_LATE,
 ) -> pyarrow.Table:
     """The result of a query over ``tables`` that only selects.
 
@@ -109,6 +114,7 @@ def select(
         parameters: Of the query.
         where: An SQL condition for the rows that are there; "" is all.
         measured: Whether it is known that the memory of all processes with calls is recorded.
+        late: The ranks of processes that began to write before they knew them.
 
     Returns:
         What it gives.
@@ -120,17 +126,21 @@ def select(
             if table in tails or not sources:
                 cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
                 sources.append(f'"tail_{table}"')
-            cursor.execute(view(table, sources, "temp ", where))
+            cursor.execute(view(table, sources, "temp ", where, late))
         for statement in worked_out(text, "temp ", measured=measured):
             cursor.execute(statement)
         return cursor.sql(text, params=parameters).to_arrow_table()
 
 
 def sealed(
-    sources: Mapping[str, Any], text: str, parameters: object, where: str = ""
+    sources: Mapping[str, Any],
+    text: str,
+    parameters: object,
+    where: str = "",
+    late: Mapping[str, int] = NOTHING_LATE,
 ) -> pandas.DataFrame | pyarrow.Table | None:
     """The result of any statements, over tables that pyarrow reads, in a database of their own; None where the last
-    has none. ``where`` is as in :func:`select`.
+    has none. ``where`` and ``late`` are as in :func:`select`.
     """
     import duckdb
 
@@ -140,7 +150,7 @@ def sealed(
         database.execute("set lock_configuration=true")
         for table, source in sources.items():
             database.register(f"tail_{table}", source)
-            database.execute(view(table, [f'"tail_{table}"'], where=where))
+            database.execute(view(table, [f'"tail_{table}"'], where=where, late=late))
         for statement in worked_out(text):
             database.execute(statement)
         found = database.sql(text, params=parameters)
@@ -151,21 +161,26 @@ def sealed(
 _START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
 
 
+#: What a process is shown as, as :func:`probe.records.who` says it.
+_WHO: Final = "who(a_rank, a_process) as coalesce('rank ' || a_rank, split_part(a_process, '.', 1))"
+
+
 def with_views(text: str) -> str:
     """``text``, and the queries of the views that it names: what it needs of the tables."""
     return "\n".join([text, *(views.query(name, start_ns=_START) for name in views.named(text))])
 
 
 def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> list[str]:
-    """The statements that make the views of ``views.sql`` that ``text`` needs.
+    """The statements that make the views of ``views.sql`` that ``text`` needs, and the macro ``who``.
 
     Where all processes are ``measured`` no call tells of a scope. That is said here: DuckDB would read all calls to
     find it out.
     """
     made = {name: views.query(name, start_ns=_START) for name in views.named(text)}
+    macros = [f"create {temporary}macro {_WHO}"] if "who" in text.lower() or "query" in text.lower() else []
     if measured and "scope_calls" in made:
         made["scope_calls"] = "select * from calls where false"
-    return [f'create {temporary}view "{name}" as {query}' for name, query in made.items()]
+    return [*macros, *(f'create {temporary}view "{name}" as {query}' for name, query in made.items())]
 
 
 def only_selects(text: str) -> bool:
@@ -210,16 +225,33 @@ def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writ
     return f'create view "parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
 
 
-def view(table: str, sources: Sequence[str], temporary: str = "", where: str = "") -> str:
-    """The statement that makes the view of a table over the rows of ``sources`` that ``where`` holds for."""
+def view(
+    table: str, sources: Sequence[str], temporary: str = "", where: str = "", late: Mapping[str, int] = NOTHING_LATE
+) -> str:
+    """The statement that makes the view of a table over the rows of ``sources`` that ``where`` holds for. Of the rows
+    of one process about itself it has the newest.
+    """
     distinct = "distinct " if table == "process" else ""
     selected = ", ".join(map(_selected, columns(table)))
     rows = " union all ".join(f"select {distinct}{selected} from {source}" for source in sources)  # noqa: S608  (our own names)
     if distinct and len(sources) > 1:
         rows = f"select distinct * from ({rows})"  # noqa: S608  (our own names)
+    rows = with_ranks(rows, late)
     if where:
         rows = f"select * from ({rows}) where {where}"  # noqa: S608  (our own names)
+    if distinct:
+        rows = f"""select * from ({rows}) qualify process = '' or
+            revision = max(revision) over (partition by process, time_ns)"""  # noqa: S608  (our own names)
     return f'create {temporary}view "{VIEWS.get(table, table)}" as {rows}'
+
+
+def with_ranks(rows: str, late: Mapping[str, int]) -> str:
+    """A query for the rows of another one, with the ranks of processes that ``late`` knows."""
+    if not late:
+        return rows
+    known = ", ".join(f"({literal(process)}, {rank})" for process, rank in late.items())
+    return f"""select r.* replace (coalesce(r.rank, l.rank) as rank) from ({rows}) r
+        left join (values {known}) l(process, rank) on l.process = r.process"""  # noqa: S608  (our own names)
 
 
 def _selected(column: Column) -> str:
@@ -235,4 +267,13 @@ def _literal(value: Any) -> str | None:
         return repr(value)
     if isinstance(value, list):
         return "[]"
-    return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else None
+    return literal(value) if isinstance(value, str) else None
+
+
+def literal(text: str) -> str:
+    """``text`` as an SQL literal.
+
+    >>> literal("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"

@@ -42,7 +42,7 @@ class Follower:
         self._files = files
         self._places: dict[Segment, _Place] = {}
         self._done: set[Segment] = set()
-        self._processes: set[tuple[int | None, int, int]] = set()
+        self._processes: set[tuple[str | int | None, int, int, int]] = set()
         self._writers: dict[int, str] = {}  # of rows of version 1, which don't say: by rank, the one that began last
         self._numbers: dict[int, itertools.count[int]] = defaultdict(itertools.count)
 
@@ -75,9 +75,9 @@ class Follower:
         for _ in range(TRIES):
             segments, parts, manifest = self._files.listing()
             compacted = self._compacted(manifest)
-            missed: set[int] = set()  # ranks whose later rows have to wait, to come in their order
+            missed: set[str] = set()  # places whose later rows have to wait, to come in their order
             for segment in sorted((segments | parts.keys() | compacted.keys()) - self._done):
-                if segment.rank in missed:
+                if segment.place in missed:
                     continue
                 try:
                     if segment in compacted:
@@ -85,7 +85,7 @@ class Follower:
                     else:
                         rows.extend(self._segment(segment, segment in segments, parts.get(segment)))
                 except FileNotFoundError:  # rolled over or compacted since we looked; its rows are elsewhere now
-                    missed.add(segment.rank)
+                    missed.add(segment.place)
             if not missed:
                 break
         old = self._files.has_old_rows
@@ -160,12 +160,12 @@ class Follower:
         return [one for one in rows if one[0] >= begin]
 
     def _is_new(self, row: Row) -> bool:
-        """Every segment of a process begins with the same Process row; it counts once."""
+        """Every segment of a process begins with the newest Process row; each revision counts once."""
         if not isinstance(row, Process):
             self._attribute(row)
             return True
         check_version(row.schema_version, self._files.shown)
-        key = (row.rank, row.pid, row.time_ns)
+        key = (row.process or row.rank, row.pid, row.time_ns, row.revision)
         if key in self._processes:
             return False
         self._processes.add(key)

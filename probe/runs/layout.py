@@ -6,10 +6,12 @@
       run.json                              RunInfo; written once, by whichever rank is first
       rank-00000.jsonl                      segment 0 of rank 0: append-only, one writer
       rank-00000.1.jsonl                    its next segment: after a roll-over or a restart
-      parts/<table>-rank00000-0.parquet     what segment 0 held, once it has been rolled over
+      process-driver.jsonl                  segment 0 of a process without a rank, which is called "driver"
+      parts/<table>-rank00000-0.parquet     what segment 0 of rank 0 held, once it has been rolled over
+      parts/<table>-process-driver-0.parquet
       *.tmp                                 being written; ignored by every reader
 
-A segment is either a JSONL file or the parts of the same (rank, segment). While both are there, the JSONL
+A segment is either a JSONL file or the parts of the same (place, segment). While both are there, the JSONL
 file is the truth: deleting it is the commit of a roll-over.
 """
 
@@ -40,55 +42,110 @@ PARTS_NAME: Final = "parts"
 #: Names a run directory that is used as it is, so that all ranks of a job agree on one.
 RUN_DIR_VARIABLE: Final = "PROBE_RUN_DIR"
 
-_SEGMENT: Final = re.compile(r"rank-(\d+)(?:\.(\d+))?\.jsonl")
-_PART: Final = re.compile(r"([a-z_]+)-rank(\d+)-(\d+)\.parquet")
+_PLACE: Final = r"(?:rank-?(?P<rank>\d+)|process-(?P<name>[A-Za-z0-9_-]+))"
+_SEGMENT: Final = re.compile(_PLACE + r"(?:\.(?P<number>\d+))?\.jsonl")
+_PART: Final = re.compile(rf"(?P<table>[a-z_]+)-{_PLACE}-(?P<number>\d+)\.parquet")
+_OF_RANK: Final = re.compile(r"rank-(\d{5,})")
 _PACKAGES: Final = ("torch", "tensordict", "numpy", "verl", "nemo-rl", "ray", "vllm", "transformers")
 _LONGEST_NAME: Final = 120
+_LONGEST_PLACE: Final = 60
 _DEEPEST_CONFIG: Final = 40
 
 
 class Segment(NamedTuple):
-    """One writer's stretch of rows: the ``segment``-th of ``rank``."""
+    """One writer's stretch of rows: the ``number``-th of a place, which is that of a rank or of a name."""
 
-    rank: int
-    segment: int
+    place: str
+    number: int
+
+    @classmethod
+    def of_rank(cls, rank: int, number: int = 0) -> Segment:
+        """The ``number``-th segment of a rank.
+
+        >>> Segment.of_rank(3, 2)
+        Segment(place='rank-00003', number=2)
+        """
+        return cls(place_of_rank(rank), number)
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that the file's name tells, None where it is a process's name: its rows may know one."""
+        found = _OF_RANK.fullmatch(self.place)
+        return int(found[1]) if found else None
 
     @property
     def name(self) -> str:
         """File name of its JSONL form.
 
-        >>> Segment(0, 0).name, Segment(3, 2).name
-        ('rank-00000.jsonl', 'rank-00003.2.jsonl')
+        >>> Segment.of_rank(0).name, Segment.of_rank(3, 2).name, Segment("driver", 1).name
+        ('rank-00000.jsonl', 'rank-00003.2.jsonl', 'process-driver.1.jsonl')
         """
-        return f"rank-{self.rank:05d}{f'.{self.segment}' if self.segment else ''}.jsonl"
+        stem = f"process-{self.place}" if self.rank is None else self.place
+        return f"{stem}{f'.{self.number}' if self.number else ''}.jsonl"
 
     def part(self, table: str) -> str:
         """File name, inside ``parts/``, of its rows of ``table``.
 
-        >>> Segment(0, 1).part("memory")
-        'memory-rank00000-1.parquet'
+        >>> Segment.of_rank(0, 1).part("memory"), Segment("driver", 0).part("memory")
+        ('memory-rank00000-1.parquet', 'memory-process-driver-0.parquet')
         """
-        return f"{table}-rank{self.rank:05d}-{self.segment}.parquet"
+        rank = self.rank
+        stem = f"process-{self.place}" if rank is None else f"rank{rank:05d}"
+        return f"{table}-{stem}-{self.number}.parquet"
+
+
+def process_name(place: str, number: int = 0) -> str:
+    """What a process is called: by its place, and by the number of its first segment unless that is the place's first.
+
+    >>> process_name("rank-00003"), process_name("driver", 2)
+    ('rank-00003', 'driver.2')
+    """
+    return f"{place}{f'.{number}' if number else ''}"
+
+
+def place_of_rank(rank: int) -> str:
+    """What the place of a rank is called.
+
+    >>> place_of_rank(3)
+    'rank-00003'
+    """
+    return f"rank-{rank:05d}"
+
+
+def place_of_name(name: str) -> str:
+    """What the place of a process without a rank is called: its name, as every file system takes it. A name that
+    looks like a rank's place is changed, so that it is taken for none.
+
+    >>> place_of_name("driver"), place_of_name("rollout worker 3"), place_of_name("rank-00003"), place_of_name("…")
+    ('driver', 'rollout-worker-3', 'rank_00003', 'process')
+    """
+    safe = re.sub(r"[^A-Za-z0-9_]+", "-", name).strip("-")[:_LONGEST_PLACE].rstrip("-") or "process"
+    return safe.replace("-", "_") if re.fullmatch(r"rank-?\d+", safe) else safe
 
 
 def segment_of(name: str) -> Segment | None:
     """The segment whose JSONL file is called ``name``; None for any other file.
 
-    >>> segment_of("rank-00003.2.jsonl")
-    Segment(rank=3, segment=2)
+    >>> segment_of("rank-00003.2.jsonl"), segment_of("process-driver.jsonl"), segment_of("metrics.jsonl")
+    (Segment(place='rank-00003', number=2), Segment(place='driver', number=0), None)
     """
     found = _SEGMENT.fullmatch(name)
-    return Segment(int(found[1]), int(found[2] or 0)) if found else None
+    return _segment(found) if found else None
 
 
 def part_of(name: str) -> tuple[str, Segment] | None:
     """Table and segment of a file in ``parts/`` called ``name``; None for any other file.
 
-    >>> part_of("memory-rank00000-1.parquet")
-    ('memory', Segment(rank=0, segment=1))
+    >>> part_of("memory-rank00000-1.parquet"), part_of("memory-process-driver-0.parquet")
+    (('memory', Segment(place='rank-00000', number=1)), ('memory', Segment(place='driver', number=0)))
     """
     found = _PART.fullmatch(name)
-    return (found[1], Segment(int(found[2]), int(found[3]))) if found else None
+    return (found["table"], _segment(found)) if found else None
+
+
+def _segment(found: re.Match[str]) -> Segment:
+    number = int(found["number"] or 0)
+    return Segment(found["name"], number) if found["rank"] is None else Segment.of_rank(int(found["rank"]), number)
 
 
 class RunInfo(msgspec.Struct, kw_only=True):

@@ -3,7 +3,7 @@
 ::
 
     runs/<project>/<experiment>/parts/
-      memory-compacted-4f1c09ab-0.parquet   rows of many segments, by (rank, segment, line)
+      memory-compacted-4f1c09ab-0.parquet   rows of many segments, by (place, segment, line)
       compacted-000001.json                 Manifest: which segments these files hold, and how many rows of each
 
 The manifest with the largest number is the truth about every segment that it names: their JSONL files and parts are
@@ -22,7 +22,7 @@ import msgspec
 
 from probe.errors import RunError
 from probe.records import SCHEMA_VERSION
-from probe.runs.layout import Segment, check_version
+from probe.runs.layout import Segment, check_version, place_of_rank
 
 _MANIFEST: Final = re.compile(r"compacted-(\d{6,})\.json")
 _COMPACTED: Final = re.compile(r"([a-z_]+)-compacted-([0-9a-f]+)-(\d+)\.parquet")
@@ -69,13 +69,13 @@ def bundle_of(name: str) -> str | None:
 class Held(NamedTuple):
     """One segment in a bundle."""
 
-    rank: int
+    place: str | int  #: a number is the rank's, as version 1 wrote it
     segment: int
     bad: int  #: lines that were unreadable, and are left out
 
     @property
     def key(self) -> Segment:
-        return Segment(self.rank, self.segment)
+        return Segment(place_of_rank(self.place) if isinstance(self.place, int) else self.place, self.segment)
 
 
 class Compacted(msgspec.Struct, frozen=True):
@@ -100,7 +100,7 @@ class Bundle(msgspec.Struct, frozen=True):
     """What one compaction has put together."""
 
     id: str
-    segments: list[Held]  #: by rank and segment, which is the order of their rows
+    segments: list[Held]  #: by place and segment, which is the order of their rows
     files: dict[str, list[Compacted]]  #: by table, in the order of their rows
     rows: dict[str, list[int]]  #: by table: how many of each of ``segments``
 

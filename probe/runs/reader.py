@@ -14,8 +14,9 @@ from html import escape
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from probe import text as words
 from probe.errors import InputError, RunError, UnknownNameError
-from probe.records import TABLES, Row
+from probe.records import TABLES, Row, place_of_process
 from probe.runs.database import VIEWS
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
@@ -154,7 +155,7 @@ class Run:
             if table not in self._frames:
                 frame = table_frame(self._read(table), columns(table))
                 if table == "process":  # each segment of a process begins with the same row
-                    frame = frame.drop_duplicates(ignore_index=True)
+                    frame = _newest(frame.drop_duplicates(ignore_index=True))
                 self._frames[table] = frame
             return self._frames[table]
 
@@ -257,19 +258,30 @@ class Run:
     @property
     def ranks(self) -> list[int]:
         """The ranks that have written anything, as the files say now; of several attempts those that are shown."""
-        if not self._closed and len(self.attempts) > 1:
+        ranks, others = self._places()
+        if not self._closed and (others or len(self.attempts) > 1):
             return sorted(int(rank) for rank in self.processes["rank"].dropna().unique())
-        return self._written_ranks()
+        return ranks
 
-    def _written_ranks(self) -> list[int]:
-        """By the names of the files alone, of all attempts."""
+    @property
+    def written_by(self) -> str:
+        """How many ranks, and processes without a rank, have written, in words."""
+        processes = self.processes
+        names = processes["process"][processes["rank"].isna()]
+        return words.writers(len(self.ranks), names.map(place_of_process).nunique())
+
+    def _places(self) -> tuple[list[int], int]:
+        """The ranks, and how many others, by the names of the files alone, of all attempts."""
         segments, parts = self._files.look()
-        return sorted({segment.rank for segment in segments | parts.keys()})
+        places = {one.place: one.rank for one in segments | parts.keys()}
+        ranks = sorted(rank for rank in places.values() if rank is not None)
+        return ranks, len(places) - len(ranks)
 
     @property
     def missing_ranks(self) -> list[int]:
-        """The ranks that should have written, by the world size that the others tell, and have not."""
-        sizes = self.processes["world_size"]
+        """The ranks that should have written, by the world size that the ranks tell, and have not."""
+        processes = self.processes
+        sizes = processes["world_size"][processes["rank"].notna()]
         return sorted(set(range(int(sizes.max()) if len(sizes) else 0)) - set(self.ranks))
 
     @property
@@ -345,7 +357,8 @@ class Run:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Run({self.path!r}, project={self.info.project!r}, {len(self._written_ranks())} ranks)"
+        ranks, others = self._places()
+        return f"Run({self.path!r}, project={self.info.project!r}, {words.writers(len(ranks), others)})"
 
     def _repr_html_(self) -> str:
         if self._closed:
@@ -355,7 +368,7 @@ class Run:
             counts = {VIEWS.get(table, table): snapshot.count(table) for table in snapshot.tables}
         counts["processes"] = len(self.processes)
         cells = "".join(f"<tr><td>{name}</td><td>{count:,}</td></tr>" for name, count in counts.items())
-        about = f"{self.info.project} / {self.info.experiment or ''} · {len(self.ranks)} ranks"
+        about = f"{self.info.project} / {self.info.experiment or ''} · {self.written_by}"
         return (
             f"<div><strong>{escape(about)}</strong> started {escape(self.info.started_at)}<br>"
             f"<code>{escape(self.path)}</code>"
@@ -378,6 +391,12 @@ class _Frames(Mapping[str, "pandas.DataFrame"]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def _newest(processes: pandas.DataFrame) -> pandas.DataFrame:
+    """Of the rows of one process about itself the one that says most: the newest."""
+    newest = processes.groupby(["process", "time_ns"], dropna=False)["revision"].transform("max")
+    return processes[(processes["revision"] == newest) | (processes["process"] == "")].reset_index(drop=True)
 
 
 def _follow(

@@ -9,32 +9,31 @@ from typing import Final
 
 from probe._io import lock_descriptor, write_atomically
 from probe.records import Process
-from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, segment_of
+from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, process_name, segment_of
 from probe.runs.lines import encode
 from probe.runs.manifest import decode_manifest, manifest_name, newest_manifest
 from probe.runs.shedding import Entry, Shedding
-from probe.runs.version_1 import process_name
 
 #: Rows that go to the operating system in one call. What is taken for one call can't be dropped any more.
 ROWS_PER_WRITE: Final = 4096
 
 
 class SegmentFile:
-    """Appends lines to a segment of ``rank`` that nobody else writes to.
+    """Appends lines to a segment of ``place`` that nobody else writes to.
 
     Lines wait in :attr:`backlog` until the operating system has taken them. A write that stops half-way (a
     full disk) goes on at the very byte, so that no line is torn or doubled for those who follow the file.
 
     Args:
         directory: The run directory.
-        rank: Whose segments they are.
+        place: Whose segments they are, of a rank or of a name.
         process: Who writes; begins every segment. It gets its name by the first one.
         backlog: Where lines wait, and are dropped when there are too many.
     """
 
-    def __init__(self, directory: Path, rank: int, process: Process, backlog: Shedding) -> None:
+    def __init__(self, directory: Path, place: str, process: Process, backlog: Shedding) -> None:
         self.directory = directory
-        self.rank = rank
+        self.place = place
         self.backlog = backlog
         self.segment: Segment | None = None
         self.size = 0  #: bytes in the file
@@ -84,9 +83,9 @@ class SegmentFile:
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if self._info and not (self.directory / INFO_NAME).exists():
             write_atomically(self.directory / INFO_NAME, self._info, overwrite=False)
-        self.segment, self._descriptor = claim(self.directory, self.rank, _next_number(self.directory, self.rank))
+        self.segment, self._descriptor = claim(self.directory, self.place, _next_number(self.directory, self.place))
         if not self._process.process:  # nobody else ever has this segment, so nobody has this name
-            self._process.process = process_name(self.rank, self.segment.segment)
+            self._process.process = process_name(*self.segment)
         lock_descriptor(self._descriptor)  # until it is closed or we die: so compaction knows that somebody writes here
         self.size = 0
         # The rest of a line that began in a file that is gone would be torn here.
@@ -107,17 +106,17 @@ class SegmentFile:
             os.close(descriptor)
 
 
-def _next_number(directory: Path, rank: int) -> int:
-    taken = (found.segment for found in _segments(directory) if found.rank == rank)
+def _next_number(directory: Path, place: str) -> int:
+    taken = (found.number for found in _segments(directory) if found.place == place)
     return max(taken, default=-1) + 1
 
 
-def claim(directory: Path, rank: int, number: int) -> tuple[Segment, int]:
-    """The first segment of ``rank``, from ``number`` on, that nobody has or had; and its new file, opened for
+def claim(directory: Path, place: str, number: int) -> tuple[Segment, int]:
+    """The first segment of ``place``, from ``number`` on, that nobody has or had; and its new file, opened for
     appending.
     """
     while True:
-        segment = Segment(rank, number)
+        segment = Segment(place, number)
         path = directory / segment.name
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from probe.errors import InputError, RunError
@@ -72,6 +72,7 @@ class Snapshot:
         self._parquet: database.Parquet | None = None
         self._scans: dict[str, Any] = {}
         self._writers: list[version_1.Writer] | None = None
+        self._late: dict[str, int] | None = None
         self.tables: tuple[str, ...] = tuple(TABLES)  #: that the run has, with those that its recorders brought
 
     def refresh(self) -> None:
@@ -109,7 +110,7 @@ class Snapshot:
             self._parquet = None
         self._scans = {}
         self._shown = self._stretched = None
-        self._writers = None
+        self._writers = self._late = None
         self._tails, self._parts, self._bundles = tails, parts, bundles
         self.tables = (*TABLES, *self._own_tables())
         if self._attempt is not None and self._attempt not in self.attempts:
@@ -276,6 +277,7 @@ class Snapshot:
         other._attempts, other._shown, other._stretched = dict(self._attempts), self.shown(), self._stretched
         other._parts, other._checked, other._bundles = self._parts, self._checked, self._bundles
         other._parquet, other._scans, other._writers = self._reader(), self._scans, self.old_writers()
+        other._late = self.late_ranks()
         for segment, tail in self._tails.items():
             kept = other._tails[segment] = Tail()
             kept.tables = {table: list(chunks) for table, chunks in tail.tables.items()}
@@ -295,10 +297,24 @@ class Snapshot:
     # --------------------------------------------------------------------------------------------- its tables
 
     def table(self, name: str) -> pyarrow.Table:
-        """All rows of a table; those of one rank in the order in which they were written."""
-        found = self._attributed(self._as_written(name))
+        """All rows of a table; those of one process in the order in which they were written."""
+        found = ranked(self._attributed(self._as_written(name)), self.late_ranks())
         chosen = self._filter()
         return found if chosen is None else found.filter(chosen)
+
+    def late_ranks(self) -> dict[str, int]:
+        """The ranks of processes that began to write before they knew them, by what the processes are called. A file
+        that is named by a rank is of one that knew.
+        """
+        if self._late is None:
+            self._late = {}
+            if any(one.rank is None for one in (*self._tails, *self._parts)):
+                told = self._attributed(self._as_written("process"))
+                pairs = zip(told["process"].to_pylist(), told["rank"].to_pylist(), strict=True)
+                early = {process for process, rank in pairs if rank is None}
+                pairs = zip(told["process"].to_pylist(), told["rank"].to_pylist(), strict=True)
+                self._late = {process: rank for process, rank in pairs if rank is not None and process in early}
+        return self._late
 
     def old_writers(self) -> list[version_1.Writer]:
         """The processes of version 1 that wrote to the run."""
@@ -420,11 +436,13 @@ class Snapshot:
     def _answer(self, text: str, parameters: object, where: str) -> Any:
         reader = self._reader()
         if reader is None or not database.only_selects(text):
-            return database.sealed({name: self._whole(name) for name in self.tables}, text, parameters, where)
+            whole = {name: self._whole(name) for name in self.tables}
+            return database.sealed(whole, text, parameters, where, self.late_ranks())
         tails = {name: self._tail_of(name, sorted(self._tails)) for name in self.tables}
         known = {name: self._attributed(found) for name, found in tails.items() if found is not None}
         measured = self._all_measured()
-        return database.select(reader, self.tables, known, text, parameters, where=where, measured=measured)
+        late = self.late_ranks()
+        return database.select(reader, self.tables, known, text, parameters, where=where, measured=measured, late=late)
 
     def _all_measured(self) -> bool:
         """Whether every process that has told of calls has told of its memory, as far as the files' names and the
@@ -447,6 +465,19 @@ class Snapshot:
         """Whether files of this moment were compacted since."""
         found = {bundle.id for bundle in self._files.listing().manifest.bundles}
         return found != self._bundles.keys()
+
+
+def ranked(found: pyarrow.Table | pyarrow.RecordBatch, late: Mapping[str, int]) -> Any:
+    """``found`` with the ranks that became known later: see :meth:`Snapshot.late_ranks`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not late:
+        return found
+    place = pc.index_in(found["process"], pa.array(list(late), pa.string()))
+    known = pc.take(pa.array(list(late.values()), pa.int64()), place)
+    column = found.schema.get_field_index("rank")
+    return found.set_column(column, found.schema.field(column), pc.coalesce(found["rank"], known))
 
 
 def _joined(spans: dict[Segment, Span], group: list[Segment]) -> Iterator[tuple[int, int]]:

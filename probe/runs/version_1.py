@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union
 import msgspec
 
 from probe.records import ROW_TYPES, TABLES, Row
+from probe.runs import layout
 
 if TYPE_CHECKING:
     import pyarrow
@@ -68,7 +69,7 @@ def process_name(rank: int, number: int) -> str:
     >>> process_name(3, 0), process_name(3, 2)
     ('rank-00003', 'rank-00003.2')
     """
-    return f"rank-{rank:05d}{f'.{number}' if number else ''}"
+    return layout.process_name(layout.place_of_rank(rank), number)
 
 
 def renamed(value: str, rules: Sequence[tuple[str, str]]) -> str:

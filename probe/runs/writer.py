@@ -19,12 +19,12 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from probe.errors import InputError, RunError
 from probe.hooks import Scope, current_scope, silenced
 from probe.records import TABLES, Deferred, Incident, Process, Row, stamp
-from probe.runs.attempts import Claim, Joined, asked, join
+from probe.runs.attempts import Claim, Joined, asked, join, take_rank
 from probe.runs.layout import Segment
 from probe.runs.lines import encode, table_of
 from probe.runs.parts import roll_over, sweep
@@ -43,15 +43,17 @@ MARK_WAIT_S: Final = 3.0
 RETRY_S: Final = 0.5
 
 #: What is done with a row of each type when there are too many, and its table.
-_KINDS: Final = {
+_KINDS: Final[dict[type, tuple[int, str]]] = {
     kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
 }
 
 
-def _kind(row: Row) -> tuple[int, str]:
-    """:data:`_KINDS` of a row; of a type that a recorder brings, too."""
-    found = _KINDS.get(type(row))
-    return found or (SAMPLED if row.sampled else ORDINARY, table_of(row))
+def _kind(item: Row | Deferred) -> tuple[int, str]:
+    """:data:`_KINDS` of a row or of rows that don't exist yet; of a type that a recorder brings, too."""
+    found = _KINDS.get(type(item))
+    if found is None and isinstance(item, Deferred):
+        return SAMPLED, "deferred"
+    return found or (SAMPLED if cast("Row", item).sampled else ORDINARY, table_of(cast("Row", item)))
 
 
 Item = Row | Deferred | Iterable[Any] | None
@@ -66,8 +68,8 @@ class RunWriter:
 
     Args:
         directory: A run directory, as :func:`probe.runs.layout.create_run` makes it.
-        rank: Of this process.
-        process: Who writes; begins every file. It gets its name here, by the place that it takes in the directory.
+        rank: Of this process, None where it has none: then it is known by the process's ``name``.
+        process: Who writes; begins every file. It gets what it is called here, by the place that it takes.
         capacity: Rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents never; the
             number dropped is told by an incident row of kind ``"dropped_rows"``.
         interval_s: Seconds between two rounds of the thread.
@@ -77,6 +79,8 @@ class RunWriter:
         tick_scope: Where these rows are said to have happened.
         sample_interval_s: Seconds between two calls of ``tick``.
         place: Of this process in its attempt; None takes it: see :func:`take_place`.
+        parquet_at_close: Whether what is left as lines becomes Parquet at the end. A process that others wait for, such
+            as a loader's worker, leaves it to compaction.
 
     Raises:
         InputError: An argument is out of its range.
@@ -87,7 +91,7 @@ class RunWriter:
         self,
         directory: str | os.PathLike[str],
         *,
-        rank: int,
+        rank: int | None,
         process: Process,
         capacity: int = 200_000,
         interval_s: float = 0.35,
@@ -97,10 +101,10 @@ class RunWriter:
         tick_scope: Callable[[], Scope] = current_scope,
         sample_interval_s: float = 0.5,
         place: Joined | None = None,
+        parquet_at_close: bool = True,
     ) -> None:
-        _check(rank=rank, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
+        _check(rank=rank or 0, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
         self.directory = Path(directory).absolute()
-        self.rank = rank
         self._cpu_ns = 0  # that the thread has used
         self._rolled_cpu_ns = 0  # that roll-overs have used which have ended
         self._interval_s = interval_s
@@ -117,14 +121,17 @@ class RunWriter:
         self._unwritable_since: float | None = None
         self._retry_at = 0.0
         self._rolling: _RollOver | None = None
+        self._parquet_at_close = parquet_at_close
         self._off = False
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._lock = threading.Lock()
         self._process = process
-        self._place = take_place(self.directory, rank, process) if place is None else place
+        process.rank = rank
+        self._place = take_place(self.directory, process) if place is None else place
+        self._late_place: Joined | None = None
         try:
-            self._file = _open(self.directory, rank, process, Shedding(capacity))
+            self._file = _open(self.directory, self._place.place, process, Shedding(capacity))
         except RunError:
             self._place.leave()
             raise
@@ -139,6 +146,11 @@ class RunWriter:
     # ----------------------------------------------------------------------------------------- for any thread
 
     @property
+    def rank(self) -> int | None:
+        """Of this process, None while it isn't known."""
+        return self._process.rank
+
+    @property
     def dropped(self) -> dict[str, int]:
         """How many rows were dropped so far, by table (``"deferred"``: not built yet, so their table is
         unknown).
@@ -150,7 +162,11 @@ class RunWriter:
 
     @property
     def cost_ns(self) -> int:
-        """CPU time that the writer's threads have used, nanoseconds."""
+        """CPU time that the writer's threads have used, nanoseconds; where its own thread doesn't ask, up to the end of
+        its last round.
+        """
+        if threading.current_thread() is self._thread:
+            self._cpu_ns = time.thread_time_ns()
         rolling = self._rolling
         return self._cpu_ns + self._rolled_cpu_ns + (0 if rolling is None else rolling.cpu_ns)
 
@@ -166,16 +182,12 @@ class RunWriter:
         """
         if self._off and threading.current_thread() is not self._thread:  # its last rounds may still add
             return
-        known = _KINDS.get(type(item))  # type: ignore[arg-type]  # any type may be asked for
+        known = _KINDS.get(type(item))
         if known is not None:
             self._queue.add(known[0], known[1], (item, scope, time_ns))
-        elif type(item) is Deferred:
-            self._queue.add(SAMPLED, "deferred", (item, scope, time_ns))
-        elif isinstance(item, Row):  # of a recorder's own type; where none brings it, that it can't be written is told
-            self._queue.add(*_kind(item), (item, scope, time_ns))
-        elif isinstance(item, Deferred):
-            priority = SAMPLED if getattr(item, "sampled", True) else ORDINARY
-            self._queue.add(priority, getattr(item, "table", "deferred"), (item, scope, time_ns))
+        elif isinstance(item, Row | Deferred):  # of a recorder's own; that nobody brings a row's type is told later
+            _KINDS[type(item)] = _kind(item)
+            self.add_rows(item, scope, time_ns)
         elif item is not None:
             self._add_all(item, scope, time_ns)
 
@@ -194,7 +206,7 @@ class RunWriter:
         nothing.
         """
         if not self._off:
-            self._marks.add(KEPT, "mark", _Mark(self._queue.next_number(), callback))
+            self._marks.add(KEPT, "mark", (self._queue.next_number(), callback))
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until what was put before can be read by others.
@@ -262,6 +274,8 @@ class RunWriter:
                 self._wake.clear()
             self._isolated(self._finish)
             self._place.leave()
+            if self._late_place is not None:
+                self._late_place.leave()
             self._cpu_ns = time.thread_time_ns()
 
     def _pause(self, next_tick: float) -> float:
@@ -278,7 +292,8 @@ class RunWriter:
     def _round(self, *, last: bool = False) -> None:
         self._tell_dropped()
         # Marks first: what was put before a mark that is seen here is in the queue already.
-        self._due_marks.extend(content for _, _, content in self._marks.pop_entries())
+        deadline = time.monotonic() + MARK_WAIT_S
+        self._due_marks.extend(_Mark(content[0], content[1], deadline) for _, _, content in self._marks.pop_entries())
         entries = self._queue.pop_entries()
         for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
@@ -307,7 +322,7 @@ class RunWriter:
 
     def _stamp(self, row: Row, scope: Scope, time_ns: int) -> Row:
         process = self._process
-        return stamp(row, scope, rank=self.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
+        return stamp(row, scope, rank=process.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
 
     def _built(self, last: bool) -> list[Row]:
         """Rows of the deferred items that are ready. At the end all must be; those that aren't are given
@@ -346,6 +361,23 @@ class RunWriter:
                 continue
             self._file.backlog.add(*_kind(row), line)
 
+    def tell(self, **facts: Any) -> None:
+        """Say what has become known of this process: its row is written anew, and readers take the newest. Only from
+        the writer's thread, where ``tick`` is called.
+
+        Args:
+            facts: Fields of :class:`~probe.records.Process`, such as its rank.
+        """
+        had_rank = self._process.rank is not None
+        for name, value in facts.items():
+            setattr(self._process, name, value)
+        self._process.revision += 1
+        self._file.backlog.add(KEPT, "process", encode(self._process))
+        if self._process.rank is not None and not had_rank:
+            self._late_place = take_rank(self.directory, self._process)
+            if self._late_place.rival is not None:
+                self._tell_rival(self._late_place.rival)
+
     # ----------------------------------------------------------------------------------------------- the disk
 
     def _write(self, last: bool) -> None:
@@ -377,9 +409,10 @@ class RunWriter:
 
     def _tell_rival(self, rival: Claim) -> None:
         where = f"process {rival.pid} on {rival.host}" if rival.pid else "another process"
-        message = f"{where} records as rank {self.rank} of this attempt, too: both are shown under that rank"
+        rank = self._process.rank
+        message = f"{where} records as rank {rank} of this attempt, too: both are shown under that rank"
         _log.warning("%s: %s", self.directory, message)
-        self._report("writer", f"rank {self.rank}", message)
+        self._report("writer", f"rank {rank}", message)
 
     def _tell_lost(self) -> None:
         message = f"{self.directory} lost its file: it was deleted by someone, with the rows written so far"
@@ -416,7 +449,7 @@ class RunWriter:
             self._file.close()
             return
         segment = self._file.finish()
-        if segment is not None:
+        if segment is not None and self._parquet_at_close:
             last = _RollOver(self.directory, segment)
             last.run()
             self._tell_roll_over(last.join())
@@ -525,10 +558,14 @@ class _Waiting:
 
 
 class _Mark:
-    def __init__(self, number: int, callback: Callable[[], None]) -> None:
+    """A callback, and until when it waits for deferred rows since the writer's thread has heard of it."""
+
+    __slots__ = ("callback", "deadline", "number")
+
+    def __init__(self, number: int, callback: Callable[[], None], deadline: float) -> None:
         self.number = number
         self.callback = callback
-        self.deadline = time.monotonic() + MARK_WAIT_S
+        self.deadline = deadline
 
 
 class _Guarded:
@@ -564,13 +601,13 @@ def _check(**values: float) -> None:
             raise InputError(f"{name}: got {value!r}, expected a number of at least {least}")
 
 
-def take_place(directory: Path, rank: int, process: Process) -> Joined:
+def take_place(directory: Path, process: Process, attempt: int | None = None) -> Joined:
     """Find out to which attempt a process belongs, and take its place there; the process is told.
 
     Args:
         directory: The run directory.
-        rank: Of this process.
-        process: Its row, which gets its attempt.
+        process: Its row, with its rank or its name; it gets its attempt.
+        attempt: Which one, where that is known: a child is of its parent's.
 
     Returns:
         The attempt and the place, which a :class:`RunWriter` leaves when it is closed.
@@ -580,16 +617,15 @@ def take_place(directory: Path, rank: int, process: Process) -> Joined:
         InputError: ``PROBE_ATTEMPT`` is no whole number of at least 1.
     """
     try:
-        joined = join(directory, rank, process, wanted=asked())
+        joined = join(directory, process, wanted=asked() if attempt is None else attempt)
     except OSError as error:
         raise RunError(f"directory: {str(directory)!r} can't be written to: {error}") from error
     process.attempt = joined.attempt
     return joined
 
 
-def _open(directory: Path, rank: int, process: Process, backlog: Shedding) -> SegmentFile:
-    process.rank = rank
-    file = SegmentFile(directory, rank, process, backlog)
+def _open(directory: Path, place: str, process: Process, backlog: Shedding) -> SegmentFile:
+    file = SegmentFile(directory, place, process, backlog)
     try:
         file.open()
         file.write()

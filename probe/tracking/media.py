@@ -245,12 +245,13 @@ def page(figure: Figure, title: str) -> str:
     title = title.replace("&", "&amp;").replace("<", "&lt;")
     return (
         f'<!doctype html><meta charset="utf-8"><title>{title}</title><body style="margin:0"><div id="figure"></div>'
-        f"<script>{_plotly_script()}</script><script>const figure = {spec};"
+        f"<script>{plotly_script()}</script><script>const figure = {spec};"
         'Plotly.newPlot("figure", figure.data, figure.layout, {responsive: true});</script>'
     )
 
 
-def _plotly_script() -> str:
+def plotly_script() -> str:
+    """plotly.js, as text."""
     from importlib import resources
 
     # The file, without importing plotly: a training worker never loads that.

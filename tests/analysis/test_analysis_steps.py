@@ -57,10 +57,10 @@ def test_times_and_durations(tmp_path: Path) -> None:
         times = steps.times(run)
         assert times["largest_s"].tolist() == pytest.approx([0.12, 0.05])
         assert times["mean_s"].tolist() == pytest.approx([0.11, 0.05])
-        assert times["slowest"].tolist() == [1, 0]
+        assert times["slowest"].tolist() == ["rank 1", "rank 0"]
         phase = steps.durations(run).iloc[0]
         assert phase["mean_s"] == pytest.approx((0.060 + 0.040) / 2)  # rank 1 ran it twice in the step
-        assert (phase["largest_s"], phase["slowest"], phase["ranks"]) == (pytest.approx(0.06), 0, 2)
+        assert (phase["largest_s"], phase["slowest"], phase["processes"]) == (pytest.approx(0.06), "rank 0", 2)
 
 
 def test_timeline_sets_ranks_on_one_clock(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_time_on_padding_is_the_share_of_slots(tmp_path: Path) -> None:
     assert (row["micro_batches"], row["left_out"]) == (3, 1)
     assert row["ratio"] == pytest.approx(row["padding_s"] / row["time_s"])
     assert list(figure.data[0].y) == pytest.approx([row["padding_s"]])
-    assert figure.layout.yaxis.title.text == "estimate, seconds, mean across ranks"
+    assert figure.layout.yaxis.title.text == "estimate, seconds, mean across processes"
 
 
 def test_incidents_are_folded_and_listeners_count_once_each(tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_incidents_are_folded_and_listeners_count_once_each(tmp_path: Path) -> N
         assert frame["count"].to_dict() == {"dropped_rows": 7, "listener": 3}
         assert bool(frame["switched_off"]["listener"])
         assert (frame["first_step"]["listener"], frame["last_step"]["listener"]) == (0, 2)
-        assert incidents.dropped(run).to_dict("records") == [{"where": "memory", "count": 7, "ranks": 1}]
+        assert incidents.dropped(run).to_dict("records") == [{"where": "memory", "count": 7, "processes": 1}]
         assert incidents.over_time(run)["count"].sum() == 10
 
 
@@ -183,6 +183,8 @@ def test_cost_is_the_mean_over_ranks_and_the_worst(tmp_path: Path) -> None:
     rows = {
         rank: [
             told(rank, "probe/cost/hooks_ms", 1.0 + rank),
+            told(rank, "probe/cost/overhead_ms", 1.0 + rank),
+            told(rank, "probe/cost/step_ms", 100.0),
             told(rank, "probe/cost/overhead_ratio", 0.01 * (rank + 1)),
         ]
         for rank in (0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import pandas as pd
@@ -10,6 +11,7 @@ import torch
 
 from probe.analysis import overview
 from probe.analysis.findings import findings
+from probe.analysis.listing import Findings
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
 from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row
@@ -233,3 +235,29 @@ def test_d_padding_is_judged_by_the_slots_that_are_computed(tmp_path: Path, pack
     else:
         assert (one["severity"], tile["status"]) == ("problem", "alarm")
         assert "Padding fills 68 % of the token slots" in one["finding"]
+
+
+def test_g_a_notebook_shows_findings_as_a_list_of_whole_sentences(found: Findings) -> None:
+    page, text = found._repr_html_() or "", " ".join(repr(found).split())
+    assert page.count("<li") == len(found) > 0
+    for row in found.to_dict("records"):
+        assert html.escape(row["finding"]) in page  # nothing is cut
+        assert html.escape(row["advice"][1:]) in page
+        assert " ".join(row["finding"].split()) in text
+
+
+def test_g_findings_are_still_a_frame(found: Findings) -> None:
+    assert isinstance(found, pd.DataFrame)
+    assert found[found["severity"] == "problem"]._repr_html_() is not None
+    counted = found.groupby("severity").size()
+    assert counted.sum() == len(found)
+    assert "<table" in (found[["severity", "topic"]]._repr_html_() or "")
+    pd.testing.assert_frame_equal(pd.DataFrame(found.to_dict("records")), pd.DataFrame(found))
+
+
+def test_g_users_text_in_a_list_of_findings_is_no_markup() -> None:
+    found = Findings(
+        [("notice", "x", "<b>a</b> is bad", "see <i>")], columns=["severity", "topic", "finding", "advice"]
+    )
+    assert "<b>a</b>" not in (found._repr_html_() or "")
+    assert "Nothing was recorded" in repr(found.head(0))

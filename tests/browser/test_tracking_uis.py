@@ -90,7 +90,7 @@ def test_tensorboard_has_lengths_words_and_hyper_parameters(chromium, tensorboar
         page.goto(f"{tensorboard}/#text")
         page.reload()
         page.get_by_text("config/text_summary").first.wait_for()
-        page.locator("tf-tag-filterer input").first.fill("probe/summary")
+        page.locator("tf-tag-filterer input").first.fill("probe/findings")
         # "So far" where the last edition was given up, as on a loaded machine
         page.get_by_text(re.compile("(The whole run|So far), up to step")).first.wait_for()
         page.screenshot(path=shots / "tensorboard_text.png")
@@ -115,7 +115,7 @@ def test_mlflow_s_run_says_what_was_found(chromium, mlflow, tmp_path: Path, shot
 
 def test_mlflow_s_artifacts_are_interactive_figures(chromium, mlflow, tmp_path: Path, shots: Path) -> None:
     with browser(chromium, tmp_path / "profile", size=SIZE) as page:
-        page.goto(f"{mlflow}/artifacts/figures/probe/memory/memory_timeline.html")
+        page.goto(f"{mlflow}/artifacts/figures.html")
         frame = page.frame_locator("iframe")
         frame.locator(".main-svg").first.wait_for()
         frame.locator("text=Memory over time").first.wait_for()

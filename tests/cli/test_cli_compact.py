@@ -20,7 +20,7 @@ def run(tmp_path: Path) -> Path:
     """Three ranks that have ended."""
     place = write_run(tmp_path / "run", sample_rows(ranks=3, steps=2))
     for rank in range(3):
-        for _ in roll_over(place, Segment(rank, 0)):
+        for _ in roll_over(place, Segment.of_rank(rank, 0)):
             pass
     return place
 

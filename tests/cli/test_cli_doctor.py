@@ -41,7 +41,7 @@ def finished(place: Path, rows: Any, **told: Any) -> Path:
     """A run whose processes ended in order."""
     run = write_run(place, rows, **told)
     for rank in rows:
-        for _ in roll_over(run, Segment(rank, 0)):
+        for _ in roll_over(run, Segment.of_rank(rank, 0)):
             pass
     return run
 

@@ -158,7 +158,8 @@ def test_json_says_first_and_last_which_run_it_is(run: Path, capsys) -> None:
     assert last["duration_s"] > 1
     incident = next(one for one in found if one["type"] == "incident")
     assert {**incident, "t_s": None} == {
-        "type": "incident", "t_s": None, "step": 4, "rank": 0, "kind": "backend", "where": "mlflow",
+        "type": "incident", "t_s": None, "step": 4, "rank": 0, "process": "rank-00000", "kind": "backend",
+        "where": "mlflow",
         "message": "log failed: connection refused", "count": 3, "switched_off": False,
     }  # fmt: skip
 
@@ -216,10 +217,10 @@ def test_a_step_is_told_once_it_is_over_on_every_rank(tmp_path: Path) -> None:
     assert following.look().steps == []
     first = {rank: [row for row in own if row.step == 0] for rank, own in rows.items()}
     append(path, first[0])
-    append(path, first[1][:-9])  # its step goes on
+    append(path, first[1][:-11])  # its step goes on
     assert following.look().steps == []
     assert following.look().steps == []
-    append(path, first[1][-9:])
+    append(path, first[1][-11:])
     assert following.look().steps == []  # something came just now: more may come
     assert following.look().steps == [0]
     assert following.look().steps == []
@@ -289,7 +290,7 @@ def test_rates_and_ranks(tmp_path: Path) -> None:
 def append_rankless(path: Path, rows: list[Row]) -> None:
     """What a process without a rank, such as one that serves a model, adds to the run."""
     written = [encode(msgspec.structs.replace(row, process="server", rank=None)) for row in rows]
-    (path / Segment(0, 9).name).write_bytes(b"".join(written))
+    (path / Segment.of_rank(0, 9).name).write_bytes(b"".join(written))
 
 
 def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:
@@ -314,7 +315,7 @@ def test_what_a_process_without_a_rank_tells_is_shown_under_its_name(tmp_path: P
     assert (following.ranks, following.has_rows) == (0, True)
     said = drawn(following)
     assert "recording" in said or "no rows since" in said
-    assert re.search(r"– +– +value +kv +full", said)
+    assert re.search(r"– +server +value +kv +full", said)
 
 
 BEGIN = {"table": "spans", "where": {"kind": "step"}, "y": "begin", "reduce": "min"}

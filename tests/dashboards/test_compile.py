@@ -11,13 +11,15 @@ from typing import Any, NamedTuple
 import pytest
 
 from probe import dashboards
+from probe.analysis.quantities import course
 from probe.dashboards import compile as sql
-from probe.dashboards.quantities import quantities, series_of
+from probe.dashboards.quantities import over_run, over_window, quantities, series_of
 from probe.dashboards.spec import SERIES, listed
 from probe.live import series
 from probe.live.feed import Feed
 from probe.records import Incident, MicroBatch, Padding, Row, Scalar
 from probe.runs.reader import Run
+from probe.views.panel import static_bundle
 from tests.live.live_run import opened
 from tests.live.nested_run import random_rows
 from tests.sample_run import MS, clock, sample_rows, write_run
@@ -62,7 +64,7 @@ def others(rank: int, chance: random.Random) -> Iterator[Row]:
     for index in range(chance.randrange(8)):
         at: dict[str, Any] = {"time_ns": clock(rank) + index * MS, "step": chance.choice((None, 0, 1, 5))}
         value = chance.choice((math.nan, 0.0, chance.random(), -1.0))
-        key = chance.choice(("probe/cost/overhead_ratio", "loss"))
+        key = chance.choice(("probe/cost/overhead_ms", "probe/cost/step_ms", "loss"))
         yield Scalar(**at, key=key, value=value, source="probe" if key.startswith("probe") else "user")
         kind = chance.choice(("listener", "backend"))
         yield Incident(**at, kind=kind, where="w", message="m", count=chance.randrange(1, 5))
@@ -110,6 +112,14 @@ def test_each_step_of_a_quantity_is_the_same_by_sql_and_in_the_kernel(both: Both
     frame = both.run.sql(sql.by_step(spec))
     found = dict(zip(frame["step"].tolist(), map(number, frame["value"]), strict=True))
     same(found, dict(zip(*series.by_step(both.feed.tables, both.feed.words, spec), strict=True)), spec["unit"])
+
+
+def test_e_what_probe_costs_is_one_ratio_of_sums_by_sql_and_in_the_kernel(both: Both) -> None:
+    spec = {**quantities()["own_cost"], "window": 20}
+    by_sql = course(both.run, "own_cost")
+    live = static_bundle.course_of(both.feed.tables, both.feed.words, spec)
+    for read in (over_run, over_window):
+        same({0: read(spec, by_sql)}, {0: read(spec, live)}, "percent")
 
 
 #: The quantities that have a value over the whole run: sums of ratios are asked for by nobody.

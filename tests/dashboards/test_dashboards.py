@@ -282,6 +282,19 @@ def test_the_views_of_the_live_panel() -> None:
     assert {panel.id for panel in PANELS if panel.live is not None} <= {panel.id for panel in shown}
 
 
+def test_g_where_the_panel_draws_another_picture_than_the_report_its_words_are_of_that() -> None:
+    """Under a table stands nothing of dots and crosses, and under a line nothing of boxes."""
+    shared = {panel.id: panel for panel in PANELS}
+    shown = {panel.id: panel for view in dashboards.views() for panel in view.panels}
+    others = [
+        one for one in shown.values() if one.id in shared and shared[one.id].figure and one.live["mark"] == "table"
+    ]
+    assert {one.id for one in others} >= {"incidents", "reduction_spread"}
+    assert all(one.about != shared[one.id].about for one in others)
+    assert "box" not in " ".join(vars(shown["memory_timeline"].about).values())
+    assert "about" not in shown["memory_timeline"].live
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

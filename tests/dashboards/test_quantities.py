@@ -14,7 +14,7 @@ import yaml
 from probe import dashboards
 from probe.analysis import overview
 from probe.analysis.findings import findings
-from probe.analysis.quantities import courses
+from probe.analysis.quantities import course, courses
 from probe.dashboards import files, overview_tiles
 from probe.dashboards.quantities import (
     Course,
@@ -152,10 +152,9 @@ def test_findings_say_what_the_quantity_says(directory: Path, doubling: pytest.M
     def said() -> tuple[str, str]:
         with Run(directory) as run:
             spec = quantity(name)
-            frame = overview.by_step(run)
-            course = Course(frame["step"].tolist(), frame[field_of(spec)].tolist())
+            value = over_run(spec, course(run, name))
             text = " ".join(findings(run)["finding"])
-        return spell(over_run(spec, course), str(spec["unit"])), text
+        return spell(value, str(spec["unit"])), text
 
     value, text = said()
     assert value in text
@@ -254,6 +253,17 @@ def test_a_window_of_no_steps_is_refused(doubling: pytest.MonkeyPatch, steps: st
         window_steps()
 
 
+def test_e_a_pooled_quantity_is_a_ratio_of_sums_of_its_worst_series() -> None:
+    spec = {"unit": "percent", "pooled": True, "warn": 0.01, "alarm": 0.05, "window": 4}
+    parts = [{(0,): (0.0, 1.0), (1,): (0.1, 1.0)}] * 3 + [{(0,): (1.08, 1.0), (1,): (0.1, 1.0)}]
+    told = standing(spec, Course(range(5), [math.nan, 0.1, 0.1, 0.1, 1.08], parts=[{(0,): (99.0, math.nan)}, *parts]))
+    assert (told.value, told.text, told.status) == (pytest.approx(0.27), "27 %", "alarm")  # the median is 10 %
+    assert told.note == "the last 4 steps together · run: 10 % … 108 %"
+    assert math.isnan(standing(spec, Course([0], [math.nan], parts=[{(0,): (1.0, math.nan)}])).value)
+    with pytest.raises(InputError, match="pooled: got it without a divide"):
+        check_tiles([{"id": "a", "title": "A", "table": "scalars", "y": "value", "pooled": True}], "here")
+
+
 def test_d_a_tile_judges_the_median_of_its_window() -> None:
     tile = {"unit": "ratio", "warn": 1.1, "window": 3, "means": {"good": "even", "warn": "uneven"}}
     early = standing(tile, Course(range(6), [9.0, 9.0, 9.0, 1.0, 1.0, 1.0]))
@@ -314,7 +324,7 @@ def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tm
         "peak_memory": "no memory was recorded",
         "rank_imbalance": "no micro-batches were cut",
         "padding_tax": "no padded batch was formed",
-        "own_cost": "no step has ended",
+        "own_cost": "no step after the first has ended",
         "alerts": "nothing was recorded yet",
     }
 

@@ -43,7 +43,7 @@ def awkward_run(place: Path) -> Path:
 def mixed(tmp_path: Path) -> Path:
     """A run of which some is Parquet and some JSONL."""
     run = write_run(tmp_path / "run", sample_rows(ranks=3, steps=3))
-    for _ in roll_over(run, Segment(1, 0)):
+    for _ in roll_over(run, Segment.of_rank(1, 0)):
         pass
     return run
 
@@ -220,7 +220,7 @@ def test_a_table_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     from probe.runs.lines import encode
 
     (run / "rank-00000.jsonl").write_bytes(lines + encode(row) * 300_000)
-    for _ in roll_over(run, Segment(0, 0)):
+    for _ in roll_over(run, Segment.of_rank(0, 0)):
         pass
     monkeypatch.setattr(source, "BATCH_ROWS", 4096)
     sizes = []

@@ -4,6 +4,7 @@ one."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,7 @@ from probe.analysis import token_balance as balance_of
 from probe.analysis.findings import COST_TARGET
 from probe.analysis.quantities import course
 from probe.dashboards import frames, spec
-from probe.figures import incidents, memory, panel, reduction, theme
+from probe.figures import colours, incidents, memory, panel, reduction, theme
 from probe.records import GIB, Memory
 from tests.sample_run import CAP, open_run, sample_rows
 
@@ -78,10 +79,11 @@ def test_every_figure_draws_and_leaves_its_frame_alone(run, look, draw) -> None:
     assert figure.data
     assert theme.why(figure) is None
     assert figure.layout.template.layout.font.color == theme.template("light").layout.font.color
-    dark = draw(frame, theme="dark")
+    dark, darks = draw(frame, theme="dark"), colours.dark_of_light()
     assert dark.layout.template != figure.layout.template
-    dark.layout.template = figure.layout.template
-    assert dark.to_json() == figure.to_json()  # only the template knows the theme
+    dark.layout.template = figure.layout.template = None
+    told = re.sub("#[0-9a-f]{6}|rgba[(][0-9,.]+[)]", lambda one: darks.get(one[0], one[0]), figure.to_json())
+    assert dark.to_json() == told  # what a page that follows the theme makes of it
 
 
 @pytest.mark.parametrize(("look", "draw"), FIGURES, ids=NAMES)
@@ -203,10 +205,19 @@ def test_of_many_dots_the_highest_stay_and_of_the_rest_some(run, monkeypatch) ->
 
 def test_a_process_without_a_rank_has_a_lane_of_its_own() -> None:
     where = {"step": 1, "role": "r", "phase": "p", "kind": "phase", "name": "p", "micro_batch": None}
-    frame = pd.DataFrame({"rank": [0, None], "begin": [1.0, 2.0], "end": [2.0, 5.0], "duration": [1.0, 3.0], **where})
+    frame = pd.DataFrame(
+        {
+            "who": ["rank 0", "driver"],
+            "rank": [0, None],
+            "begin": [1.0, 2.0],
+            "end": [2.0, 5.0],
+            "duration": [1.0, 3.0],
+            **where,
+        }
+    )
     figure = drawn("step_timeline", frame.astype({"rank": "Int64"}))
-    assert figure.layout.yaxis.ticktext == ("rank 0", "no rank")
-    assert sorted(zip(figure.data[0].y, figure.data[0].base, strict=True)) == [(0, 1.0), (1, 2.0)]
+    assert figure.layout.yaxis.ticktext == ("driver", "rank 0")
+    assert sorted(zip(figure.data[0].y, figure.data[0].base, strict=True)) == [(0, 2.0), (1, 1.0)]
 
 
 def test_a_line_is_drawn_only_where_tokens_explain_the_peaks() -> None:
@@ -233,7 +244,9 @@ def test_heat_holds_the_tokens_and_marks_what_is_over_the_cap(run) -> None:
 
 
 def test_a_rank_without_a_micro_batch_has_a_gap_and_no_zero() -> None:
-    frame = pd.DataFrame({"rank": [0, 0, 1], "micro_batch": [0, 1, 0], "value": [5.0, 6, 7], "y": "tokens"})
+    frame = pd.DataFrame(
+        {"who": ["rank 0", "rank 0", "rank 1"], "micro_batch": [0, 1, 0], "value": [5.0, 6, 7], "y": "tokens"}
+    )
     figure = drawn("balance_heat", frame.assign(cap=math.nan, over=0.0, sequences=1.0, longest=7.0))
     grid = np.array(figure.data[0].z, dtype=float)
     assert grid[0].tolist() == [5, 6]
@@ -278,13 +291,66 @@ def test_padding_stacks_to_the_tax_of_each_step(run) -> None:
     assert figure.layout.barmode == "stack"
 
 
-def test_long_runs_become_areas() -> None:
-    frame = pd.DataFrame({"step": range(6000), "cause": "longest_row", "y": "tokens", "value": 1.0, "whole": 4.0})
-    frame.loc[4321, "value"] = 4
-    (trace,) = drawn("padding_over_steps", frame).data
-    assert trace.type == "scatter"
-    assert len(trace.x) <= theme.POINTS
-    assert max(trace.y) == 1.0
+def course_of(values: list[float], phase: str = "update") -> pd.DataFrame:
+    return pd.DataFrame({"step": range(len(values)), "phase": phase, "y": "duration", "value": values})
+
+
+@pytest.mark.parametrize("steps", [1, 3, 12, 17, 60, 2000])
+@pytest.mark.parametrize("name", ["phase_durations", "balance_over_steps"])
+def test_g_steps_have_whole_ticks_at_most_ten_and_none_twice(name: str, steps: int) -> None:
+    frame = course_of([1.0] * steps).assign(y="across ranks")
+    axis = drawn(name, frame).layout.xaxis
+    assert axis.dtick == int(axis.dtick) >= 1
+    assert axis.tick0 == 0
+    assert (steps - 1) // axis.dtick + 1 <= 10
+
+
+def test_g_many_ranks_and_micro_batches_have_at_most_ten_names_on_their_axis() -> None:
+    frame = pd.DataFrame({"rank": 0, "micro_batch": range(64), "value": 5.0, "y": "tokens"})
+    figure = drawn("balance_heat", frame.assign(cap=math.nan, over=0.0, sequences=1.0, longest=7.0))
+    assert len(figure.layout.xaxis.tickvals) <= 10
+    ranks = pd.DataFrame({"rank": range(32), "share_ratio": 1.0, "tokens": 9, "largest_in": 1, "rounds": 32})
+    assert len(drawn("balance_stragglers", ranks).layout.xaxis.tickvals) <= 10
+
+
+def test_g_one_slow_first_step_is_cut_and_said_and_the_rest_stays_tall() -> None:
+    figure = drawn("phase_durations", course_of([214.0] + [60.0, 61, 62] * 10))
+    low, high = figure.layout.yaxis.range
+    assert low == 0
+    assert 62 < high < 75
+    assert [note.text for note in figure.layout.annotations] == ["3 min 34 s: step 0"]
+    assert len(figure.layout.shapes) == 1  # the gap in its bar
+    assert figure.layout.xaxis.title.text == f"step<br>the scale ends at {words.seconds(high)}"
+    assert not drawn("phase_durations", course_of([60.0, 61, 62] * 10)).layout.shapes
+
+
+def test_g_a_line_that_a_few_values_would_flatten_is_cut_and_says_so() -> None:
+    frame = course_of([9.0] + [1.1, 1.2] * 20).assign(y="across ranks")
+    figure = drawn("balance_over_steps", frame)
+    assert figure.layout.yaxis.range[1] < 1.5
+    assert [note.text for note in figure.layout.annotations] == ["9.00×: step 0"]
+    assert list(named(figure, "beyond the scale").x) == [0]
+
+
+def test_g_of_2000_steps_several_share_a_bar_and_each_of_them_counts() -> None:
+    values = [1.0] * 2000
+    values[1234] = 1.1
+    figure = drawn("phase_durations", course_of(values))
+    bars, spread = figure.data
+    assert len(bars.x) <= 200
+    assert max(spread.base[at] + spread.y[at] for at in range(len(spread.y))) == pytest.approx(1.1)
+    assert set(bars.y) == {1.0}  # the median of each
+    assert "steps 1230 to 1239; the median one is step" in "".join(bars.hovertext)
+    assert "each bar is the median of 10 steps" in figure.layout.xaxis.title.text
+
+
+def test_g_of_2000_steps_a_line_shows_medians_and_their_range() -> None:
+    values = [1.0] * 2000
+    values[777] = 1.1
+    band, line = drawn("balance_over_steps", course_of(values).assign(y="across ranks")).data
+    assert len(line.x) <= 200
+    assert set(line.y) == {1.0}
+    assert max(band.y) == 1.1
 
 
 def test_bytes_by_field_add_up(run) -> None:
@@ -303,7 +369,7 @@ def test_phases_stack_to_their_mean_over_the_ranks(run) -> None:
         assert dict(zip(bars.x, bars.y, strict=True)) == pytest.approx(
             dict(zip(own["step"], own["mean_s"], strict=True))
         )
-    assert figure.layout.yaxis.title.text == "seconds, mean across ranks"
+    assert figure.layout.yaxis.title.text == "seconds, mean across processes"
 
 
 def test_where_nothing_is_padded_the_stack_says_zero() -> None:

@@ -40,6 +40,6 @@ for (const { head, buffers } of messages) {
 }
 const numbers = all.map((lines, at) => {
   const { steps, values } = largestByStep(lines);
-  return { steps, values: values.map(said), total: said(totalOf(lines)), who: whoOf(specs[at]) };
+  return { steps, values: values.map(said), total: said(totalOf(lines)), pooled: lines.paired ? said(lines.pooled(steps)) : null, who: whoOf(specs[at]) };
 });
 process.stdout.write(JSON.stringify(numbers));

@@ -15,7 +15,7 @@ const ROWS = [
   [0, 1, [10, 10]], [1, 1, [10, 10]],
   [0, 2, [5, 15]], [1, 2, [45, 15]],
 ].flatMap(([rank, round, tokens]) => /** @type {number[]} */ (tokens).map((one, at) => (
-  { step: 1, rank: Number(rank), process: `rank-${rank}`, phase: "update", batch: Number(round), round: Number(round), micro_batch: at, tokens: one, cap: 50 })));
+  { step: 1, rank: Number(rank), process: `rank-${rank}`, who: `rank ${rank}`, phase: "update", batch: Number(round), round: Number(round), micro_batch: at, tokens: one, cap: 50 })));
 
 /**
  * The value at each step.
@@ -73,7 +73,7 @@ test("D: a lone rank is compared with nobody, also where it is the only one of a
   assert.deepEqual(values({ each: "micro_batch", reduce: "imbalance", per: ["round", "rank"] }, alone), [45 / 30]);
   const [store, encoder] = [new Store({ schema: SCHEMA }), new Encoder()];
   store.receive(...encoder.delta("micro", ROWS));
-  store.choose({ rank: "1" });
+  store.choose({ rank: "rank 1" });
   const lines = new StepLines(store, { table: "micro", y: "tokens", each: "rank", reduce: "imbalance" });
   lines.pull();
   assert.deepEqual([lines.steps, largestByStep(lines).values], [[1], [NaN]]);

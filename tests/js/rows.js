@@ -9,7 +9,7 @@ import { ARRAYS, padded } from "../../probe/views/panel/static/src/messages.js";
 export const SCHEMA = {
   micro: {
     columns: {
-      step: ["i4", "id"], rank: ["i4", "id"], process: ["i4", "word"], role: ["i4", "word"], phase: ["i4", "word"], batch: ["i4", "id"],
+      step: ["i4", "id"], rank: ["i4", "id"], process: ["i4", "word"], who: ["i4", "word"], role: ["i4", "word"], phase: ["i4", "word"], batch: ["i4", "id"],
       round: ["i4", "id"], micro_batch: ["i4", "id"], tokens: ["i4", "tokens"], cap: ["i4", "tokens"],
     },
     derived: { use: ["ratio", ["/", "tokens", "cap"]], left: ["tokens", ["-", "cap", "tokens"]] },

@@ -9,7 +9,7 @@ import { Encoder, SCHEMA } from "./rows.js";
 /** @import { TableData } from "../../probe/views/panel/static/src/types.js" */
 
 /** @param {number} rank @param {number} tokens @param {object} more */
-const micro = (rank, tokens, more = {}) => ({ step: 1, rank, process: `rank-${rank}`, phase: "update", batch: 1, round: 1, micro_batch: 0, tokens, cap: 100, ...more });
+const micro = (rank, tokens, more = {}) => ({ step: 1, rank, process: `rank-${rank}`, who: `rank ${rank}`, phase: "update", batch: 1, round: 1, micro_batch: 0, tokens, cap: 100, ...more });
 
 function made(limits = {}) {
   return { store: new Store({ schema: SCHEMA, limits }), encoder: new Encoder() };
@@ -23,7 +23,7 @@ test("rows come out as they went in, words as texts and missing numbers as NaN",
   assert.equal(row.tokens, 7);
   assert.ok(Number.isNaN(row.cap) && Number.isNaN(row.use));
   assert.equal(store.table("micro").row(0, store.words).use, 0.05);
-  assert.deepEqual([...store.ranks], [0, 1]);
+  assert.deepEqual([...store.ranks].map((code) => store.words.text(code)), ["rank 0", "rank 1"]);
 });
 
 test("a derived column is worked out of the kernel's formula, and a division by 0 is missing", () => {

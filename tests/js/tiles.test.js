@@ -32,7 +32,7 @@ test("D: the reason is that there are no rows, or that they have no value", () =
 });
 
 test("D: the window is of the last steps that have a value, and its median is what is judged", () => {
-  assert.deepEqual(lastOf([9, 3, NaN, 1, NaN], 2), [1, 3]);
+  assert.deepEqual(lastOf([9, 3, NaN, 1, NaN], 2), [3, 1]);
   assert.equal(median([9, 1, 2]), 2);
   assert.equal(median([9, 1, 2, 4]), 3);
   assert.ok(Number.isNaN(median([])));

@@ -18,8 +18,8 @@ import pytest
 
 from probe import dashboards
 from probe.dashboards.columns import LIVE, Column, Derived, Table, as_data
-from probe.dashboards.quantities import quantities, series_of, who_stands_out
-from probe.dashboards.spec import SERIES, listed
+from probe.dashboards.quantities import over_run, quantities, series_of, who_stands_out
+from probe.dashboards.spec import SERIES, listed, pairs
 from probe.live import series
 from probe.live.protocol import Sender
 from probe.live.tables import LiveTable, Words
@@ -180,6 +180,10 @@ def test_kernel_and_browser_reduce_alike(node: str, seed: int) -> None:
         total = series.total(tables, words, spec)
         if not same(total, found["total"]):
             wrong.append((spec, "total", total, found["total"]))
+        if pairs(spec):
+            pooled = static_bundle.course_of(tables, words, {**spec, "pooled": True})
+            if not same(over_run({"pooled": True}, pooled), found["pooled"]):
+                wrong.append((spec, "pooled", over_run({"pooled": True}, pooled), found["pooled"]))
     assert not wrong[:3], f"{len(wrong)} differ"
 
 

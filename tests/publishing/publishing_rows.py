@@ -11,7 +11,8 @@ from tests.sample_run import MS, clock, open_run, process
 
 def ended(rank: int, step: int, at: int, **values: float) -> list[Row]:
     """The metrics of a session that has ended a step, at that many milliseconds."""
-    named = {"probe/cost/overhead_ratio": 0.001, **{f"probe/{key}": value for key, value in values.items()}}
+    cost = {"probe/cost/hooks_ms": 1.0, "probe/cost/step_ms": 1000.0, "probe/cost/overhead_ratio": 0.001}
+    named = {**cost, **{f"probe/{key}": value for key, value in values.items()}}
     stamp = {"rank": rank, "step": step, "time_ns": clock(rank) + at * MS}
     return [Scalar(key=key, value=value, source="probe", **stamp) for key, value in named.items()]
 

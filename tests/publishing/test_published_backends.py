@@ -138,13 +138,14 @@ def test_tensorboard_has_the_layout_of_the_dashboards(board) -> None:
 def test_tensorboard_has_words_tables_and_hyper_parameters(board) -> None:
     directory, said, reader = board
     tensors = set(reader.Tags()["tensors"])
-    summary = reader.Tensors("probe/summary/text_summary")[-1].tensor_proto.string_val[0].decode()
+    summary = reader.Tensors("probe/findings/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert summary.startswith("**probe found ")
     assert f"The whole run, up to step {STEPS - 1}; 2 ranks." in summary
     tags = reader.Tensors("probe/tags/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert "| world_size | 2 |" in tags
     tables = {f"{name}/text_summary" for name in shown(directory) if name.endswith("_table")}
     assert tables <= tensors
+    assert all(table > "probe/findings/text_summary" for table in tables)  # G: TensorBoard sorts texts by name
     hparams = reader.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     assert b"model/width" in hparams
     assert not [one for one in Path(said["locations"]["tensorboard"]).iterdir() if "tfevents" not in one.name]
@@ -198,11 +199,14 @@ def _check_artifacts(client, run, place: Path) -> None:
         for one in client.list_artifacts(run.info.run_id, f"figures/probe/{folder}")
     }
     for name in shown(place / "run"):
-        assert name.endswith("_table") or {f"figures/{name}.html", f"figures/{name}.json"} <= listed
-    page = Path(client.download_artifacts(run.info.run_id, "figures/probe/token_balance/balance_heat.html", str(place)))
+        assert name.endswith("_table") or f"figures/{name}.json" in listed
+    page = Path(client.download_artifacts(run.info.run_id, "figures.html", str(place)))
     text = page.read_text()
     assert "Plotly.newPlot" in text
-    assert "Tokens by rank and micro-batch" in text
+    assert all(name in text for name in shown(place / "run") if not name.endswith("_table"))
+    # G: at most 8 MB of figures in a run; 15 pages with plotly in each were 72 MB.
+    kept = [page, *Path(client.download_artifacts(run.info.run_id, "figures", str(place))).rglob("*.json")]
+    assert sum(one.stat().st_size for one in kept) <= 8_000_000
     table = client.download_artifacts(
         run.info.run_id, "tables/probe/token_balance/balance_stragglers_table.json", str(place)
     )

@@ -29,9 +29,9 @@ from tests.sample_run import WALL_NS, process, sample_rows, write_run, written_b
 LATER_NS = 3_600_000_000_000  # the second launch, an hour after the first
 
 
-def train(directory, reward, count, first=0):
+def train(directory, reward, count, first=0, rank=None):
     """A training in this process, as a cell of a notebook would run it."""
-    with start("attempts", run_dir=directory) as session:
+    with start("attempts", run_dir=directory, rank=rank) as session:
         for step in range(first, first + count):
             with session.step(step), phase("update"):
                 pass
@@ -70,9 +70,9 @@ def test_a_run_that_is_closed_says_what_it_was(directory):
     train(directory, 0.2, 1)
     run = Run(directory)
     run.close()
-    assert repr(run).endswith("1 ranks)")
-    assert run.ranks == [0]
-    assert "1 ranks" in run._repr_html_()
+    assert repr(run).endswith("1 process)")
+    assert run.ranks == []
+    assert "1 process" in run._repr_html_()
 
 
 def test_a_restart_hides_all_from_its_first_step_on_and_a_resumed_training_goes_on(directory):
@@ -135,14 +135,14 @@ def test_a_second_live_process_of_one_rank_is_told(directory):
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"on\n"
-        train(directory, 0.5, 1)
+        train(directory, 0.5, 1, rank=0)
         with Run(directory) as run:
             (told_of,) = run.incidents["message"]
             assert run.attempts == [1]
         assert told_of.startswith(f"process {other.pid} on ")
         assert "records as rank 0 of this attempt, too" in told_of
         other.communicate(b"\n")
-    train(directory, 0.7, 1)  # both have ended
+    train(directory, 0.7, 1, rank=0)  # both have ended
     with Run(directory) as run:
         assert run.attempts == [1, 2]
 
@@ -168,10 +168,10 @@ def ended(joined):
 @pytest.mark.usefixtures("here")
 def test_one_launch_is_one_attempt_however_often_a_process_of_it_begins(tmp_path):
     first, restarted = Identity("torchrun:a restart:0"), Identity("torchrun:a restart:1")
-    assert [ended(join(tmp_path, rank, row(rank), first)) for rank in (0, 1, 0)] == [1, 1, 1]
-    assert [ended(join(tmp_path, rank, row(rank), restarted)) for rank in (1, 0)] == [2, 2]
-    assert ended(join(tmp_path, 2, row(2), first)) == 1  # a straggler
-    assert ended(join(tmp_path, 0, row(0), Identity())) == 3  # by hand, into the same run
+    assert [ended(join(tmp_path, row(rank), first)) for rank in (0, 1, 0)] == [1, 1, 1]
+    assert [ended(join(tmp_path, row(rank), restarted)) for rank in (1, 0)] == [2, 2]
+    assert ended(join(tmp_path, row(2), first)) == 1  # a straggler
+    assert ended(join(tmp_path, row(0), Identity())) == 3  # by hand, into the same run
 
 
 @pytest.mark.usefixtures("here")
@@ -179,13 +179,13 @@ def test_an_actor_that_ray_restarts_goes_on_and_a_new_one_does_not(tmp_path):
     def actor(name):
         return Identity("ray:head:6379 job:01", name)
 
-    assert ended(join(tmp_path, 0, row(), actor("a"))) == 1
-    assert ended(join(tmp_path, 0, row(), actor("a"))) == 1
-    assert ended(join(tmp_path, 0, row(), actor("b"))) == 2  # the driver's notebook made its actors anew
-    assert ended(join(tmp_path, 1, row(1), actor("c"))) == 2
-    assert ended(join(tmp_path, 0, row(), Identity())) == 3  # by hand
-    assert ended(join(tmp_path, 0, row(), actor("d"))) == 4  # the notebook again, after that
-    assert ended(join(tmp_path, 1, row(1), actor("e"))) == 4
+    assert ended(join(tmp_path, row(), actor("a"))) == 1
+    assert ended(join(tmp_path, row(), actor("a"))) == 1
+    assert ended(join(tmp_path, row(), actor("b"))) == 2  # the driver's notebook made its actors anew
+    assert ended(join(tmp_path, row(1), actor("c"))) == 2
+    assert ended(join(tmp_path, row(), Identity())) == 3  # by hand
+    assert ended(join(tmp_path, row(), actor("d"))) == 4  # the notebook again, after that
+    assert ended(join(tmp_path, row(1), actor("e"))) == 4
 
 
 def test_a_run_that_cannot_be_written_keeps_no_place(tmp_path, monkeypatch):
@@ -202,25 +202,25 @@ def test_a_run_that_cannot_be_written_keeps_no_place(tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("here")
 def test_another_world_size_is_another_attempt(tmp_path):
-    assert ended(join(tmp_path, 0, row(world_size=2), Identity())) == 1
-    assert ended(join(tmp_path, 1, row(1, world_size=4), Identity())) == 2
-    assert ended(join(tmp_path, 3, row(3, world_size=4), Identity())) == 2
+    assert ended(join(tmp_path, row(world_size=2), Identity())) == 1
+    assert ended(join(tmp_path, row(1, world_size=4), Identity())) == 2
+    assert ended(join(tmp_path, row(3, world_size=4), Identity())) == 2
 
 
 def test_a_process_of_another_host_lives_as_long_as_its_file_grows(tmp_path, monkeypatch):
     monkeypatch.setattr(attempts.platform, "node", lambda: "here")
-    assert ended(join(tmp_path, 0, row(host="there"), Identity())) == 1  # locks of other hosts may not be seen
+    assert ended(join(tmp_path, row(host="there"), Identity())) == 1  # locks of other hosts may not be seen
     lines = tmp_path / "rank-00000.jsonl"
     lines.write_bytes(b"")
-    found = join(tmp_path, 0, row(), Identity())
+    found = join(tmp_path, row(), Identity())
     assert (found.attempt, found.rival.host, found.lock) == (1, "there", None)
     os.utime(lines, (0, 0))
-    assert ended(join(tmp_path, 0, row(), Identity())) == 2
+    assert ended(join(tmp_path, row(), Identity())) == 2
 
 
 def test_a_run_that_an_older_probe_began_has_its_first_attempt(tmp_path):
     write_run(tmp_path / "run", {0: []})
-    assert ended(join(tmp_path / "run", 0, row(), Identity())) == 2
+    assert ended(join(tmp_path / "run", row(), Identity())) == 2
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def rows_of(rank, number, count=5):
 
 def segment(directory, rank, number, *, rolled=True, count=5, rows=None):
     lines = [encode(row) for row in rows or rows_of(rank, number, count)]
-    (directory / Segment(rank, number).name).write_bytes(b"".join(lines))
+    (directory / Segment.of_rank(rank, number).name).write_bytes(b"".join(lines))
     if rolled:
-        for _ in roll_over(directory, Segment(rank, number)):
+        for _ in roll_over(directory, Segment.of_rank(rank, number)):
             pass
 
 
@@ -93,7 +93,7 @@ def fill(directory, ranks=3):
 @pytest.mark.slow
 def test_lines_and_parts_become_one_file_for_each_table(directory):
     fill(directory)
-    path = directory / Segment(1, 1).name
+    path = directory / Segment.of_rank(1, 1).name
     path.write_bytes(path.read_bytes() + b'no row\n{"table":"scalars","key":"torn')
     before, rows = tables(directory), followed(directory)
     with Run(directory) as run:
@@ -121,7 +121,9 @@ def test_order_schema_and_manifest_are_what_they_say(directory):
     compact(directory)
     manifest = json.loads((directory / PARTS_NAME / "compacted-000001.json").read_text())
     (bundle,) = manifest["bundles"]
-    assert [held[:2] for held in bundle["segments"]] == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]
+    assert [held[:2] for held in bundle["segments"]] == [
+        [f"rank-0000{rank}", number] for rank in range(3) for number in range(2)
+    ]
     for table, files in bundle["files"].items():
         (file,) = files
         path = directory / PARTS_NAME / file["name"]
@@ -219,7 +221,7 @@ def test_every_state_in_between_reads_the_same(directory, tmp_path, monkeypatch)
 def test_a_follower_goes_on_over_a_compaction(directory):
     fill(directory)
     follower = Follower(RunFiles(directory))
-    path = directory / Segment(1, 1).name
+    path = directory / Segment.of_rank(1, 1).name
     half = path.read_bytes()
     path.write_bytes(b"".join(half.splitlines(keepends=True)[:7]))
     seen = [repr(row) for row in follower.poll()]
@@ -296,7 +298,7 @@ def test_a_rank_that_starts_again_takes_no_compacted_number(directory, process):
     compact(directory)
     before = tables(directory)["scalars"]
     writer = RunWriter(directory, rank=0, process=process())
-    assert (directory / Segment(0, 2).name).exists()
+    assert (directory / Segment.of_rank(0, 2).name).exists()
     writer.close()
     assert tables(directory)["scalars"].to_pylist().__repr__() == repr(before.to_pylist())
 
@@ -317,7 +319,7 @@ def test_what_a_living_process_writes_is_left_alone(directory, process):
     fill(directory)
     writer = RunWriter(directory, rank=7, process=process())
     for force in (False, True):
-        assert compact(directory, force=force).left == {Segment(7, 0).name: "its process is writing to it"}
+        assert compact(directory, force=force).left == {Segment.of_rank(7, 0).name: "its process is writing to it"}
     writer.close()
     assert compact(directory).left == {}
 
@@ -328,7 +330,7 @@ def test_a_process_without_a_lock_is_known_by_its_id(directory):
     segment(directory, 5, 0, rolled=False, rows=[mine, Scalar(key="k", value=1.0, rank=5)])
     reused = Process(rank=6, pid=os.getpid(), host=platform.node(), wall_ns=1)
     segment(directory, 6, 0, rolled=False, rows=[reused, Scalar(key="k", value=2.0, rank=6)])
-    assert compact(directory).left == {Segment(5, 0).name: f"process {os.getpid()} is alive"}
+    assert compact(directory).left == {Segment.of_rank(5, 0).name: f"process {os.getpid()} is alive"}
     assert compact(directory, force=True).left == {}
     with Run(directory) as run:
         assert set(run.scalars["value"][-2:]) == {1.0, 2.0}
@@ -338,7 +340,7 @@ def test_of_another_machine_only_the_age_is_known(directory):
     segment(directory, 0, 0)
     other = Process(rank=1, pid=GONE, host="another", wall_ns=1)
     segment(directory, 1, 0, rolled=False, rows=[other, Scalar(key="k", value=1.0, rank=1)])
-    path = directory / Segment(1, 0).name
+    path = directory / Segment.of_rank(1, 0).name
     for force in (False, True):
         assert "on the machine another" in compact(directory, force=force).left[path.name]
     os.utime(path, (time.time() - 3600, time.time() - 3600))
@@ -349,22 +351,22 @@ def test_of_another_machine_only_the_age_is_known(directory):
 
 def test_what_it_cannot_keep_is_left_alone(directory):
     fill(directory)
-    path = directory / Segment(8, 0).name
+    path = directory / Segment.of_rank(8, 0).name
     segment(directory, 8, 0, rolled=False)
     path.write_bytes(path.read_bytes() + b'{"table":"of_the_future","x":1}\n')
     segment(directory, 9, 0)
-    newer = directory / PARTS_NAME / Segment(9, 0).part("scalars")
+    newer = directory / PARTS_NAME / Segment.of_rank(9, 0).part("scalars")
     found = pq.read_table(newer)
     pq.write_table(found.append_column("of_the_future", found["rank"]), newer)
-    (directory / PARTS_NAME / Segment(2, 0).part("of_the_future")).write_bytes(b"anything")
-    (directory / Segment(4, 0).name).touch()
+    (directory / PARTS_NAME / Segment.of_rank(2, 0).part("of_the_future")).write_bytes(b"anything")
+    (directory / Segment.of_rank(4, 0).name).touch()
     before, rows = tables(directory), followed(directory)
     left = compact(directory).left
     assert set(left) == {
-        Segment(8, 0).name,
-        Segment(9, 0).name,
-        Segment(2, 0).part("of_the_future"),
-        Segment(4, 0).name,
+        Segment.of_rank(8, 0).name,
+        Segment.of_rank(9, 0).name,
+        Segment.of_rank(2, 0).part("of_the_future"),
+        Segment.of_rank(4, 0).name,
     }
     assert path.exists()
     assert newer.exists()

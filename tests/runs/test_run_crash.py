@@ -93,7 +93,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
 def segment(directory):
     """A segment of 30 rows, and a look at the run that checks they are there once."""
     rows = [Process(pid=1, wall_ns=1), *(Scalar(key="k", value=value) for value in range(30))]
-    (directory / Segment(0, 0).name).write_bytes(b"".join(map(encode, rows)))
+    (directory / Segment.of_rank(0, 0).name).write_bytes(b"".join(map(encode, rows)))
 
     def check():
         with Run(directory) as run:
@@ -108,7 +108,7 @@ def segment(directory):
 
 def test_every_state_between_lines_and_parts_reads_the_same(directory, segment, tmp_path):
     """Each intermediate state of a roll-over, frozen, is what a crash there leaves."""
-    rolling = roll_over(directory, Segment(0, 0))
+    rolling = roll_over(directory, Segment.of_rank(0, 0))
     states = 0
     for _ in rolling:
         states += 1
@@ -116,7 +116,7 @@ def test_every_state_between_lines_and_parts_reads_the_same(directory, segment, 
         (directory / PARTS_NAME / "memory-rank00000-0.parquet.9-ff.tmp").write_bytes(b"half a part")
         frozen = tmp_path / f"frozen-{states}"
         shutil.copytree(directory, frozen)
-        for _ in roll_over(frozen, Segment(0, 0)):  # rolled over again, over what the first try left
+        for _ in roll_over(frozen, Segment.of_rank(0, 0)):  # rolled over again, over what the first try left
             pass
         with Run(frozen) as run:
             assert run.scalars["value"].tolist() == list(range(30))
@@ -127,9 +127,9 @@ def test_every_state_between_lines_and_parts_reads_the_same(directory, segment, 
 
 def test_an_empty_file_of_a_taken_number_hides_nothing(directory, segment):
     """A process claims the number of a segment that has just become parts, and has not yet seen it."""
-    for _ in roll_over(directory, Segment(0, 0)):
+    for _ in roll_over(directory, Segment.of_rank(0, 0)):
         pass
-    (directory / Segment(0, 0).name).touch()
+    (directory / Segment.of_rank(0, 0).name).touch()
     segment()
 
 

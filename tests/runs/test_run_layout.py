@@ -144,7 +144,7 @@ def test_a_root_that_is_a_file_is_a_run_error(tmp_path):
 
 @given(st.integers(0, 10**7), st.integers(0, 10**5))
 def test_file_names_say_rank_and_segment(rank, number):
-    segment = Segment(rank, number)
+    segment = Segment.of_rank(rank, number)
     assert segment_of(segment.name) == segment
     assert part_of(segment.part("micro_batches")) == ("micro_batches", segment)
     assert segment_of(segment.name + ".tmp") is None

@@ -30,7 +30,7 @@ def segment(directory, rank, number, *values, process=None):
         process or Process(rank=rank, pid=rank + 1, wall_ns=1000, world_size=4),
         *(scalar(value, rank) for value in values),
     ]
-    path = directory / Segment(rank, number).name
+    path = directory / Segment.of_rank(rank, number).name
     path.write_bytes(b"".join(map(encode, rows)))
     return path
 
@@ -40,7 +40,7 @@ def scalar(value, rank=0):
 
 
 def parts(directory, rank=0, number=0):
-    for _ in roll_over(directory, Segment(rank, number)):
+    for _ in roll_over(directory, Segment.of_rank(rank, number)):
         pass
 
 
@@ -100,7 +100,7 @@ def test_unknown_tables_and_fields_are_tolerated(directory):
             assert run.scalars["value"].tolist() == [1, 2]
             assert run.bad_lines == 0
             assert values(run.new_rows()) == [1, 2]
-    (directory / "parts" / Segment(0, 0).part("of_the_future")).write_bytes(b"anything")
+    (directory / "parts" / Segment.of_rank(0, 0).part("of_the_future")).write_bytes(b"anything")
     with Run(directory) as run:
         assert run.scalars["value"].tolist() == [1, 2]
         assert values(run.new_rows()) == [1, 2]
@@ -109,7 +109,7 @@ def test_unknown_tables_and_fields_are_tolerated(directory):
 def test_a_damaged_part_is_a_run_error(directory):
     segment(directory, 0, 0, 1)
     parts(directory)
-    (directory / "parts" / Segment(0, 0).part("scalars")).write_bytes(b"not parquet")
+    (directory / "parts" / Segment.of_rank(0, 0).part("scalars")).write_bytes(b"not parquet")
     with Run(directory) as run, pytest.raises(RunError, match="scalars can't be read"):
         assert run.scalars is None
 
@@ -266,7 +266,7 @@ def test_reprs_are_short_and_escaped(tmp_path):
     directory = create_run("<b>bold</b>", "e&e", root=tmp_path)
     segment(directory, 0, 0, 1)
     with Run(directory) as run:
-        assert repr(run) == f"Run({str(directory)!r}, project='<b>bold</b>', 1 ranks)"
+        assert repr(run) == f"Run({str(directory)!r}, project='<b>bold</b>', 1 rank)"
         html = run._repr_html_()
     assert "<b>" not in html
     assert "&lt;b&gt;bold" in html
@@ -311,7 +311,7 @@ def test_new_rows_keep_the_order_of_tables_that_alternate(directory):
     for index in range(20):
         rows += [scalar(index), Memory(edge="sample", allocated_bytes=index)]
         rows += [MicroBatch(batch_id=index, micro_batches=1, sequences=1, lengths=[1], tokens=1)]
-    (directory / Segment(0, 0).name).write_bytes(b"".join(map(encode, rows)))
+    (directory / Segment.of_rank(0, 0).name).write_bytes(b"".join(map(encode, rows)))
     for rolled in (False, True):
         if rolled:
             parts(directory)

@@ -92,9 +92,9 @@ def test_a_line_is_one_line_and_the_row_again(row):
 @given(st.lists(ROWS, max_size=12))
 def test_rows_through_columns_parquet_and_frames(tmp_path_factory, rows):
     directory = create_run("p", "e", root=tmp_path_factory.mktemp("runs"))
-    (directory / Segment(0, 0).name).write_bytes(b"".join(map(encode, rows)))
+    (directory / Segment.of_rank(0, 0).name).write_bytes(b"".join(map(encode, rows)))
     from_lines = frames_and_rows(directory)
-    for _ in roll_over(directory, Segment(0, 0)):
+    for _ in roll_over(directory, Segment.of_rank(0, 0)):
         pass
     assert not list(directory.glob("*.jsonl"))
     for found in (from_lines, frames_and_rows(directory)):
@@ -199,14 +199,14 @@ def test_what_is_not_a_row_is_told_from_an_unknown_table():
 )  # fmt: skip
 def test_bad_lines_are_counted_and_skipped(directory, line):
     good = encode(Scalar(key="k", value=1.0))
-    path = directory / Segment(0, 0).name
+    path = directory / Segment.of_rank(0, 0).name
     path.write_bytes(encode(Process(wall_ns=5)) + good + line + good + good[:20])
     with Run(directory) as run:
         assert run.scalars["value"].tolist() == [1.0, 1.0]
         assert run.bad_lines == 1
         assert run.scalars["wall_ns"].tolist() == [5, 5]
     path.write_bytes(path.read_bytes() + b"\n")
-    for _ in roll_over(directory, Segment(0, 0)):
+    for _ in roll_over(directory, Segment.of_rank(0, 0)):
         pass
     with Run(directory) as run:
         assert len(run.scalars) == 2
@@ -214,12 +214,12 @@ def test_bad_lines_are_counted_and_skipped(directory, line):
 
 
 def test_fields_of_an_older_probe_get_their_defaults(directory):
-    (directory / Segment(0, 0).name).write_bytes(
+    (directory / Segment.of_rank(0, 0).name).write_bytes(
         b'{"table":"micro_batches","batch_id":1,"micro_batches":1,"sequences":1,"lengths":[3],"tokens":3}\n'
     )
     for roll in (False, True):
         if roll:
-            list(roll_over(directory, Segment(0, 0)))
+            list(roll_over(directory, Segment.of_rank(0, 0)))
         with Run(directory) as run:
             row = run.micro_batches.iloc[0]
             assert (row["indices"], row["over_cap"], row["source"]) == ([], False, "")
@@ -233,7 +233,7 @@ def test_parts_of_an_older_probe_get_their_defaults(directory):
     import pyarrow.parquet as pq
 
     old = pa.table({"key": ["k"], "value": [1.0], "time_ns": [1], "rank": [0], "line": [0]})
-    pq.write_table(old, directory / "parts" / Segment(0, 0).part("scalars"))
+    pq.write_table(old, directory / "parts" / Segment.of_rank(0, 0).part("scalars"))
     with Run(directory) as run:
         assert run.scalars["source"].tolist() == ["user"]
         assert run.scalars["scope"].tolist() == [""]

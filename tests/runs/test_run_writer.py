@@ -632,9 +632,9 @@ def test_a_taken_number_is_not_used_again(directory, process, put):
 def test_a_number_that_became_parts_while_it_was_claimed_is_given_back(directory, process):
     """The claimer looked before another process of its rank rolled segment 0 over, and creates its file after."""
     RunWriter(directory, rank=0, process=process()).close()
-    segment, descriptor = claim(directory, 0, 0)
+    segment, descriptor = claim(directory, "rank-00000", 0)
     os.close(descriptor)
-    assert segment == Segment(0, 1)
+    assert segment == Segment.of_rank(0, 1)
     assert [path.name for path in directory.glob("*.jsonl")] == ["rank-00000.1.jsonl"]
 
 

@@ -21,7 +21,7 @@ def run_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     directory = write_run(tmp_path / "runs" / "project" / "experiment", sample_rows(4, 3))
     for rank in range(4):
-        for _ in roll_over(directory, Segment(rank, 0)):
+        for _ in roll_over(directory, Segment.of_rank(rank, 0)):
             pass
     assert compact(directory).segments == 4
     return directory

@@ -174,8 +174,8 @@ def write_golden():
     for rank in range(2):
         lines = [encode(row) for row in golden_rows(rank)]
         lines.insert(3, b"no row\n" if rank == 0 else b"")
-        (run / Segment(rank, 0).name).write_bytes(b"".join(lines))
-    for _ in roll_over(run, Segment(0, 0)):  # of one rank parts, of the other lines
+        (run / Segment.of_rank(rank, 0).name).write_bytes(b"".join(lines))
+    for _ in roll_over(run, Segment.of_rank(0, 0)):  # of one rank parts, of the other lines
         pass
     (GOLDEN / f"schema-{SCHEMA_VERSION}.json").write_text(json.dumps(schemas(), indent=1) + "\n")
     (GOLDEN / f"values-{SCHEMA_VERSION}.json").write_text(json.dumps(values(run), indent=1) + "\n")

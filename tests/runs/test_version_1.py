@@ -106,10 +106,10 @@ def old_run(request, tmp_path):
     first = list(map(old_line, old_rows(0, 11, 1_000, request.param)))
     second = list(map(old_line, old_rows(0, 12, 50_000, request.param)))
     other = list(map(old_line, old_rows(1, 13, 1_000, request.param)))
-    old_parts(directory / "parts", Segment(0, 0), first)
-    (directory / Segment(0, 1).name).write_bytes(b"".join(second))
-    (directory / Segment(0, 2).name).write_bytes(b"".join([second[0], *second[-2:]]))
-    (directory / Segment(1, 0).name).write_bytes(b"".join(other))
+    old_parts(directory / "parts", Segment.of_rank(0, 0), first)
+    (directory / Segment.of_rank(0, 1).name).write_bytes(b"".join(second))
+    (directory / Segment.of_rank(0, 2).name).write_bytes(b"".join([second[0], *second[-2:]]))
+    (directory / Segment.of_rank(1, 0).name).write_bytes(b"".join(other))
     for path in directory.glob("*.jsonl"):
         os.utime(path, (0, 0))  # nobody writes to it any more
     return directory

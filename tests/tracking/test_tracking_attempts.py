@@ -91,7 +91,7 @@ def test_a_later_attempt_sends_what_the_one_before_left(tmp_path):
     (tmp_path / "attempts" / "1").mkdir(parents=True)
     (tmp_path / "attempts" / "1" / "launch.json").write_text("{}")
     (tmp_path / "attempts" / "1" / "rank-00000.json").write_text("{}")
-    with start("attempts", run_dir=tmp_path, track=PLAIN, recorders=[], publish=False) as session:
+    with start("attempts", run_dir=tmp_path, track=PLAIN, recorders=[], publish=False, rank=0) as session:
         session.log({"x": 1.0}, 7)
         assert session.tracking.flush(60)
         for thread in session_threads():

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import importlib.util
 import json
 import math
 import os
+import random
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +18,7 @@ import textwrap
 import time
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -23,7 +28,7 @@ import torch
 from probe.core.metric import Metric
 from probe.errors import BackendError
 from probe.tracking.backends import BACKENDS, backend_class
-from probe.tracking.media import KINDS, Histogram, Image, Span, Spans, Table
+from probe.tracking.media import KINDS, Figure, Histogram, Image, Span, Spans, Table
 from probe.tracking.tracking import Tracking
 from tests.tracking.tracking_readers import (
     READERS,
@@ -524,11 +529,36 @@ def test_mlflow_keeps_media_as_artifacts(tmp_path):
     assert (place / "texts/note/step-00000004.txt").read_text() == "two\nlines"
     assert (place / "images/picture/step-00000004.png").read_bytes() == rich_values()["picture"].png
     assert json.loads((place / "histograms/lengths/step-00000004.json").read_text())["counts"] == [3, 1]
-    assert '"width": [2.0, 2.0]' in (place / "figures/lengths.html").read_text()
     assert json.loads((place / "figures/curve.json").read_text())["data"][0]["y"] == [3, 4]
-    html = (place / "figures/curve.html").read_text()
-    assert html.count("</script>") == 2  # a label can't end the script
-    assert "cdn" not in html.partition("<script>")[0]
+    html = (place / "figures.html").read_text()
+    curve, lengths = figures_of(html)
+    assert curve["data"][0]["y"] == [3, 4]
+    assert lengths["data"][0]["width"] == [2.0, 2.0]
+    assert html.count("</script>") == 3  # a label can't end a script
+    assert "https://" not in html
+
+
+def figures_of(page: str) -> list[dict[str, Any]]:
+    """The figures in a page, by their names."""
+    packed = re.search('id="figures">([^<]*)<', page)
+    assert packed is not None
+    return list(json.loads(gzip.decompress(base64.b64decode(packed[1]))).values())
+
+
+@pytest.mark.slow
+def test_g_all_figures_of_a_run_weigh_at_most_8_mb_in_mlflow(tmp_path):
+    """Also where they are many and large: what doesn't fit is told."""
+    rng, incidents = random.Random(0), []
+    with Tracking("p", "e", "mlflow", directory=tmp_path, on_incident=incidents.append) as tracking:
+        for number in range(40):
+            spec = json.dumps({"data": [{"y": [rng.random() for _ in range(20_000)]}], "layout": {}})
+            tracking.log({f"figure/{number}": Figure(spec)}, 0)
+    own = tracking.logger["mlflow"]
+    place = Path(mlflow_client(own.tracking_uri).download_artifacts(own.run_id, "", str(tmp_path)))
+    kept = [place / "figures.html", *(place / "figures").rglob("*.json")]
+    assert 2_000_000 < sum(one.stat().st_size for one in kept) <= 8_000_000
+    assert "too large for the page" in kept[0].read_text()
+    assert any("more than 8 MB together" in one.message for one in incidents)
 
 
 @pytest.mark.slow
@@ -564,12 +594,12 @@ def test_mlflow_refreshes_a_figure_in_its_place_and_lists_tables_as_its_own(tmp_
     own = tracking.logger["mlflow"]
     client = mlflow_client(own.tracking_uri)
     assert sorted(one.path for one in client.list_artifacts(own.run_id, "figures")) == [
-        "figures/curve.html",
         "figures/curve.json",
     ]
     place = Path(client.download_artifacts(own.run_id, "figures", str(tmp_path)))
     assert json.loads((place / "curve.json").read_text())["data"][0]["y"] == [5]
-    assert '"y":[5]' in (place / "curve.html").read_text()
+    page = Path(client.download_artifacts(own.run_id, "figures.html", str(tmp_path)))
+    assert [one["data"][0]["y"] for one in figures_of(page.read_text())] == [[5]]
     listed = json.loads(client.get_run(own.run_id).data.tags["mlflow.loggedArtifacts"])
     assert listed == [{"path": f"tables/{name}.json", "type": "table"} for name in ("samples", "more")]
     before = mlflow.get_tracking_uri()

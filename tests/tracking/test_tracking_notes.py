@@ -122,7 +122,7 @@ def test_tensorboard_shows_the_description_and_the_tags(tmp_path):
     with Tracking("p", "e", "tensorboard", directory=tmp_path) as tracking:
         say(tracking)
     reader = EventAccumulator(tracking.locations["tensorboard"]).Reload()
-    newest = reader.Tensors("probe/summary/text_summary")[-1]
+    newest = reader.Tensors("probe/findings/text_summary")[-1]
     assert (newest.step, newest.tensor_proto.string_val[0]) == (3, b"# Found\n\n* rank 1 waits")
     table = reader.Tensors("probe/tags/text_summary")[-1].tensor_proto.string_val[0].decode()
     assert "| model | small |\n| world_size | 8 |" in table

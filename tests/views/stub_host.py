@@ -47,6 +47,7 @@ def _whole(table: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with what every row has: the name of the process that wrote it; and a micro-batch's round."""
     rank = row.get("rank")
     process = {"process": f"rank-{rank:05d}"} if rank is not None and "process" in TABLES[table] else {}
+    process |= {"who": f"rank {rank}"} if rank is not None and "who" in TABLES[table] else {}
     return {**process, **({"round": 1} if table == "micro" else {}), **row}
 
 
@@ -270,7 +271,8 @@ class Run:
             "actor/entropy": 2.2 * math.exp(-step / 60) + 0.1,
             "actor/grad_norm": 0.4 + 0.2 * self.random.random(),
         }
-        own = {"probe/cost/overhead_ratio": 0.002 + 0.001 * self.random.random()}
+        ratio = 0.002 + 0.001 * self.random.random()
+        own = {"probe/cost/overhead_ms": 900 * ratio, "probe/cost/step_ms": 900.0, "probe/cost/overhead_ratio": ratio}
         for key, value in (values | own).items():
             row = {
                 "t": self.now,
@@ -380,9 +382,12 @@ LIVE: dict[str, dict[str, Any]] = {
                 "id": "own_cost",
                 "title": "probe's own cost",
                 "table": "scalars",
-                "where": {"key": "probe/cost/overhead_ratio"},
+                "where": {"key": "probe/cost/overhead_ms"},
                 "y": "value",
                 "own": True,
+                "by": "rank",
+                "divide": {"table": "scalars", "where": {"key": "probe/cost/step_ms"}, "y": "value", "by": "rank"},
+                "pooled": True,
             }
             | {"reduce": "max", "unit": "percent", "better": "lower", "warn": 0.01, "alarm": 0.05}
             | {
@@ -626,7 +631,7 @@ def config(key: str, **more: Any) -> dict[str, Any]:
         "started_at": 0,
     }
     made = {"version": 1, "key": key, "run": run, "views": VIEWS, "panels": panels, "schema": as_data(DECLARED)}
-    made |= {"colours": {}, "thresholds": {}}
+    made |= {"thresholds": {}}
     return (
         made
         | {"hint": 'probe.open("runs/arithmetic/grpo-7b").panel()', "limits": {"rows": 20000, "points": 4000}}

@@ -227,14 +227,14 @@ def test_g_the_sql_of_every_figure_gives_its_numbers(directory):
         feed = shown._pump.feed
         bars = panels["balance_bars"]["live"]
         rows = {**bars, "where": {"step": 3}, "of": "run"}
-        expected = {rank: value for (rank,), value in series.cells(feed.tables, feed.words, rows).items()}
+        expected = {place: value for (place,), value in series.cells(feed.tables, feed.words, rows).items()}
     with Run(directory) as run:
         for id, panel in panels.items():
             found = run.sql(panel["sql"].replace("{step}", "3")) if panel["sql"] else None
             assert found is not None or panel["live"]["mark"] == "tiles", id
         frame = run.sql(panels["balance_bars"]["sql"].replace("{step}", "3"))
     assert len(expected) > 1
-    assert dict(zip(frame["rank"], frame["value"], strict=True)) == pytest.approx(expected)
+    assert dict(zip(frame[bars["x"]], frame["value"], strict=True)) == pytest.approx(expected)
 
 
 def test_a_page_may_choose_an_attempt_and_go_back_to_the_newest(tmp_path):

@@ -342,7 +342,7 @@ def test_filters_narrow_every_chart(page: Any) -> None:
     expect(legend).to_contain_text("critic")
     expect(card(page, "memory_over_steps").locator(".pp-legend button")).to_have_count(1)
     page.get_by_label("Role", exact=True).select_option("")
-    page.get_by_label("Rank", exact=True).select_option("2")
+    page.get_by_label("Rank", exact=True).select_option("rank 2")
     page.get_by_label("Phase", exact=True).select_option("generate")
     to_view(page, "tokens")
     expect(card(page, "balance_heat").locator(".pp-empty")).to_have_text(
@@ -581,7 +581,7 @@ def test_the_straggler_is_named(page: Any) -> None:
         f"{said}, with {share:.2f}× the mean tokens."
     )
     assert said in label_of(page, "balance_stragglers")
-    page.get_by_label("Rank", exact=True).select_option("1")  # one rank alone has nobody to be compared with
+    page.get_by_label("Rank", exact=True).select_option("rank 1")  # one rank alone has nobody to be compared with
     expect(card(page, "balance_stragglers").locator(".pp-sentence")).to_contain_text(said)
 
 
@@ -602,7 +602,7 @@ def test_d_choosing_one_rank_judges_no_imbalance(page: Any) -> None:
     shown(page, steps=4)
     one = tile(page, "Rank imbalance")
     expect(one).to_have_attribute("data-status", re.compile("good|warn|alarm"))
-    page.get_by_label("Rank", exact=True).select_option("1")
+    page.get_by_label("Rank", exact=True).select_option("rank 1")
     expect(one).to_have_attribute("data-status", "none")
     expect(one.locator(".pp-value")).to_have_text("–")
     expect(one.locator(".pp-note")).to_have_text("needs two ranks or more")
@@ -809,7 +809,7 @@ def test_g_two_outputs_of_one_run_can_show_different_views(page: Any) -> None:
     first, second = page.locator(".probe-panel").nth(0), page.locator(".probe-panel").nth(1)
     second.get_by_role("tab", name="Memory").click()
     second.get_by_role("button", name="One step back").click()
-    second.get_by_label("Rank", exact=True).select_option("2")
+    second.get_by_label("Rank", exact=True).select_option("rank 2")
     expect(second.locator(".pp-step")).to_have_text("step 3")
     expect(first.locator(".pp-step")).to_have_text("step 4")
     expect(first.get_by_role("tab", name="Overview")).to_have_attribute("aria-selected", "true")

@@ -101,7 +101,7 @@ def test_the_header_says_what_ran(page: Page) -> None:
         "node-0",
         "Made-up 80 GB (cuda:0)",
         "torch 2.13.0",
-        "Ranks 2",
+        "Written by 2 ranks",
         "Steps 5",
     ):
         assert words in page.words

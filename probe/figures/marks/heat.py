@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.dashboards.spec import listed
+from probe.figures import colours, scales
 from probe.figures import theme as look
 from probe.figures.marks import units
 from probe.figures.theme import Theme
@@ -39,13 +40,13 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     known = frame[frame["value"].notna() & frame[across].notna() & frame[down].notna()]
     if known.empty:
         return look.nothing(missing, theme)
-    lines, slots = sorted(known[down].unique().tolist()), _columns(known[across])
+    lines, slots = sorted(known[down].unique().tolist(), key=words.in_order), _columns(known[across])
     grid = known.pivot_table("value", down, across, aggfunc="max").reindex(index=lines, columns=slots)
     values = grid.to_numpy(dtype=float, na_value=np.nan)
     figure = look.blank(theme, height=int(np.clip(150 + 34 * len(lines), 240, 640)))
     figure.add_trace(_cells(spec, known, values, (lines, slots)))
     cap = known["cap"].max() if "cap" in known else math.nan
-    _mark_over(figure, known, lines, slots, (across, down))
+    _mark_over(figure, known, (lines, slots), (across, down), theme)
     figure.update_layout(coloraxis=_scale(spec, float(np.nanmax(values)), None if math.isnan(cap) else float(cap)))
     figure.update_xaxes(showline=False, **_axis(across, slots, alone=False))
     figure.update_yaxes(autorange="reversed", showgrid=False, **_axis(down, lines, alone=True))
@@ -56,7 +57,7 @@ def _columns(found: pd.Series) -> list[Any]:
     """All numbers from 0 to the largest, so that an empty cell is seen as one; else the names."""
     if pd.api.types.is_numeric_dtype(found):
         return list(range(int(found.max()) + 1))
-    return sorted(found.unique().tolist())
+    return sorted(found.unique().tolist(), key=words.in_order)
 
 
 def _cells(
@@ -104,12 +105,17 @@ def _use(spec: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
 
 
 def _mark_over(
-    figure: go.Figure, known: pd.DataFrame, lines: Sequence[Any], slots: Sequence[Any], names: tuple[str, str]
+    figure: go.Figure,
+    known: pd.DataFrame,
+    places: tuple[Sequence[Any], Sequence[Any]],
+    names: tuple[str, str],
+    theme: Theme,
 ) -> None:
     over = known[known["over"].fillna(0) > 0] if "over" in known else known.head(0)
     if over.empty:
         return
-    across, down = names
+    (across, down), (lines, slots) = names, places
+    red, edge = colours.of_theme("alarm", theme), colours.of_theme("surface", theme)
     figure.add_trace(
         go.Scatter(
             x=[slots.index(one) + 0.38 for one in over[across]],
@@ -117,7 +123,7 @@ def _mark_over(
             mode="markers",
             name="over the cap",
             showlegend=True,
-            marker={"symbol": "triangle-up", "size": 11, "color": look.ALARM, "line": {"width": 1.5, "color": "#fff"}},
+            marker={"symbol": "triangle-up", "size": 11, "color": red, "line": {"width": 1.5, "color": edge}},
             hoverinfo="skip",
         )
     )
@@ -136,7 +142,7 @@ def _scale(spec: Mapping[str, Any], largest: float, cap: float | None) -> dict[s
 def _axis(column: str, values: Sequence[Any], *, alone: bool) -> dict[str, Any]:
     """The names of a few rows or columns; of many the name of what they are. ``alone`` names say what they are."""
     title = column.replace("_", "-")
-    every = max(1, -(-len(values) // _NAMED))
+    every = max(1, -(-len(values) // _NAMED)) if alone else scales.whole_step(len(values) - 1)
     shown = range(0, len(values), every)
     name = [look.label(units.name_of(column, values[one]) if alone else str(values[one]), 18) for one in shown]
     few = alone and every == 1

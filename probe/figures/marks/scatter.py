@@ -11,7 +11,9 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.dashboards.spec import listed
+from probe.figures import colours
 from probe.figures import theme as look
+from probe.figures.colours import Style
 from probe.figures.marks import units
 from probe.figures.marks.fit import Fit, no_line, rising_line
 from probe.figures.theme import Theme
@@ -35,12 +37,12 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     figure = look.blank(theme, height=340)
     scale = units.scale(spec, float(frame[y].max()))
     names = pd.Series([units.series_name(spec, row) for row in words.rows(frame)], frame.index)
-    for index, (name, part) in enumerate(frame.groupby(names, sort=True)):
-        colour = index % len(look.PALETTE)
-        figure.add_trace(_dots(spec, part, str(name), colour, scale.divisor))
+    for name, part in frame.groupby(names, sort=True):
+        style = colours.style(units.columns(spec, "by"), str(name), theme)
+        figure.add_trace(_dots(spec, part, str(name), style, scale.divisor))
         line = rising_line(part[x].to_numpy(float), part[y].to_numpy(float), spec["fit"]) if "fit" in spec else None
         if line is not None:
-            figure.add_trace(_line(spec, part[x].astype(float), line, colour, scale.divisor))
+            figure.add_trace(_line(spec, part[x].astype(float), line, style, scale.divisor))
     title = str(spec.get("x_title", x.replace("_", " ")))
     if "fit" in spec and all(trace.mode == "markers" for trace in figure.data):
         title += f"<br>{no_line(spec['fit'], int(names.value_counts().max()))}"
@@ -49,7 +51,7 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     return figure
 
 
-def _dots(spec: Mapping[str, Any], part: pd.DataFrame, name: str, colour: int, divisor: float) -> go.Scatter:
+def _dots(spec: Mapping[str, Any], part: pd.DataFrame, name: str, style: Style, divisor: float) -> go.Scatter:
     x, y = listed(spec["x"])[0], listed(spec["y"])[0]
     shown = part.iloc[look.thin(part[y])]
     told = [
@@ -66,13 +68,13 @@ def _dots(spec: Mapping[str, Any], part: pd.DataFrame, name: str, colour: int, d
         y=shown[y].astype(float) / divisor,
         mode="markers",
         name=look.label(name, 32),
-        marker={"color": look.PALETTE[colour], "symbol": look.SYMBOLS[colour], "size": 7, "opacity": 0.6},
+        marker={"color": style.colour, "symbol": style.symbol, "size": 7, "opacity": 0.6},
         hovertext=told,
         hoverinfo="text",
     )
 
 
-def _line(spec: Mapping[str, Any], xs: pd.Series, line: Fit, colour: int, divisor: float) -> go.Scatter:
+def _line(spec: Mapping[str, Any], xs: pd.Series, line: Fit, style: Style, divisor: float) -> go.Scatter:
     ends = np.array([xs.min(), xs.max()])
     one = str(listed(spec["x"])[0]).rstrip("s").replace("_", " ")
     told = look.hover(
@@ -82,7 +84,7 @@ def _line(spec: Mapping[str, Any], xs: pd.Series, line: Fit, colour: int, diviso
         x=ends,
         y=(line.base + line.slope * ends) / divisor,
         mode="lines",
-        line={"color": look.PALETTE[colour], "width": 1.5, "dash": "dash"},
+        line={"color": style.colour, "width": 1.5, "dash": "dash"},
         showlegend=False,
         name="least squares",
         hovertext=[told, told],

@@ -10,18 +10,24 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.dashboards.spec import listed
+from probe.figures import colours, scales
 from probe.figures import theme as look
-from probe.figures.marks import units
+from probe.figures.marks import callouts, units
+from probe.figures.marks.callouts import Columns
 from probe.figures.theme import Theme
-
-#: Bars up to this many steps, areas beyond.
-_BARS: Final = 150
 
 #: Categories that are drawn, the largest ones.
 _MOST: Final = 20
 
 
-def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: Theme = "light") -> go.Figure:
+def draw(
+    spec: Mapping[str, Any],
+    frame: pd.DataFrame,
+    *,
+    missing: str,
+    theme: Theme = "light",
+    bins: int = scales.BINS,
+) -> go.Figure:
     """Stacked bars of each ``by``.
 
     Args:
@@ -29,6 +35,7 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
         frame: Its numbers, as :func:`probe.dashboards.frames.numbers` gives them.
         missing: What is said where there are none.
         theme: Colours of the figure.
+        bins: Of more than twice as many steps several share a bar, of which there are at most so many.
 
     Returns:
         The figure.
@@ -37,7 +44,7 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     if parts.empty:
         return look.nothing(missing, theme)
     if spec.get("x") in ("step", None):
-        return _over_steps(spec, parts, theme)
+        return _over_steps(spec, parts, theme, bins)
     return _along(spec, parts, theme)
 
 
@@ -60,36 +67,73 @@ def _order(parts: pd.DataFrame, column: str) -> list[Any]:
     return list(parts.groupby(column)["value"].sum().sort_values(ascending=False, kind="stable").index)
 
 
-def _over_steps(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme) -> go.Figure:
+def _over_steps(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme, bins: int) -> go.Figure:
     figure = look.blank(theme, height=320, barmode="stack", bargap=0.15)
-    total = parts.groupby("at")["value"].sum().sort_index()
-    kept = total.index[look.thin(total)]
-    scale = units.scale(spec, float(total.max()))
-    for index, part in enumerate(_order(parts, "part")):
-        own = parts[parts["part"] == part].drop_duplicates("at").set_index("at").reindex(kept)
-        figure.add_trace(_steps(spec, own, _label(part), index, scale.divisor))
-    look.step_axis(figure, parts["at"])
-    share = {"tickformat": ".0%", "range": [0, 1]} if "share" in spec else {"rangemode": "tozero"}
-    figure.update_yaxes(title_text=units.title(spec, scale), **share)
+    totals = parts.groupby("at")["value"].sum().sort_index()
+    columns = _columns(totals, bins)
+    cut = scales.robust_end(totals.tolist())
+    end = cut or 1.08 * float(totals.max()) or 1.0
+    scale = units.scale(spec, end)
+    for part in colours.in_pipeline(units.columns(spec, "by"), parts["part"].unique()):
+        own = parts[parts["part"] == part].drop_duplicates("at").set_index("at")
+        figure.add_trace(_steps(spec, own, _label(part), _marker(spec, part, theme), columns, scale.divisor))
+    if columns.width > 1:
+        figure.add_trace(_range(columns, scale.divisor, theme))
+    limit = min(1.0, end) if "share" in spec else end
+    note = callouts.breaks(figure, spec, columns.beyond(limit), (limit, scale.divisor), theme, columns.width)
+    binned = f"each bar is the median of {columns.width} steps" if columns.width > 1 else ""
+    look.step_axis(figure, parts["at"], look.below("step", binned, note))
+    share = {"tickformat": ".0%"} if "share" in spec else {}
+    figure.update_yaxes(title_text=units.title(spec, scale), range=[0, limit / scale.divisor], **share)
     return figure
 
 
-def _steps(spec: Mapping[str, Any], own: pd.DataFrame, name: str, index: int, divisor: float) -> go.Bar | go.Scatter:
+def _columns(totals: pd.Series, bins: int) -> Columns:
+    """A bar for each step, or for several."""
+    steps, values = [int(one) for one in totals.index], totals.tolist()
+    found = scales.bins_of(steps, bins, 2 * bins)
+    if found is None:
+        return Columns(1, steps, steps, values, values, [f"step {one}" for one in steps])
+    middles, drawn, told = [], [], []
+    for begin, end in found.runs:
+        place = scales.median_place(values, begin, end)
+        drawn.append(steps[begin if place is None else place])
+        middles.append((steps[begin] // found.width + 0.5) * found.width - 0.5)
+        told.append(f"steps {steps[begin]} to {steps[end - 1]}")
+    lows, highs = ([pick(values[begin:end]) for begin, end in found.runs] for pick in (min, max))
+    return Columns(found.width, middles, drawn, lows, highs, told)
+
+
+def _steps(
+    spec: Mapping[str, Any],
+    own: pd.DataFrame,
+    name: str,
+    marker: dict[str, Any],
+    columns: Columns,
+    divisor: float,
+) -> go.Bar:
+    rows = words.rows(own.reindex(columns.drawn))
     told = [
-        look.hover(f"{name}: {units.spell(spec, row['value'])}", _of_whole(row), f"step {int(step)}")
-        for step, row in zip(own.index, words.rows(own), strict=True)
+        look.hover(f"{name}: {units.spell(spec, row['value'])}", _of_whole(row), columns.which(place))
+        for place, row in enumerate(rows)
     ]
-    shared = {
-        "x": own.index.astype(float),
-        "y": own["value"].fillna(0).astype(float) / divisor,
-        "name": name,
-        "hovertext": told,
-        "hoverinfo": "text",
-    }
-    colour = look.PALETTE[index % len(look.PALETTE)]
-    if len(own) > _BARS:
-        return go.Scatter(**shared, mode="lines", stackgroup="parts", line={"width": 0.5, "color": colour})
-    return go.Bar(**shared, marker=_marker(index))
+    values = own["value"].reindex(columns.drawn).fillna(0).astype(float) / divisor
+    return go.Bar(x=columns.middles, y=values, name=name, hovertext=told, hoverinfo="text", marker=marker)
+
+
+def _range(columns: Columns, divisor: float, theme: Theme) -> go.Bar:
+    """From the smallest to the largest sum of the steps that share a bar."""
+    spans = [(high - low) / divisor for low, high in zip(columns.lows, columns.highs, strict=True)]
+    return go.Bar(
+        x=columns.middles,
+        base=[low / divisor for low in columns.lows],
+        y=spans,
+        width=0.4 * columns.width,
+        name="range of its steps",
+        marker={"color": colours.of_theme("ink_3", theme), "opacity": 0.35},
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 def _of_whole(row: Mapping[str, Any]) -> str | None:
@@ -103,7 +147,7 @@ def _along(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme) -> go.Fig
     place = {name: index for index, name in enumerate(names)}
     scale = units.scale(spec, float(parts.groupby("at")["value"].sum().max()))
     figure = look.blank(theme, height=110 + 32 * len(names), barmode="stack", bargap=0.35)
-    for index, part in enumerate(_order(parts, "part")):
+    for part in _order(parts, "part"):
         own = parts[(parts["part"] == part) & parts["at"].isin(names)]
         told = [
             look.hover(units.spell(spec, value), f"{look.label(at)}: {_label(part)}")
@@ -115,7 +159,7 @@ def _along(spec: Mapping[str, Any], parts: pd.DataFrame, theme: Theme) -> go.Fig
                 y=[place[one] for one in own["at"]],
                 orientation="h",
                 name=_label(part),
-                marker=_marker(index),
+                marker=_marker(spec, part, theme),
                 hovertext=told,
                 hoverinfo="text",
             )
@@ -131,6 +175,5 @@ def _label(part: str) -> str:
     return look.label(part, 28)
 
 
-def _marker(index: int) -> dict[str, Any]:
-    pattern = look.hatch(look.PATTERNS[index % len(look.PATTERNS)])
-    return {"color": look.PALETTE[index % len(look.PALETTE)], "pattern": pattern}
+def _marker(spec: Mapping[str, Any], part: str, theme: Theme) -> dict[str, Any]:
+    return look.filling(colours.style(units.columns(spec, "by"), part, theme), theme)

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
+from probe.figures import colours, scales
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
@@ -35,25 +36,28 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     worst = int(frame["rank"].iloc[0])
     figure = look.blank(theme, height=280, bargap=0.3)
     rows = list(enumerate(words.rows(part)))
-    figure.add_trace(_ranks([one for one in rows if one[1]["rank"] != worst], look.PALETTE[0], ""))
-    figure.add_trace(_ranks([one for one in rows if one[1]["rank"] == worst], look.PALETTE[1], "/"))
+    figure.add_trace(_ranks([one for one in rows if one[1]["rank"] != worst], colours.hue("kind_1", theme), "", theme))
+    figure.add_trace(
+        _ranks([one for one in rows if one[1]["rank"] == worst], colours.of_theme("alarm", theme), "/", theme)
+    )
     figure.add_hline(
         y=1,
-        line={"color": look.ALARM, "width": 1.5, "dash": "dash"},
+        line={"color": colours.of_theme("ink_3", theme), "width": 1.5, "dash": "dot"},
         annotation_text="even",
         annotation_position="top right",
     )
-    figure.update_xaxes(tickvals=[place for place, _ in rows], ticktext=[f"rank {row['rank']}" for _, row in rows])
+    named = rows[:: scales.whole_step(len(rows) - 1)]
+    figure.update_xaxes(tickvals=[place for place, _ in named], ticktext=[f"rank {row['rank']}" for _, row in named])
     figure.update_yaxes(title_text=f"{spec['y']} ÷ mean of the ranks", rangemode="tozero")
     return figure
 
 
-def _ranks(rows: list[tuple[int, dict[str, Any]]], colour: str, pattern: str) -> go.Bar:
+def _ranks(rows: list[tuple[int, dict[str, Any]]], colour: str, pattern: str, theme: Theme) -> go.Bar:
     return go.Bar(
         x=[place for place, _ in rows],
         y=[float(row["share_ratio"]) for _, row in rows],
         width=0.7,
-        marker={"color": colour, "pattern": look.hatch(pattern)},
+        marker={"color": colour, "pattern": look.hatch(pattern, theme)},
         text=[words.ratio(row["share_ratio"]) for _, row in rows],
         textposition="inside",
         insidetextanchor="middle",

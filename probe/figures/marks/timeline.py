@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.dashboards.spec import listed
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.figures.marks import units
 from probe.figures.theme import Theme
@@ -39,10 +40,12 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
     if boxes.empty:
         return look.nothing(missing, theme)
     boxes = boxes.assign(part=boxes[colour].fillna("").astype(str))
-    lanes = sorted(boxes[by].dropna().unique().tolist()) + ([None] if boxes[by].isna().any() else [])
+    lanes = sorted(boxes[by].dropna().unique().tolist(), key=words.in_order) + (
+        [None] if boxes[by].isna().any() else []
+    )
     boxes["lane"] = [len(lanes) - 1 if words.missing(one) else lanes.index(one) for one in boxes[by]]
     figure = look.blank(theme, height=int(np.clip(130 + 46 * len(lanes), 240, 900)), barmode="overlay")
-    _add_boxes(figure, boxes, colour)
+    _add_boxes(figure, boxes, colour, theme)
     if len(lanes) <= _NAMED:
         names = [look.label(units.name_of(by, one), 24) for one in lanes]
         figure.update_yaxes(tickvals=list(range(len(lanes))), ticktext=names)
@@ -56,28 +59,24 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
 
 
 def _foremost(frame: pd.DataFrame, by: str) -> pd.DataFrame:
-    lanes = frame.groupby(by, dropna=False)["duration"]  # those without a rank are a lane, too
+    lanes = frame.groupby(by, dropna=False)["duration"]
     boxes = frame[lanes.transform("max") >= lanes.max().nlargest(_LANES).min()]
     inner = boxes["kind"] == "micro_batch"
     order = boxes.assign(inner=inner).sort_values(["inner", "duration"], ascending=[True, False], kind="stable")
     return order.head(_BOXES).sort_values([by, "inner", "begin"], kind="stable")
 
 
-def _add_boxes(figure: go.Figure, boxes: pd.DataFrame, colour: str) -> None:
+def _add_boxes(figure: go.Figure, boxes: pd.DataFrame, colour: str, theme: Theme) -> None:
     outer, inner = boxes[~boxes["inner"]], boxes[boxes["inner"]]
     longest = outer.groupby("part")["duration"].sum().sort_values(ascending=False, kind="stable").index
-    index_of = look.colours(longest)
     below = not inner.empty
-    for index, part in enumerate(longest):
+    for part in longest:
         own = outer[outer["part"] == part]
-        marker: dict[str, Any] = {
-            "color": look.PALETTE[index_of[part]],
-            "pattern": look.hatch(look.PATTERNS[index % len(look.PATTERNS)]),
-        }
+        marker = look.filling(colours.style([colour], part, theme), theme)
         name = look.label(part or f"no {colour}", 28)
         figure.add_trace(_boxes(own, name, marker, (-0.12, 0.5) if below else (0, 0.7)))
     if below:
-        shades = [look.PALETTE[index_of[one]] if one in index_of else look.QUIET for one in inner["part"]]
+        shades = [colours.style([colour], one, theme).colour for one in inner["part"]]
         marker = {"color": shades, "opacity": 0.65, "line": {"width": 0}}
         figure.add_trace(_boxes(inner, "micro-batches", marker, (0.28, 0.2)).update(showlegend=False))
 

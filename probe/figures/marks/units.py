@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe import text as words
 from probe.dashboards.spec import listed
+from probe.figures import colours
 from probe.figures import theme as look
+from probe.figures.colours import Theme
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +102,7 @@ def title(spec: Mapping[str, Any], chosen: Scale) -> str:
     >>> title({"unit": "s", "each": "rank", "reduce": "mean"}, Scale(1, "seconds"))
     'seconds, mean across ranks'
     """
-    each = " and ".join(f"{one.replace('_', '-')}s" for one in listed(spec.get("each")))
+    each = " and ".join(words.several(one.replace("_", "-")) for one in listed(spec.get("each")))
     parts = [spec.get("y_title"), chosen.name, f"{spec.get('reduce')} across {each}" if each else None]
     return ", ".join(str(one) for one in parts if one)
 
@@ -169,20 +171,22 @@ def told(spec: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     return ", ".join(found) or None
 
 
-def guides(figure: go.Figure, spec: Mapping[str, Any], chosen: Scale) -> None:
+def guides(figure: go.Figure, spec: Mapping[str, Any], chosen: Scale, theme: Theme) -> None:
     """Draw the ``lines`` of a block that have a fixed value.
 
     Args:
         figure: To draw on.
         spec: A ``live:`` block.
         chosen: How the axis of values is divided.
+        theme: Of the figure.
     """
+    red, text_red = colours.of_theme("alarm", theme), colours.of_theme("alarm_text", theme)
     for line in spec.get("lines", ()):
         if isinstance(line.get("value"), int | float):
             text = f"{look.label(line['title'])} {spell(spec, line['value'])}"
             figure.add_hline(
                 y=line["value"] / chosen.divisor,
-                line={"color": look.ALARM, "width": 1, "dash": "dash"},
-                annotation={"text": text, "font": {"color": look.ALARM, "size": 11}},
+                line={"color": red, "width": 1, "dash": "dash"},
+                annotation={"text": text, "font": {"color": text_red, "size": 11}},
                 annotation_position="bottom right",
             )

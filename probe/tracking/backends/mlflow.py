@@ -66,8 +66,10 @@ class MLflow(Backend):
     * A value that is sent again keeps its time, so that MLflow recognises it.
     * If mlflow isn't imported yet it is imported with its usage telemetry off.
     * The run's id is kept in the run's directory: the next start there goes on with the same run.
-    * Figures, tables, texts, images and histograms are artifacts. Of a figure there is its newest state:
-      ``figures/<name>.html``, a page that needs no network, and ``figures/<name>.json``. Of a table there is also
+    * Figures, tables, texts, images and histograms are artifacts. All figures together are one page,
+      ``figures.html``, which needs no network and holds the newest state of each; MLflow's viewer can't load a file
+      beside the one that it shows. ``figures/<name>.json`` is a figure's newest state as plotly reads it. Page and
+      JSON together stay below 8 MB: a figure that doesn't fit is reported. Of a table there is also
       ``tables/<name>.json`` with its newest state, which MLflow lists among its evaluation tables.
     * The description is the run's (``mlflow.note.content``). Exit codes 130 and 143, which are Ctrl-C and SIGTERM, make
       the run KILLED.
@@ -104,7 +106,8 @@ class MLflow(Backend):
         with _quiet():
             try:
                 self._client: MlflowClient = client_class(tracking_uri=uri)
-                run = self._resume() or self._go_on(setup, uri) or self._create(setup, uri, artifacts)
+                earlier = self._resume() or self._go_on(setup, uri)
+                run = earlier or self._create(setup, uri, artifacts)
             except BackendError:
                 raise
             except Exception as error:
@@ -120,12 +123,13 @@ class MLflow(Backend):
         self._names = NameMap(mlflow_name, self._collided, known, run.data.metrics)
         self._kept_names = len(known)
         self._pages = Pages()
+        self._went_on = earlier is not None
         self._tables = _listed_tables(run)
 
     def _where(self) -> str:
         """The page of the run on a server, or the database."""
         if self.tracking_uri.startswith(("http://", "https://")):
-            return f"{self.tracking_uri.rstrip('/')}/#/experiments/{self.experiment_id}/runs/{self.run_id}"
+            return f"{self.tracking_uri.rstrip('/')}/{page_of(self.experiment_id, self.run_id)}"
         return self.tracking_uri
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -175,16 +179,16 @@ class MLflow(Backend):
         path = self._names(name)
         with self._artifacts():
             if isinstance(medium, Figure):
-                self._put_text(medium.spec, f"figures/{path}.json")
-                self._pages.queue_page(path, f"{name}, step {step}", medium)
-                self._put_pages()
+                self._put_figure(name, path, medium)
+                self._pages.queue_figure(path, f"{name}, step {step}", medium)
+                self._put_page()
             elif isinstance(medium, Table):
                 self._put_table(path, medium, step)
             elif isinstance(medium, Histogram):
                 content = {"edges": list(medium.edges), "counts": list(medium.counts)}
                 self._put_text(json.dumps(content), f"histograms/{path}/step-{step:08d}.json")
-                self._pages.queue_page(path, f"{name}, step {step}", medium.figure(name))
-                self._put_pages()
+                self._pages.queue_figure(path, f"{name}, step {step}", medium.figure(name))
+                self._put_page()
             elif isinstance(medium, Text):
                 self._put_text(medium.text, f"texts/{path}/step-{step:08d}.txt")
             elif isinstance(medium, Image):
@@ -211,10 +215,32 @@ class MLflow(Backend):
     def _put_text(self, text: str, path: str) -> None:
         self._client.log_text(self.run_id, text, path)
 
-    def _put_pages(self, last: bool = False) -> None:
-        while (due := self._pages.due(last)) is not None:
-            self._put_text(due.text(), f"figures/{due.path}.html")
-            self._pages.done(due)
+    def _put_figure(self, name: str, path: str, figure: Figure) -> None:
+        if self._pages.has_room(path, len(figure.spec)):
+            self._put_text(figure.spec, f"figures/{path}.json")
+        else:
+            self._report(
+                f"figure {name}", f"figures/{path}.json isn't kept: figures would weigh more than 8 MB together"
+            )
+
+    def _put_page(self, last: bool = False) -> None:
+        if self._pages.due(last):
+            if self._went_on:
+                self._went_on = False
+                self._add_earlier_figures()
+            self._put_text(self._pages.text(), "figures.html")
+            self._pages.done()
+
+    def _add_earlier_figures(self) -> None:
+        """The page of a run that is gone on with has the figures of before, too."""
+        with tempfile.TemporaryDirectory() as folder:
+            if not self._client.list_artifacts(self.run_id, "figures"):
+                return
+            place = Path(self._client.download_artifacts(self.run_id, "figures", folder))
+            for file in sorted(place.rglob("*.json")):
+                path, spec = file.relative_to(place).with_suffix("").as_posix(), file.read_text(encoding="utf-8")
+                if path not in self._pages and self._pages.has_room(path, len(spec)):
+                    self._pages.queue_figure(path, path, Figure(spec))
 
     def _put_table(self, path: str, table: Table, step: int) -> None:
         """As MLflow's own ``log_table`` writes it, which would load pandas."""
@@ -251,17 +277,17 @@ class MLflow(Backend):
                 self._client.log_batch(self.run_id, tags=made[start : start + PARAMETERS], synchronous=True)
 
     def flush(self) -> None:
-        """Put the pages that wait."""
+        """Put the page of figures, where it has changed."""
         with self._artifacts():
-            self._put_pages(last=True)
+            self._put_page(last=True)
 
     def close(self, exit_code: int) -> None:
-        """Put the pages that wait, and give the run its status."""
+        """Put the page of figures, and give the run its status."""
         status = _STATUS.get(exit_code, "FAILED")
         try:
             self.flush()
         except BackendError as error:  # the run still gets its status
-            self._report("pages", f"the newest pages are missing: {error}")
+            self._report("pages", f"the newest figures are missing in the page: {error}")
         with _switched_on("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"), _translated():
             self._client.set_terminated(self.run_id, status)
 
@@ -313,7 +339,8 @@ class MLflow(Backend):
 
     def _create(self, setup: Setup, uri: str, artifacts: str | None) -> Run:
         experiment_id = self._experiment(setup, artifacts)
-        state, known = setup.state("mlflow"), {**_identity(setup, uri), "key": uuid.uuid4().hex}
+        state = setup.state("mlflow")
+        known = {**_identity(setup, uri), "key": uuid.uuid4().hex, "experiment_id": experiment_id}
         state.write(known)
         run = self._client.create_run(experiment_id, run_name=setup.experiment, tags={KEY_TAG: known["key"]})
         if not state.write({**known, "run_id": run.info.run_id}) and setup.directory is not None:
@@ -368,6 +395,15 @@ class MLflow(Backend):
         text = json.dumps(content, ensure_ascii=True)
         for number, start in enumerate(range(0, len(text), TAG_LENGTH)):
             self._client.set_tag(self.run_id, f"{tag}.{number}" if number else tag, text[start : start + TAG_LENGTH])
+
+
+def page_of(experiment_id: str, run_id: str) -> str:
+    """The page of a run, below the address of a server.
+
+    >>> page_of("1", "a")
+    '#/experiments/1/runs/a'
+    """
+    return f"#/experiments/{experiment_id}/runs/{run_id}"
 
 
 def _listed_tables(run: Run) -> list[str]:

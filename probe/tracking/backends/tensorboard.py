@@ -57,7 +57,7 @@ class TensorBoard(Backend):
     shows = frozenset({"histogram", "image", "text", "table"})
     places: ClassVar = {
         "params": "Text, HParams",
-        "describe": "text `probe/summary`",
+        "describe": "text `probe/findings`",
         "tag": "text `probe/tags`",
         "layout": "Custom Scalars",
         "exit_code": "HParams status",
@@ -165,8 +165,11 @@ class TensorBoard(Backend):
         self._has_parameters = True
 
     def describe(self, markdown: str) -> None:
-        """Show the description under Text as ``probe/summary``, at the newest step."""
-        self._write_text("probe/summary/text_summary", markdown)
+        """Show the description under Text as ``probe/findings``, at the newest step.
+
+        TensorBoard sorts texts by name, so that it stands before the tables.
+        """
+        self._write_text("probe/findings/text_summary", markdown)
 
     def tag(self, tags: dict[str, str]) -> None:
         """Show the tags under Text as ``probe/tags``, at the newest step."""

@@ -134,7 +134,8 @@ class WandB(Backend):
         if isinstance(medium, Histogram):
             return self._wandb.Histogram(np_histogram=(list(medium.counts), list(medium.edges)))
         if isinstance(medium, Table):
-            return self._wandb.Table(columns=list(medium.columns), data=[list(row) for row in medium.rows])
+            rows = [list(row) for row in medium.rows]  # a cell without a value is a text, also in a column of numbers
+            return self._wandb.Table(columns=list(medium.columns), data=rows, allow_mixed_types=True)
         if isinstance(medium, Figure):
             # Whoever logs a figure has loaded plotly; by its name, as this package doesn't depend on it.
             return self._wandb.Plotly(importlib.import_module("plotly.io").from_json(medium.spec))

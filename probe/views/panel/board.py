@@ -27,7 +27,14 @@ PANELS: Final = ("phase_durations", "memory_by_phase", "balance_over_steps", "pa
 POINTS: Final = 120
 MOST_BYTES: Final = 60_000
 
-_HEIGHT: Final = 270
+#: Pixels of the heading, the plot, what stands below its axis, and a line of the legend.
+_HEADING, _PLOT, _AXIS, _LINE = 30, 190, 52, 19
+
+#: Pixels between two figures, and those around all of them.
+_GAP, _TOP, _BOTTOM = 18, 44, 12
+
+#: How wide a legend may be on a narrow page, and what an entry takes beside its letters.
+_LEGEND, _ENTRY, _LETTER = 270, 48, 6.4
 
 
 def figure(run: Run, title: str, panels: Sequence[str] = PANELS) -> dict[str, Any] | None:
@@ -37,7 +44,7 @@ def figure(run: Run, title: str, panels: Sequence[str] = PANELS) -> dict[str, An
     drawn = []
     for name in panels:
         panel = dashboards.panel(name)
-        made = draw(panel, run)
+        made = draw(panel, run, bins=POINTS // 2)
         if look.why(made) is None:
             drawn.append((panel.title, made))
     if not drawn:
@@ -47,31 +54,52 @@ def figure(run: Run, title: str, panels: Sequence[str] = PANELS) -> dict[str, An
 
 
 def _together(drawn: Sequence[tuple[str, Any]], title: str) -> dict[str, Any]:
-    height = 80 + _HEIGHT * len(drawn)
+    axes = [_AXIS + _LINE * str(made.layout.xaxis.title.text).count("<br>") for _, made in drawn]
+    legends = [_LINE * _legend_lines(made) for _, made in drawn]
+    heights = [_HEADING + _PLOT + axis + legend + _GAP for axis, legend in zip(axes, legends, strict=True)]
+    inside = sum(heights)
     layout: dict[str, Any] = {
         **base_layout(),
-        "height": height,
-        "margin": {"l": 60, "r": 16, "t": 40, "b": 40},
-        "title": {"text": label(title), "x": 0, "xref": "container", "pad": {"l": 12}},
+        "height": _TOP + inside + _BOTTOM,
+        "margin": {"l": 60, "r": 16, "t": _TOP, "b": _BOTTOM},
+        "title": {
+            "text": label(title),
+            "x": 0,
+            "xref": "container",
+            "y": 1,
+            "yanchor": "top",
+            "pad": {"l": 12, "t": 12},
+            "font": {"size": 15},
+        },
         "annotations": [],
         "shapes": [],
         "barmode": "stack",
     }
     data: list[dict[str, Any]] = []
-    for index, (name, made) in enumerate(drawn):
-        top = 1 - index / len(drawn)
-        box = (top - 0.82 / len(drawn), top - 0.24 / len(drawn))
+    top = float(inside)
+    for index, ((name, made), height) in enumerate(zip(drawn, heights, strict=True)):
+        box = ((top - _HEADING - _PLOT) / inside, (top - _HEADING) / inside)
         suffix = "" if index == 0 else str(index + 1)
         data.extend(_traces(made, suffix))
-        _place(layout, made, suffix, box)
+        _place(layout, made, suffix, box, legend=box[0] - axes[index] / inside)
         layout["annotations"].append(_heading(name, box))
+        top -= height
     return {"data": data, "layout": layout}
+
+
+def _legend_lines(made: Any) -> int:
+    """Lines of a figure's legend on a narrow page, where its entries stand in columns as wide as the widest."""
+    names = [str(one.name) for one in made.data if one.name and one.showlegend is not False]
+    if len(names) < 2 and not any(one.showlegend for one in made.data):
+        return 0
+    widest = max(_ENTRY + _LETTER * len(name) for name in names)
+    return -(-len(names) // max(int(_LEGEND // widest), 1))
 
 
 def _heading(name: str, box: tuple[float, float]) -> dict[str, Any]:
     place = {"x": 0, "y": box[1], "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "bottom"}
     text = f"<b>{label(name)}</b>"
-    return {"text": text, "showarrow": False, "yshift": 26, "font": {"size": 13}, **place}
+    return {"text": text, "showarrow": False, "yshift": 6, "font": {"size": 13}, **place}
 
 
 def _traces(made: Any, suffix: str) -> Iterator[dict[str, Any]]:
@@ -107,15 +135,16 @@ def _plain(value: Any, kept: list[int] | None = None) -> Any:
     return value
 
 
-def _place(layout: dict[str, Any], made: Any, suffix: str, box: tuple[float, float]) -> None:
+def _place(layout: dict[str, Any], made: Any, suffix: str, box: tuple[float, float], legend: float) -> None:
     """The axes, the legend and the guide lines of one figure, in its place."""
     given = _plain(made.layout.to_plotly_json())
     across = {"anchor": f"y{suffix}", "automargin": True}
     up = {"domain": list(box), "anchor": f"x{suffix}", "automargin": True}
     layout[f"xaxis{suffix}"] = {**given.get("xaxis", {}), **across}
     layout[f"yaxis{suffix}"] = {**given.get("yaxis", {}), **up}
-    legend = {"orientation": "h", "x": 0, "y": box[1], "xanchor": "left", "yanchor": "bottom"}
-    layout[f"legend{suffix}"] = {**legend, "font": {"size": 11}}
+    # Below the axis: there it grows downwards where the page is narrow, and never over the heading.
+    place = {"orientation": "h", "x": 0, "y": legend, "xanchor": "left", "yanchor": "top"}
+    layout[f"legend{suffix}"] = {**place, "font": {"size": 11}}
     for name in ("shapes", "annotations"):
         for one in given.get(name, ()):
             if one.get("xref", "x") != "paper" and one.get("yref", "y") != "paper":

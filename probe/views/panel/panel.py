@@ -210,8 +210,6 @@ class Panel:
 
     def config(self) -> dict[str, Any]:
         """What the browser is told once: what the run is, the views, and how they are drawn."""
-        from probe.figures import theme as look
-
         feed = self._pump.feed
         panels = {panel.id: panel for view in self._views for panel in view.panels}
         return {
@@ -238,12 +236,6 @@ class Panel:
                     "sql": " ".join(sql.numbers(panel.live).split()),
                 }
                 for id, panel in panels.items()
-            },
-            "colours": {
-                "light": list(look.PALETTE),
-                "dark": list(look.PALETTE),
-                "alarm": look.ALARM,
-                "quiet": look.QUIET,
             },
             "thresholds": {},
             "hint": self._hint(),

@@ -17,7 +17,8 @@ from functools import cache
 from typing import Any, Final
 
 from probe import text as say
-from probe.dashboards.quantities import Course, standing, who_series
+from probe.dashboards.quantities import Course, Parts, standing, who_series
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.live import series
 from probe.live.tables import LiveTable, Words
@@ -139,7 +140,19 @@ def course_of(
     if until is not None and not tile.get("total"):
         count = bisect.bisect_right(steps, until)
         steps, values = steps[:count], values[:count]
-    return Course(steps, values, total, capacity, by_rank)
+    return Course(steps, values, total, capacity, by_rank, _parts(tables, words, tile, steps))
+
+
+def _parts(
+    tables: Mapping[str, LiveTable], words: Words, tile: Mapping[str, Any], steps: Sequence[int]
+) -> Sequence[Parts]:
+    if not tile.get("pooled"):
+        return ()
+    found: dict[int, dict[tuple[Any, ...], tuple[float, float]]] = {step: {} for step in steps}
+    for (step, *key), both in series.parts(tables, words, tile).items():
+        if step in found:
+            found[step][tuple(key)] = both
+    return list(found.values())
 
 
 # ----------------------------------------------------------------------------------------------------------- text
@@ -213,8 +226,8 @@ def _spark(one: Reading, x: int, y: int, width: int, height: int) -> str:
     wide, tall = width / ((last - first) or 1), height / ((high - low) or 1)
     points = " ".join(f"{x + (step - first) * wide:.1f},{y + (high - value) * tall:.1f}" for step, value in known)
     across, down = points.rpartition(" ")[2].split(",")
-    line = f'<polyline points="{points}" fill="none" stroke="{look.PALETTE[0]}" stroke-width="1.5"/>'
-    return f'{line}<circle class="last" cx="{across}" cy="{down}" r="2.5" fill="{look.PALETTE[0]}"/>'
+    line = f'<polyline points="{points}" fill="none" stroke="{colours.of_theme("ink_2")}" stroke-width="1.5"/>'
+    return f'{line}<circle class="last" cx="{across}" cy="{down}" r="2.5" fill="{colours.of_theme("accent")}"/>'
 
 
 def _words(x: int, y: int, value: str, size: int, colour: str, *, room: int, bold: bool = False) -> str:
@@ -308,7 +321,7 @@ def _small_chart(figure: dict[str, Any], one: Reading, index: int, rows: int) ->
             "name": one.title,
             "xaxis": f"x{suffix}",
             "yaxis": f"y{suffix}",
-            "line": {"color": look.PALETTE[index % len(look.PALETTE)], "width": 1.5},
+            "line": {"color": colours.of_theme("ink_2"), "width": 1.5},
             "hovertemplate": f"step %{{x}}: %{{y}} {unit}<extra></extra>",
         }
     )

@@ -8,8 +8,8 @@
   const nonce = document.currentScript?.nonce ?? "";
   /** @param {string} id */
   const textOf = (id) => document.getElementById(id)?.textContent ?? "";
-  /** @type {{templates: Record<string, object>, panels: Record<string, {figure: Figure}[]>}} */
-  const { templates, panels } = JSON.parse(textOf("data"));
+  /** @type {{templates: Record<string, object>, dark: Record<string, string>, panels: Record<string, {figure: Figure}[]>}} */
+  const { templates, dark: darkOf, panels } = JSON.parse(textOf("data"));
   const page = /** @type {{Plotly?: Plotly}} */ (window);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   /** @type {HTMLElement[]} */
@@ -36,11 +36,24 @@
   }
 
   /**
+   * A part of a figure in the colours of the person's theme; figures come in those of the light one.
+   * @param {any} part
+   * @param {boolean} [coloured] whether its texts are colours
+   * @returns {any}
+   */
+  function themed(part, coloured = false) {
+    if (typeof part === "string") return coloured && dark.matches ? darkOf[part] ?? part : part;
+    if (Array.isArray(part)) return part.map((one) => themed(one, coloured));
+    if (part === null || typeof part !== "object") return part;
+    return Object.fromEntries(Object.entries(part).map(([name, one]) => [name, themed(one, /color$/.test(name))]));
+  }
+
+  /**
    * @param {Figure} figure
    * @param {number} width
    */
   function layoutOf(figure, width) {
-    const layout = structuredClone(figure.layout);
+    const layout = themed(figure.layout);
     layout.template = templates[dark.matches ? "dark" : "light"];
     layout.autosize = true;
     if (width < 560) {
@@ -56,7 +69,8 @@
    * @param {number} width
    */
   function dataOf(figure, width) {
-    const data = structuredClone(figure.data);
+    /** @type {Record<string, any>[]} */
+    const data = themed(figure.data);
     // Numbers in the cells of a narrow heat map would only cover each other.
     if (width < 560) data.filter((trace) => trace.type === "heatmap").forEach((trace) => { delete trace.texttemplate; });
     return data;

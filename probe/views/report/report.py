@@ -30,6 +30,7 @@ from probe.analysis import overview
 from probe.analysis.findings import findings
 from probe.dashboards import Dashboard, Panel, dashboards
 from probe.errors import InputError, RunError
+from probe.figures import colours
 from probe.figures import theme as look
 from probe.figures.panel import draw
 from probe.runs.reader import Run
@@ -164,7 +165,7 @@ def _plotly_packed() -> str:
 
 def _page(title: str, body: str, data: dict[str, Any]) -> str:
     templates = {"light": _template("light"), "dark": _template("dark")}
-    payload = _script_json({"templates": templates, "panels": data})
+    payload = _script_json({"templates": templates, "dark": colours.dark_of_light(), "panels": data})
     nonce = hashlib.sha256((body + payload).encode("utf-8", "replace")).hexdigest()[:32]
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; img-src data: blob:; "
@@ -247,7 +248,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Any]]:
     yield "Host", ", ".join(sorted(set(processes["host"]))[:4]) if len(processes) else run.info.host
     devices = words.rows(processes[["device", "device_name"]].drop_duplicates()) if len(processes) else []
     yield "Device", ", ".join(dict.fromkeys(_device(row) for row in devices[:4]))
-    yield "Ranks", _ranks(run, processes)
+    yield "Written by", _ranks(run, processes)
     extent = _extent(run)
     yield "Steps", words.count(extent["steps"])
     yield "Duration", words.seconds(extent["seconds"])
@@ -264,9 +265,9 @@ def _device(row: dict[Any, Any]) -> str:
 
 def _ranks(run: Run, processes: pd.DataFrame) -> str:
     expected = int(processes["world_size"].max()) if len(processes) else len(run.ranks)
-    if len(run.ranks) < expected:
-        return f"{len(run.ranks)} of {expected} (the others wrote nothing)"
-    return words.count(len(run.ranks))
+    if run.ranks and len(run.ranks) < expected:
+        return f"{run.written_by} of {expected} ranks (the others wrote nothing)"
+    return run.written_by
 
 
 def _extent(run: Run) -> dict[str, float]:
@@ -424,6 +425,8 @@ _SPELLINGS: Final[dict[str, Callable[[Any], str]]] = {
 
 
 def _heading(name: str) -> str:
+    if name == "who":
+        return "rank or process"
     for suffix in ("_bytes", "_ratio", "_s"):
         name = name.removesuffix(suffix)
     return name.replace("_", " ")

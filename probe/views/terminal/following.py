@@ -154,6 +154,13 @@ class Following:
         return int(np.count_nonzero(found >= 0))
 
     @property
+    def others(self) -> int:
+        """How many processes without a rank have written."""
+        places = [table.columns() for table in self.feed.tables.values()]
+        names = {code for one in places for code in np.unique(one["who"][one["rank"] < 0]).tolist()}
+        return len(names)
+
+    @property
     def has_rows(self) -> bool:
         """Whether there is anything to show yet, of whatever process."""
         return any(table.count for table in self.feed.tables.values())

@@ -10,7 +10,7 @@ from typing import Any
 
 from probe import text as words
 from probe.dashboards.quantities import spell
-from probe.records import Row
+from probe.records import Row, who
 from probe.runs.lines import table_of
 from probe.views.terminal.following import Following
 from probe.views.terminal.numbers import Number
@@ -48,8 +48,8 @@ def incident_line(incident: Mapping[str, Any]) -> str:
     often = f" (×{incident['count']})" if incident["count"] > 1 else ""
     off = " (switched off)" if incident["off"] else ""
     kind, place, message = (plain(incident[name]) for name in ("kind", "where", "message"))
-    who = plain(incident["process"]) if incident["rank"] is None else f"rank {incident['rank']}"
-    return f"! {where}{who}  {kind}  {place}: {message}{often}{off}"
+    name = plain(who(incident["rank"], incident["process"]))
+    return f"! {where}{name}  {kind}  {place}: {message}{often}{off}"
 
 
 def row_line(row: Row) -> str:
@@ -57,7 +57,7 @@ def row_line(row: Row) -> str:
     stamp = Row.__struct_fields__
     place = words.place({name: getattr(row, name) for name in stamp})
     if row.rank is None:
-        place = " · ".join(filter(None, (place, row.process)))
+        place = " · ".join(filter(None, (place, who(None, row.process))))
     fields = [(name, getattr(row, name)) for name in row.__struct_fields__ if name not in stamp]
     told = [f"{name}={plain(value)}" for name, value in fields if value not in (None, "", [])]
     return plain("  ".join([f"{table_of(row):<13}", place, *told]))
@@ -139,7 +139,7 @@ def step_object(run: Following, step: int) -> dict[str, Any]:
 
 def incident_object(incident: Mapping[str, Any]) -> dict[str, Any]:
     """One incident; ``t_s`` counts from the run's start."""
-    names = ("step", "rank", "kind", "where", "message", "count")
+    names = ("step", "rank", "process", "kind", "where", "message", "count")
     told = {name: incident[name] for name in names}
     return {"type": "incident", "t_s": incident["t"], **told, "switched_off": bool(incident["off"])}
 

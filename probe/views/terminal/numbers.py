@@ -80,7 +80,7 @@ class Phase:
     """A phase in one step.
 
     Attributes:
-        time_s: Host time on the slowest rank; NaN where it isn't known.
+        time_s: Host time on the slowest process; NaN where it isn't known.
         peak_bytes: The largest peak of any rank; NaN where it isn't known.
         tokens: Tokens of its micro-batches on all ranks; NaN where it isn't known.
     """
@@ -161,7 +161,7 @@ def _phase_specs() -> tuple[Mapping[str, Any], ...]:
     live = dashboards.panel("phase_durations").live or {}
     scopes = {"table": "spans", "where": live.get("where", {})}
     return (
-        {**scopes, "y": "duration", "each": "rank", "reduce": "max"},
+        {**scopes, "y": "duration", "each": "process", "reduce": "max"},
         {**scopes, "y": "peak", "reduce": "max"},
         {"table": "micro", "where": {}, "y": "tokens", "reduce": "sum"},
     )

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from probe import text as words
 from probe.dashboards.quantities import spell
+from probe.records import who
 from probe.views.terminal import lines
 from probe.views.terminal.following import Following, incidents
 from probe.views.terminal.numbers import Number, Phase
@@ -122,8 +123,10 @@ def _state(run: Following) -> Text:
 
 
 def _ranks(run: Following) -> str:
-    told = max(run.feed.world_size, run.ranks)
-    return f"{run.ranks} of {told} ranks" if run.ranks < told else f"{told} rank{'' if told == 1 else 's'}"
+    told, others = max(run.feed.world_size, run.ranks), run.others
+    if run.ranks < told and (run.ranks or not others):
+        return f"{run.ranks} of {told} ranks" + (f" and {words.writers(0, others)}" if others else "")
+    return words.writers(run.ranks, others)
 
 
 def _step(run: Following) -> str:
@@ -186,14 +189,14 @@ def _phases(phases: Sequence[Phase], step: int | None) -> Table:
 
 
 def _incidents(found: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(("step", "right"), ("rank", "right"), "incident", "where", "what", ("times", "right"))
+    table = _table(("step", "right"), ("process", "right"), "incident", "where", "what", ("times", "right"))
     table.columns[4].ratio = 1
     for one in reversed(found):
-        step, rank = ("–" if one[name] is None else str(one[name]) for name in ("step", "rank"))
+        step, name = "–" if one["step"] is None else str(one["step"]), lines.plain(who(one["rank"], one["process"]))
         off = " (switched off)" if one["off"] else ""
         texts = [lines.plain(one[name]) for name in ("kind", "where", "message")]
         texts[2] += off
-        table.add_row(step, rank, *(Text(text) for text in texts), str(one["count"]))
+        table.add_row(step, name, *(Text(text) for text in texts), str(one["count"]))
     return table
 
 

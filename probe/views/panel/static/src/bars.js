@@ -5,7 +5,7 @@ import { addGuides, barGuides } from "./guides.js";
 import { listOf } from "./matching.js";
 import { MOST_BARS, axisUnit, categoryTicks, framed, hoverText, inOrder, largestOf } from "./plot_parts.js";
 import { summed } from "./sums.js";
-import { ALARM, palette } from "./theme.js";
+import { LOOKS, hue, styleBy } from "./theme.js";
 import { many, plain } from "./words.js";
 
 /** @import { CategoryValue } from "./categories.js" */
@@ -38,7 +38,7 @@ export function barsOf(mark) {
   if (stacked) traces.push(totalTrace(mark, bars));
   const guides = (mark.spec.lines || []).flatMap((guide) => barGuides(mark, guide, data, names));
   const layout = barLayout(mark, bars, guides);
-  layout.showlegend = traces.length > 1 || guides.length > 0;
+  layout.showlegend = guides.length > 0 || (traces.length > 1 && traces.some((trace) => trace.showlegend !== false));
   addGuides(mark, traces, layout, guides, bars);
   const summary = barSummary(mark, stacked ? [...totals] : data.map((one) => [one.x, one.value]), new Set(found.map((one) => one.x)).size - names.length);
   return framed(mark, { traces, layout, items, kind: null, head: ["what", "series", "value"], summary });
@@ -164,13 +164,14 @@ function lowest(mark, data) {
 
 /**
  * A tick on each bar, as plotly's error bars: these stay on their bar where several stand side by side.
+ * @param {PlotMark} mark
  * @param {Item[]} own
  * @param {Bars} bars
  */
-function tickMarks(own, { across, by }) {
+function tickMarks(mark, own, { across, by }) {
   if (own.every((one) => one.low === undefined)) return {};
   const below = own.map((one) => (one.value - (one.low ?? one.value)) / by);
-  return { [across ? "error_x" : "error_y"]: { type: "data", symmetric: false, array: own.map(() => 0), arrayminus: below, color: ALARM, thickness: 2, width: 7 } };
+  return { [across ? "error_x" : "error_y"]: { type: "data", symmetric: false, array: own.map(() => 0), arrayminus: below, color: LOOKS[mark.card.theme].ink, thickness: 2, width: 7 } };
 }
 
 /**
@@ -186,16 +187,36 @@ function barTrace(mark, bars, items, series) {
   const own = places.map((at) => items[at]);
   const ends = own.map((one) => one.value / by);
   const names = own.map((one) => one.x);
-  const alone = own.length === items.length; //  nothing to be told apart from
-  const colour = alone ? palette(mark.store, mark.card.theme)[0] : mark.colour(series, series);
   /** @param {Item} one */
   const all = (one) => (stacked ? `of ${mark.spell(totals.get(one.x) ?? 0)} in all` : "");
   /** @param {Item} one */
   const tick = (one) => (one.low === undefined ? "" : `${mark.spec.ticks?.title}: ${mark.spell(one.low)}`);
   return {
-    type: "bar", name: plain(series, 32), orientation: across ? "h" : "v", x: across ? ends : names, y: across ? names : ends,
-    marker: { color: colour, pattern: mark.pattern(series), line: { width: 0 } }, customdata: places, hoverinfo: "text",
-    hovertext: own.map((one) => hoverText(`${one.x}: ${one.cells[2]}`, one.series, all(one), tick(one))), ...tickMarks(own, bars),
+    type: "bar", name: plain(series, 32), showlegend: categoryHue(mark) === undefined, orientation: across ? "h" : "v", x: across ? ends : names, y: across ? names : ends,
+    marker: barMarker(mark, own, own.length === items.length ? null : series), customdata: places, hoverinfo: "text",
+    hovertext: own.map((one) => hoverText(`${one.x}: ${one.cells[2]}`, one.series, all(one), tick(one))), ...tickMarks(mark, own, bars),
     text: own.length <= 14 && !stacked ? own.map((one) => one.cells[2]) : undefined, textposition: "auto", textangle: 0, insidetextanchor: "end", cliponaxis: false,
   };
+}
+
+/**
+ * The column of the categories where that gives the bars their colours.
+ * @param {PlotMark} mark
+ */
+function categoryHue({ spec }) {
+  return spec.mark === "stack" ? undefined : ["phase", "role"].find((one) => listOf(spec.x).includes(one));
+}
+
+/**
+ * What bars are filled with: a phase or a role has its colour where it is the category, too.
+ * @param {PlotMark} mark
+ * @param {Item[]} own
+ * @param {string | null} series null: there is nothing to be told apart from
+ */
+function barMarker(mark, own, series) {
+  const { theme } = mark.card;
+  const named = categoryHue(mark);
+  if (named) return { color: own.map((one) => styleBy([named], one.x, theme).colour), line: { width: 0 } };
+  if (series === null) return { color: hue("kind_1", theme), line: { width: 0 } };
+  return { ...mark.filling(series), line: { width: 0 } };
 }

@@ -205,7 +205,7 @@ export class Card {
     const held = this.store.table(this.spec.table).count;
     if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
     const whole = this.spec.mark === "stragglers"; //  of all ranks and steps, whatever is chosen
-    const chosen = [role, rank !== "" && !whole ? `rank ${rank}` : "", phase].filter(Boolean);
+    const chosen = [role, whole ? "" : rank, phase].filter(Boolean);
     if (chosen.length) return `${chosen.join(", ")} has none of what this picture is made of.`;
     if (!whole && (this.spec.of === "step" || step !== null)) return `Step ${this.store.step} has none of what this picture is made of.`;
     if (!whole && zoom) return "This part of the run has none of what this picture is made of.";

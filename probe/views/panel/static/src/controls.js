@@ -131,11 +131,9 @@ export class Controls {
     const { ui, clock, words } = this.store;
     /** @type {(codes: Set<number>) => [value: string, text: string][]} */
     const named = (codes) => [...codes].map((code) => words.text(code)).sort().map((text) => [text, text]);
-    /** @type {[value: string, text: string][]} */
-    const ranks = [...this.store.ranks].sort((a, b) => a - b).map((rank) => [String(rank), String(rank)]);
     offer(this.role, [["", "all"], ...named(this.store.roles)]);
     offer(this.phase, [["", "all"], ...named(this.store.phases)]);
-    offer(this.rank, [["", "all"], ...ranks]);
+    offer(this.rank, [["", "all"], ...named(this.store.ranks).sort(([a], [b]) => a.localeCompare(b, undefined, { numeric: true }))]);
     for (const name of /** @type {const} */ (["window", "role", "rank", "phase"])) {
       const made = this[name];
       made.root.hidden = name !== "window" && made.select.options.length < 3 && !ui[name];

@@ -238,7 +238,7 @@ export class Details {
     const place = scope || selection.row;
     const parts = [];
     if (selection.step !== null && selection.step >= 0) parts.push(`step ${selection.step}`);
-    if (place && place.rank >= 0) parts.push(`rank ${place.rank}`);
+    if (place?.who) parts.push(String(place.who));
     if (micro && micro.batch >= 0) parts.push(`batch ${micro.batch}`);
     if (!selection.row && selection.table) parts.push("the row itself is no longer held here; the run directory has it");
     return parts.join(" › ");
@@ -313,7 +313,7 @@ export class Details {
    */
   _own({ row }) {
     if (!row || ["spans", "micro", "memory"].includes(row.table)) return null;
-    const names = Object.keys(row).filter((name) => !["table", "step", "rank", "t", "role", "phase"].includes(name));
+    const names = Object.keys(row).filter((name) => !["table", "step", "rank", "who", "t", "role", "phase"].includes(name));
     const { schema } = this.store.table(row.table);
     /** @type {[name: string, value: string][]} */
     const known = names.map((name) => [columnTitle(name), cellText(schema, name, row[name])]);

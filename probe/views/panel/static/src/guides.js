@@ -2,7 +2,7 @@
 
 import { Grouped } from "./grouped.js";
 import { summed } from "./sums.js";
-import { ALARM, LOOKS } from "./theme.js";
+import { LOOKS } from "./theme.js";
 import { plain } from "./words.js";
 
 /** @import { Guide, GuideLine, Layout, PlotMark, Spec, Trace } from "./types.js" */
@@ -58,7 +58,7 @@ export function barGuides(mark, guide, data, names) {
 export function addGuides(mark, traces, layout, guides, { by, across, names }) {
   const look = LOOKS[mark.card.theme];
   /** @param {GuideLine} guide */
-  const line = (guide) => ({ color: guide.even ? look.quiet : ALARM, width: 1.5, dash: guide.even ? "dot" : "dash" });
+  const line = (guide) => ({ color: guide.even ? look.quiet : look.alarm, width: 1.5, dash: guide.even ? "dot" : "dash" });
   layout.shapes = guides.map((guide) => {
     const at = guide.value / by;
     const ends = across ? { x0: at, x1: at, y0: 0, y1: 1, xref: "x", yref: "paper" } : { y0: at, y1: at, x0: 0, x1: 1, xref: "paper", yref: "y" };

@@ -3,14 +3,18 @@
 import { Categories } from "./categories.js";
 import { listOf } from "./matching.js";
 import { categoryTicks, framed, hoverText, inOrder, toldOf } from "./plot_parts.js";
+import { MOST_TICKS } from "./scales.js";
 import { summed } from "./sums.js";
-import { ALARM, LOOKS } from "./theme.js";
+import { LOOKS } from "./theme.js";
 import { spell } from "./words.js";
 
 /** @import { Item, PlotFrame, PlotMark, Trace } from "./types.js" */
 /** @import { LiveTable } from "./table.js" */
 /** @import { CategoryValue } from "./categories.js" */
 /** @typedef {{z: number | null, text: string, at: number, told: string}} HeatCell one cell in plotly's grids */
+
+/** The most rows that are all named. */
+const MOST_ROWS = 24;
 
 /**
  * Cells of x × by.
@@ -38,7 +42,7 @@ export function heatOf(mark) {
     height: Math.min(Math.max(120 + 32 * rows.length, 180), 560), showlegend: false,
     axes: {
       x: { type: "category", title: { text: spec.x_title || mark.title(listOf(spec.x)[0]) }, showline: false, ...heatTicks(mark, columns) },
-      y: { type: "category", autorange: "reversed", showgrid: false, ...categoryTicks(mark, rows) },
+      y: { type: "category", autorange: "reversed", showgrid: false, ...categoryTicks(mark, rows, MOST_ROWS) },
     },
   };
   const over = items.filter((one) => one.over).length;
@@ -54,8 +58,7 @@ export function heatOf(mark) {
  * @param {string[]} columns
  */
 function heatTicks(mark, columns) {
-  const every = Math.max(Math.ceil((columns.length * 40) / Math.max(mark.holder.clientWidth, 200)), 1);
-  return categoryTicks(mark, columns.filter((_, at) => at % every === 0));
+  return categoryTicks(mark, columns, Math.min(Math.max(Math.floor(mark.holder.clientWidth / 40), 3), MOST_TICKS));
 }
 
 /**
@@ -109,7 +112,7 @@ function heatTraces(mark, { items, grids, rows, columns }) {
   if (over.length) {
     traces.push({
       type: "scatter", mode: "markers", x: over.map((one) => one.x), y: over.map((one) => one.series), hoverinfo: "skip",
-      marker: { symbol: "triangle-up", size: 10, color: ALARM, line: { width: 1.5, color: "#fff" } },
+      marker: { symbol: "triangle-up", size: 10, color: look.alarm, line: { width: 1.5, color: look.back } },
     });
   }
   return { traces, cap };

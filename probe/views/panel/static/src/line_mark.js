@@ -5,9 +5,10 @@ import { node, say } from "./dom.js";
 import { extremes, lastKnown } from "./extremes.js";
 import { guideLines } from "./guides.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
-import { StepLines, linesBeside } from "./step_lines.js";
+import { MOST_TICKS, robustEnd } from "./scales.js";
+import { StepLines, binned, linesBeside } from "./step_lines.js";
 import { summed } from "./sums.js";
-import { LOOKS, PARTIAL, colourIndex, palette } from "./theme.js";
+import { LOOKS, PARTIAL, styleOf } from "./theme.js";
 import { TimeLines } from "./time_lines.js";
 import { many, shorten, spell } from "./words.js";
 
@@ -16,6 +17,12 @@ import { many, shorten, spell } from "./words.js";
 /** @import { Look } from "./theme.js" */
 
 const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
+
+/** A metric's scale is cut where something is so many times as large as its end. */
+const MUCH = 3;
+
+/** plotly's dashes as those of a canvas. @type {Record<string, number[]>} */
+const DASHES = { dash: [6, 4], dot: [2, 3], dashdot: [6, 3, 2, 3], longdash: [11, 4] };
 
 /** One chart of lines over time or steps. */
 export class LineMark {
@@ -27,8 +34,6 @@ export class LineMark {
     this.remark = "";
     /** @type {"time" | "step"} */
     this.kind = this.spec.x === "time" ? "time" : "step";
-    /** @type {Map<string, number>} */
-    this.given = new Map();
     /** @type {uPlot | null} */
     this.plot = null;
     /** What the plot was made for. @type {string | null} */
@@ -43,6 +48,8 @@ export class LineMark {
     this.guides = [];
     /** @type {{stroke: string, dash: number[]}[]} */
     this.colours = [];
+    /** Where the axis ends, if anything goes beyond. @type {number | null} */
+    this.cut = null;
     this.following = false; //  the cursor is moved by another chart
     this.pressed = 0; //  where the mouse went down
     this.legend = node("div", { class: "pp-legend" });
@@ -71,16 +78,16 @@ export class LineMark {
   read() {
     const { store, spec } = this;
     const shown = shownRange(store, this.kind);
-    const points = store.config.limits?.points || 4000;
     if (spec.beside) {
       this.lines = null;
-      this.frame = linesBeside(store, spec, points);
+      this.frame = binned(linesBeside(store, spec), shown, this._pixels());
     } else {
       const lines = this.kind === "time" ? summed(store, TimeLines, spec) : summed(store, StepLines, spec);
       this.lines = lines;
-      this.frame = lines instanceof TimeLines ? lines.data(...shown) : lines.data(points);
+      this.frame = lines instanceof TimeLines ? lines.data(...shown) : binned(lines.data(), shown, this._pixels());
     }
     this.shown = shown;
+    this.cut = this._cut();
     this.guides = (spec.lines || []).flatMap((guide) => guideLines(store, spec, guide)).filter((guide) => guide.value > 0);
     const most = Math.max(0, ...this.frame.series.map((one) => one.values[extremes(one.values, 0, one.values.length)[1] ?? -1] || 0));
     // A capacity far above would press the lines flat: then its number in the legend has to do.
@@ -88,18 +95,38 @@ export class LineMark {
     return this.frame.xs.length > 0 && this.frame.series.length > 0;
   }
 
+  _pixels() {
+    return this.holder.clientWidth || 600;
+  }
+
+  /** Where the axis ends so that a few values don't flatten the rest; of memory the largest decides. */
+  _cut() {
+    const { series, xs } = this.frame;
+    if (this.kind !== "step" || this.spec.unit === "bytes" || !series.length) return null;
+    const largest = xs.map((_, at) => Math.max(...series.map((one) => (one.high ?? one.values)[at]).filter((one) => !Number.isNaN(one))));
+    const least = Math.min(...series.flatMap((one) => [...(one.low ?? one.values)].filter((value) => !Number.isNaN(value))));
+    const end = least >= 0 ? robustEnd(largest) : null;
+    // A metric's own course, such as a loss that falls, is shown whole; what would flatten it isn't.
+    return end !== null && this.spec.exact && Math.max(...largest.filter(Number.isFinite)) < MUCH * end ? null : end;
+  }
+
   draw() {
     if (!this.read()) return false;
     const series = this.frame.series;
-    const made = JSON.stringify([series.map((one) => one.key + one.label), this.guides.map((one) => [one.title, one.value, one.far]), this.card.theme]);
+    const made = JSON.stringify([series.map((one) => one.key + one.label), this.frame.steps, this.guides.map((one) => [one.title, one.value, one.far]), this.card.theme]);
     const guides = this.guides.map((guide) => new Array(this.frame.xs.length).fill(guide.far ? null : guide.value));
     /** @type {uPlot.AlignedData} */
-    const columns = [this.frame.xs, ...series.map((one) => gaps(one.values)), ...guides];
+    const columns = [this.frame.xs, ...series.map((one) => gaps(one.values)), ...guides, ...this._edges()];
     if (this.plot && made === this.made) this._update(this.plot, columns);
     else this._make(columns, made);
     this._readout(this.plot?.cursor.idx);
     this.holder.setAttribute("aria-label", this.card.title + ": " + this.summary());
     return true;
+  }
+
+  /** The largest and the smallest values of each point, between which a band is drawn. */
+  _edges() {
+    return this.frame.steps ? this.frame.series.flatMap((one) => [gaps(one.high ?? []), gaps(one.low ?? [])]) : [];
   }
 
   /**
@@ -131,10 +158,9 @@ export class LineMark {
     this.plot?.destroy();
     this.made = made;
     const { series } = this.frame;
-    const colours = palette(this.store, this.card.theme);
     this.colours = series.map((one) => {
-      const index = colourIndex(this.store, this.spec, this.given, one.key, one.label);
-      return { stroke: colours[index % colours.length], dash: index >= colours.length ? [6, 4] : [] };
+      const { colour, dash } = styleOf(this.spec, one.label, this.card.theme);
+      return { stroke: colour, dash: DASHES[dash] ?? [] };
     });
     const plot = new uPlot(this._options(), columns, this.holder);
     for (const event of /** @type {const} */ (["mousedown", "click"])) plot.over.addEventListener(event, (at) => this._mouse(plot, at));
@@ -151,21 +177,25 @@ export class LineMark {
       show: !hidden[one.key], points: { show: this.frame.xs.length < 40, size: 5, fill: this.colours[at].stroke },
     }));
     const guides = this.guides.map((guide) => ({ label: guide.title, stroke: look.quiet, width: 1.25, dash: [5, 4], points: { show: false } }));
+    const edges = this._edges().map((_, at) => ({ stroke: "transparent", width: 0, points: { show: false }, show: !hidden[this.frame.series[at >> 1].key] }));
+    const first = 1 + series.length + guides.length;
+    const bands = edges.length ? series.map((one, at) => ({ series: /** @type {[number, number]} */ ([first + 2 * at, first + 2 * at + 1]), fill: `${one.stroke}38` })) : [];
     return {
       width: Math.max(this.holder.clientWidth, 120),
       height: this._height(),
-      padding: [10, 12, 0, 0],
+      padding: [10, 20, 0, 0],
       legend: { show: false },
       focus: { alpha: 0.35 },
       cursor: { drag: { x: true, y: false, setScale: false }, focus: { prox: 18 }, points: { size: 7 } },
-      scales: { x: { time: false, range: () => this._scale() }, y: { range: (_, low, high) => this._range(low, high) } },
+      scales: { x: { time: false, range: () => this._scale() }, y: { range: (_, low, high) => this._shownRange(low, high) } },
       axes: [this._axis(look, true), this._axis(look, false)],
-      series: [{}, ...series, ...guides],
+      series: [{}, ...series, ...guides, ...edges],
+      bands,
       hooks: {
         setCursor: [(plot) => this._moved(plot)],
         setSelect: [(plot) => this._zoom(plot)],
         drawClear: [(plot) => this._band(plot, look)],
-        draw: [(plot) => this._lighten(plot, look)],
+        draw: [(plot) => this._lighten(plot, look), (plot) => this._sayCut(plot, look)],
       },
     };
   }
@@ -188,7 +218,7 @@ export class LineMark {
       const values = (_, splits) => splits.map((value) => this._xText(value, splits));
       const incrs = this.kind === "step" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] : [
         0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400];
-      return { ...common, values, incrs, size: 30, space: 62, gap: 6 };
+      return { ...common, values, incrs, size: 30, space: Math.max(62, Math.ceil(this._pixels() / MOST_TICKS)), gap: 6 };
     }
     const incrs = this.spec.unit === "bytes" ? { incrs: BINARY_STEPS } : {};
     /** @type {(plot: uPlot, splits: number[]) => string[]} */
@@ -216,6 +246,17 @@ export class LineMark {
     const widest = Math.max(...texts.map((text) => plot.ctx.measureText(text || "").width));
     plot.ctx.restore();
     return Math.max(40, Math.ceil(widest / 8) * 8 + 16);
+  }
+
+  /**
+   * @param {number | null} low
+   * @param {number | null} high
+   * @returns {[low: number, high: number]}
+   */
+  _shownRange(low, high) {
+    const range = this._range(low, high);
+    if (this.cut === null || low === null) return range;
+    return [Math.max(Math.min(range[0], low) > 0 && !this.spec.zero ? low - 0.06 * (this.cut - low) : 0, 0), this.cut];
   }
 
   /**
@@ -271,10 +312,39 @@ export class LineMark {
     plot.ctx.restore();
   }
 
+  /**
+   * What the scale cuts has a mark at its end; the largest of it is said.
+   * @param {uPlot} plot
+   * @param {Look} look
+   */
+  _sayCut(plot, look) {
+    const { cut, frame } = this;
+    if (cut === null) return;
+    const ratio = devicePixelRatio;
+    let [most, place] = [cut, NaN];
+    plot.ctx.save();
+    plot.ctx.fillStyle = look.ink;
+    frame.xs.forEach((x, at) => {
+      const value = Math.max(...frame.series.map((one) => (one.high ?? one.values)[at]).filter((one) => !Number.isNaN(one)));
+      if (!(value > cut)) return;
+      const left = plot.valToPos(x, "x", true);
+      plot.ctx.fill(new Path2D(`M${left - 4 * ratio},${plot.bbox.top + 7 * ratio} l${8 * ratio},0 l${-4 * ratio},${-6 * ratio} Z`));
+      if (value > most) [most, place] = [value, x];
+    });
+    const left = plot.valToPos(place, "x", true);
+    const right = left > plot.bbox.left + 0.7 * plot.bbox.width;
+    plot.ctx.font = `${11 * ratio}px system-ui, sans-serif`;
+    plot.ctx.textAlign = right ? "right" : "left";
+    plot.ctx.textBaseline = "top";
+    plot.ctx.fillText(`${spell(most, this.spec.unit)}: step ${place}`, left + (right ? -7 : 7) * ratio, plot.bbox.top + ratio);
+    plot.ctx.restore();
+  }
+
   _resize() {
     const width = this.holder.clientWidth;
     if (!this.plot || !width || (width === this.plot.width && this._height() === this.plot.height)) return;
     this.plot.setSize({ width, height: this._height() });
+    if (this.kind === "step") this.draw(); //  more or fewer steps share a point
   }
 
   // ---- what the person does
@@ -345,7 +415,7 @@ export class LineMark {
    * @returns {Selection}
    */
   _picked(series, index) {
-    const x = this.frame.xs[index];
+    const x = series.at?.[index] ?? this.frame.xs[index];
     const { lines, store } = this;
     if (!(lines instanceof TimeLines)) {
       const row = lines?.rowOf(series.key, x) ?? -1;
@@ -413,6 +483,8 @@ export class LineMark {
     hidden[this.card.id] = { ...hidden[this.card.id], [this.frame.series[at].key]: !show };
     button.setAttribute("aria-pressed", String(show));
     this.plot?.setSeries(at + 1, { show });
+    const edges = 1 + this.frame.series.length + this.guides.length + 2 * at;
+    if (this.frame.steps) for (const one of [edges, edges + 1]) this.plot?.setSeries(one, { show });
   }
 
   /** @param {number | null | undefined} index */
@@ -427,8 +499,8 @@ export class LineMark {
   }
 
   /** @param {number} x */
-  _place(x) {
-    if (this.kind === "step") return `step ${x}`;
+  _place(x, exact = false) {
+    if (this.kind === "step") return this.frame.steps && !exact ? `median of ${this.frame.steps} steps around ${x}` : `step ${x}`;
     const step = this.store.clock.stepAt(x);
     return step === null ? clockText(x) : `${clockText(x, 0.1)}, step ${step}`;
   }
@@ -446,7 +518,7 @@ export class LineMark {
       const at = extremes(one.values, 0, one.values.length)[1];
       if (at === undefined) return `${one.label} has no value`;
       const [x, y] = one.top || [xs[at], one.values[at]];
-      return `${one.label} now ${spell(lastKnown(one.values), this.spec.unit)}, largest ${spell(y, this.spec.unit)} at ${this._place(x)}`;
+      return `${one.label} now ${spell(lastKnown(one.values), this.spec.unit)}, largest ${spell(y, this.spec.unit)} at ${this._place(x, true)}`;
     });
     return `${told.join("; ")}.`;
   }

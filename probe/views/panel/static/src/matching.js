@@ -39,7 +39,7 @@ export function matcher(store, table, spec) {
   const free = new Set(listOf(spec.free)); //  choices that don't narrow it
   for (const name of /** @type {const} */ (["rank", "role", "phase"])) {
     const ask = store.ui[name];
-    if (ask !== "" && !free.has(name)) tests.push(choiceTest(store, table, name, String(ask)));
+    if (ask !== "" && !free.has(name)) tests.push(choiceTest(store, table, name === "rank" ? "who" : name, String(ask)));
   }
   return (row) => {
     for (const test of tests) if (!test(row)) return false;
@@ -57,7 +57,7 @@ export function matcher(store, table, spec) {
  */
 function choiceTest(store, table, name, ask) {
   const test = wordTest(store, table, name, ask);
-  if (name === "rank") return (row) => !table.columns.has(name) || test(row);
+  if (name === "who") return (row) => !table.columns.has(name) || test(row);
   // A step has neither role nor phase, and is what the chosen role's time is measured against.
   return (row) => !table.columns.has(name) || test(row) || isStep(store, table, row);
 }

@@ -4,7 +4,7 @@
 import { node, say } from "./dom.js";
 import { plotly } from "./plotly.js";
 import { placeOn, shownRange } from "./ranges.js";
-import { LOOKS, PATTERNS, colourIndex, palette } from "./theme.js";
+import { LOOKS, styleOf } from "./theme.js";
 import { answerer, spell } from "./words.js";
 
 /** @import { Builder, FullCard, Item, Layout, NumbersTable, Place, PlotFrame, Selection } from "./types.js" */
@@ -27,8 +27,6 @@ export class PlotMark {
     this.spec = card.spec;
     this.build = build;
     this.remark = ""; //  what the builder says of the picture as a whole
-    /** @type {Map<string, number>} */
-    this.given = new Map();
     this.frame = NOTHING;
     /** plotly.js, where it is loaded. @type {any} */
     this.library = null;
@@ -215,18 +213,20 @@ export class PlotMark {
   // ---- shared by the builders
 
   /**
-   * @param {string} key
-   * @param {string} text
-   * @returns {string}
+   * How a series looks, by its name.
+   * @param {string} label
    */
-  colour(key, text) {
-    const colours = palette(this.store, this.card.theme);
-    return colours[colourIndex(this.store, this.spec, this.given, key, text) % colours.length];
+  style(label) {
+    return styleOf(this.spec, label, this.card.theme);
   }
 
-  /** @param {string} key */
-  pattern(key) {
-    return { shape: PATTERNS[(this.given.get(key) ?? 0) % PATTERNS.length], size: 6, solidity: 0.2, fillmode: "overlay", fgcolor: "rgba(255,255,255,0.5)" };
+  /**
+   * What the bars of a series are filled with.
+   * @param {string} label
+   */
+  filling(label) {
+    const { colour, pattern } = this.style(label);
+    return { color: colour, pattern: { shape: pattern, size: 6, solidity: 0.2, fillmode: "overlay", fgcolor: LOOKS[this.card.theme].hatch } };
   }
 
   get step() {
@@ -240,6 +240,7 @@ export class PlotMark {
 
   /** @param {string} name */
   title(name) {
+    if (name === "who") return this.spec.names?.[name] || "rank or process";
     return this.spec.names?.[name] || String(name).replaceAll("_", " ").replace("micro batch", "micro-batch");
   }
 }

@@ -1,6 +1,7 @@
 // What the marks drawn by plotly have in common: axes, texts, orders.
 
 import { listOf } from "./matching.js";
+import { MOST_TICKS, someOf, stepTicks } from "./scales.js";
 import { UNITS_OF_BYTES, plain, spell } from "./words.js";
 
 /** @import { LiveTable } from "./table.js" */
@@ -58,13 +59,26 @@ export function framed(mark, made) {
 }
 
 /**
- * Users' names on an axis: escaped, and not so long that no space is left for the bars.
+ * Users' names on an axis: escaped, and not so long that no space is left for the bars. Numbers, and names that only count
+ * such as "rank 7", are said every so many where there are many.
  * @param {PlotMark} mark
  * @param {string[]} names
+ * @param {number} [most]
  */
-export function categoryTicks(mark, names) {
+export function categoryTicks(mark, names, most = MOST_TICKS) {
   const length = mark.holder.clientWidth > 560 ? 36 : 20;
-  return { tickmode: "array", tickvals: names, ticktext: names.map((name) => plain(name, length)) };
+  const shown = names.every((name) => /^(rank )?\d+$/.test(name)) ? someOf(names, most) : names;
+  return { tickmode: "array", tickvals: shown, ticktext: shown.map((name) => plain(name, length)) };
+}
+
+/**
+ * An axis of steps.
+ * @param {PlotMark} mark
+ * @param {number} from
+ * @param {number} to
+ */
+export function stepAxis(mark, from, to) {
+  return { title: { text: "step" }, ...stepTicks(from, to, mark.store.ui.step) };
 }
 
 /**

@@ -26,7 +26,7 @@ export function scatterOf(mark) {
   const items = rows.map((row) => {
     const label = groupLabel(store, spec, table, names, names.map((name) => table.code(name, row)));
     const values = [table.get(x, row), table.get(y, row)];
-    const place = `rank ${table.get("rank", row)}, step ${table.get("step", row)}`;
+    const place = `${mark.store.words.text(table.code("who", row))}, step ${table.get("step", row)}`;
     return { row, label, values, value: values[1], cells: [label, place, spell(values[0], x === "tokens" ? "tokens" : "number"), mark.spell(values[1])], place };
   });
   const { by, title } = axisUnit(spec.unit, largestOf(items.map((one) => one.value)));
@@ -48,12 +48,12 @@ export function scatterOf(mark) {
 function dots(mark, items, { label, by, fit, x }) {
   const places = items.map((_, at) => at).filter((at) => items[at].label === label);
   const own = places.map((at) => items[at]);
-  const colour = mark.colour(label, label);
+  const { colour, symbol } = mark.style(label);
   const [xs, ys] = [own.map((one) => one.values[0]), own.map((one) => one.values[1])];
   const trace = {
     type: "scatter", mode: "markers", name: plain(label, 32), x: xs, y: ys.map((one) => one / by), customdata: places, hoverinfo: "text",
     hovertext: own.map((one) => hoverText(one.cells[3], `${one.cells[2]} ${mark.title(x)}`, toldOf(mark, mark.store.table(mark.spec.table), one.row ?? -1), label, one.place)),
-    marker: { color: colour, size: 7, opacity: 0.75, symbol: ["circle", "diamond", "square", "triangle-up", "pentagon", "star", "hexagon", "cross"][(mark.given.get(label) ?? 0) % 8] },
+    marker: { color: colour, size: 7, opacity: 0.75, symbol },
   };
   const line = fit && risingLine(xs, ys, fit);
   if (!line) return [trace];

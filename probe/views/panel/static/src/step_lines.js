@@ -1,12 +1,14 @@
 // One value of each series at each step.
 
 import { largest } from "./cells.js";
-import { thinned } from "./extremes.js";
+import { extremes } from "./extremes.js";
+import { binsOf, medianPlace } from "./scales.js";
 import { Grouped } from "./grouped.js";
+import { listOf } from "./matching.js";
 import { summed } from "./sums.js";
 
 /** @import { Cell } from "./cells.js" */
-/** @import { LineData, Spec } from "./types.js" */
+/** @import { Line, LineData, Spec } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 /** The most series that a chart shows. */
@@ -24,6 +26,8 @@ export class StepLines {
     this.over = new Grouped(store, spec);
     /** @type {StepLines | null} */
     this.under = spec.divide ? new StepLines(store, { ...spec.divide, x: "step" }) : null;
+    /** Whether each series is divided by its own, as `pairs` in probe/dashboards/spec.py; else all by one. */
+    this.paired = spec.divide !== undefined && !spec.divide.divide && String(listOf(spec.by)) === String(listOf(spec.divide.by));
     this.version = 0;
     /** @type {number[]} */
     this.steps = [];
@@ -106,27 +110,59 @@ export class StepLines {
       one = { key, label: this.over.label(key), values: new Array(this.steps.length).fill(NaN) };
       this.series.set(key, one);
     }
-    one.values[at] = this.valueOf(cell, step);
+    one.values[at] = this.valueOf(cell, step, key);
   }
 
   /**
    * The value of one cell of a step.
    * @param {Cell} cell
    * @param {number} step
+   * @param {string} key of its series
    * @returns {number}
    */
-  valueOf(cell, step) {
-    return this._divided(this.over.unscaled(cell), step);
+  valueOf(cell, step, key) {
+    return this._divided(this.over.unscaled(cell), step, key);
   }
 
   /**
    * @param {number} value
    * @param {number} step
+   * @param {string} key of the series
    */
-  _divided(value, step) {
+  _divided(value, step, key) {
     if (!this.under) return value * this.over.scale;
-    const under = this.under.largest(step);
+    const under = this.paired ? this._below(step, key) : this.under.largest(step);
     return under ? (value / under) * this.over.scale : NaN;
+  }
+
+  /**
+   * What a series is divided by, where each has its own.
+   * @param {number} step
+   * @param {string} key
+   */
+  _below(step, key) {
+    const cell = this.under?.over.cells.get(step)?.get(key.replace(/^\d+/, "0")); //  there is one column below
+    return cell && this.under ? this.under.over.value(cell) : NaN;
+  }
+
+  /**
+   * Over some steps the ratio of sums of each series, the largest of them; as `_pooled` in
+   * probe/dashboards/quantities.py.
+   * @param {number[]} steps
+   * @returns {number}
+   */
+  pooled(steps) {
+    /** @type {Map<string, [over: number, under: number]>} */
+    const sums = new Map();
+    for (const step of steps) {
+      for (const [key, cell] of this.over.cells.get(step) ?? []) {
+        const [over, under] = [this.over.value(cell), this._below(step, key)];
+        if (Number.isNaN(over) || Number.isNaN(under)) continue;
+        const [above, below] = sums.get(key) ?? [0, 0];
+        sums.set(key, [above + over, below + under]);
+      }
+    }
+    return largest([...sums.values()].filter(([, under]) => under).map(([over, under]) => over / under));
   }
 
   /**
@@ -136,7 +172,9 @@ export class StepLines {
    */
   largest(step) {
     const cells = this.over.cells.get(step);
-    return cells ? this._divided(largest([...cells.values()].map((cell) => this.over.unscaled(cell))), step) : NaN;
+    if (!cells) return NaN;
+    if (this.paired) return largest([...cells].map(([key, cell]) => this._divided(this.over.unscaled(cell), step, key)));
+    return this._divided(largest([...cells.values()].map((cell) => this.over.unscaled(cell))), step, "");
   }
 
   /**
@@ -150,28 +188,58 @@ export class StepLines {
   }
 
   /**
-   * For a chart: x, and at most `points` steps that keep each series' extremes.
-   * @param {number} points
-   * @returns {LineData}
+   * For a chart: every step.
+   * @returns {LineData & {series: {key: string, label: string, values: number[]}[]}}
    */
-  data(points) {
-    const series = [...this.series.values()].sort((a, b) => (a.label < b.label ? -1 : 1));
-    const kept = thinned(this.steps, series.map((one) => one.values), points);
-    if (kept === null) return { xs: this.steps, series };
-    /** @param {number[]} values */
-    const pick = (values) => kept.map((index) => values[index]);
-    return { xs: pick(this.steps), series: series.map((one) => ({ ...one, values: pick(one.values) })) };
+  data() {
+    return { xs: this.steps, series: [...this.series.values()].sort((a, b) => (a.label < b.label ? -1 : 1)) };
   }
+}
+
+/**
+ * The steps from one to another; where they are more than half the pixels, points that several share: of each series
+ * the median, with the smallest and the largest.
+ * @param {LineData} data
+ * @param {[from: number, to: number]} range
+ * @param {number} pixels
+ * @returns {LineData}
+ */
+export function binned({ xs, series }, [from, to], pixels) {
+  const inside = xs.map((_, at) => at).filter((at) => xs[at] >= from && xs[at] <= to);
+  const steps = inside.map((at) => xs[at]);
+  /** @type {(Line & {values: number[]})[]} */
+  const lines = series.map((one) => ({ ...one, values: inside.map((at) => one.values[at]) }));
+  const found = binsOf(steps, pixels);
+  if (!found) return { xs: steps, series: lines };
+  const { bins, width } = found;
+  return { xs: bins.map(([first, last]) => steps[(first + last - 1) >> 1]), series: lines.map((one) => binnedLine(one, steps, bins)), steps: width };
+}
+
+/**
+ * @param {Line & {values: number[]}} one
+ * @param {number[]} steps
+ * @param {[from: number, to: number][]} bins
+ * @returns {Line}
+ */
+function binnedLine(one, steps, bins) {
+  const { values } = one;
+  const places = bins.map(([from, to]) => medianPlace(values, from, to));
+  const [, most] = extremes(values, 0, values.length);
+  /** @param {0 | 1} side */
+  const edge = (side) => bins.map(([from, to]) => values[extremes(values, from, to)[side] ?? -1] ?? NaN);
+  return {
+    ...one, values: places.map((at) => values[at] ?? NaN), at: places.map((at) => steps[at] ?? NaN), low: edge(0), high: edge(1),
+    top: most === undefined ? null : [steps[most], values[most]],
+  };
 }
 
 /**
  * A line for a spec and for each of its `beside`: the largest of its series at each step.
  * @param {Store} store
  * @param {Spec} spec
- * @param {number} points
  * @returns {LineData}
  */
-export function linesBeside(store, spec, points) {
+export function linesBeside(store, spec) {
   const { beside = [], ...first } = spec;
   const all = [{ ...first, title: spec.label || "" }, ...beside];
   const courses = all.map((one) => {
@@ -180,9 +248,7 @@ export function linesBeside(store, spec, points) {
   });
   const steps = [...new Set(courses.flatMap((course) => [...course.keys()]))].sort((a, b) => a - b);
   const series = all.map(({ title }, at) => ({ key: String(at), label: title, values: steps.map((step) => courses[at].get(step) ?? NaN) }));
-  const kept = thinned(steps, series.map((one) => one.values), points);
-  if (kept === null) return { xs: steps, series };
-  return { xs: kept.map((index) => steps[index]), series: series.map((one) => ({ ...one, values: kept.map((index) => one.values[index]) })) };
+  return { xs: steps, series };
 }
 
 /**

@@ -58,8 +58,6 @@ export class Store {
     };
     /** Sums by step, shared by the views. @type {Map<string, any>} */
     this.caches = new Map();
-    /** Colours given out to phases and causes. @type {Record<string, Map<string, number>>} */
-    this.colours = {};
     /** @type {Place | null} */
     this.hover = null;
     /** @type {{at: number, past: number} | null} */
@@ -334,7 +332,7 @@ export class Store {
    * @param {number} skip
    */
   _offer(table, columns, n, skip) {
-    for (const [name, known] of /** @type {[string, Set<number>][]} */ ([["rank", this.ranks], ["role", this.roles], ["phase", this.phases]])) {
+    for (const [name, known] of /** @type {[string, Set<number>][]} */ ([["who", this.ranks], ["role", this.roles], ["phase", this.phases]])) {
       const values = columns.get(name);
       for (let row = skip; values && row < n; row += 1) if (values[row] >= 0) known.add(values[row]);
     }

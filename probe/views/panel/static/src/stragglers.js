@@ -2,7 +2,7 @@
 
 import { matcher } from "./matching.js";
 import { MOST_BARS, categoryTicks, framed, hoverText, largestOf } from "./plot_parts.js";
-import { ALARM, LOOKS, palette } from "./theme.js";
+import { LOOKS, hue } from "./theme.js";
 import { many, spell } from "./words.js";
 
 /** @import { Item, PlotFrame, PlotMark, Spec } from "./types.js" */
@@ -33,7 +33,7 @@ export function stragglersOf(mark) {
     shapes: [{ type: "line", xref: "x", yref: "paper", x0: 1, x1: 1, y0: 0, y1: 1, line: { color: LOOKS[mark.card.theme].quiet, width: 1.5, dash: "dot" } }],
     axes: {
       x: { title: { text: "tokens ÷ mean of the ranks (1 is even)" }, rangemode: "tozero", range: [0, 1.14 * largestOf([1, ...items.map((one) => one.share)])] },
-      y: { type: "category", showgrid: false, ...categoryTicks(mark, items.map((one) => one.label).reverse()) },
+      y: { type: "category", showgrid: false, ...categoryTicks(mark, items.map((one) => one.label).reverse(), MOST_BARS) },
     },
   };
   const summary = `${mark.remark}, of ${many(items.length, "rank")}.`;
@@ -47,12 +47,12 @@ export function stragglersOf(mark) {
  */
 function rankTrace(mark, items, worst) {
   const order = [...items].reverse();
-  const even = palette(mark.store, mark.card.theme)[0];
+  const look = LOOKS[mark.card.theme];
   return {
     type: "bar", orientation: "h", name: "tokens ÷ mean", x: order.map((one) => one.share), y: order.map((one) => one.label), customdata: order.map((one) => items.indexOf(one)),
     marker: {
-      color: order.map((one) => (one === worst ? ALARM : even)),
-      pattern: { shape: order.map((one) => (one === worst ? "/" : "")), size: 6, solidity: 0.2, fillmode: "overlay", fgcolor: "rgba(255,255,255,0.5)" },
+      color: order.map((one) => (one === worst ? look.alarm : hue("kind_1", mark.card.theme))),
+      pattern: { shape: order.map((one) => (one === worst ? "/" : "")), size: 6, solidity: 0.2, fillmode: "overlay", fgcolor: look.hatch },
     },
     text: order.length <= 32 ? order.map((one) => `${one.cells[1]}, ${one.cells[2]}`) : undefined, textposition: "auto", insidetextanchor: "end", cliponaxis: false,
     hoverinfo: "text", hovertext: order.map((one) => hoverText(one.label, `${one.cells[1]} the mean of the ranks`, one.cells[2], `${one.cells[3]} tokens`)),

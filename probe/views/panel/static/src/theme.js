@@ -1,17 +1,10 @@
-// Light and dark: what the host says, else what the person's system says. Colours of marks are the same in both.
+// Light and dark: what the host says, else what the person's system says. And how a series looks: by its name alone, as
+// probe/figures/colours.py has it, of the same file.
 
+import colours from "../../../../figures/colours.json" with { type: "json" };
 import { listOf } from "./matching.js";
 
 /** @import { Spec, Theme } from "./types.js" */
-/** @import { Store } from "./store.js" */
-
-const PALETTE = ["#2f7ec2", "#d2620f", "#0c9b76", "#b95f9f", "#b98600", "#7b6fd0", "#5c8f2f", "#8a8f98"];
-
-export const PATTERNS = ["", "/", ".", "x", "\\", "-", "|", "+"];
-
-const NO_ROLE = PALETTE.length - 1; //  grey
-
-export const ALARM = "#d93f3f";
 
 /**
  * What is coloured apart from the marks.
@@ -22,23 +15,39 @@ export const ALARM = "#d93f3f";
  * @property {string} axis
  * @property {string} back
  * @property {string} band
+ * @property {string} accent
+ * @property {string} alarm of marks
+ * @property {string} alarmText
+ * @property {string} waiting of hatches
+ * @property {string} waitingGround
+ * @property {string} hatch over a bar's own colour
  * @property {[at: number, colour: string][]} scale
+ */
+
+/**
+ * How a series looks: the colour, what bars are filled with, how lines are dashed, and what dots look like, as plotly
+ * calls them.
+ * @typedef {{colour: string, pattern: string, dash: string, symbol: string}} Style
  */
 
 /** Opacity of what belongs to a step that isn't complete. */
 export const PARTIAL = 0.35;
 
 /** @type {Record<Theme, Look>} */
-export const LOOKS = {
-  light: {
-    ink: "#30363d", quiet: "#656d76", grid: "rgba(48,54,61,0.10)", axis: "rgba(48,54,61,0.30)", back: "#ffffff",
-    band: "rgba(47,126,194,0.13)", scale: [[0, "#f2f6fa"], [0.35, "#b7d3ea"], [0.7, "#5f9fd0"], [1, "#174f86"]],
-  },
-  dark: {
-    ink: "#c9d1d9", quiet: "#8d96a0", grid: "rgba(201,209,217,0.12)", axis: "rgba(201,209,217,0.30)", back: "#14181f",
-    band: "rgba(103,173,235,0.16)", scale: [[0, "#1b232e"], [0.35, "#1f4468"], [0.7, "#2f7ec2"], [1, "#a9d4f7"]],
-  },
-};
+export const LOOKS = { light: lookOf("light"), dark: lookOf("dark") };
+
+/**
+ * @param {Theme} theme
+ * @returns {Look}
+ */
+function lookOf(theme) {
+  const one = colours.themes[theme];
+  const scale = /** @type {[number, string][]} */ (one.scale);
+  return {
+    ink: one.ink, quiet: one.ink_3, grid: one.grid, axis: one.line_2, back: one.surface, band: one.band, accent: one.accent,
+    alarm: one.alarm, alarmText: one.alarm_text, waiting: one.waiting, waitingGround: one.waiting_ground, hatch: one.hatch, scale,
+  };
+}
 
 /** What the host says about its theme, null where it says nothing. */
 function hostTheme() {
@@ -82,48 +91,106 @@ export function watchTheme(told) {
 }
 
 /**
- * The palette of a run's configuration, else probe's own.
- * @param {Store} store
+ * The colour of a hue.
+ * @param {string} name
  * @param {Theme} theme
  */
-export function palette(store, theme) {
-  const given = store.config.colours?.[theme];
-  return Array.isArray(given) && given.length ? given : PALETTE;
-}
-
-/** Columns whose values have one colour in all charts, beside the role. */
-const SHARED = new Set(["phase", "cause"]);
-
-/**
- * The index of a series' colour. A role, a phase and a cause have one in all charts; anything else keeps its first.
- *  * @param {Store} store
- * @param {Spec} spec
- * @param {Map<string, number>} given
- * @param {string} key
- * @param {string} text
- */
-export function colourIndex(store, spec, given, key, text) {
-  if (listOf(spec.by ?? spec.colour)[0] === "role") {
-    const role = text.split(" · ")[0];
-    const roles = [...store.roles].map((code) => store.words.text(code)).sort();
-    const at = roles.indexOf(role);
-    const alone = listOf(spec.by).length <= 1 && listOf(spec.y).length <= 1;
-    if (alone) return at >= 0 ? at : NO_ROLE;
-  }
-  if (!given.has(key)) given.set(key, sharedIndex(store, spec, text) ?? given.size);
-  return given.get(key) ?? 0;
+export function hue(name, theme) {
+  return /** @type {Record<string, Record<Theme, string>>} */ (colours.hues)[name][theme];
 }
 
 /**
- * The index that a phase or a cause has in all charts; undefined for anything else, and when the palette is used up.
- * @param {Store} store
- * @param {Spec} spec
- * @param {string} text
+ * How the series `label` of a spec looks: that name looks so everywhere.
+ * @param {Pick<Spec, "by" | "colour">} spec
+ * @param {string} label
+ * @param {Theme} theme
+ * @returns {Style}
  */
-function sharedIndex(store, spec, text) {
-  const by = listOf(spec.by ?? spec.colour);
-  if (by.length !== 1 || !SHARED.has(by[0]) || listOf(spec.y).length > 1) return undefined;
-  const shared = (store.colours[by[0]] ??= new Map());
-  if (!shared.has(text) && shared.size < NO_ROLE) shared.set(text, shared.size);
-  return shared.get(text);
+export function styleOf(spec, label, theme) {
+  return styleBy(listOf(spec.colour ?? spec.by), label, theme);
+}
+
+/**
+ * @param {string[]} columns that tell the series apart; a phase's colour comes first, then a role's, then a cause's
+ * @param {string} label
+ * @param {Theme} theme
+ * @returns {Style}
+ */
+export function styleBy(columns, label, theme) {
+  const { kind, name } = meant(columns, label);
+  const known = /** @type {Record<string, Record<string, string>>} */ (colours.names)[kind] ?? {};
+  const plain = name.toLowerCase().replace(/[^a-z0-9]+/g, "_").replace(/^_+|_+$/g, "");
+  return Object.hasOwn(known, plain) ? styled(known[plain], textureOf(known[plain]), theme) : styleOfName(name, theme);
+}
+
+/**
+ * Series in the order in which a step has its phases, and after them by name.
+ * @template T
+ * @param {Pick<Spec, "by" | "colour">} spec
+ * @param {T[]} series
+ * @param {(one: T) => string} labelOf
+ * @returns {T[]}
+ */
+export function inPipeline(spec, series, labelOf) {
+  const columns = listOf(spec.colour ?? spec.by);
+  const hues = Object.values(colours.hues).map((one) => one.light);
+  const keyed = series.map((one) => ({ one, label: labelOf(one), place: hues.indexOf(styleBy(columns, labelOf(one), "light").colour) }));
+  const first = hues.indexOf(colours.hues.own_1.light);
+  for (const each of keyed) if (each.place >= first && each.place < first + colours.own.length) each.place = hues.length;
+  return keyed.sort((a, b) => a.place - b.place || (a.label < b.label ? -1 : 1)).map(({ one }) => one);
+}
+
+/**
+ * Which of the columns gives the colour, and its value in the label.
+ * @param {string[]} columns
+ * @param {string} label
+ */
+function meant(columns, label) {
+  const parts = label.split(" · ");
+  const kind = colours.columns.find((one) => columns.includes(one)) ?? "series";
+  if (kind === "series" || columns.length === 1) return { kind, name: label };
+  // Equal values are said once: then there is one part for several columns.
+  const last = columns[columns.length - 1] === kind;
+  return { kind, name: last ? parts[parts.length - 1] : parts[Math.min(columns.indexOf(kind), parts.length - 1)] };
+}
+
+/**
+ * @param {string} name
+ * @param {Theme} theme
+ */
+function styleOfName(name, theme) {
+  if (!name || name.startsWith("no ")) return styled("kind_1", 0, theme);
+  const rank = /^rank (\d{1,9})$/.exec(name);
+  const number = rank ? Number(rank[1]) : hashOf(name);
+  const { own, patterns } = colours;
+  return styled(own[number % own.length], Math.floor(number / own.length) % patterns.length, theme);
+}
+
+/**
+ * @param {string} name of a hue
+ * @param {number} texture
+ * @param {Theme} theme
+ * @returns {Style}
+ */
+function styled(name, texture, theme) {
+  const { patterns, dashes, symbols } = colours;
+  return { colour: hue(name, theme), pattern: patterns[texture], dash: dashes[texture], symbol: symbols[texture] };
+}
+
+/**
+ * Kinds are told apart by lightness and texture, phases by their hue alone.
+ * @param {string} name of a hue
+ */
+function textureOf(name) {
+  return name.startsWith("shade_") ? Number(name.slice("shade_".length)) % colours.patterns.length : 0;
+}
+
+/**
+ * FNV-1a with 32 bits: the same in each page and each language.
+ * @param {string} name
+ */
+function hashOf(name) {
+  let found = 0x811c9dc5;
+  for (const byte of new TextEncoder().encode(name)) found = Math.imul(found ^ byte, 0x01000193) >>> 0;
+  return found;
 }

@@ -139,7 +139,7 @@ class Tile {
 
   /**
    * What is shown, as `over_window` in probe/dashboards/quantities.py: of the chosen step, or where none is chosen the
-   * median of the last steps, of bytes the largest of the run.
+   * median of the last steps (pooled: their ratio of sums), of bytes the largest of the run.
    * @param {number[]} values
    * @returns {[value: number, step: number | null, many: number]} the step that is picked by a click, and of how many
    *   steps the number is the median
@@ -154,7 +154,8 @@ class Tile {
       return [most, lines.steps[ended.indexOf(most)] ?? null, 1];
     }
     const inside = lastOf(ended, spec.window ?? 1);
-    return [median(inside), lastStep(lines.steps, ended), inside.length];
+    const value = spec.pooled ? lines.pooled(inside.map((at) => lines.steps[at])) : median(inside.map((at) => ended[at]));
+    return [value, lastStep(lines.steps, ended), inside.length];
   }
 
   /**
@@ -230,7 +231,7 @@ class Tile {
     const parts = [];
     if (capacity > 0) parts.push(`${spell(1 - value / capacity, "percent")} of ${spell(capacity, this.spec.unit)} free`);
     if (this.spec.total) parts.push(step === null ? "in the run so far" : `up to step ${step}`);
-    else if (many > 1) parts.push(`median of ${many} steps`);
+    else if (many > 1) parts.push(this.spec.pooled ? `the last ${many} steps together` : `median of ${many} steps`);
     else if (step !== null) parts.push(`step ${step}`);
     if (!this.spec.total && values.length > 1) parts.push(`run: ${this._extent(values)}`);
     return parts.join(" · ");
@@ -241,7 +242,7 @@ class Tile {
     const { store, lines, spec } = this;
     const { rank, role, phase, step } = store.ui;
     const rows = step === null ? lines.steps.length > 0 : lines.at.has(step);
-    const chosen = [role, rank === "" ? "" : `rank ${rank}`, phase].filter(Boolean).join(", ");
+    const chosen = [role, rank, phase].filter(Boolean).join(", ");
     if (!rows && (step !== null || chosen)) return ["not measured", step === null ? "" : `in step ${step}`, chosen && `for ${chosen}`].filter(Boolean).join(" ");
     return whyMissing(spec, rows);
   }
@@ -314,13 +315,13 @@ class Tile {
 const held = (text) => text.replaceAll(" ", "\u00a0");
 
 /**
- * The last values that are known, at most `most` of them.
+ * Where the last values that are known stand, at most `most` of them.
  * @param {number[]} values
  * @param {number} most
  */
 export function lastOf(values, most) {
   const found = [];
-  for (let at = values.length - 1; at >= 0 && found.length < most; at -= 1) if (!Number.isNaN(values[at])) found.push(values[at]);
+  for (let at = values.length - 1; at >= 0 && found.length < most; at -= 1) if (!Number.isNaN(values[at])) found.push(at);
   return found;
 }
 

@@ -32,7 +32,7 @@ export function timelineOf(mark) {
 }
 
 /**
- * Boxes of several ranks would hide each other: without a chosen rank that with the highest is shown.
+ * Boxes of several ranks or processes would hide each other: without a chosen one that with the highest is shown.
  * @param {PlotMark} mark
  * @param {LiveTable} table
  * @param {number[]} rows
@@ -41,10 +41,11 @@ export function timelineOf(mark) {
 function ofHighest(mark, table, rows, score) {
   let best = null;
   for (const row of rows) if (best === null || table.get(score, row) > table.get(score, best)) best = row;
-  const rank = best === null ? NaN : table.get("rank", best);
-  if (!(rank >= 0)) return rows;
-  mark.remark = mark.store.ui.rank === "" && mark.store.ranks.size > 1 ? `rank ${rank}, the highest` : `rank ${rank}`;
-  return rows.filter((row) => table.get("rank", row) === rank);
+  const who = best === null ? -1 : table.code("who", best);
+  if (who < 0) return rows;
+  const name = mark.store.words.text(who);
+  mark.remark = mark.store.ui.rank === "" && mark.store.ranks.size > 1 ? `${name}, the highest` : name;
+  return rows.filter((row) => table.code("who", row) === who);
 }
 
 /**
@@ -57,9 +58,9 @@ function boxItem(mark, table, row) {
   const { spec, store } = mark;
   const told = table.row(row, store.words);
   const label = [...new Set([told.role, told.phase || told.name, told.micro_batch >= 0 ? `micro-batch ${told.micro_batch}` : ""])].filter(Boolean).join(" · ") || told.kind;
-  const cells = [String(told.step), `rank ${told.rank}`, label, seconds(told.duration), bytes(told.peak)];
+  const cells = [String(told.step), String(told.who), label, seconds(told.duration), bytes(told.peak)];
   const peak = told.peak > 0 ? `peak ${bytes(told.peak)}` : "";
-  return { row, told, label, cells, value: spec.y ? table.get(listOf(spec.y)[0], row) : told.duration, hover: hoverText(label, `rank ${told.rank}, step ${told.step}`, `${seconds(told.duration)} from ${clockText(told.begin, 0.01)}`, peak) };
+  return { row, told, label, cells, value: spec.y ? table.get(listOf(spec.y)[0], row) : told.duration, hover: hoverText(label, `${told.who}, step ${told.step}`, `${seconds(told.duration)} from ${clockText(told.begin, 0.01)}`, peak) };
 }
 
 /**
@@ -80,7 +81,7 @@ function bySeries(items, names) {
   return [...made].sort(([a], [b]) => a.localeCompare(b));
 }
 
-const BOX_HEAD = ["step", "rank", "scope", "time", "peak"];
+const BOX_HEAD = ["step", "process", "scope", "time", "peak"];
 
 /**
  * @param {PlotMark} mark
@@ -99,13 +100,13 @@ function highBoxes(mark, table, rows, range) {
   const traces = roles.map(([name, own]) => ({
     type: "bar", name: plain(name, 32), x: own.map((at) => items[at].told.begin + Math.max(items[at].told.duration, least) / 2), y: own.map((at) => items[at].value / by),
     width: own.map((at) => Math.max(items[at].told.duration, least)), customdata: own, hoverinfo: "text", hovertext: own.map((at) => items[at].hover), opacity: 0.85,
-    marker: { color: mark.colour(name, name), line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
+    marker: { color: mark.style(name).colour, line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
   }));
   const guides = (mark.spec.lines || []).flatMap((guide) => guideLines(mark.store, mark.spec, guide)).filter((guide) => guide.value > 0);
   const layout = { barmode: "overlay", showlegend: true, height: 280, axes: { x: timeAxis(range), y: { title: { text: title }, rangemode: "tozero" } } };
   addGuides(mark, traces, layout, guides, { by, across: false, names: [range[0]] });
   const most = items.reduce((a, b) => (b.value > a.value ? b : a));
-  const summary = `${items.length} scopes; the highest is ${most.label}, rank ${most.told.rank}, step ${most.told.step}, with ${mark.spell(most.value)}.`;
+  const summary = `${items.length} scopes; the highest is ${most.label}, ${most.told.who}, step ${most.told.step}, with ${mark.spell(most.value)}.`;
   return framed(mark, { traces, layout, items, kind: "time", range, head: BOX_HEAD, summary });
 }
 
@@ -133,7 +134,7 @@ function laneBoxes(mark, table, rows, range) {
   const items = rows.map((row) => boxItem(mark, table, row)).sort((a, b) => b.told.duration - a.told.duration);
   const names = listOf(spec.by);
   /** @param {Row} told */
-  const lane = (told) => names.map((name) => (name === "rank" ? `rank ${told.rank}` : told[name] || `no ${name}`)).join(" · ");
+  const lane = (told) => names.map((name) => told[name] || `no ${name}`).join(" · ");
   const lanes = inOrder(items, (one) => lane(one.told));
   const traces = bySeries(items, listOf(spec.colour || names)).flatMap(([name, own]) => {
     const thin = own.filter((at) => items[at].told.kind === "micro_batch");
@@ -141,15 +142,15 @@ function laneBoxes(mark, table, rows, range) {
     return [{ some: wide, width: 0.74, opacity: 0.55 }, { some: thin, width: 0.4, opacity: 1 }].filter(({ some }) => some.length).map(({ some, width, opacity }, part) => ({
       type: "bar", orientation: "h", name: plain(name, 32), legendgroup: plain(name, 120), showlegend: part === 0, customdata: some, width, opacity,
       base: some.map((at) => items[at].told.begin), x: some.map((at) => items[at].told.duration || 0), y: some.map((at) => lane(items[at].told)),
-      hoverinfo: "text", hovertext: some.map((at) => items[at].hover), marker: { color: mark.colour(name, name), line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
+      hoverinfo: "text", hovertext: some.map((at) => items[at].hover), marker: { color: mark.style(name).colour, line: { width: 0.5, color: LOOKS[mark.card.theme].back } },
     }));
   });
   traces.sort((a, b) => b.width - a.width);
   const layout = {
     barmode: "overlay", showlegend: true, height: Math.min(Math.max(120 + 34 * lanes.length, 190), 560),
-    axes: { x: timeAxis(range), y: { type: "category", categoryorder: "array", categoryarray: [...lanes].reverse(), showgrid: false, ...categoryTicks(mark, lanes) } },
+    axes: { x: timeAxis(range), y: { type: "category", categoryorder: "array", categoryarray: [...lanes].reverse(), showgrid: false, ...categoryTicks(mark, lanes, 24) } },
   };
   const most = items[0];
-  const summary = `${items.length} scopes in ${many(lanes.length, "lane")}; the longest is ${most.label}, rank ${most.told.rank}, with ${seconds(most.told.duration)}.`;
+  const summary = `${items.length} scopes in ${many(lanes.length, "lane")}; the longest is ${most.label}, ${most.told.who}, with ${seconds(most.told.duration)}.`;
   return framed(mark, { traces, layout, items, kind: "time", range, head: BOX_HEAD, summary });
 }

@@ -91,6 +91,7 @@ export interface TileSpec extends Spec, Limits {
   window?: number;
   own?: boolean;
   who?: string | Spec;
+  pooled?: boolean;
 }
 
 export interface Definition {
@@ -117,7 +118,6 @@ export interface Config {
   schema?: Record<string, TableData>;
   limits?: { rows?: number; points?: number };
   thresholds?: Record<string, Limits>;
-  colours?: Record<string, string[]>;
   views?: View[];
   panels?: Record<string, Definition>;
 }
@@ -235,12 +235,18 @@ export interface Line {
   label: string;
   values: ArrayLike<number> & Iterable<number>;
   top?: [x: number, y: number] | null;
+  /** where several steps share a point: the step whose value it is, and the smallest and largest of them */
+  at?: number[];
+  low?: number[];
+  high?: number[];
 }
 
 export interface LineData {
   xs: number[];
   series: Line[];
   width?: number;
+  /** how many steps share a point */
+  steps?: number;
 }
 
 /** The numbers of a chart as a table. A row may carry what a click on it does. */

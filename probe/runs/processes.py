@@ -1,0 +1,152 @@
+"""Who a process is: its rank, and what it goes by without one. Nothing is imported or started to find out."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from probe.errors import InputError
+from probe.records import Process
+
+#: What a process goes by whose script nobody can name.
+NAMELESS: Final = "python"
+
+
+def describe(
+    *,
+    rank: int | None = None,
+    world_size: int | None = None,
+    name: str | None = None,
+    role: str | None = None,
+    device: str = "",
+    device_name: str = "",
+    tables: str = "",
+) -> Process:
+    """The row about this process, as far as it is known by now.
+
+    Args:
+        rank: Its number in the job; None asks: see :func:`rank_and_size`.
+        world_size: How many ranks the job has; None asks likewise, and is 1 where nobody says.
+        name: What it is shown as while it has no rank; None asks: see :func:`default_name`.
+        role: What it does in the job, such as "driver" or "rollout".
+        device: Whose memory is watched.
+        device_name: What kind of device that is.
+        tables: Of the row types that its recorders bring.
+
+    Returns:
+        The row, without attempt and without what it is called in the run.
+
+    Raises:
+        InputError: ``name`` or ``role`` is empty, or the environment's ``RANK`` or ``WORLD_SIZE`` is no whole number.
+    """
+    for argument, text in (("name", name), ("role", role)):
+        if text is not None and not (isinstance(text, str) and text.strip()):
+            raise InputError(f"{argument}: got {text!r}, expected a text such as 'driver', or None")
+    found = rank_and_size()
+    size = found[1] if world_size is None else world_size
+    return Process(
+        time_ns=time.monotonic_ns(),
+        wall_ns=time.time_ns(),
+        pid=os.getpid(),
+        host=platform.node(),
+        rank=found[0] if rank is None else rank,
+        world_size=1 if size is None else size,
+        name=name or role or default_name(),
+        role=role,
+        node=node(),
+        local_rank=local_rank(),
+        device=device,
+        device_name=device_name,
+        tables=tables,
+    )
+
+
+def rank_and_size(environ: Mapping[str, str] = os.environ) -> tuple[int | None, int | None]:
+    """This process's rank and the number of ranks: what ``torch.distributed`` says once a process group is
+    initialised, else ``RANK`` and ``WORLD_SIZE`` as torchrun and most launchers set them. None is not known.
+
+    Raises:
+        InputError: One of the two variables is no whole number.
+
+    >>> rank_and_size({"RANK": "3", "WORLD_SIZE": "8"}), rank_and_size({})
+    ((3, 8), (None, None))
+    """
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return _whole(environ, "RANK"), _whole(environ, "WORLD_SIZE")
+
+
+def local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
+    """The number of this process on its machine, as torchrun or Slurm say it."""
+    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    return None
+
+
+def node(environ: Mapping[str, str] = os.environ) -> str:
+    """The machine as its launcher calls it: Slurm by a name, torchrun by a number; "" where none does.
+
+    >>> node({"SLURMD_NODENAME": "gpu-12", "GROUP_RANK": "1"}), node({"GROUP_RANK": "1"}), node({})
+    ('gpu-12', 'node 1', '')
+    """
+    group = environ.get("GROUP_RANK", "")
+    return environ.get("SLURMD_NODENAME", "") or (f"node {group}" if group else "")
+
+
+def default_name() -> str:
+    """What this process goes by where nobody named it: a Ray actor by its name or class, a child of multiprocessing by
+    the name that this gave it, a notebook's kernel as "notebook", a script by its file's name.
+    """
+    return _of_actor() or _of_child() or _of_notebook() or _of_script()
+
+
+def _of_actor() -> str:
+    ray: Any = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized():
+            return ""
+        context = ray.get_runtime_context()
+        if not context.get_actor_id():
+            return ""
+        worker = ray._private.worker.global_worker
+        return context.get_actor_name() or str(worker.actors[worker.actor_id].__class__.__name__)
+    except Exception:  # whatever another version lacks: then something else names it
+        return ""
+
+
+def _of_child() -> str:
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    if multiprocessing is None or multiprocessing.parent_process() is None:
+        return ""
+    return str(multiprocessing.current_process().name)
+
+
+def _of_notebook() -> str:
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return "notebook" if shell is not None and hasattr(shell, "kernel") else ""
+
+
+def _of_script() -> str:
+    main: Any = sys.modules.get("__main__")
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:  # python -m package.module; a package's own is called __main__
+        names = [one for one in str(spec.name).split(".") if one != "__main__"]
+        return names[-1] if names else NAMELESS
+    return Path(getattr(main, "__file__", None) or NAMELESS).stem
+
+
+def _whole(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise InputError(f"{name}: got {text!r} in the environment, expected a whole number")
+    return int(text)

@@ -1,0 +1,134 @@
+"""The marks of the live panel in a real Chromium: ticks, scales, colours and names, as the design asks for them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.figures import colours
+from probe.views.panel import assets, board
+from tests.sample_run import open_run, sample_rows
+from tests.views import stub_host as host
+
+pytestmark = pytest.mark.browser
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+expect = playwright.expect
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=chromium, headless=True, args=host.FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def page(browser: Any) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1240, "height": 1000}, color_scheme="light")
+    made = context.new_page()
+    wrong: list[str] = []
+    made.on("pageerror", lambda error: wrong.append(f"error: {error}"))
+    made.on("console", lambda told: told.type == "error" and wrong.append(f"console: {told.text}"))
+    made.goto(host.PAGE.as_uri())
+    yield made
+    context.close()
+    assert not wrong
+
+
+def phases(steps: list[float], names: tuple[str, ...] = ("generate", "update_actor")) -> list[dict[str, Any]]:
+    """Spans of one rank: so many seconds a step, half of them in each phase."""
+    rows, now = [], 0.0
+    for step, seconds in enumerate(steps):
+        begin = now
+        for name in names:
+            part = {"step": step, "rank": 0, "kind": "phase", "level": "phase", "name": name, "phase": name}
+            rows.append({**part, "scope": len(rows), "begin": now, "end": now + seconds / len(names)})
+            now += seconds / len(names)
+        whole = {"step": step, "rank": 0, "kind": "step", "level": "step", "name": "step", "scope": len(rows)}
+        rows.append({**whole, "begin": begin, "end": now})
+    return rows
+
+
+def figure(page: Any, id: str, spans: list[dict[str, Any]], **more: Any) -> Any:
+    """The plotly figure of a panel of the overview, once it is drawn."""
+    encoder = host.Encoder()
+    host.opened(page, "panel", plotly=True, **more)
+    host.send(page, encoder.delta({"spans": spans}, complete_step=max(row["step"] for row in spans)))
+    found = page.locator("figure.pp-card", has=page.locator("h3", has_text=host.TITLES[id])).first
+    found.scroll_into_view_if_needed()
+    drawn = found.locator(".pp-plotly")
+    expect(drawn.locator(".xtick text").first).to_be_visible()
+    return drawn
+
+
+def test_g_under_bars_0_1_2_stand_0_1_2(page: Any) -> None:
+    drawn = figure(page, "phase_durations", phases([1.0, 1.1, 1.2]))
+    assert drawn.locator(".xtick text").all_text_contents() == ["0", "1", "2"]
+
+
+def test_g_one_slow_first_step_is_cut_and_said(page: Any) -> None:
+    drawn = figure(page, "phase_durations", phases([90.0] + [3.0, 3.1, 3.2] * 8))
+    assert drawn.evaluate("(one) => one.layout.yaxis.range[1]") < 4
+    assert "90 s: step 0" in drawn.locator(".annotation").all_text_contents()
+
+
+def test_g_2000_steps_share_bars_of_their_median(page: Any) -> None:
+    drawn = figure(page, "phase_durations", phases([1.0] * 1999 + [1.1]))
+    found = drawn.evaluate("(one) => one.data.map(({ name, x, y, base }) => ({ name, x, y: [...y], base }))")
+    assert {one["name"] for one in found} == {"generate", "update_actor", "range of its steps"}
+    assert all(len(one["x"]) <= 300 for one in found)
+    (spread,) = (one for one in found if one["name"] == "range of its steps")
+    assert max(low + high for low, high in zip(spread["base"], spread["y"], strict=True)) == pytest.approx(1.1)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_g_a_phase_has_its_colour_in_each_chart_and_run(page: Any, theme: Any) -> None:
+    page.emulate_media(color_scheme=theme)
+    drawn = figure(page, "phase_durations", phases([1.0, 2.0], ("update_actor", "gen")))
+    found = drawn.evaluate("(one) => one.data.map(({ name, marker }) => [name, marker.color])")
+    assert dict(found) == {name: colours.style(["phase"], name, theme).colour for name in ("update_actor", "gen")}
+
+
+def test_g_names_stand_at_the_last_values_and_below_640_in_a_legend(page: Any) -> None:
+    drawn = figure(page, "phase_durations", phases([1.0, 2.0]))
+    assert [text.split()[0] for text in drawn.locator(".annotation").all_text_contents()] == [
+        "generate",
+        "update_actor",
+    ]
+    assert drawn.locator(".legend").count() == 0
+    page.set_viewport_size({"width": 420, "height": 900})
+    expect(drawn.locator(".legend")).to_have_count(1)
+    expect(drawn.locator(".annotation")).to_have_count(0)
+
+
+OVERLAPS = """
+(all) => {
+  const boxes = (selector) => [...document.querySelectorAll(selector)].map((one) => one.getBoundingClientRect());
+  const touch = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  const legends = boxes(".infolayer > [class^='legend']");
+  return boxes(".annotation-text-g text, .gtitle").filter((one) => legends.some((other) => touch(one, other))).length;
+}
+"""
+
+
+@pytest.mark.parametrize("width", [400, 1000])
+def test_g_a_closed_panel_has_no_title_over_a_legend_and_no_text_below_11_px(
+    page: Any, tmp_path: Path, width: int
+) -> None:
+    with open_run(tmp_path / "run", sample_rows(2, 5)) as run:
+        closed = board.figure(run, "arithmetic / grpo-small")
+    page.set_viewport_size({"width": width, "height": 1400})
+    page.set_content('<div id="closed"></div>')
+    page.evaluate(gzip.decompress(assets.plotly_packed()).decode())
+    page.evaluate(f"Plotly.newPlot('closed', {json.dumps(closed)})")
+    expect(page.locator(".infolayer > [class^=legend]")).to_have_count(len(board.PANELS))
+    assert page.evaluate(OVERLAPS) == 0
+    sizes = "(all) => all.map((one) => parseFloat(getComputedStyle(one).fontSize))"
+    assert min(page.locator("svg text").evaluate_all(sizes)) >= 11
