@@ -10,6 +10,7 @@ export default [
     files: BROWSER,
     languageOptions: { ecmaVersion: 2025, sourceType: "module", globals: globals.browser },
   },
+  { files: ["tests/views/*.js"], languageOptions: { globals: globals.browser } },
   { files: ["*.mjs", "*.js", "tests/js/**"], languageOptions: { globals: globals.node } },
   {
     rules: {

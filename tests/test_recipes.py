@@ -177,7 +177,7 @@ PANEL = """
     missing: Nothing was cut.
     tables: [micro_batches]
     columns: [step, phase, value]
-    view: balance
+    view: tokens
     live:
       mark: stack
       table: micro
@@ -195,7 +195,7 @@ from probe.publishing import pictures
 from probe.runs.reader import Run
 from probe.views.report.report import write_report
 
-(view,) = [view for view in dashboards.views() if view.id == "balance"]
+(view,) = [view for view in dashboards.views() if view.id == "tokens"]
 assert view.panels[-1].id == "sequences_of_phases"
 (name, panel), = [one for one in pictures.panels() if one[1].id == "sequences_of_phases"]
 with Run("docs/example_run") as run:

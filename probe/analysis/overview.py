@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 #: Columns of :func:`numbers`.
-NUMBERS: Final = ("name", "title", "value", "text", "note", "about", "status", "history")
+NUMBERS: Final = ("name", "title", "value", "text", "note", "about", "status", "history", "who")
 
 
 def by_step(run: Run, rows: str = "") -> pd.DataFrame:
@@ -66,10 +66,10 @@ def numbers(run: Run) -> pd.DataFrame:
     Returns:
         Columns :data:`NUMBERS`, one row a tile: its name, title, value (None when nothing was recorded), the value as
         text, a short note, what it means, whether it is "good", "warn", "alarm" or "none", and its history (a list,
-        one value a step, NaN for unknown).
+        one value a step, NaN for unknown), and which rank stands out, in a sentence.
     """
     tiles = overview_tiles()
-    found = courses(run, tiles)
+    found = courses(run, tiles, compared=True)
     if not any(course.steps for course in found) and not any(one.total for one in found if not math.isnan(one.total)):
         found = [Course([], []) for _ in found]  # nothing was recorded: that's not a zero
     steps = _steps(tiles, found)
@@ -79,5 +79,5 @@ def numbers(run: Run) -> pd.DataFrame:
         value = None if math.isnan(told.value) else told.value
         history = _filled(course, steps).tolist()
         note = "; ".join(filter(None, [told.note, memory if tile.get("unit") == "bytes" else ""]))
-        rows.append((tile["id"], tile["title"], value, told.text, note, told.means, told.status, history))
+        rows.append((tile["id"], tile["title"], value, told.text, note, told.means, told.status, history, told.who))
     return pd.DataFrame(rows, columns=list(NUMBERS))

@@ -6,10 +6,11 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.dashboards import compile as sql
-from probe.dashboards.quantities import Course, Parts, quantity
+from probe.dashboards.quantities import Course, Parts, quantity, who_series
 from probe.dashboards.spec import listed, pairs
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ Values = dict[int, float]
 _AT_ONCE: Final = max(2, (os.cpu_count() or 2) // 2)
 
 
-def courses(run: Run, specs: Iterable[Mapping[str, Any]], rows: str = "") -> list[Course]:
+def courses(run: Run, specs: Iterable[Mapping[str, Any]], rows: str = "", *, compared: bool = False) -> list[Course]:
     """What each of ``specs`` says of every step.
 
     All are asked at once, because much of a question to many small files is opening one after the other; and what two
@@ -33,6 +34,7 @@ def courses(run: Run, specs: Iterable[Mapping[str, Any]], rows: str = "") -> lis
         run: The run.
         specs: Quantities or tiles.
         rows: An SQL condition on the rows that are looked at, such as ``step between 3 and 7``.
+        compared: Whether to ask for the values of each rank, too.
 
     Returns:
         A course for each, in their order.
@@ -41,7 +43,12 @@ def courses(run: Run, specs: Iterable[Mapping[str, Any]], rows: str = "") -> lis
     with ThreadPoolExecutor(_AT_ONCE, "probe-quantities") as pool:
         asked = _Asked(run, pool, rows)
         begun = [asked.begin(spec) for spec in wanted]
-        return [_course(one, *parts) for one, parts in zip(wanted, begun, strict=True)]
+        ranks = [asked.by_rank(spec) if compared else None for spec in wanted]
+        found = [_course(one, *parts) for one, parts in zip(wanted, begun, strict=True)]
+        return [
+            one if of is None else replace(one, by_rank=_by_rank(of.result()))
+            for one, of in zip(found, ranks, strict=True)
+        ]
 
 
 def course(run: Run, name: str, rows: str = "") -> Course:
@@ -78,6 +85,11 @@ class _Asked:
             return parts, None
         return parts, self._ask(sql.total({"reduce": "max", **spec["capacity"]}, self._rows))
 
+    def by_rank(self, spec: Mapping[str, Any]) -> Future[pd.DataFrame] | None:
+        """The values of each step and rank; None where nobody is compared."""
+        who = who_series(spec)
+        return None if who is None else self._ask(sql.series(who, self._rows))
+
     def _by_step(self, spec: Mapping[str, Any]) -> Future[pd.DataFrame]:
         alone = {name: value for name, value in spec.items() if name != "divide"}
         return self._ask(sql.by_step(alone, self._rows, outside=bool(spec.get("total"))))
@@ -98,6 +110,12 @@ def _course(spec: Mapping[str, Any], parts: list[Future[pd.DataFrame]], beside: 
     total = float(sum(parts[0].result()["value"].dropna())) if spec.get("total") else math.nan
     steps = sorted(values)
     return Course(steps, [values[step] for step in steps], total, capacity)
+
+
+def _by_rank(frame: pd.DataFrame) -> dict[tuple[int, int], float]:
+    known = frame.dropna(subset=["step", "rank"])
+    places = zip(known["step"], known["rank"], known["value"], strict=True)
+    return {(int(step), int(rank)): _number(value) for step, rank, value in places}
 
 
 def _quotients(spec: Mapping[str, Any], frame: pd.DataFrame) -> Course:

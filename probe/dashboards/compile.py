@@ -155,6 +155,38 @@ def rows_of(
     return f"select {made} from {source} where {held}"  # noqa: S608  (our own names)
 
 
+#: Stands for the step in a query for a picture of one step.
+STEP: Final = "{step}"
+
+
+def numbers(block: Mapping[str, Any]) -> str:
+    """The query for the numbers that a mark of the live panel draws.
+
+    Args:
+        block: A ``live:`` block.
+
+    Returns:
+        A query; of a picture of one step :data:`STEP` stands for its number. Empty for tiles, which are several.
+    """
+    mark, rows = block["mark"], f"step = {STEP}" if block.get("of") == "step" else ""
+    if mark == "tiles":
+        return ""
+    if mark in ("table", "timeline", "scatter") or block.get("x") == "time":
+        return rows_of(block["table"], _drawn(block), block.get("where"), rows)
+    if mark == "stragglers":
+        return series({**block, "x": "step", "by": "rank", "reduce": "sum"}, rows)
+    return series(block, rows)
+
+
+def _drawn(block: Mapping[str, Any]) -> list[str]:
+    """The columns of the rows of which a mark draws each."""
+    if block["mark"] == "table":
+        return list(block["columns"])
+    along = {"timeline": ["begin", "end"], "line": ["t"]}.get(block["mark"], listed(block.get("x")))
+    asked = [*listed(block.get("by")), *listed(block.get("colour")), *along, *listed(block.get("y"))]
+    return list(dict.fromkeys(["step", "rank", *asked]))
+
+
 # ---------------------------------------------------------------------------------------------------- one series
 
 

@@ -47,8 +47,10 @@ The marks, and what they add (:data:`MARKS`):
 ``stragglers`` of the table ``micro``: each rank's tokens ÷ the mean of the ranks, and who is fullest most often
 ``table``      ``columns``, ``newest`` (so many rows), ``sort``, ``tone`` (a column that alarms), ``search``
 ``tiles``      ``tiles``: one number each, with its course, what it ``means``, and why it is ``missing``;
-               ``window``: of how many last steps a tile shows the median (else ``window_steps`` of
-               ``quantities.yaml``), or with ``pooled`` the sum of what is divided by the sum of what it is divided by
+               ``window``: of how many last steps a tile shows the median (else as ``quantities.yaml`` says),
+               or with ``pooled`` the sum of what is divided by the sum of what it is divided by;
+               ``who``: a column, or a series spec with ``by``, whose values are compared, so that one is named;
+               ``own``: it is about the observing itself, and the panel leaves it to the view of events
 ============== =======================================================================================================
 """
 
@@ -107,6 +109,8 @@ TILE: Final = SERIES | {
     "means",
     "missing",
     "window",
+    "own",
+    "who",
     "pooled",
 }
 
@@ -314,12 +318,26 @@ def check_tiles(tiles: Any, where: str) -> None:
             _known(tile["capacity"], SERIES, f"{here}: capacity")
             _series(tile["capacity"], f"{here}: capacity", needs_y=True)
         check_window(tile.get("window", 1), f"{here}: window")
+        if "who" in tile:
+            _who(tile, f"{here}: who")
         if tile.get("pooled") and not pairs(tile):
             raise InputError(f"{here}: pooled: got it without a divide that has the same by, expected one")
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]
     if len(set(names)) < len(names):
         raise InputError(f"{where}: got the ids {', '.join(names)}, expected each once")
+
+
+def _who(tile: Mapping[str, Any], where: str) -> None:
+    who = tile["who"]
+    if isinstance(who, str):
+        _column(tile, who, where)
+        return
+    _mapping(who, where)
+    _known(who, SERIES, where)
+    _series(who, where, needs_y=True)
+    if len(listed(who.get("by"))) != 1:
+        raise InputError(f"{where}: by: got {who.get('by')!r}, expected the one column whose values are compared")
 
 
 def check_window(steps: Any, where: str) -> None:
@@ -337,6 +355,8 @@ def check_window(steps: Any, where: str) -> None:
 
 
 def _tile_words(tile: Mapping[str, Any], where: str) -> None:
+    if not isinstance(tile.get("own", False), bool):
+        raise InputError(f"{where}: own: got {tile['own']!r}, expected true or false")
     for name in ("warn", "alarm"):
         if name in tile and not isinstance(tile[name], int | float):
             raise InputError(f"{where}: {name}: got {tile[name]!r}, expected a number")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from probe.dashboards.columns import LIVE
+from probe.errors import InputError
 from probe.live import opening, thinning
 from probe.live.completeness import Standing, quiet_since, standing_of
 from probe.live.intake import Intake
@@ -57,6 +58,7 @@ class Feed:
         attempt: The one that is shown; None is what the newest has not hidden of each.
         rebuilt: How often all was read anew, because a new attempt hid what was shown.
         repeated: Which steps were recorded more than once, as a sentence; "" where none were.
+        attempts: Number, first and last step of each attempt as all was read last, where there are several.
         coalesced: Rows of updates that went beyond the budget; their extremes stayed.
         left_out: Rows of a large run that were not read when it was opened.
 
@@ -83,6 +85,7 @@ class Feed:
         self.sketches: dict[str, LiveTable] = {}
         self.rebuilt = 0
         self.repeated = ""
+        self.attempts: list[tuple[int, int, int]] = []
         self.coalesced = 0
         self.left_out = 0
         self.attempt = attempt
@@ -167,11 +170,29 @@ class Feed:
     def _load(self) -> None:
         loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
         self._follower, self.left_out, self._shown = loaded.follower, loaded.left_out, loaded.shown
-        self.repeated = loaded.repeated
+        self.repeated, self.attempts = loaded.repeated, loaded.attempts
         self._store(loaded.blocks)
 
+    def show(self, attempt: int | None) -> None:
+        """Show another attempt from now on.
+
+        Args:
+            attempt: Out of :attr:`attempts`, alone and whole; None is what the newest has not hidden of each.
+
+        Raises:
+            InputError: There is no such attempt; what is shown stays as it was.
+            RunError: The files can't be read.
+        """
+        known = [number for number, _, _ in self.attempts]
+        if attempt is not None and attempt not in known:
+            raise InputError(
+                f"attempt: got {attempt!r}, expected None or one of {', '.join(map(str, known)) or 'none'}"
+            )
+        self.attempt = attempt
+        self._rebuild()
+
     def _rebuild(self) -> dict[str, Block]:
-        """Read all anew: what was shown until now has been hidden by a new attempt, or is by a rank now."""
+        """Read all anew: another attempt hides what was shown, or was chosen, or a rank is known now."""
         self.rebuilt += 1
         self.tables.clear()
         self.sketches.clear()

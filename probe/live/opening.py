@@ -61,6 +61,7 @@ class Loaded(NamedTuple):
         left_out: How many rows were left out.
         shown: Which of the rows to come are shown.
         repeated: Which steps were recorded more than once, as a sentence; "" where none were.
+        attempts: Number, first and last step of each attempt, where there are several.
     """
 
     blocks: dict[str, Block]
@@ -68,6 +69,7 @@ class Loaded(NamedTuple):
     left_out: int
     shown: Shown
     repeated: str
+    attempts: list[tuple[int, int, int]]
 
 
 def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS, attempt: int | None = None) -> Loaded:
@@ -90,7 +92,8 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS, attem
     snapshot.refresh()
     loader = _Loader(snapshot, intake, words, limit)
     follower = Follower.from_snapshot(files, snapshot, loader.processes)
-    return Loaded(loader.blocks(), follower, loader.left_out, snapshot.shown_from_now(), sentence(snapshot.hidden()))
+    shown, repeated = snapshot.shown_from_now(), sentence(snapshot.hidden())
+    return Loaded(loader.blocks(), follower, loader.left_out, shown, repeated, snapshot.extents())
 
 
 class _Loader:

@@ -98,10 +98,20 @@ class Sender:
         changed = {key: value for key, value in state.items() if self._state.get(key, head) != value}
         return self._numbered({**head, "state": changed}, buffers, state)
 
-    def keyframe(self, tables: Mapping[str, LiveTable], state: Mapping[str, Any]) -> Message:
-        """All that ``tables`` hold, and all words."""
+    def keyframe(self, tables: Mapping[str, LiveTable], state: Mapping[str, Any], *, anew: bool = False) -> Message:
+        """All that ``tables`` hold, and all words.
+
+        Args:
+            tables: By name.
+            state: What is told beside them.
+            anew: Whether all that a page has is to be forgotten: it is of an attempt that isn't shown any more.
+
+        Returns:
+            A message that also a page can begin with.
+        """
         entries, buffers = whole(tables)
         head = {"t": "k", "words": list(self._words.texts), "words_from": 0, "tables": entries, "state": dict(state)}
+        head |= {"anew": True} if anew else {}
         return self._numbered({**head, **self._schema(tables)}, buffers, state)
 
     def snapshot(self, tables: Mapping[str, LiveTable], state: Mapping[str, Any]) -> tuple[dict[str, Any], bytes]:

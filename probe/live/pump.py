@@ -77,6 +77,7 @@ class Pump:
         self._finished = False
         self._looked_for_end = 0.0
         self._whole_asked = False
+        self._attempts_asked: deque[int | None] = deque()
         self._took_s = 0.0
         self._told_at = time.monotonic()
         self._cost: dict[str, float] = {"kernel_ms": 0.0, "bytes": 0}
@@ -196,9 +197,11 @@ class Pump:
         if self._sender.keyframe_is_due:
             return self._sender.keyframe(self.feed.sketches, self.state())
         rebuilt = self.feed.rebuilt
+        while self._attempts_asked:
+            self.feed.show(self._attempts_asked.popleft())
         blocks = self.feed.update()
-        if self.feed.rebuilt != rebuilt:  # what the browser has is of an attempt that is hidden now
-            return self._sender.keyframe(self.feed.tables, self.state())
+        if self.feed.rebuilt != rebuilt:  # what the browser has is of an attempt that isn't shown any more
+            return self._sender.keyframe(self.feed.tables, self.state(), anew=True)
         if blocks and self._looked_for_end:
             self._finished = False
         else:
@@ -258,6 +261,8 @@ class Pump:
             "missing": feed.missing(),
             "repeated": feed.repeated,
             "memory": feed.memory,
+            "attempts": [list(one) for one in feed.attempts],
+            "attempt": feed.attempt,
             "finished": self._finished,
             **feed.activity(),
             "live": not self._stop.is_set(),
@@ -284,6 +289,11 @@ class Pump:
     def ask_for_all(self) -> None:
         """Let the next message be a keyframe with all that is kept."""
         self._whole_asked = True
+
+    def ask_for_attempt(self, attempt: int | None) -> None:
+        """Let all pages show another attempt from the next message on; see :meth:`probe.live.feed.Feed.show`."""
+        self._attempts_asked.append(attempt)
+        self._wake.set()
 
     def read(self, reader: Callable[[Feed], Any]) -> Any:
         """What ``reader`` makes of the feed, while nobody changes it."""

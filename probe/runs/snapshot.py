@@ -220,6 +220,19 @@ class Snapshot:
                 self._shown = visible(attempts, self._stretches())
         return self._shown
 
+    def extents(self) -> list[tuple[int, int, int]]:
+        """The first and the last step of each attempt that has one, where there are several attempts.
+
+        Returns:
+            Attempt, first step, last step; in order.
+        """
+        if len(self.attempts) < 2:
+            return []
+        steps: dict[int, list[int]] = {}
+        for one in self._stretches():
+            steps.setdefault(one.attempt, []).append(one.step)
+        return [(attempt, min(found), max(found)) for attempt, found in sorted(steps.items())]
+
     def shown_from_now(self) -> Shown:
         """What is shown of the rows that come after this moment."""
         attempts = self.attempts

@@ -82,7 +82,7 @@ def test_the_page_is_the_panel_and_heals(chromium, server: PageServer, run: Path
         await_step(page, 11)
         assert "grpo-small" in page.title()
         assert page.locator(".pp-head h2").inner_text().startswith(NASTY)
-        for view in ("memory", "balance", "padding", "metrics", "overview"):  # plotly's charts came over, too
+        for view in ("memory", "time", "tokens", "metrics", "overview"):  # plotly's charts came over, too
             page.click(f"[data-view={view}]")
             page.locator(f"{PANEL} :is(.main-svg, canvas)").first.wait_for()
         page.screenshot(path=shots / "open_page.png")
@@ -91,13 +91,13 @@ def test_the_page_is_the_panel_and_heals(chromium, server: PageServer, run: Path
         await_step(page, 12)
 
         # A message on its way is lost with the connection: the page gets what it missed, and keeps what was chosen.
-        page.click("[data-view=padding]")
+        page.click("[data-view=tokens]")
         cut_off(server)
         append(run, of_step(13))
         await_step(page, 13)
         page.locator("#notice").wait_for(state="hidden")
         await_that(page, lambda: rows_held(page, "spans") == server.panel.pump.feed.tables["spans"].next)
-        assert page.locator("[data-view=padding]").get_attribute("aria-selected") == "true"
+        assert page.locator("[data-view=tokens]").get_attribute("aria-selected") == "true"
         assert "lost on the way" not in page.locator(".pp-strip").text_content()
 
         page.reload()
@@ -189,7 +189,7 @@ def test_a_page_says_that_nobody_answers_and_comes_back(
             await_step(page, 11)
             tunnel.cut()
             page.locator("#notice", has_text="connection to probe is lost").wait_for()
-            assert page.locator(".pp-status").first.inner_text() == "closed"
+            page.locator(".pp-status", has_text="closed").first.wait_for()
             page.screenshot(path=shots / "open_lost.png")
             append(run, of_step(12))
             await_that(page, lambda: server.panel.pump.feed.step == 12)

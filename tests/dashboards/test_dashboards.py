@@ -273,13 +273,26 @@ def test_wrong_tiles_are_named(tiles: list, message: str) -> None:
 
 def test_the_views_of_the_live_panel() -> None:
     views = dashboards.views()
-    assert [view.id for view in views] == ["overview", "memory", "balance", "padding", "data", "metrics", "events"]
+    assert [view.id for view in views] == ["overview", "time", "memory", "tokens", "metrics", "data", "events"]
     shown = [panel for view in views for panel in view.panels]
     assert {panel.live["mark"] for panel in shown} == set(live.MARKS)
     assert {panel.live["table"] for panel in shown if "table" in panel.live} == set(live.TABLES)
     assert all(panel.about.shows and panel.about.read and panel.about.do for panel in shown)
     # A panel of a dashboard with a live block is somewhere to be seen.
     assert {panel.id for panel in PANELS if panel.live is not None} <= {panel.id for panel in shown}
+
+
+def test_g_where_the_panel_draws_another_picture_than_the_report_its_words_are_of_that() -> None:
+    """Under a table stands nothing of dots and crosses, and under a line nothing of boxes."""
+    shared = {panel.id: panel for panel in PANELS}
+    shown = {panel.id: panel for view in dashboards.views() for panel in view.panels}
+    others = [
+        one for one in shown.values() if one.id in shared and shared[one.id].figure and one.live["mark"] == "table"
+    ]
+    assert {one.id for one in others} >= {"incidents", "reduction_spread"}
+    assert all(one.about != shared[one.id].about for one in others)
+    assert "box" not in " ".join(vars(shown["memory_timeline"].about).values())
+    assert "about" not in shown["memory_timeline"].live
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import yaml
 from probe import dashboards
 from probe.analysis import overview
 from probe.analysis.findings import findings
-from probe.analysis.quantities import course
+from probe.analysis.quantities import course, courses
 from probe.dashboards import files, overview_tiles
 from probe.dashboards.quantities import (
     Course,
@@ -25,6 +25,7 @@ from probe.dashboards.quantities import (
     resolved,
     spell,
     standing,
+    who_stands_out,
     window_steps,
 )
 from probe.dashboards.spec import check_tiles
@@ -360,3 +361,53 @@ def test_a_reason_that_can_not_be_said_is_refused(missing: object) -> None:
     tile = {"id": "a", "title": "A", "table": "spans", "y": "peak", "missing": missing}
     with pytest.raises(InputError, match="tiles 0: missing"):
         check_tiles([tile], "tiles")
+
+
+# ------------------------------------------------------------------------------------------------- who stands out
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_d_sql_and_kernel_name_the_same_rank(tmp_path: Path, seed: int) -> None:
+    directory = write_run(tmp_path / "run", sample_rows(4, 25, seed=seed))
+    tiles = [tile for tile in overview_tiles() if "who" in tile]
+    assert {tile["id"] for tile in tiles} == {"step_time", "peak_memory", "rank_imbalance", "padding_tax"}
+    feed = opened(directory)
+    with Run(directory) as run:
+        asked = courses(run, tiles, compared=True)
+    for tile, found in zip(tiles, asked, strict=True):
+        live = static_bundle.course_of(feed.tables, feed.words, tile)
+        ours, theirs = who_stands_out(tile, found.by_rank), who_stands_out(tile, live.by_rank)
+        assert ours is not None
+        assert theirs is not None
+        assert (ours.rank, ours.ranks, ours.stands_out) == (theirs.rank, theirs.ranks, theirs.stands_out), tile["id"]
+        assert ours.value == pytest.approx(theirs.value, rel=1e-12)
+        assert ours.others == pytest.approx(theirs.others, rel=1e-12)
+
+
+def test_d_a_tile_names_the_rank_that_stands_out_and_no_other() -> None:
+    tile = {"id": "t", "table": "spans", "y": "duration", "unit": "s", "who": "rank", "window": 20}
+    slow = {(step, rank): 2.0 if rank == 3 else 1.0 for step in range(5) for rank in range(4)}
+    course = Course(range(5), [2.0] * 5, by_rank=slow)
+    assert standing(tile, course).who == "Rank 3: 2.00 s, the other 3: 1.00 s."
+    near = {place: 1.05 if place[1] == 3 else 1.0 for place in slow}
+    assert standing(tile, Course(range(5), [1.05] * 5, by_rank=near)).who == "No rank stands out: 1.00 s to 1.05 s."
+    short = {place: value for place, value in slow.items() if place[0] < 2}  # too few steps to judge by
+    assert standing(tile, Course(range(2), [2.0] * 2, by_rank=short)).who == "4 ranks: 1.00 s to 2.00 s."
+    alone = {place: value for place, value in slow.items() if place[1] == 3}
+    assert standing(tile, Course(range(5), [2.0] * 5, by_rank=alone)).who == ""
+    once = {**dict.fromkeys(slow, 1.0), (4, 2): 30.0}  # one slow step is no habit
+    assert standing(tile, Course(range(5), [1.0] * 4 + [30.0], by_rank=once)).who.startswith("No rank stands out")
+
+
+@pytest.mark.parametrize(
+    ("who", "message"),
+    [
+        ("nope", "who: got 'nope'"),
+        ({"table": "micro", "y": "tokens"}, "who: by: got None"),
+        ({"table": "micro", "y": "tokens", "by": ["rank", "phase"]}, "who: by: got"),
+        (3, "who: got 3, expected a mapping"),
+    ],
+)
+def test_d_who_is_compared_must_be_said_right(who: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_tiles([{"id": "t", "title": "T", "table": "spans", "y": "duration", "who": who}], "tiles")

@@ -5,8 +5,9 @@ import { readFileSync } from "node:fs";
 
 import { StepLines, largestByStep, totalOf } from "../../probe/views/panel/static/src/step_lines.js";
 import { Store } from "../../probe/views/panel/static/src/store.js";
+import { whoSeries, whoStandsOut } from "../../probe/views/panel/static/src/who.js";
 
-/** @import { Head, Spec, TableData } from "../../probe/views/panel/static/src/types.js" */
+/** @import { Head, Spec, TableData, TileSpec } from "../../probe/views/panel/static/src/types.js" */
 
 /** @type {{schema: Record<string, TableData>, messages: {head: Head, buffers: string[]}[], specs: Spec[]}} */
 const { schema, messages, specs } = JSON.parse(readFileSync(0, "utf8"));
@@ -21,13 +22,24 @@ function bytesOf(text) {
 const said = (value) => (Number.isFinite(value) ? value : String(value));
 
 const store = new Store({ schema });
+
+/** @param {Spec} spec of a tile, maybe with ranks to compare */
+function whoOf(spec) {
+  const tile = /** @type {TileSpec} */ (spec);
+  const series = whoSeries(tile);
+  if (!series) return null;
+  const lines = new StepLines(store, series);
+  lines.pull();
+  return whoStandsOut(tile, lines, () => true);
+}
+
 const all = specs.map((spec) => new StepLines(store, spec));
 for (const { head, buffers } of messages) {
   store.receive(head, buffers.map(bytesOf));
   for (const lines of all) lines.pull(); //  summed as the rows come, as in a panel
 }
-const numbers = all.map((lines) => {
+const numbers = all.map((lines, at) => {
   const { steps, values } = largestByStep(lines);
-  return { steps, values: values.map(said), total: said(totalOf(lines)), pooled: lines.paired ? said(lines.pooled(steps)) : null };
+  return { steps, values: values.map(said), total: said(totalOf(lines)), pooled: lines.paired ? said(lines.pooled(steps)) : null, who: whoOf(specs[at]) };
 });
 process.stdout.write(JSON.stringify(numbers));

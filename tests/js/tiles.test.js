@@ -3,7 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { lastOf, meaning, median, whyMissing } from "../../probe/views/panel/static/src/tiles.js";
+import { median } from "../../probe/views/panel/static/src/medians.js";
+import { lastOf, meaning, whyMissing } from "../../probe/views/panel/static/src/tiles.js";
 
 const MEANS = { good: "There is room.", warn: "It may not fit.", alarm: "It won't fit." };
 const TILE = { id: "a", title: "A", table: "spans", y: "peak", means: MEANS };

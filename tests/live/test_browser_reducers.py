@@ -18,7 +18,7 @@ import pytest
 
 from probe import dashboards
 from probe.dashboards.columns import LIVE, Column, Derived, Table, as_data
-from probe.dashboards.quantities import over_run, quantities, series_of
+from probe.dashboards.quantities import over_run, quantities, series_of, who_stands_out
 from probe.dashboards.spec import SERIES, listed, pairs
 from probe.live import series
 from probe.live.protocol import Sender
@@ -185,6 +185,30 @@ def test_kernel_and_browser_reduce_alike(node: str, seed: int) -> None:
             if not same(over_run({"pooled": True}, pooled), found["pooled"]):
                 wrong.append((spec, "pooled", over_run({"pooled": True}, pooled), found["pooled"]))
     assert not wrong[:3], f"{len(wrong)} differ"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_d_kernel_and_browser_name_the_same_rank(node: str, seed: int) -> None:
+    tables, words, messages = run_of(seed)
+    tiles = [
+        {**tile, "x": "step", **change}
+        for tile in quantities().values()
+        if "who" in tile
+        for change in ({}, {"window": 3})
+    ]
+    tiles += [{**tile, "better": "higher", "window": 20} for tile in tiles]
+    found = [one["who"] for one in browser(node, messages, tiles)]
+    named = 0
+    for tile, theirs in zip(tiles, found, strict=True):
+        ours = who_stands_out(tile, static_bundle.course_of(tables, words, tile).by_rank)
+        assert (ours is None) == (theirs is None), tile
+        if ours is None:
+            continue
+        named += 1
+        assert (ours.rank, ours.ranks, ours.stands_out) == (theirs["rank"], theirs["ranks"], theirs["standsOut"]), tile
+        for name in ("value", "others", "low", "high"):
+            assert same(getattr(ours, name), theirs[name]), (tile, name)
+    assert named > len(tiles) / 2
 
 
 def differences(spec: Any, ours: Mapping[int, float], found: Mapping[str, Any]) -> list[Any]:

@@ -47,6 +47,7 @@ def _whole(table: str, row: Mapping[str, Any]) -> dict[str, Any]:
     """A row with what every row has: the name of the process that wrote it; and a micro-batch's round."""
     rank = row.get("rank")
     process = {"process": f"rank-{rank:05d}"} if rank is not None and "process" in TABLES[table] else {}
+    process |= {"who": f"rank {rank}"} if rank is not None and "who" in TABLES[table] else {}
     return {**process, **({"round": 1} if table == "micro" else {}), **row}
 
 
@@ -383,6 +384,7 @@ LIVE: dict[str, dict[str, Any]] = {
                 "table": "scalars",
                 "where": {"key": "probe/cost/overhead_ms"},
                 "y": "value",
+                "own": True,
                 "by": "rank",
                 "divide": {"table": "scalars", "where": {"key": "probe/cost/step_ms"}, "y": "value", "by": "rank"},
                 "pooled": True,
@@ -566,13 +568,17 @@ VIEWS: list[dict[str, Any]] = [
             "memory_by_tokens",
         ]
     },
-    {"id": "balance", "title": "Balance", "about": "How evenly tokens lie across ranks and micro-batches."}
-    | {"panels": ["balance_heat", "balance_bars", "balance_over_steps", "balance_fullest", "balance_stragglers"]},
-    {
-        "id": "padding",
-        "title": "Padding",
-        "about": "What part of the batches is padding.",
-        "panels": ["padding_over_steps", "padding_by_field", "padding_time"],
+    {"id": "time", "title": "Time", "about": "Where the time goes.", "panels": ["balance_stragglers", "padding_time"]},
+    {"id": "tokens", "title": "Tokens", "about": "How tokens lie, and what is padding."}
+    | {
+        "panels": [
+            "balance_heat",
+            "balance_bars",
+            "balance_over_steps",
+            "balance_fullest",
+            "padding_over_steps",
+            "padding_by_field",
+        ]
     },
     {"id": "data", "title": "Data", "about": "What became of the batches.", "panels": ["calls"]},
     {

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, UnknownNameError
+from probe.live import series
 from probe.runs.reader import Run
 from probe.session import start
 from probe.views.panel import assets
@@ -95,7 +96,7 @@ def test_it_takes_whatever_has_a_run(directory, tmp_path):
         ({"source": 3}, InputTypeError, "source: got 3"),
         ({"interval_s": 0.1}, InputError, "interval_s: got 0.1, expected at least 0.25"),
         ({"interval_s": float("nan")}, InputError, "interval_s: got nan"),
-        ({"views": ["memory", "nope"]}, UnknownNameError, "views: got 'nope', expected one of balance"),
+        ({"views": ["memory", "nope"]}, UnknownNameError, "views: got 'nope', expected one of data"),
         ({"views": "memory"}, InputError, "views: got 'memory', expected a list"),
         ({"views": []}, InputError, "views"),
         ({"source": "no/such/run"}, RunNotFoundError, "no/such/run"),
@@ -210,11 +211,52 @@ def test_a_new_attempt_takes_the_place_of_the_one_before_in_a_panel_that_is_open
     assert shown.state["repeated"] == "Steps 0 to 3 were recorded twice; the newest is shown."
     until(lambda: wire.heads[-1]["state"]["step"] == 1)
     (keyframe,) = (head for head in wire.heads if head["t"] == "k")
-    assert "spans" in {entry["name"] for entry in keyframe["tables"]}  # what the page had is gone
+    assert "spans" in {entry["name"] for entry in keyframe["tables"]}
+    assert keyframe["anew"]  # what the page had is gone
     assert "recorded twice" in repr(shown)
     with Panel(Run(tmp_path / "run", 1)) as first:
         assert "recorded twice" not in repr(first)
         assert (first.state["step"], first.state["repeated"]) == (3, "")
+    shown.close()
+
+
+def test_g_the_sql_of_every_figure_gives_its_numbers(directory):
+    with Panel(directory) as shown:
+        panels = shown.config()["panels"]
+        shown._start()
+        feed = shown._pump.feed
+        bars = panels["balance_bars"]["live"]
+        rows = {**bars, "where": {"step": 3}, "of": "run"}
+        expected = {place: value for (place,), value in series.cells(feed.tables, feed.words, rows).items()}
+    with Run(directory) as run:
+        for id, panel in panels.items():
+            found = run.sql(panel["sql"].replace("{step}", "3")) if panel["sql"] else None
+            assert found is not None or panel["live"]["mark"] == "tiles", id
+        frame = run.sql(panels["balance_bars"]["sql"].replace("{step}", "3"))
+    assert len(expected) > 1
+    assert dict(zip(frame[bars["x"]], frame["value"], strict=True)) == pytest.approx(expected)
+
+
+def test_a_page_may_choose_an_attempt_and_go_back_to_the_newest(tmp_path):
+    train(tmp_path / "run", 0.25, 4)
+    train(tmp_path / "run", 0.75, 2)
+    shown = Panel(tmp_path / "run")
+    wire = Wire(shown)
+    assert (shown.state["attempts"], shown.state["attempt"]) == ([[1, 0, 3], [2, 0, 1]], None)
+    name = shown._name()
+    shown._marked({"v": 1, "t": "mark", "ask": "attempt", "attempt": 1})
+    until(lambda: shown.state["attempt"] == 1)
+    keyframes = lambda: [head for head in wire.heads if head["t"] == "k"]  # noqa: E731
+    until(lambda: len(keyframes()) == 1)
+    assert keyframes()[0]["state"]["step"] == 3
+    assert keyframes()[0]["anew"]  # what the page had is of another attempt
+    assert shown._name() == name  # who asks for the panel of this run gets this one
+    for nonsense in (7, "1", True, None):  # none of them is an attempt, and the last goes back
+        shown._marked({"v": 1, "t": "mark", "ask": "attempt", "attempt": nonsense})
+    until(lambda: len(keyframes()) == 2)
+    assert (shown.state["attempt"], keyframes()[1]["state"]["step"]) == (None, 1)
+    assert shown.state["repeated"].startswith("Steps 0 to 3 were recorded twice")
+    assert not shown.errors
     shown.close()
 
 

@@ -15,13 +15,14 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from probe import dashboards
+from probe.dashboards import compile as sql
 from probe.dashboards.columns import as_data
 from probe.errors import InputError, InputTypeError, MissingDependencyError, UnknownNameError
 from probe.live.feed import Feed
@@ -97,6 +98,7 @@ class Panel:
         self._views = _views(views)
         feed = Feed(path_of(source), attempt=getattr(source, "shown_attempt", None))
         self.path = feed.path
+        self._attempt = feed.attempt  # by which it is known; another one may be chosen in it
         self.title = title or _title(feed)
         self.closed = False
         self._flush = getattr(source, "flush", None)
@@ -231,6 +233,7 @@ class Panel:
                     "about": {"shows": panel.about.shows, "read": panel.about.read, "do": panel.about.do},
                     "live": dict(panel.live),
                     "missing": panel.missing,
+                    "sql": " ".join(sql.numbers(panel.live).split()),
                 }
                 for id, panel in panels.items()
             },
@@ -253,7 +256,7 @@ class Panel:
     def _name(self) -> tuple[Any, ...]:
         own = () if self.shared else (id(self),)
         views = tuple(view.id for view in self._views)
-        return self.path, self._pump.feed.attempt, self.title, views, self._pid, *own
+        return self.path, self._attempt, self.title, views, self._pid, *own
 
     def _end(self) -> bool:
         """Stop following; False where that was done already."""
@@ -324,9 +327,9 @@ class Panel:
         with Run(self.path, self._pump.feed.attempt) as run:
             return board.figure(run, f"{self.title} · {self._hint()}")
 
-    def _tiles(self) -> list[dict[str, Any]]:
-        live = [panel.live for view in dashboards.views() for panel in view.panels]
-        return next((list(one["tiles"]) for one in live if one["mark"] == "tiles"), [])
+    def _tiles(self) -> list[Mapping[str, Any]]:
+        """As the panel shows them: nothing about the observing itself."""
+        return [tile for tile in dashboards.overview_tiles() if not tile.get("own")]
 
     def _hint(self) -> str:
         return f"probe.open({json.dumps(typed_here(self.path), ensure_ascii=False)}).panel()"
@@ -335,10 +338,18 @@ class Panel:
         """The browser asks something; the answer says that the kernel isn't busy."""
         if not isinstance(content, dict) or content.get("v") != 1 or content.get("t") != "mark":
             return
-        if content.get("ask") == "keyframe":
-            self._pump.ask_for_all()
+        self._asked(content)
         if self._widget is not None:
             self._widget.send({"v": 1, "t": "a", "id": content.get("id")})
+
+    def _asked(self, content: Mapping[str, Any]) -> None:
+        """What a page asks for: all that is kept, or another attempt."""
+        if content.get("ask") == "keyframe":
+            self._pump.ask_for_all()
+        attempt = content.get("attempt")
+        known = [None, *(number for number, _, _ in self._pump.feed.attempts)]
+        if content.get("ask") == "attempt" and not isinstance(attempt, bool) and attempt in known:
+            self._pump.ask_for_attempt(attempt)
 
     # ------------------------------------------------------------------------------- what a saved notebook keeps
 

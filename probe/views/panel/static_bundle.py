@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any, Final
 
 from probe import text as say
-from probe.dashboards.quantities import Course, Parts, standing
+from probe.dashboards.quantities import Course, Parts, standing, who_series
 from probe.figures import colours
 from probe.figures import theme as look
 from probe.live import series
@@ -47,6 +47,7 @@ class Reading:
         steps: The steps of its course, thinned.
         values: The values of its course, thinned.
         value: The number that ``text`` says; NaN without one.
+        who: Which rank stands out, or that none does; empty where nobody is compared.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Reading:
     steps: list[int] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     value: float = math.nan
+    who: str = ""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def _reading(course: Course, tile: Mapping[str, Any]) -> Reading:
         steps=[course.steps[index] for index in kept],
         values=[course.values[index] for index in kept],
         value=told.value,
+        who=told.who,
     )
 
 
@@ -123,6 +126,12 @@ def course_of(
         What :func:`probe.analysis.quantities.courses` finds by SQL.
     """
     steps, values = series.by_step(tables, words, tile)
+    by_rank = {}
+    who = who_series(tile)
+    if who is not None:
+        found = series.cells(tables, words, who)
+        known = ((int(step), int(rank), value) for (step, rank), value in found.items() if None not in (step, rank))
+        by_rank = {(step, rank): value for step, rank, value in known if step >= 0 and (until is None or step <= until)}
     total = capacity = math.nan
     if tile.get("total") and any(table.count for table in tables.values()):
         total = series.total(tables, words, tile)
@@ -131,7 +140,7 @@ def course_of(
     if until is not None and not tile.get("total"):
         count = bisect.bisect_right(steps, until)
         steps, values = steps[:count], values[:count]
-    return Course(steps, values, total, capacity, _parts(tables, words, tile, steps))
+    return Course(steps, values, total, capacity, by_rank, _parts(tables, words, tile, steps))
 
 
 def _parts(

@@ -82,8 +82,7 @@ class ServedPanel(Panel):
         """
         if not isinstance(content, dict) or content.get("v") != 1 or content.get("t") != "mark":
             return {}
-        if content.get("ask") == "keyframe":
-            self.pump.ask_for_all()
+        self._asked(content)
         return {"v": 1, "t": "a", "id": content.get("id")}
 
     def close(self) -> None:

@@ -1,8 +1,10 @@
 // One chart with its title, what it means, and its numbers as a table.
 
-import { freshId, node, say } from "./dom.js";
+import { copied, freshId, node, say } from "./dom.js";
 import { FacetMark, isFaceted } from "./facets.js";
 import { markOf } from "./marks.js";
+import { PlotMark } from "./plot_mark.js";
+import { walkable } from "./walking.js";
 
 /** @import { Definition, Mark, Selection, Spec } from "./types.js" */
 /** @import { Panel } from "./view.js" */
@@ -60,25 +62,42 @@ export class Card {
     this.dirty = true;
     this.shown = false; //  something is drawn
     this.seen = ""; //  what it was drawn of
+    /** Where in the figure the pointer went down last, px from its left. @type {number | undefined} */
+    this.pointed = undefined;
     this.place = node("span", { class: "pp-place" });
+    this.sentence = node("p", { class: "pp-sentence", text: definition.about?.shows ?? "" });
     this.body = node("div", { class: "pp-body" });
     this.message = node("p", { class: "pp-empty", hidden: true });
-    this.numbers = node("div", { class: "pp-scroll pp-numbers", hidden: true, tabindex: "0", role: "region", "aria-label": `${this.title}: numbers` });
+    this.rows = node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": `${this.title}: numbers` });
+    this.numbers = node("div", { class: "pp-numbers", hidden: true }, definition.sql ? this._copier(definition.sql) : null, this.rows);
     this.toggle = this._toggle();
     this.root = this._frame();
     if (this.store.ui.unfolded[id]) this.unfold(true, false);
     /** @type {Mark | null} */
     this.mark = isFaceted(this.spec) ? new FacetMark(this) : markOf(this);
     if (!this.mark) this._say(definition.live ? `This panel's mark ${this.spec.mark} isn't known here.` : "This picture is in the report: probe report.");
+    if (this.mark instanceof PlotMark) walkable(this, this.mark);
+  }
+
+  /** Whether it stands above the controls: numbers that are no figure. */
+  get leads() {
+    return this.spec.mark === "tiles";
   }
 
   _frame() {
     const heading = freshId("card");
-    const head = node("header", {}, node("h3", { id: heading, text: this.title }), this.place, this.toggle);
+    const head = node("header", {}, node("h3", { id: heading, text: this.title }), this.place, this.sentence, this.toggle);
     const mark = this.spec.mark || "none";
-    const root = node("figure", { class: `pp-card pp-mark-${mark}`, role: "group", "aria-labelledby": heading }, head, this.message, this.body, this.numbers, this._about());
+    const root = node("figure", {
+      class: `pp-card pp-mark-${mark}`, "aria-labelledby": heading, on: { pointerdown: (event) => this._point(event) },
+    }, head, this.message, this.body, this.numbers, this._read());
     if (WIDE.has(mark) || isFaceted(this.spec)) root.classList.add("pp-wide");
     return root;
+  }
+
+  /** @param {PointerEvent} event */
+  _point(event) {
+    this.pointed = event.clientX - this.root.getBoundingClientRect().left;
   }
 
   /** What unfolds the numbers, of marks that aren't numbers themselves. */
@@ -90,12 +109,23 @@ export class Card {
     });
   }
 
-  _about() {
+  /**
+   * What copies the query for the numbers.
+   * @param {string} sql
+   */
+  _copier(sql) {
+    const button = node("button", {
+      type: "button", class: "pp-plain", "aria-label": `Copy the SQL of ${this.title}`, title: "For run.sql(...) and probe sql", text: "Copy SQL",
+      on: { click: () => copied(sql.replaceAll("{step}", String(this.store.step))).then((done) => say(button, done ? "Copied" : "Can't be copied here"), () => say(button, "Can't be copied here")) },
+    });
+    return node("p", {}, button);
+  }
+
+  /** How the picture is read, in at most two lines. */
+  _read() {
     const { about } = this.definition;
-    if (!about) return null;
-    const lines = [["shows", "Shows"], ["read", "Read it"], ["do", "Then"]].filter(([name]) => about[name]);
-    const told = lines.map(([name, title]) => node("p", {}, node("b", { text: `${title}: ` }), about[name]));
-    return node("details", { class: "pp-about" }, node("summary", { text: "How to read this" }), ...told);
+    const text = [about?.read, about?.do].filter(Boolean).join(" ");
+    return text && !this.leads ? node("figcaption", { class: "pp-read", text }) : null;
   }
 
   /**
@@ -113,9 +143,9 @@ export class Card {
   _numbers() {
     const made = this.shown ? this.mark?.table() : null;
     if (!made) return;
-    const head = node("tr", {}, ...made.head.map((text) => node("th", { scope: "col", text })));
+    const head = node("tr", {}, ...made.head.map((text) => node("th", { scope: "col", text: text || "value" })));
     const rows = made.rows.map((cells) => node("tr", {}, ...cells.map((text, at) => this._cell(text, at, cells.pick))));
-    this.numbers.replaceChildren(node("table", { class: "pp-table" }, node("thead", {}, head), node("tbody", {}, ...rows)));
+    this.rows.replaceChildren(node("table", { class: "pp-table" }, node("thead", {}, head), node("tbody", {}, ...rows)));
   }
 
   /**
@@ -163,7 +193,8 @@ export class Card {
     this.root.dataset.state = shown ? "drawn" : "empty";
     if (!this.numbers.hidden && shown && !this.numbers.contains(document.activeElement)) this._numbers();
     const step = this.spec.of === "step" && this.store.step !== null ? `step ${this.store.step}` : "";
-    if (this.spec.mark !== "line") say(this.place, [step, this.mark.remark].filter(Boolean).join(" · "));
+    if (this.spec.mark !== "line") say(this.place, step);
+    say(this.sentence, [shown ? sentenceOf(this.mark.remark) : "", this.definition.about?.shows].filter(Boolean).join(" "));
     const cost = performance.now() - now;
     this.due = now + Math.max(PACE, cost / SHARE_OF_CARD);
   }
@@ -175,9 +206,9 @@ export class Card {
     if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
     const whole = this.spec.mark === "stragglers"; //  of all ranks and steps, whatever is chosen
     const chosen = [role, whole ? "" : rank, phase].filter(Boolean);
-    if (chosen.length) return `Nothing here for ${chosen.join(", ")}.`;
-    if (!whole && (this.spec.of === "step" || step !== null)) return `Nothing here in step ${this.store.step}.`;
-    if (!whole && zoom) return "Nothing here in this part of the run.";
+    if (chosen.length) return `${chosen.join(", ")} has none of what this picture is made of.`;
+    if (!whole && (this.spec.of === "step" || step !== null)) return `Step ${this.store.step} has none of what this picture is made of.`;
+    if (!whole && zoom) return "This part of the run has none of what this picture is made of.";
     return this.definition.missing || "Nothing of what this picture is made of was recorded.";
   }
 
@@ -209,7 +240,16 @@ export class Card {
 
   /** @param {Selection} selection */
   pick(selection) {
-    this.panel.details.show(selection);
+    this.panel.pick({ ...selection, card: this.id, at: this._at() }, this.spec.mark !== "table");
+  }
+
+  /** Where the notch of the drawer points: where the pointer went down, else at what has the focus. */
+  _at() {
+    const focused = document.activeElement;
+    if (this.pointed !== undefined) return this.pointed;
+    if (!focused || !this.root.contains(focused)) return undefined;
+    const { left, width } = focused.getBoundingClientRect();
+    return left + width / 2 - this.root.getBoundingClientRect().left;
   }
 
   /** @param {string} text */
@@ -220,4 +260,12 @@ export class Card {
   destroy() {
     this.mark?.destroy();
   }
+}
+
+/**
+ * A remark as a sentence.
+ * @param {string} remark
+ */
+function sentenceOf(remark) {
+  return remark && `${remark[0].toUpperCase()}${remark.slice(1)}${remark.endsWith(".") ? "" : "."}`;
 }

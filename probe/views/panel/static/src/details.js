@@ -137,7 +137,7 @@ function batchOf(store, micro) {
 /** How much is known of a peak. @type {Record<string, string>} */
 const SURE = { exact: "exact", at_most: "at most: the counters were not reset", at_least: "at least: only samples are known" };
 
-/** The pane that opens beside the charts. */
+/** The drawer: it opens under the figure that was clicked, with a notch at the mark. There is one. */
 export class Details {
   /** @param {Panel} panel */
   constructor(panel) {
@@ -148,42 +148,72 @@ export class Details {
     this.drawn = null;
     /** What had the focus before. @type {Element | null} */
     this.opener = null;
-    this.content = node("div", { class: "pp-details-content" });
-    const close = node("button", { type: "button", class: "pp-plain", "aria-label": "Close details", title: "Close (Escape)", text: "✕", on: { click: () => this.close() } });
-    this.root = node("aside", { class: "pp-details", "aria-label": "What made it", hidden: true }, node("header", {}, this.heading, close), this.content);
+    this.content = node("div", { class: "pp-drawer-content" });
+    this.path = node("span", { class: "pp-quiet" });
+    const close = node("button", { type: "button", class: "pp-button pp-icon", "aria-label": "Close details", title: "Close (Esc)", text: "×", on: { click: () => this.close() } });
+    this.root = node("aside", { class: "pp-drawer", "aria-label": "What made it", hidden: true }, node("span", { class: "pp-notch", "aria-hidden": "true" }), node("header", {}, this.heading, this.path, close), this.content);
   }
 
   /**
-   * Show a selection: {table, row, step, label}.
+   * Show a selection, or close it where it is what is shown.
    * @param {Selection} selection
-   * @param {boolean} [focus]
+   * @returns {boolean} whether it is shown now
    */
-  show(selection, focus = true) {
+  toggle(selection) {
+    const { selection: shown } = this.store.ui;
+    if (shown && sameOf(shown) === sameOf(selection)) {
+      this.close();
+      return false;
+    }
     this.opener = document.activeElement;
+    this._show(selection);
+    return true;
+  }
+
+  /** @param {Selection} selection */
+  _show(selection) {
     this.store.ui.selection = selection;
+    this.place();
     this.draw();
-    if (focus) this.heading.focus({ preventScroll: false });
+    this.heading.focus({ preventScroll: true });
+    this.root.scrollIntoView({ block: "nearest" });
   }
 
   close() {
     if (!this.store.ui.selection) return false;
     this.store.ui.selection = null;
     this.draw();
-    if (this.opener instanceof HTMLElement && this.opener.isConnected) this.opener.focus();
+    if (this.opener instanceof HTMLElement && this.opener.isConnected) this.opener.focus({ preventScroll: true });
     return true;
+  }
+
+  /** Move the drawer under its figure; without one in this view it is closed. */
+  place() {
+    const { selection } = this.store.ui;
+    const card = selection && this.panel.cards.find((one) => one.id === selection.card);
+    if (selection && !card) this.store.ui.selection = null;
+    if (!card) this.root.remove();
+    else if (this.root.previousElementSibling !== card.root) card.root.after(this.root);
+    const at = (selection?.at ?? 24) + (card ? card.root.offsetLeft - this.root.offsetLeft : 0);
+    this.root.style.setProperty("--pp-at", `${Math.min(Math.max(at, 16), Math.max(this.root.offsetWidth - 16, 16))}px`);
   }
 
   draw() {
     const { selection } = this.store.ui;
     this.root.hidden = !selection;
+    if (!selection) this.drawn = null;
     if (!selection || this.drawn === selection) return;
     this.drawn = selection;
+    this.place();
     const scope = scopeOf(this.store, selection.row, selection.step);
     const maker = makerOf(this.store, scope);
     const micro = microBatchOf(this.store, selection.table === "micro" ? selection.row : maker || scope, selection.step);
     say(this.heading, this._title(selection, scope));
+    say(this.path, this._path(selection, scope, micro));
     const held = this.content.contains(document.activeElement);
-    this.content.replaceChildren(...[this._path(selection, scope, micro), this._scope(scope), this._maker(maker, scope), this._micro(micro, maker || scope), this._own(selection), this._actions(selection)].filter((part) => part !== null));
+    const known = node("div", { class: "pp-facts" }, this._scope(scope), this._micro(micro, maker || scope), this._own(selection));
+    const ways = node("div", { class: "pp-ways" }, this._actions(selection));
+    this.content.replaceChildren(...[this._maker(maker, scope), known, micro ? this._batch(micro) : null, ways.children.length ? ways : null].filter((part) => part !== null));
     if (held) this.heading.focus(); //  what had the focus is gone, and with it the keyboard
   }
 
@@ -211,7 +241,7 @@ export class Details {
     if (place?.who) parts.push(String(place.who));
     if (micro && micro.batch >= 0) parts.push(`batch ${micro.batch}`);
     if (!selection.row && selection.table) parts.push("the row itself is no longer held here; the run directory has it");
-    return node("p", { class: "pp-quiet", text: parts.join(" › ") });
+    return parts.join(" › ");
   }
 
   /** @param {Row | null} scope */
@@ -257,7 +287,6 @@ export class Details {
       ["Padding", Number.isNaN(micro.width) ? "none (jagged)" : padding],
       ["Workload", Number.isNaN(micro.workload) ? "–" : digits(micro.workload)],
     ]);
-    part.append(this._batch(micro));
     return part;
   }
 
@@ -271,7 +300,7 @@ export class Details {
       const mine = one.micro_batch === micro.micro_batch;
       return node(
         "button",
-        { type: "button", class: "pp-bar-row", "aria-current": mine ? "true" : false, on: { click: () => this.show({ table: "micro", row: one, step: one.step, label: "micro-batch" }) } },
+        { type: "button", class: "pp-bar-row", "aria-current": mine ? "true" : false, on: { click: () => this._show({ table: "micro", row: one, step: one.step, label: "micro-batch", card: this.drawn?.card, at: this.drawn?.at }) } },
         node("span", { text: String(one.micro_batch) }), node("span", { class: "pp-bar-track" }, bar), node("span", { text: count(one.tokens) }),
       );
     });
@@ -293,7 +322,7 @@ export class Details {
 
   /** @param {Selection} selection */
   _actions({ step }) {
-    if (step === null || !(step >= 0) || this.store.ui.step === step) return null;
+    if (step === null || !(step >= 0) || this.store.step === step) return null;
     return node("button", { type: "button", class: "pp-button", text: `Move all charts to step ${step}`, on: { click: () => this.panel.goTo(step) } });
   }
 }
@@ -307,5 +336,13 @@ function facts(title, rows) {
   for (const [name, value, more] of rows) {
     list.append(node("dt", { text: name }), node("dd", {}, node("b", { text: value }), more ? node("span", { class: "pp-quiet", text: ` ${more}` }) : null));
   }
-  return node("section", { class: "pp-facts" }, node("h4", { text: title }), list);
+  return node("section", {}, node("h4", { text: title }), list);
+}
+
+/**
+ * What says that two clicks were on the same mark.
+ * @param {Selection} selection
+ */
+function sameOf({ table, row, step, label, card, time }) {
+  return JSON.stringify([card, table, step, label, time ?? null, row && [row.rank, row.process, row.scope, row.micro_batch, row.batch, row.t, row.begin, row.key]]);
 }

@@ -57,3 +57,28 @@ export function freshId(prefix) {
   lastId += 1;
   return `probe-${prefix}-${lastId}-${Math.random().toString(36).slice(2, 7)}`;
 }
+
+/**
+ * Put a text where it can be pasted from.
+ * @param {string} text
+ * @returns {Promise<boolean>} whether that was allowed
+ */
+export async function copied(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => copiedByHand(text));
+  return copiedByHand(text);
+}
+
+/**
+ * As pages do it that aren't served over https.
+ * @param {string} text
+ */
+function copiedByHand(text) {
+  const field = node("textarea", { class: "pp-unseen", "aria-hidden": "true" });
+  field.value = text;
+  field.style.position = "fixed"; //  so that nothing scrolls
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  return done;
+}

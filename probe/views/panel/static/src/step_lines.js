@@ -110,7 +110,18 @@ export class StepLines {
       one = { key, label: this.over.label(key), values: new Array(this.steps.length).fill(NaN) };
       this.series.set(key, one);
     }
-    one.values[at] = this._divided(this.over.unscaled(cell), step, key);
+    one.values[at] = this.valueOf(cell, step, key);
+  }
+
+  /**
+   * The value of one cell of a step.
+   * @param {Cell} cell
+   * @param {number} step
+   * @param {string} key of its series
+   * @returns {number}
+   */
+  valueOf(cell, step, key) {
+    return this._divided(this.over.unscaled(cell), step, key);
   }
 
   /**

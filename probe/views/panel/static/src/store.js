@@ -15,7 +15,7 @@ const WAITING = 1500;
 /** Rows that a table holds where the configuration doesn't say. */
 const ROWS = 20000;
 
-/** Everything that the views of one model share: data, state of the run, and what the person has chosen. */
+/** Everything that the views of one model share: data and state of the run; and of each of them what was chosen there. */
 export class Store {
   /** @param {Config} config */
   constructor(config) {
@@ -46,9 +46,14 @@ export class Store {
     this.kernel = { asked: null, since: 0, busy: false };
     /** @type {Set<(why: string) => void>} */
     this.listeners = new Set();
-    /** @type {Choices} */
+    this.paused = false; //  what comes waits
+    /** The store itself, where this is what one of its views sees. @type {Store} */
+    this.root = this;
+    /** What its views see of it. @type {Set<Store>} */
+    this.views = new Set();
+    /** What was chosen last, in whichever view. @type {Choices} */
     this.ui = {
-      tab: null, paused: false, window: "all", role: "", rank: "", phase: "", step: null, zoom: null,
+      tab: null, window: "all", role: "", rank: "", phase: "", step: null, zoom: null,
       selection: null, hidden: {}, tables: {}, unfolded: {}, search: "",
     };
     /** Sums by step, shared by the views. @type {Map<string, any>} */
@@ -97,11 +102,34 @@ export class Store {
   }
 
   /**
+   * The run as one more view sees it: choices, pointer and sums are the view's own, all else is the store's. It begins
+   * with what was chosen last, so that a view that is made again is as it was.
+   * @returns {Store}
+   */
+  view() {
+    /** @type {Store} */
+    const made = Object.create(this);
+    made.ui = structuredClone(this.ui);
+    made.hover = null;
+    made.caches = new Map();
+    made.listeners = new Set();
+    made.views = new Set();
+    this.views.add(made);
+    return made;
+  }
+
+  /** A view is gone. */
+  leave() {
+    this.root.views.delete(this);
+  }
+
+  /**
    * Tell the views.
    * @param {string} why "data", "state", "ui", "config", "hover" or "theme"
    */
   tell(why) {
     for (const listener of [...this.listeners]) listener(why);
+    for (const view of [...this.views]) view.tell(why);
   }
 
   /**
@@ -110,6 +138,7 @@ export class Store {
    */
   choose(changes) {
     Object.assign(this.ui, changes);
+    this.root.ui = this.ui;
     this.tell("ui");
   }
 
@@ -157,7 +186,7 @@ export class Store {
     this.contact = performance.now();
     if (head.t === "a") this._answered();
     else if (!["d", "k", "s"].includes(head.t)) return;
-    else if (this.ui.paused && head.t !== "s") this._wait(head, buffers);
+    else if (this.paused && head.t !== "s") this._wait(head, buffers);
     else this._apply(head, buffers);
   }
 
@@ -187,7 +216,7 @@ export class Store {
   _hear(state) {
     if (state.newest_at && state.newest_at !== this.state.newest_at) this.heard = { at: performance.now(), past: Math.max((state.updated_at || 0) - state.newest_at, 0) };
     this.state = { ...this.state, ...state };
-    if (!this.ui.paused) this.complete = this.state.complete_step;
+    if (!this.paused) this.complete = this.state.complete_step;
   }
 
   /** Seconds since the newest row was written, by the kernel's clock and this page's time since then; 0: not known. */
@@ -206,11 +235,12 @@ export class Store {
 
   /** @param {boolean} paused */
   pause(paused) {
-    if (this.ui.paused === paused) return;
-    this.ui.paused = paused;
-    if (!paused) for (const [head, buffers] of this.waiting.splice(0)) this._apply(head, buffers, true);
-    this.tell("ui");
-    if (!paused) this.tell("data");
+    const { root } = this;
+    if (root.paused === paused) return;
+    root.paused = paused;
+    if (!paused) for (const [head, buffers] of root.waiting.splice(0)) root._apply(head, buffers, true);
+    root.tell("ui");
+    if (!paused) root.tell("data");
   }
 
   /**
@@ -248,7 +278,7 @@ export class Store {
       this.losses.messages += missed;
     }
     this.seq = head.seq;
-    if (head.t === "k" && (this.broken || this.empty)) {
+    if (head.t === "k" && (head.anew || this.broken || this.empty)) {
       this._load(head, buffers);
       return;
     }
@@ -267,10 +297,12 @@ export class Store {
     this.words = new RunWords();
     this.words.learn(head.words || [], 0);
     this.clock.clear();
+    for (const held of [this.ranks, this.roles, this.phases]) held.clear();
     for (const table of this.tables.values()) table.clear();
     for (const table of head.tables || []) this._addRows(table, buffers, true);
     if (this.losses.messages && this.broken) this.losses.healed = head.seq;
     if (head.state) this._hear(head.state);
+    for (const { ui } of this.views) if (ui.step !== null && !this.clock.spans.has(ui.step)) ui.step = null; //  of another attempt
     this.broken = false;
     this.seq = Math.max(this.seq, head.seq || 0);
   }
@@ -334,10 +366,11 @@ export class Store {
    * @returns {boolean} false while an older question has no answer
    */
   ask(model, what) {
-    if (this.kernel.asked !== null) return false;
-    this.kernel = { asked: what, since: performance.now(), busy: false };
-    model.send({ v: 1, t: "mark", id: this.received, ask: what });
-    this.tell("state");
+    const { root } = this;
+    if (root.kernel.asked !== null) return false;
+    root.kernel = { asked: what, since: performance.now(), busy: false };
+    model.send({ v: 1, t: "mark", id: root.received, ask: what });
+    root.tell("state");
     return true;
   }
 

@@ -18,7 +18,7 @@ export class Strip {
 
   /** @returns {[tone: string, text: string, ask?: string][]} */
   notices() {
-    const { state, losses, switchedOff, waiting, ui } = this.store;
+    const { state, losses, switchedOff, waiting, paused } = this.store;
     const { name, when } = answerer(this.store.config);
     /** @type {[tone: string, text: string, ask?: string][]} */
     const made = [];
@@ -30,7 +30,7 @@ export class Strip {
     if (state.repeated) made.push(["quiet", state.repeated]);
     if (this.store.broken) made.push(["warn", lossText(losses.messages), "keyframe"]);
     if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. All else here goes on.`]);
-    if (ui.paused && waiting.length) made.push(["quiet", `Paused; ${many(waiting.length, "update")} waiting.`]);
+    if (paused && waiting.length) made.push(["quiet", `Paused; ${many(waiting.length, "update")} waiting.`]);
     return made;
   }
 

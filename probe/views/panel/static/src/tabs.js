@@ -5,7 +5,7 @@ import { freshId, node } from "./dom.js";
 /** @import { View } from "./types.js" */
 /** @import { Panel } from "./view.js" */
 
-/** The views as tabs. */
+/** The views as tabs. Each has a place for the number of findings of its view, which is empty without any. */
 export class Tabs {
   /** @param {Panel} panel */
   constructor(panel) {
@@ -21,10 +21,11 @@ export class Tabs {
 
   /** @param {View} view */
   _tab(view) {
+    const found = node("span", { class: "pp-findings", hidden: true });
     return node("button", {
-      type: "button", role: "tab", id: freshId("tab"), "aria-controls": this.pane.id, "data-view": view.id, text: view.title,
+      type: "button", role: "tab", id: freshId("tab"), "aria-controls": this.pane.id, "data-view": view.id, title: view.about,
       on: { click: () => this.store.choose({ tab: view.id }) },
-    });
+    }, view.title, found);
   }
 
   get chosen() {
@@ -55,9 +56,19 @@ export class Tabs {
       tab.tabIndex = selected ? 0 : -1;
       if (selected) {
         this.pane.setAttribute("aria-labelledby", tab.id);
-        tab.scrollIntoView?.({ block: "nearest", inline: "nearest" });
+        inSight(this.root, tab);
       }
     });
     return true;
   }
+}
+
+/**
+ * Scroll the row of tabs to one of them, and nothing else: the notebook stays where it is.
+ * @param {HTMLElement} row
+ * @param {HTMLElement} tab
+ */
+function inSight(row, tab) {
+  const [left, right] = [tab.offsetLeft, tab.offsetLeft + tab.offsetWidth];
+  if (left < row.scrollLeft || right > row.scrollLeft + row.clientWidth) row.scrollLeft = left - 8;
 }

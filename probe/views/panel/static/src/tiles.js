@@ -4,15 +4,20 @@ import { largest } from "./cells.js";
 import { drawn, node, say } from "./dom.js";
 import { extremes, thinned } from "./extremes.js";
 import { Grouped } from "./grouped.js";
+import { median } from "./medians.js";
 import { shownRange } from "./ranges.js";
 import { StepLines, largestByStep, totalOf } from "./step_lines.js";
 import { summed } from "./sums.js";
-import { spell, unitWord } from "./words.js";
+import { saidOf, whoSeries, whoStandsOut } from "./who.js";
+import { attemptOf, spell, unitWord } from "./words.js";
 
 /** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
 
-/** What a chip says. @type {Record<string, string>} */
-const STATUS = { good: "good", warn: "watch", alarm: "act", none: "" };
+/** Height of a sparkline in its own units, of which it is 160 wide. */
+const HIGH = 32;
+
+/** A limit is drawn where the line comes to this share of it; far above it would press the line flat. */
+const NEAR = 0.5;
 
 /** All tiles of a panel. */
 export class TilesMark {
@@ -21,9 +26,10 @@ export class TilesMark {
     this.card = card;
     this.store = card.store;
     this.remark = "";
-    this.tiles = (card.spec.tiles || []).map((tile) => new Tile(card, tile));
+    this.tiles = (card.spec.tiles || []).filter((tile) => !tile.own).map((tile) => new Tile(card, tile));
     this.list = node("div", { class: "pp-tiles", role: "list" }, ...this.tiles.map((one) => one.root));
-    card.body.append(this.list);
+    this.caption = node("p", { class: "pp-caption" });
+    card.body.append(this.list, this.caption);
   }
 
   destroy() {}
@@ -36,7 +42,18 @@ export class TilesMark {
 
   draw() {
     for (const tile of this.tiles) tile.draw();
+    say(this.caption, this._told());
     return true;
+  }
+
+  /** Over what the numbers are, and what their lines are. */
+  _told() {
+    const { ui, step, state } = this.store;
+    const windows = [...new Set(this.tiles.filter((one) => !one.spec.total && one.spec.unit !== "bytes").map((one) => one.spec.window ?? 1))];
+    const many = windows.length === 1 && windows[0] > 1 ? `is the median of the last ${windows[0]} steps` : "is of the last steps";
+    const number = ui.step === null ? `Each number ${many}, memory the largest of the run.` : `Each number is of step ${ui.step}.`;
+    const line = `The line is ${attemptOf(state)[0] ?? "the run"}`;
+    return `${number} ${line}${step === null ? "" : `, its dot step ${step}`}; dotted red is the capacity.`;
   }
 
   summary() {
@@ -60,23 +77,24 @@ class Tile {
     /** @type {TileSpec} */
     this.spec = { ...spec, x: "step" };
     this.lines = summed(card.store, StepLines, this.spec);
+    /** By what ranks are compared. */
+    this.compared = whoSeries(this.spec);
     this.text = "";
     /** The step that is shown. @type {number | null} */
     this.step = null;
     this.value = node("span", { class: "pp-value" });
     this.unit = node("span", { class: "pp-unit" });
-    this.chip = node("span", { class: "pp-chip" });
     this.note = node("p", { class: "pp-note" });
-    this.means = node("p", { class: "pp-means" });
+    this.means = node("p", { class: "pp-means pp-found" });
     this.path = drawn("path", { class: "pp-spark-line" });
-    this.area = drawn("path", { class: "pp-spark-area" });
-    this.dot = drawn("circle", { class: "pp-spark-dot", r: "2.6" });
-    const spark = drawn("svg", { class: "pp-spark", viewBox: "0 0 160 36", preserveAspectRatio: "none", "aria-hidden": "true" }, this.area, this.path);
+    this.limit = drawn("path", { class: "pp-spark-limit" });
+    this.dot = drawn("circle", { class: "pp-spark-dot", r: "3" });
+    const spark = drawn("svg", { class: "pp-spark", viewBox: `0 0 160 ${HIGH}`, preserveAspectRatio: "none", "aria-hidden": "true" }, this.limit, this.path);
     const dots = drawn("svg", { class: "pp-spark pp-spark-over", "aria-hidden": "true" }, this.dot);
     this.root = node(
-      "article", { class: "pp-tile", role: "listitem", tabindex: "0", on: { click: () => this.pick(), keydown: (event) => this._key(event) } },
-      node("header", {}, node("h4", { text: spec.title }), this.chip), node("p", { class: "pp-number" }, this.value, this.unit),
-      node("div", { class: "pp-sparks" }, spark, dots), this.note, this.means,
+      "div", { class: "pp-tile", role: "listitem", tabindex: "0", on: { click: () => this.pick(), keydown: (event) => this._key(event) } },
+      node("h3", { text: spec.title }), node("div", { class: "pp-number" }, this.value, this.unit),
+      node("div", { class: "pp-sparks" }, spark, dots), this.means, this.note,
     );
     this.spoken = "";
   }
@@ -89,14 +107,26 @@ class Tile {
     const capacity = spec.capacity ? this._capacity() : NaN;
     this.step = step;
     this.text = spell(value, spec.unit);
-    say(this.value, this.text);
+    this._number(this.text);
     say(this.unit, Number.isNaN(value) ? "" : unitWord(spec.unit));
     this._judge(value, spec.capacity ? value / capacity : value);
     say(this.note, this._noted(value, capacity, step, values, many));
-    this._spark(values, store.ui.step ?? lastStep(this.lines.steps, values.slice(0, this._until(values))));
+    this._spark(values, store.ui.step ?? lastStep(this.lines.steps, values.slice(0, this._until(values))), capacity);
     const spoken = `${spec.title}: ${this.text} ${unitWord(spec.unit)}. ${this.note.textContent} ${this.means.textContent}`;
     if (spoken !== this.spoken) this.root.setAttribute("aria-label", spoken);
     this.spoken = spoken;
+  }
+
+  /**
+   * The number large, and small the unit behind it.
+   * @param {string} text
+   */
+  _number(text) {
+    if (this.value.textContent === text) return;
+    const at = text.lastIndexOf(" ");
+    const parts = at < 0 || text.match(/ .* /) ? [text] : [text.slice(0, at), node("small", { text: text.slice(at) })];
+    this.value.replaceChildren(...parts);
+    this.value.toggleAttribute("data-missing", text === "–");
   }
 
   /** One value a step: the largest of its series, which is one for most tiles; or the sum so far. */
@@ -164,9 +194,29 @@ class Tile {
     let status = warn === undefined && alarm === undefined ? "none" : worse(alarm) ? "alarm" : worse(warn) ? "warn" : "good";
     if (Number.isNaN(value)) status = "none";
     this.root.dataset.status = status;
-    say(this.chip, STATUS[status]);
-    this.chip.hidden = status === "none";
-    say(this.means, meaning(spec, shown, status));
+    this._explain(shown, status);
+  }
+
+  /**
+   * Which rank it is, or what the number means.
+   * @param {number} shown
+   * @param {string} status
+   */
+  _explain(shown, status) {
+    const { spec } = this;
+    const [means, who] = [meaning(spec, shown, status), Number.isNaN(shown) ? null : this._who()];
+    const said = saidOf(who, this.compared?.unit);
+    const judged = status === "warn" || status === "alarm";
+    say(this.means, judged ? [who?.standsOut ? said : "", means].filter(Boolean).join(" ") : said || means);
+    this.means.toggleAttribute("data-stands-out", Boolean(who?.standsOut));
+  }
+
+  /** The rank that stands out in the steps that the number is of. */
+  _who() {
+    if (!this.compared) return null;
+    const { store } = this;
+    const { step } = store.ui;
+    return whoStandsOut(this.spec, summed(store, StepLines, this.compared), (one) => (step === null ? !store.isPartial(one) : one === step));
   }
 
   /**
@@ -200,14 +250,15 @@ class Tile {
   /** @param {number[]} values */
   _extent(values) {
     const [low = -1, high = -1] = extremes(values, 0, this._until(values));
-    return `${spell(values[low], this.spec.unit)} … ${spell(values[high], this.spec.unit)}`;
+    return `${held(spell(values[low], this.spec.unit))} … ${held(spell(values[high], this.spec.unit))}`;
   }
 
   /**
    * @param {number[]} values
    * @param {number | null} step
+   * @param {number} capacity NaN without
    */
-  _spark(values, step) {
+  _spark(values, step, capacity) {
     const { lines } = this;
     const [from, to] = shownRange(this.store, "step");
     /** @type {number[]} */
@@ -218,22 +269,24 @@ class Tile {
     });
     const kept = thinned(inside, [inside.map((at) => values[at])], 160)?.map((at) => inside[at]) ?? inside;
     if (!kept.length) {
-      for (const part of [this.path, this.area]) part.setAttribute("d", "");
+      for (const part of [this.path, this.limit]) part.setAttribute("d", "");
       this.dot.setAttribute("visibility", "hidden");
       return;
     }
-    const place = sparkPlace(kept.map((at) => lines.steps[at]), kept.map((at) => values[at]));
+    const ys = kept.map((at) => values[at]);
+    const limited = Math.max(...ys) >= NEAR * capacity;
+    const place = sparkPlace(kept.map((at) => lines.steps[at]), limited ? [...ys, capacity] : ys);
     const points = kept.map((at) => place(lines.steps[at], values[at]));
     const line = points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
     this.path.setAttribute("d", points.length > 1 ? line : "");
-    this.area.setAttribute("d", points.length > 1 ? `${line}L${points[points.length - 1][0]} 36L${points[0][0]} 36Z` : "");
+    this.limit.setAttribute("d", limited ? `M0 ${place(0, capacity)[1].toFixed(1)}H160` : "");
     const at = lines.at.get(step ?? -1) ?? kept[kept.length - 1];
     const shown = Number.isFinite(values[at]);
     this.dot.setAttribute("visibility", shown ? "visible" : "hidden");
     if (!shown) return;
     const [x, y] = place(lines.steps[at], values[at]);
     this.dot.setAttribute("cx", `${Math.min(Math.max((x / 160) * 100, 1.5), 98.5)}%`);
-    this.dot.setAttribute("cy", `${(y / 36) * 100}%`);
+    this.dot.setAttribute("cy", `${(y / HIGH) * 100}%`);
   }
 
   /** The step's row that made the number. */
@@ -256,6 +309,12 @@ class Tile {
 }
 
 /**
+ * A number and its unit, which stay in one line.
+ * @param {string} text
+ */
+const held = (text) => text.replaceAll(" ", "\u00a0");
+
+/**
  * Where the last values that are known stand, at most `most` of them.
  * @param {number[]} values
  * @param {number} most
@@ -264,17 +323,6 @@ export function lastOf(values, most) {
   const found = [];
   for (let at = values.length - 1; at >= 0 && found.length < most; at -= 1) if (!Number.isNaN(values[at])) found.push(at);
   return found;
-}
-
-/**
- * The middle of some values; of an even number the mean of the middle two, NaN of none.
- * @param {number[]} values
- */
-export function median(values) {
-  const sorted = [...values].sort((a, b) => a - b);
-  const middle = Math.floor(sorted.length / 2);
-  if (!sorted.length) return NaN;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 /**
@@ -322,5 +370,5 @@ export function whyMissing(spec, rows) {
 function sparkPlace(xs, ys) {
   const [left, right] = [xs[0], xs[xs.length - 1]];
   const [low, high] = [Math.min(...ys), Math.max(...ys)];
-  return (x, y) => [right > left ? ((x - left) / (right - left)) * 160 : 80, high > low ? 33 - ((y - low) / (high - low)) * 30 : 18];
+  return (x, y) => [right > left ? ((x - left) / (right - left)) * 160 : 80, high > low ? HIGH - 3 - ((y - low) / (high - low)) * (HIGH - 6) : HIGH / 2];
 }

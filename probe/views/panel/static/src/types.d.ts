@@ -89,6 +89,8 @@ export interface TileSpec extends Spec, Limits {
   means?: string | Record<string, string>;
   missing?: { rows?: string; value?: string };
   window?: number;
+  own?: boolean;
+  who?: string | Spec;
   pooled?: boolean;
 }
 
@@ -97,6 +99,8 @@ export interface Definition {
   about?: Record<string, string>;
   live?: Spec;
   missing?: string;
+  /** the query for its numbers */
+  sql?: string;
 }
 
 export interface View {
@@ -127,6 +131,10 @@ export interface RunState {
   writers?: string;
   silence_s?: number;
   complete_step?: number | null;
+  /** number, first and last step of each attempt, where there are several */
+  attempts?: [number: number, first: number, last: number][];
+  /** the one that is shown alone; null: what the newest has not hidden of each */
+  attempt?: number | null;
   /** which steps were recorded more than once, as a sentence */
   repeated?: string;
   /** what memory is here where that isn't the memory of a device */
@@ -157,6 +165,8 @@ export interface Head {
   schema?: Record<string, TableData>;
   tables?: TableHead[];
   state?: RunState;
+  /** all that was known is to be forgotten */
+  anew?: boolean;
 }
 
 /** The model of a widget, as anywidget gives it. */
@@ -194,6 +204,9 @@ export interface Selection {
   step: number | null;
   time?: number;
   label: string;
+  /** the figure that was clicked, and how many px from its left */
+  card?: string;
+  at?: number;
 }
 
 export interface TableChoice {
@@ -205,7 +218,6 @@ export interface TableChoice {
 /** What the person has chosen. */
 export interface Choices {
   tab: string | null;
-  paused: boolean;
   window: string;
   role: string;
   rank: string;

@@ -5,12 +5,12 @@ import { Card, PACE } from "./cards.js";
 import { Controls } from "./controls.js";
 import { Details } from "./details.js";
 import { freshId, node, say } from "./dom.js";
+import { Head } from "./head.js";
 import { Strip } from "./strip.js";
 import { Tabs } from "./tabs.js";
 import { watchTheme } from "./theme.js";
-import { ago, answerer, digits, seconds, timeOfDay } from "./words.js";
 
-/** @import { Model, View } from "./types.js" */
+/** @import { Model, Selection, View } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 const RETRY = 5000; //  ms after which a chart that failed is tried again
@@ -19,16 +19,15 @@ const TICK = 2000; //  ms after which the words about time are looked at again
 
 const ANSWER = 1500; //  ms after which a kernel or server that hasn't answered counts as busy
 
-/**
- * Project / experiment, or what the panel was called instead.
- * @param {string | undefined} title
- * @param {{project?: string, experiment?: string}} run
- * @returns {(string | Node)[]}
- */
-function titleOf(title, { project, experiment }) {
-  if (title && title !== `${project} / ${experiment}`) return [title];
-  return experiment ? [project || "run", node("span", { class: "pp-slash", text: " / " }), experiment] : [project || "run"];
-}
+/** The keys that work while the panel has the focus, and what they do. @type {[keys: string[], does: string][]} */
+const KEYS = [
+  [["←", "→"], "step"],
+  [["Space"], "pause"],
+  [["Tab"], "next figure"],
+  [["↑", "↓"], "mark in a figure"],
+  [["Enter"], "open what is marked"],
+  [["Esc"], "close"],
+];
 
 /** One view. */
 export class Panel {
@@ -38,7 +37,7 @@ export class Panel {
    * @param {HTMLElement} target
    */
   constructor(store, model, target) {
-    this.store = store;
+    this.store = store.view();
     this.model = model;
     this.target = target;
     /** @type {Card[]} */
@@ -58,17 +57,17 @@ export class Panel {
     this.strip = new Strip(this);
     this.tabs = new Tabs(this);
     this.details = new Details(this);
-    this.status = node("span", { class: "pp-status" });
-    this.facts = node("span", { class: "pp-quiet pp-facts-line" });
+    this.head = new Head(this.store, freshId("panel"));
+    this.lead = node("div", { class: "pp-lead" }); //  the tiles, above the controls
+    this.grid = node("div", { class: "pp-grid" });
+    /** Where the verdict of a view will stand; empty as long as nothing judges. */
+    this.verdict = node("div", { class: "pp-verdict" });
     this.live = node("div", { class: "pp-unseen", "aria-live": "polite", role: "status" });
-    this.about = node("p", { class: "pp-view-about pp-quiet" });
-    const { name, when } = answerer(store.config);
-    this.kernel = node("span", { class: "pp-status", hidden: true, title: `It answers ${when}. All that you see here goes on.`, text: `${name} is busy` });
     this.root = this._build();
     this.root.dataset.theme = this.watch.now;
     target.append(this.root);
     this.seen = new IntersectionObserver((entries) => this._sighted(entries), { rootMargin: "120px" });
-    this.unlisten = store.listen((why) => this._storeChanged(why));
+    this.store.listen((why) => this._storeChanged(why));
     this.awake = () => this.wake();
     document.addEventListener("visibilitychange", this.awake);
     this.clock = setInterval(() => this._tick(), TICK);
@@ -77,17 +76,21 @@ export class Panel {
   }
 
   _build() {
-    const { run = {} } = this.store.config;
-    const heading = freshId("panel");
-    const title = node("h2", { id: heading }, ...titleOf(this.store.config.title, run));
-    const help = node("p", { class: "pp-help pp-quiet", text: "Space pauses · arrow keys move tabs, the step and the point in a chart · drag in a chart zooms all · Enter or a click shows what made a point · Escape closes" });
+    this._fill();
+    const keys = KEYS.flatMap(([names, does], at) => [at ? " · " : "", node("span", {}, ...names.flatMap((name) => [node("kbd", { text: name }), " "]), does)]);
     return node(
       "section",
-      { class: "probe-panel", "data-key": this.store.config.key, tabindex: "0", role: "region", "aria-labelledby": heading, "data-lm-suppress-shortcuts": "true", on: { keydown: (event) => this._key(event) } },
-      node("header", { class: "pp-head" }, title, this.status, this.kernel, this.facts),
-      this.strip.root, this.tabs.root, this.controls.root, this.about,
-      node("div", { class: "pp-main" }, this.tabs.pane, this.details.root), help, this.live,
+      {
+        class: "probe-panel", "data-key": this.store.config.key, tabindex: "0", role: "region", "aria-labelledby": this.head.root.querySelector("h2")?.id, "data-lm-suppress-shortcuts": "true",
+        on: { keydown: (event) => this._key(event), keyup: kept, keypress: kept },
+      },
+      this.head.root, this.tabs.root, this.verdict, this.strip.root, this.tabs.pane, node("footer", { class: "pp-foot" }, ...keys), this.live,
     );
+  }
+
+  /** What stands below the tabs: the tiles, the controls, the figures. */
+  _fill() {
+    this.tabs.pane.replaceChildren(this.lead, this.controls.root, this.grid);
   }
 
   get theme() {
@@ -100,7 +103,7 @@ export class Panel {
     for (const timer of Object.values(this.timers)) clearTimeout(timer);
     clearInterval(this.clock);
     document.removeEventListener("visibilitychange", this.awake);
-    this.unlisten();
+    this.store.leave();
     this.watch.stop();
     this.seen.disconnect();
     for (const card of this.cards) card.destroy();
@@ -111,7 +114,7 @@ export class Panel {
 
   /** Time goes on while nothing else does. */
   _tick() {
-    if (this.store.state.finished || this._status()[0] === this.status.textContent) return;
+    if (this.store.state.finished || !this.head.stale) return;
     this.shell = true;
     this.wake();
   }
@@ -119,7 +122,7 @@ export class Panel {
   /** @param {string} why */
   _storeChanged(why) {
     if (why === "hover") return this._hover();
-    if (why === "data" && this.store.ui.paused) return undefined;
+    if (why === "data" && this.store.paused) return undefined;
     if (why === "config") this._reconfigure();
     for (const card of this.cards) {
       if (why === "data") card.dirty ||= card.stale();
@@ -181,44 +184,12 @@ export class Panel {
   }
 
   _shell() {
-    const { store } = this;
     if (this.tabs.draw()) this._open(this.tabs.chosen);
     this.controls.draw();
     this.strip.draw();
     this.details.draw();
-    const [text, tone] = this._status();
-    if (this.status.textContent && this.status.textContent !== text) this.announce(text);
-    say(this.status, text);
-    this.status.dataset.tone = tone;
-    say(this.facts, this._facts());
-    this.kernel.hidden = !store.kernel.busy || store.state.live === false;
-    this.root.classList.toggle("pp-paused", store.ui.paused);
-  }
-
-  _status() {
-    const { state, ui, empty } = this.store;
-    if (state.finished) return ["finished", "done"];
-    if (state.live === false) return ["closed", "done"];
-    const mute = this.store.mute();
-    if (mute) return [`no sign of the ${answerer(this.store.config).name} since ${timeOfDay(Date.now() / 1000 - mute, mute)} (${ago(mute)})`, "gone"];
-    if (ui.paused) return ["paused", "paused"];
-    if (empty) return ["waiting for rows", "waiting"];
-    if (!state.newest_at) return ["live", "live"];
-    const silent = this.store.silence();
-    const since = `${timeOfDay(state.newest_at, silent)} (${ago(silent)})`;
-    return state.writers === "gone" ? [`its process is gone, last row at ${since}`, "gone"] : [`no rows since ${since}`, "quiet"];
-  }
-
-  _facts() {
-    const { config, clock, state } = this.store;
-    const parts = [];
-    const ranks = config.run?.world_size ?? 0;
-    if (ranks > 1) parts.push(`${ranks} ranks`);
-    if (this.store.followed !== null) parts.push(`step ${this.store.followed}`);
-    if (clock.end > 0) parts.push(seconds(clock.end));
-    const cost = state.cost?.kernel_ms ?? 0;
-    if (cost > 0) parts.push(`panel costs ${digits(cost)} ms an update`);
-    return parts.join(" · ");
+    const news = this.head.draw();
+    if (news) this.announce(news);
   }
 
   /**
@@ -230,13 +201,14 @@ export class Panel {
     this.seen.disconnect();
     const { panels = {} } = this.store.config;
     this.cards = (view?.panels || []).filter((id) => panels[id]).map((id) => new Card(this, id, panels[id]));
-    this.tabs.pane.replaceChildren(...this.cards.map((card) => card.root));
-    const narrow = this.cards.filter((card) => !card.root.classList.contains("pp-wide"));
+    const leading = this.cards.filter((card) => card.leads);
+    this.lead.replaceChildren(...leading.map((card) => card.root));
+    this.grid.replaceChildren(...this.cards.filter((card) => !card.leads).map((card) => card.root));
+    const narrow = this.cards.filter((card) => !card.leads && !card.root.classList.contains("pp-wide"));
     if (narrow.length % 2) narrow[narrow.length - 1].root.classList.add("pp-wide"); //  no hole beside it
     for (const card of this.cards) this.seen.observe(card.root);
-    say(this.about, view?.about || "");
-    this.about.hidden = !view?.about;
-    if (!view) this.tabs.pane.append(node("p", { class: "pp-empty", text: "No views are configured." }));
+    if (!view) this.grid.append(node("p", { class: "pp-empty", text: "No views are configured." }));
+    this.details.place();
   }
 
   /** @param {IntersectionObserverEntry[]} entries */
@@ -264,6 +236,7 @@ export class Panel {
   _reconfigure() {
     const old = this.tabs;
     this.tabs = new Tabs(this);
+    this._fill();
     old.root.replaceWith(this.tabs.root);
     old.pane.replaceWith(this.tabs.pane);
   }
@@ -271,30 +244,59 @@ export class Panel {
   // ---- what the person does
 
   pause() {
-    this.store.pause(!this.store.ui.paused);
+    this.store.pause(!this.store.paused);
   }
 
   /** @param {number} step */
   goTo(step) {
     this.store.choose({ step: step === this.store.followed ? null : step });
-    this.details.drawn = null;
-    this.details.draw();
+  }
+
+  /**
+   * Something in a figure was clicked: it is chosen, and opened under the figure; a second click closes it.
+   * @param {Selection} selection
+   * @param {boolean} [moves] whether its step becomes the one that all figures show
+   */
+  pick(selection, moves = true) {
+    if (!this.details.toggle(selection)) return;
+    const { step } = selection;
+    if (moves && step !== null && step >= 0) this.goTo(step);
   }
 
   /** @param {KeyboardEvent} event */
   _key(event) {
     event.stopPropagation(); //  the notebook has its own meaning for most keys
-    const busy = event.target instanceof Element && event.target.closest("input, select, textarea, summary, button, [role=tab]");
-    if (event.key === "Escape") this._escape();
-    else if (event.key === " " && !busy) this.pause();
-    else if (event.target === this.root && event.key === "ArrowLeft") this.controls.move(-1);
-    else if (event.target === this.root && event.key === "ArrowRight") this.controls.move(1);
-    else return;
+    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || !(event.target instanceof Element)) return;
+    const does = this._meaning(event.key, event.target);
+    if (!does) return;
     event.preventDefault();
+    does();
+  }
+
+  /**
+   * What a key does, where it isn't for what has the focus.
+   * @param {string} key
+   * @param {Element} target
+   * @returns {(() => void) | null}
+   */
+  _meaning(key, target) {
+    if (key === "Escape") return () => this._escape();
+    if (target.closest("input, select, textarea, [role=tab]")) return null;
+    if (key === "ArrowLeft") return () => this.controls.move(-1);
+    if (key === "ArrowRight") return () => this.controls.move(1);
+    if (key === " " && !target.closest("summary, button")) return () => this.pause();
+    return key === "Enter" && target === this.root ? () => this._enter() : null;
+  }
+
+  /** Open the chosen step, under the first figure. */
+  _enter() {
+    const first = this.cards.find((card) => !card.leads) ?? this.cards[0];
+    const { step } = this.store;
+    if (first && step !== null) this.pick({ table: null, row: null, step, label: `Step ${step}`, card: first.id });
   }
 
   _escape() {
-    if (this.details.close()) return;
+    if (this.controls.close() || this.details.close()) return;
     const { ui } = this.store;
     if (ui.zoom) this.store.choose({ zoom: null });
     else if (ui.step !== null) this.store.choose({ step: null });
@@ -327,4 +329,12 @@ export class Panel {
       say(this.live, text);
     }, wait);
   }
+}
+
+/**
+ * A key of the panel is no key of the notebook.
+ * @param {Event} event
+ */
+function kept(event) {
+  event.stopPropagation();
 }

@@ -75,6 +75,18 @@ export function seconds(value) {
   return `${minutes} min ${whole % 60} s`;
 }
 
+/**
+ * Which attempt is shown, in a list that is empty where there is one alone.
+ * @param {import("./types.js").RunState} state
+ * @returns {string[]}
+ */
+export function attemptOf({ attempts = [], attempt = null }) {
+  const shown = attempts.find(([number]) => number === attempt) ?? attempts.at(-1);
+  if (!shown) return [];
+  const [number, first, last] = shown;
+  return [attempt === null ? `attempt ${number} (from step ${first})` : `attempt ${number}: steps ${first} to ${last}`];
+}
+
 /** @type {[unit: string, seconds: number][]} */
 const AGES = [["d", 86400], ["h", 3600], ["min", 60]];
 

@@ -1,0 +1,87 @@
+// The head: which run it is, whether it lives, and a few facts. Nothing about the panel itself.
+
+import { node, say } from "./dom.js";
+import { ago, answerer, attemptOf, seconds, timeOfDay } from "./words.js";
+
+/** @import { Store } from "./store.js" */
+
+/** @typedef {[text: string, tone: string, more: string]} Pill what it says, how it looks, and what it says when pointed at */
+
+/** The head of a panel. */
+export class Head {
+  /**
+   * @param {Store} store
+   * @param {string} id of its title
+   */
+  constructor(store, id) {
+    this.store = store;
+    this.pill = node("span", { class: "pp-status" });
+    this.facts = node("span", { class: "pp-quiet pp-facts-line" });
+    const { name, when } = answerer(store.config);
+    this.kernel = node("span", { class: "pp-status", "data-tone": "quiet", hidden: true, title: `It answers ${when}. All that you see here goes on.`, text: `${name} is busy` });
+    const { run = {}, title } = store.config;
+    this.root = node("header", { class: "pp-head" }, node("h2", { id }, ...titleOf(title, run)), this.pill, this.kernel, this.facts);
+  }
+
+  /** @returns {string | null} what the pill says, where that is something else than before */
+  draw() {
+    const { store } = this;
+    const [text, tone, more] = pillOf(store);
+    const news = this.pill.textContent && this.pill.textContent !== text ? text : null;
+    say(this.pill, text);
+    this.pill.dataset.tone = tone;
+    this.pill.title = more;
+    say(this.facts, factsOf(store));
+    this.kernel.hidden = !store.kernel.busy || store.state.live === false;
+    return news;
+  }
+
+  /** Whether time has made other words of the pill's. */
+  get stale() {
+    return pillOf(this.store)[0] !== this.pill.textContent;
+  }
+}
+
+/**
+ * Project / experiment, or what the panel was called instead.
+ * @param {string | undefined} title
+ * @param {{project?: string, experiment?: string}} run
+ * @returns {(string | Node)[]}
+ */
+function titleOf(title, { project, experiment }) {
+  if (title && title !== `${project} / ${experiment}`) return [title];
+  return experiment ? [node("span", { class: "pp-of", text: `${project || "run"} / ` }), experiment] : [project || "run"];
+}
+
+/**
+ * How the run is.
+ * @param {Store} store
+ * @returns {Pill}
+ */
+function pillOf(store) {
+  const { state, paused, empty } = store;
+  if (state.finished) return ["finished", "done", "Every process that wrote has ended."];
+  if (state.live === false) return ["closed", "done", "This panel follows the run no more."];
+  const mute = store.mute();
+  if (mute) return [`no sign of the ${answerer(store.config).name} since ${timeOfDay(Date.now() / 1000 - mute, mute)} (${ago(mute)})`, "gone", "What is shown is what came until then."];
+  if (paused) return ["paused", "paused", "What comes waits."];
+  if (empty) return ["starting", "waiting", "Nothing has been recorded yet."];
+  if (!state.newest_at) return ["live", "live", "Rows come."];
+  const silent = store.silence();
+  const since = timeOfDay(state.newest_at, silent);
+  return state.writers === "gone" ? [`its process is gone, last row at ${since} (${ago(silent)})`, "gone", "It can't write any more."] : [`silent for ${ago(silent)}`, "quiet", `The last row came at ${since}.`];
+}
+
+/**
+ * A few facts, right in the head.
+ * @param {Store} store
+ */
+function factsOf({ config, clock, state, followed }) {
+  const parts = [];
+  const ranks = config.run?.world_size ?? 0;
+  if (followed !== null) parts.push(`step ${followed}`);
+  parts.push(...attemptOf(state));
+  if (ranks > 1) parts.push(`${ranks} ranks`);
+  if (clock.end > 0) parts.push(seconds(clock.end));
+  return parts.join(" · ");
+}
