@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import importlib.util
 import os
 import platform
@@ -40,7 +41,8 @@ _RELAXED: Final = 2
 class Counters(NamedTuple):
     """Memory of one device at one moment, in bytes; None is unknown.
 
-    The peaks are since they were last reset. ``used_bytes`` is what all processes use of the device together.
+    The peaks are since they were last reset. ``used_bytes`` is what all processes use of the device together, and
+    ``process_used_bytes`` what this one does, as the driver counts it.
     """
 
     allocated_bytes: int | None = None
@@ -49,6 +51,7 @@ class Counters(NamedTuple):
     peak_reserved_bytes: int | None = None
     used_bytes: int | None = None
     total_bytes: int | None = None
+    process_used_bytes: int | None = None
 
 
 UNKNOWN: Final = Counters()
@@ -204,6 +207,39 @@ def _accelerator(torch: Any) -> str | None:
 # ------------------------------------------------------------------------------------------------------- cuda
 
 
+class Nvml:
+    """What each process uses of a device, by its id: from NVIDIA's management library, where a Python package for it is
+    installed (``nvidia-ml-py``). In a container that has process ids of its own, nobody is found.
+    """
+
+    def __init__(self) -> None:
+        self._library: Any = None
+        self._handles: dict[str, Any] = {}
+        self._missing = False
+
+    def used_bytes(self, uuid: str, pid: int) -> int | None:
+        """What one process uses; None where it isn't known.
+
+        Args:
+            uuid: Of the device, such as "GPU-2f0e…".
+            pid: Of the process.
+        """
+        if self._missing:
+            return None
+        try:
+            if self._library is None:
+                self._library = importlib.import_module("pynvml")
+                self._library.nvmlInit()
+            if uuid not in self._handles:
+                self._handles[uuid] = self._library.nvmlDeviceGetHandleByUUID(uuid)
+            running = self._library.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid])
+        except Exception:  # not installed, no driver, no permission: it isn't asked again
+            self._missing = True
+            return None
+        own = [one.usedGpuMemory for one in running if one.pid == pid and one.usedGpuMemory is not None]
+        return sum(own) if own else None
+
+
 class CudaDevice(Device):
     """A CUDA (or ROCm) device, through torch's caching allocator.
 
@@ -219,6 +255,7 @@ class CudaDevice(Device):
         self._torch: Any = torch
         self._index = index
         self._bound = False
+        self._nvml = Nvml()
         self._spare: deque[Any] = deque(maxlen=_SPARE_EVENTS)
 
     @property
@@ -252,7 +289,7 @@ class CudaDevice(Device):
         counters = counters_of(self._torch.cuda.memory_stats_as_nested_dict(self._index))
         return counters._replace(**self._whole()) if whole else counters
 
-    def _whole(self) -> dict[str, int]:
+    def _whole(self) -> dict[str, int | None]:
         with _relaxed_capture() as relaxed:
             if not relaxed:
                 return {}
@@ -260,7 +297,9 @@ class CudaDevice(Device):
                 free, total = self._torch.cuda.mem_get_info(self._index)
             except RuntimeError:  # the device is in an error state, which is not ours to report
                 return {}
-        return {"used_bytes": total - free, "total_bytes": total}
+        uuid = getattr(self._torch.cuda.get_device_properties(self._index), "uuid", None)
+        own = None if uuid is None else self._nvml.used_bytes(f"GPU-{uuid}", os.getpid())
+        return {"used_bytes": total - free, "total_bytes": total, "process_used_bytes": own}
 
     def statistics(self) -> tuple[Statistics, ...]:
         if not self._bound or self._index is None:
@@ -409,7 +448,9 @@ class AcceleratorDevice(Device):
             free, total = ask(self._index)
         except RuntimeError:  # not every accelerator tells
             return {}
-        return {"used_bytes": total - free, "total_bytes": total}
+        uuid = getattr(self._torch.cuda.get_device_properties(self._index), "uuid", None)
+        own = None if uuid is None else self._nvml.used_bytes(f"GPU-{uuid}", os.getpid())
+        return {"used_bytes": total - free, "total_bytes": total, "process_used_bytes": own}
 
     def statistics(self) -> tuple[Statistics, ...]:
         # Of XPU all readers are known. Another vendor's own module may read in a way that can't be folded.

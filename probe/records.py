@@ -82,7 +82,9 @@ class Memory(Row, kw_only=True, tag="memory"):
     peak_kind: str | None = None
     device_used_bytes: int | None = None  #: all processes on the device
     device_total_bytes: int | None = None
-    non_torch_bytes: int | None = None  #: device_used − reserved: context, libraries, other processes
+    #: device_used − reserved − other_processes: context and libraries, and other processes where they aren't known
+    non_torch_bytes: int | None = None
+    other_processes_bytes: int | None = None  #: of the device, as the driver counts them by process id
     process_rss_bytes: int | None = None
     host_duration_ns: int | None = None  #: only at "leave", and always there
     device_duration_ns: int | None = None  #: from device events; None where there are none

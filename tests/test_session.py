@@ -370,7 +370,7 @@ def test_a_killed_process_has_said_where_it_was(directory):
     script = f"""
         import os, pathlib, signal, time
         import probe
-        session = probe.start("killed", run_dir={str(directory)!r})
+        session = probe.start("killed", run_dir={str(directory)!r}, rank=0)
         rows = pathlib.Path({str(directory)!r}) / "rank-00000.jsonl"
         with session.step(4), probe.phase("update", role="actor"):
             while not rows.exists() or b'"update"' not in rows.read_bytes():

@@ -40,7 +40,8 @@ TIMELINE: Final = (
 
 #: What is known of the device of each process. What a device holds is only sampled.
 _DEVICES: Final = """
-  select process, max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes
+  select process, max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes,
+         max(non_torch_bytes + coalesce(other_processes_bytes, 0)) as others_bytes
   from memory group by process"""
 
 #: By this rows are grouped by rank, and by process those that have none.
@@ -79,7 +80,7 @@ def largest(run: Run) -> pd.DataFrame:
 
 def _with_headroom(frame: pd.DataFrame) -> pd.DataFrame:
     held = frame["peak_reserved_bytes"].fillna(frame["peak_allocated_bytes"])
-    others = frame["non_torch_bytes"].fillna(0)
+    others = frame.pop("others_bytes").fillna(0)
     frame["headroom_ratio"] = 1 - (held + others) / frame["device_total_bytes"]
     return frame
 
@@ -105,7 +106,7 @@ def peaks(run: Run, where: str = "true") -> pd.DataFrame:
           select owners.* from owners semi join heights
             on owners.role is not distinct from heights.role and peak_allocated_bytes = height
           qualify row_number() over (partition by owners.role order by duration_ns, wall_ns, rank) = 1)
-        select best.*, device_total_bytes, non_torch_bytes from best join devices using (process)
+        select best.*, device_total_bytes, non_torch_bytes, others_bytes from best join devices using (process)
         order by peak_allocated_bytes desc, role
         """
     )

@@ -165,6 +165,7 @@ _MEMORY: Final = Table(
         "allocated": Column("f8", "bytes", "allocated_bytes"),
         "reserved": Column("f8", "bytes", "reserved_bytes"),
         "non_torch": Column("f8", "bytes", "non_torch_bytes"),
+        "other_processes": Column("f8", "bytes", "other_processes_bytes"),
         "used": Column("f8", "bytes", "device_used_bytes"),
         "total": Column("f8", "bytes", "device_total_bytes"),
     },

@@ -133,6 +133,10 @@ class MemoryRecorder(Recorder):
         row.device_used_bytes, row.device_total_bytes = now.used_bytes, now.total_bytes
         if now.used_bytes is not None and now.reserved_bytes is not None:
             row.non_torch_bytes = now.used_bytes - now.reserved_bytes
+            own = now.process_used_bytes
+            if own is not None and now.reserved_bytes <= own <= now.used_bytes:  # else they are of unlike moments
+                row.non_torch_bytes = own - now.reserved_bytes
+                row.other_processes_bytes = now.used_bytes - own
         row.process_rss_bytes = process_rss_bytes()
         return row
 
