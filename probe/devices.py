@@ -448,9 +448,7 @@ class AcceleratorDevice(Device):
             free, total = ask(self._index)
         except RuntimeError:  # not every accelerator tells
             return {}
-        uuid = getattr(self._torch.cuda.get_device_properties(self._index), "uuid", None)
-        own = None if uuid is None else self._nvml.used_bytes(f"GPU-{uuid}", os.getpid())
-        return {"used_bytes": total - free, "total_bytes": total, "process_used_bytes": own}
+        return {"used_bytes": total - free, "total_bytes": total}
 
     def statistics(self) -> tuple[Statistics, ...]:
         # Of XPU all readers are known. Another vendor's own module may read in a way that can't be folded.

@@ -14,14 +14,17 @@ from probe import devices
 from probe.devices import (
     UNKNOWN,
     AcceleratorDevice,
+    Counters,
     CpuDevice,
     CudaDevice,
     Device,
+    Nvml,
     counters_of,
     detect,
     process_rss_bytes,
 )
 from probe.errors import InputError
+from probe.recorders.memory import MemoryRecorder
 from probe.testing import FakeClock, FakeDevice
 
 
@@ -348,3 +351,61 @@ def test_the_fakes_clock_refuses_to_go_back():
     assert clock() == 7
     with pytest.raises(InputError, match="duration_ns: got -1"):
         clock.advance(-1)
+
+
+# ------------------------------------------------------------------------------------- several processes on a device
+
+
+class _Library:
+    """What probe asks of NVIDIA's library, with two processes on one device."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken, self.asked = broken, 0
+
+    def nvmlInit(self) -> None:
+        self.asked += 1
+        if self.broken:
+            raise OSError("no driver")
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[SimpleNamespace]:
+        assert handle == "GPU-1"
+        own = SimpleNamespace(pid=11, usedGpuMemory=300)
+        return [own, SimpleNamespace(pid=12, usedGpuMemory=500), SimpleNamespace(pid=13, usedGpuMemory=None)]
+
+
+def test_b_the_driver_tells_processes_on_one_device_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", _Library())
+    asked = Nvml()
+    assert [asked.used_bytes("GPU-1", pid) for pid in (11, 12, 13, 14)] == [300, 500, None, None]
+
+
+def test_b_a_driver_that_tells_nothing_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = _Library(broken=True)
+    monkeypatch.setitem(sys.modules, "pynvml", library)
+    asked = Nvml()
+    assert [asked.used_bytes("GPU-1", 11) for _ in range(3)] == [None] * 3
+    assert library.asked == 1
+
+
+class _Shared(FakeDevice):
+    """A device that another process uses as well."""
+
+    def read(self, *, whole: bool = False) -> Counters:
+        found = super().read(whole=whole)
+        if not whole or found.used_bytes is None:
+            return found
+        return found._replace(used_bytes=found.used_bytes + 700, process_used_bytes=found.used_bytes)
+
+
+def test_b_what_other_processes_use_is_not_called_ours() -> None:
+    device = _Shared(non_torch_bytes=200)
+    recorder = MemoryRecorder(device)
+    held = device.allocate(1_000)
+    row = recorder.sample()[-1]
+    assert row.device_used_bytes == row.reserved_bytes + 200 + 700
+    assert (row.non_torch_bytes, row.other_processes_bytes) == (200, 700)
+    device.free(held)
+    recorder.close()
