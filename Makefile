@@ -100,8 +100,8 @@ $(VENV)-transfer-queue/.made: pyproject.toml
 		torch==2.13.0 tensordict==0.15.3 TransferQueue==0.1.11 ray==2.60.0 omegaconf hypothesis --editable . pytest pytest-timeout
 	@touch $@
 
-test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire
-	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python -m pytest tests/frameworks/test_transfer_queue.py
+test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire, and a job on a real Ray
+	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python -m pytest tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py
 
 # swanlab wants an older protobuf than the rest and trackio a newer pillow: an environment of their own.
 $(VENV)-trackers/.made: pyproject.toml constraints.txt

@@ -247,7 +247,14 @@ def place_of_process(process: str) -> str:
 
 
 def who(rank: int | None, process: str) -> str:
-    """What a process is shown as: by its rank; by its name, or what it is called in the run, where it has none.
+    """What a process is shown as.
+
+    Args:
+        rank: Of the process, None where it has none.
+        process: What it is called in the run.
+
+    Returns:
+        Its rank; where it has none, the place that it has by its name.
 
     >>> who(3, "rank-00003.1"), who(None, "driver.1"), who(0, "driver")
     ('rank 3', 'driver', 'rank 0')

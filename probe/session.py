@@ -217,6 +217,7 @@ class Session:
             tick_scope=self._sample_scope,
             place=place,
             parquet_at_close=parquet_at_close,
+            before_round=self._learn_rank,
         )
         self._recordings = [self._recording(recorder) for recorder in recorders]
         self._subscriptions: list[Subscription] = [subscribe(one, *one.recorder.points) for one in self._recordings]
@@ -368,15 +369,14 @@ class Session:
                     kept.append(row)
 
     def _sample(self) -> list[Any]:
-        self._isolated("rank", self._learn_rank)
         with silenced():
             samples = [self._isolated("sample", recorder.sample) for recorder in self._recorders]
         return [rows for rows in samples if rows is not None]
 
     def _learn_rank(self) -> None:
         """A process group is made, or ``RANK`` set, after many a process has begun to record."""
-        if self._late is None or self.process.rank is not None:
-            return
+        if self._late is None or self.process.rank is not None or not hasattr(self, "_writer"):
+            return  # the writer's first round may come before we have it
         rank, world_size = self._late()
         if rank is not None:
             known = {} if world_size is None else {"world_size": world_size}

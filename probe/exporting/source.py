@@ -39,6 +39,10 @@ class Source:
     Args:
         path: The run directory, or an ``fsspec`` URL of one.
         attempt: As :class:`probe.runs.reader.Run`.
+        numbered: Whether processes without a rank get a number that no rank has, in the place of it.
+
+    Attributes:
+        names: What those are shown as that have such a number.
 
     Raises:
         RunNotFoundError: As :class:`probe.runs.reader.Run`.

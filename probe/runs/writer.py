@@ -81,6 +81,7 @@ class RunWriter:
         place: Of this process in its attempt; None takes it: see :func:`take_place`.
         parquet_at_close: Whether what is left as lines becomes Parquet at the end. A process that others wait for, such
             as a loader's worker, leaves it to compaction.
+        before_round: Called in the thread before each round: what it tells of the process stands before those rows.
 
     Raises:
         InputError: An argument is out of its range.
@@ -102,6 +103,7 @@ class RunWriter:
         sample_interval_s: float = 0.5,
         place: Joined | None = None,
         parquet_at_close: bool = True,
+        before_round: Callable[[], None] | None = None,
     ) -> None:
         _check(rank=rank or 0, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
         self.directory = Path(directory).absolute()
@@ -112,6 +114,7 @@ class RunWriter:
         self._on_rows = _Guarded("on_rows", on_rows, self._report)
         self._tick = _Guarded("tick", tick, self._report)
         self._tick_scope = tick_scope
+        self._before_round = _Guarded("before_round", before_round, self._report)
         self._sample_interval_s = sample_interval_s
         self._queue = Shedding(capacity)
         self._marks: Shedding = Shedding(capacity)
@@ -290,6 +293,7 @@ class RunWriter:
             self._stop.wait(self._interval_s)  # the next round may fail at once, too
 
     def _round(self, *, last: bool = False) -> None:
+        self._before_round()
         self._tell_dropped()
         # Marks first: what was put before a mark that is seen here is in the queue already.
         deadline = time.monotonic() + MARK_WAIT_S
@@ -363,10 +367,10 @@ class RunWriter:
 
     def tell(self, **facts: Any) -> None:
         """Say what has become known of this process: its row is written anew, and readers take the newest. Only from
-        the writer's thread, where ``tick`` is called.
+        the writer's thread, where ``before_round`` is called.
 
         Args:
-            facts: Fields of :class:`~probe.records.Process`, such as its rank.
+            **facts: Fields of :class:`~probe.records.Process`, such as its rank.
         """
         had_rank = self._process.rank is not None
         for name, value in facts.items():

@@ -47,7 +47,7 @@ def test_notebook_7(chromium, tmp_path: Path, shots: Path) -> None:
         notebook.run(1)
         await_text(page, re.compile(r"step [1-9]"))  # it may show every tenth only
         assert notebook.busy(1)
-        page.locator(f"{PANEL} [role=tab]", has_text="Balance").click()
+        page.locator(f"{PANEL} [role=tab]", has_text="Tokens").click()
         await_text(page, "Tokens by rank and micro-batch")
         assert notebook.busy(1)
         page.locator(f"{PANEL} .main-svg").first.wait_for()
@@ -93,7 +93,7 @@ def test_marimo(chromium, tmp_path: Path, shots: Path) -> None:
             page.goto(url)
             page.locator(PANEL).first.wait_for()
             await_text(page, "live")
-            page.locator(f"{PANEL} [role=tab]", has_text="Balance").first.click()
+            page.locator(f"{PANEL} [role=tab]", has_text="Tokens").first.click()
             await_text(page, "Tokens by rank and micro-batch")
             page.locator(f"{PANEL} .main-svg").first.wait_for()  # plotly.js came over, too
             page.wait_for_timeout(500)
@@ -138,7 +138,7 @@ def test_voila(chromium, tmp_path: Path, shots: Path) -> None:
         page.goto(url)
         page.locator(PANEL).first.wait_for()
         await_text(page, "step 5")
-        page.locator(f"{PANEL} [role=tab]", has_text="Balance").first.click()
+        page.locator(f"{PANEL} [role=tab]", has_text="Tokens").first.click()
         await_text(page, "Tokens by rank and micro-batch")
         page.locator(f"{PANEL} .main-svg").first.wait_for()
         assert not page.locator(".probe-copy").is_visible()

@@ -68,7 +68,7 @@ def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_
         assert notebook.busy(1)
         before = steps_seen(page)
         await_step(page, before + 5)  # live in a busy cell
-        for view in ("Memory", "Balance", "Padding", "Metrics", "Events"):
+        for view in ("Time", "Memory", "Tokens", "Metrics", "Data", "Events"):
             tab(page, view).click()  # and it answers there, too
             page.wait_for_selector(f"{PANEL} [role=tab][aria-selected=true]:has-text('{view}')", timeout=60_000)
         tab(page, "Memory").click()
@@ -115,8 +115,8 @@ def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_
         page.wait_for_selector(f"{PANEL} .pp-status:has-text('finished')")
         await_step(page, 29)
         assert not page.locator(".probe-copy").is_visible()  # the live panel stands above it
-        tab(page, "Balance").click()
-        page.wait_for_selector(f"{PANEL} [role=tab][aria-selected=true]:has-text('Balance')")
+        tab(page, "Tokens").click()
+        page.wait_for_selector(f"{PANEL} [role=tab][aria-selected=true]:has-text('Tokens')")
         notebook.save()
         page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
         page.goto(f"{url}/lab/tree/{path.name}")  # while the kernel lives, a page that opens has the live panel

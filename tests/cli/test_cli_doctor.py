@@ -218,7 +218,7 @@ def test_what_a_killed_process_left(tmp_path: Path, quick: None, capsys: pytest.
 _WRITER = """
 import sys, time
 from probe import session
-with session.start("p", run_dir=sys.argv[1]) as opened:
+with session.start("p", run_dir=sys.argv[1], rank=0) as opened:
     with opened.step(0):
         pass
     deadline = time.monotonic() + 60

@@ -214,7 +214,7 @@ def test_g_each_picture_and_number_of_memory_says_process_memory_where_it_is_tha
 @pytest.mark.slow
 def test_a_rank_that_wrote_nothing_is_missed(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: sample_rows(1, 1)[0]}, processes={0: process(0, world_size=4)}) as run:
-        assert "Ranks 1 of 4 (the others wrote nothing)" in Page(report_html(run)).words
+        assert "Written by 1 of 4 ranks (the others wrote nothing)" in Page(report_html(run)).words
 
 
 @pytest.mark.slow

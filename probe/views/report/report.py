@@ -271,7 +271,7 @@ def _device(row: dict[Any, Any]) -> str:
 def _ranks(run: Run, processes: pd.DataFrame) -> str:
     expected = int(processes["world_size"].max()) if len(processes) else len(run.ranks)
     if run.ranks and len(run.ranks) < expected:
-        return f"{run.written_by} of {expected} ranks (the others wrote nothing)"
+        return f"{len(run.ranks)} of {expected} ranks (the others wrote nothing)"
     return run.written_by
 
 

@@ -229,6 +229,7 @@ class Tile {
   _noted(value, capacity, step, values, many) {
     if (Number.isNaN(value)) return this._why();
     const parts = [];
+    if (this.spec.unit === "bytes" && this.store.state.memory) parts.push(this.store.state.memory);
     if (capacity > 0) parts.push(`${spell(1 - value / capacity, "percent")} of ${spell(capacity, this.spec.unit)} free`);
     if (this.spec.total) parts.push(step === null ? "in the run so far" : `up to step ${step}`);
     else if (many > 1) parts.push(this.spec.pooled ? `the last ${many} steps together` : `median of ${many} steps`);
