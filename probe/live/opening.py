@@ -158,7 +158,7 @@ class _Loader:
         return codes[numbers]
 
     def _processes(self) -> list[Process]:
-        names = ("process", "rank", "pid", "time_ns", "wall_ns", "world_size", "host", "schema_version")
+        names = ("process", "rank", "pid", "time_ns", "wall_ns", "world_size", "host", "device", "schema_version")
         frame = self._ask(f"select {', '.join(names)} from processes order by wall_ns")  # noqa: S608  (our own names)
         columns = [frame[name].astype(object).where(frame[name].notna(), None).to_list() for name in names]
         return [Process(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]

@@ -34,6 +34,7 @@ from probe.live.feed import Feed
 from probe.live.tables import TOO_MANY, WORD_CHARACTERS, WORDS, Words
 from probe.records import GIB, Call, Incident, Memory, MicroBatch, Padding, Process, Row, Scalar
 from probe.runs.reader import Run
+from probe.session import start
 from tests.live.live_run import append, as_dicts, in_order, opened, roll, told
 from tests.sample_run import MS, WALL_NS, clock, process, sample_rows, write_run
 
@@ -525,3 +526,12 @@ def test_a_closed_run_is_finished_and_a_killed_one_is_not(tmp_path):
     assert not feed.finished()
     roll(directory)
     assert feed.finished()
+
+
+def test_g_a_run_that_was_opened_says_what_memory_means(tmp_path):
+    """Of a process on a machine without an accelerator, from its files as from its new rows."""
+    with start("feed", run_dir=tmp_path / "run", device="cpu") as session, session.step(0):
+        pass
+    feed = Feed(tmp_path / "run")
+    feed.open()
+    assert feed.memory == "process memory (RSS)"
