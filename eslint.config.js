@@ -4,7 +4,7 @@ import globals from "globals";
 const BROWSER = ["probe/**/*.js"];
 
 export default [
-  { ignores: ["probe/views/panel/static/panel.js", "docs/**", "site/**", ".venv/**", "node_modules/**"] },
+  { ignores: ["probe/views/panel/static/panel.js", "docs/**", "site/**", ".venv*/**", "node_modules/**"] },
   js.configs.recommended,
   {
     files: BROWSER,
