@@ -256,6 +256,7 @@ class CudaDevice(Device):
         self._index = index
         self._bound = False
         self._nvml = Nvml()
+        self._uuid: str | None = None  # "" where torch doesn't know it
         self._spare: deque[Any] = deque(maxlen=_SPARE_EVENTS)
 
     @property
@@ -297,9 +298,13 @@ class CudaDevice(Device):
                 free, total = self._torch.cuda.mem_get_info(self._index)
             except RuntimeError:  # the device is in an error state, which is not ours to report
                 return {}
-        uuid = getattr(self._torch.cuda.get_device_properties(self._index), "uuid", None)
-        own = None if uuid is None else self._nvml.used_bytes(f"GPU-{uuid}", os.getpid())
-        return {"used_bytes": total - free, "total_bytes": total, "process_used_bytes": own}
+        return {"used_bytes": total - free, "total_bytes": total, "process_used_bytes": self._own_bytes()}
+
+    def _own_bytes(self) -> int | None:
+        if self._uuid is None:
+            ask = getattr(self._torch.cuda, "get_device_properties", None)
+            self._uuid = "" if ask is None else str(getattr(ask(self._index), "uuid", ""))
+        return self._nvml.used_bytes(f"GPU-{self._uuid}", os.getpid()) if self._uuid else None
 
     def statistics(self) -> tuple[Statistics, ...]:
         if not self._bound or self._index is None:

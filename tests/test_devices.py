@@ -206,9 +206,9 @@ def test_cuda_takes_the_current_device_once_it_is_in_use(cuda):
     device = cuda.device
     assert device.bind()
     assert (device.name, device.description) == ("cuda:1", "Fake H1")
-    assert device.read() == (10, 20, 30, 40, None, None)
+    assert device.read()[:6] == (10, 20, 30, 40, None, None)
     assert cuda.modes == []
-    assert device.read(whole=True) == (10, 20, 30, 40, 700, 1000)
+    assert device.read(whole=True)[:6] == (10, 20, 30, 40, 700, 1000)
     assert [(one.read, one.reset, one.device_index) for one in device.statistics()] == [
         ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats", 1),
         ("_accelerator_getDeviceStats", "_accelerator_resetPeakStats", 1),
@@ -255,7 +255,7 @@ def test_a_device_in_an_error_state_is_unknown_and_raises_nothing(cuda):
     cuda.cuda.broken = True
     assert device.done(begin)
     assert device.elapsed_ns(begin, begin) is None
-    assert device.read(whole=True)[4:] == (None, None)
+    assert device.read(whole=True)[4:6] == (None, None)
 
 
 def test_without_the_drivers_help_nothing_is_asked_that_could_break_a_capture(cuda, monkeypatch):
@@ -263,7 +263,7 @@ def test_without_the_drivers_help_nothing_is_asked_that_could_break_a_capture(cu
     cuda.cuda.used = True
     cuda.device.bind()
     assert cuda.device.event() is None
-    assert cuda.device.read(whole=True) == (10, 20, 30, 40, None, None)
+    assert cuda.device.read(whole=True)[:6] == (10, 20, 30, 40, None, None)
 
 
 # ----------------------------------------------------------------------------------------- other accelerators
@@ -306,11 +306,11 @@ def test_other_accelerators(kind, pairs):
     assert (device.name, device.bound, device.event()) == (kind, False, None)
     assert device.description == f"{kind} device, not in use yet"
     accelerator.used = True
-    assert device.read(whole=True) == (1, 2, 3, 4, 70, 100)
+    assert device.read(whole=True)[:6] == (1, 2, 3, 4, 70, 100)
     assert (device.name, device.description, device.source) == (f"{kind}:2", "board 2", "accelerator")
     assert len(device.statistics()) == pairs
     accelerator.tells = False
-    assert device.read(whole=True) == (1, 2, 3, 4, None, None)
+    assert device.read(whole=True)[:6] == (1, 2, 3, 4, None, None)
 
 
 def test_counters_of_nothing_are_unknown():
@@ -324,12 +324,12 @@ def test_counters_of_nothing_are_unknown():
 def test_the_fake_reserves_like_a_caching_allocator():
     device = FakeDevice(total_bytes=100, segment_bytes=10, non_torch_bytes=20)
     first, second = device.allocate(15), device.allocate(10)
-    assert device.read(whole=True) == (25, 30, 25, 30, 50, 100)
+    assert device.read(whole=True)[:6] == (25, 30, 25, 30, 50, 100)
     device.free(first)
     first.free()
     assert device.read()[:2] == (10, 30)
     device.empty_cache()
-    assert device.read() == (10, 10, 25, 30, None, None)
+    assert device.read()[:6] == (10, 10, 25, 30, None, None)
     assert (device.memory_allocated(), device.max_memory_allocated(), device.max_memory_reserved()) == (
         10,
         25,

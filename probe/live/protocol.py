@@ -194,7 +194,7 @@ def filled(table: Table, block: Block) -> tuple[str, ...]:
     >>> import numpy as np
     >>> block = {name: np.full(2, -1, column.dtype) for name, column in LIVE["memory"].columns.items()}
     >>> filled(LIVE["memory"], block | {"used": np.array([np.nan, np.nan])})
-    ('t', 'allocated', 'reserved', 'non_torch', 'total')
+    ('t', 'allocated', 'reserved', 'non_torch', 'other_processes', 'total')
     """
     rows = len(next(iter(block.values())))
     # Compared as bytes, which is much quicker; a NaN of unusual bits counts as a value, and is sent as what it is.
@@ -216,8 +216,8 @@ def packed(table: Table, block: Block, names: Sequence[str]) -> bytes:
 
     >>> import numpy as np
     >>> block = {name: np.zeros(3, column.dtype) for name, column in LIVE["events"].columns.items()}
-    >>> len(packed(LIVE["events"], block, list(block)))  # one column of 24 bytes, seven of 12 and one of 3
-    144
+    >>> len(packed(LIVE["events"], block, list(block)))  # one column of 24 bytes, eight of 12 and one of 3
+    160
     """
     parts: list[memoryview | bytes] = []
     for name in names:

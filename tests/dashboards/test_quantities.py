@@ -323,7 +323,7 @@ def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tm
         "step_time": "no step has ended",
         "tokens_per_second": "no micro-batches were cut",
         "peak_memory": "no memory was recorded",
-        "rank_imbalance": "no micro-batches were cut",
+        "rank_imbalance": "needs two ranks or more that cut micro-batches",
         "padding_tax": "no padded batch was formed",
         "own_cost": "no step after the first has ended",
         "alerts": "nothing was recorded yet",
@@ -333,7 +333,7 @@ def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tm
 @pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
 def test_d_a_lone_rank_is_compared_with_nobody(tmp_path: Path, view: str) -> None:
     told = tiles_of(write_run(tmp_path / "run", sample_rows(1, 3)), view)
-    assert told["rank_imbalance"] == ("—", "needs two ranks or more", "", "none")
+    assert told["rank_imbalance"] == ("—", "needs two ranks or more that cut micro-batches", "", "none")
 
 
 def test_d_no_quantity_over_ranks_says_anything_of_a_lone_rank(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ def box(one: Any) -> dict[str, float]:
 def at_bar(page: Any, id: str, step: int, first: int = 1, last: int = 20) -> tuple[float, float]:
     """Where the bar of a step is on the screen."""
     card(page, id).scroll_into_view_if_needed()
+    ready = "(one) => Boolean(one.querySelector('.pp-plotly')?._fullLayout?.xaxis?._length)"
+    page.wait_for_function(ready, arg=card(page, id).element_handle())  # plotly draws it once it is in sight
     inside = """([one, step]) => {
         const { xaxis, yaxis } = one._fullLayout;
         const { left, top } = one.getBoundingClientRect();
