@@ -41,7 +41,7 @@ from probe.hooks import (
 from probe.own_cost import Budget, EndedStep, OwnCost
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
-from probe.records import Incident, Process, Row, Scalar, who
+from probe.records import Incident, Memory, Process, Row, Scalar, who
 from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
 from probe.runs.processes import describe, local_rank, node, rank_and_size
@@ -105,18 +105,28 @@ class _Recording(Listener):
 
 
 class _Budgeted(_Recording):
-    """One whose rows may be thinned: at inner points its recorder hears nothing while the budget is exceeded."""
+    """One whose rows may be thinned: at inner points its recorder hears nothing while the budget is exceeded.
 
-    def __init__(self, session: Session, recorder: Recorder, budget: Budget) -> None:
+    A scope that is left out is one with the scope around it: it gets that one's id, so that what lies inside it, scopes
+    and batches, is found where it would be without it. Where calls alone tell of scopes, these are told by their paths,
+    and none is left out.
+    """
+
+    def __init__(self, session: Session, recorder: Recorder, budget: Budget, *, scopes: bool) -> None:
         super().__init__(session, recorder)
         self.enter = self._enter  # type: ignore[method-assign]
         self._budget = budget
+        self._scopes = scopes
         self._table = table_name(recorder.rows[0])
 
     def _enter(self, event: Event) -> Any:
-        if not self._budget.leaves_out(event):
+        is_scope = event.point is SCOPE
+        if (is_scope and not self._scopes) or not self._budget.leaves_out(event):
             return self.recorder.enter(event)
-        where = event.point.name if event.point is not SCOPE else f"{SCOPE.name}.{event.scope.kind}"
+        where, around = event.point.name, event.scope.parent
+        if is_scope and around is not None:
+            where = f"{SCOPE.name}.{event.scope.kind}"
+            event.scope.id = around.id
         self._budget.count(self._table, where, 2 if self._table == "memory" else 1)
         return _LEFT_OUT
 
@@ -334,7 +344,8 @@ class Session:
         thinnable = recorder.rows and all(kind.sampled for kind in recorder.rows)
         if self.budget is None or not thinnable:
             return _Recording(self, recorder)
-        return _Budgeted(self, recorder, self.budget)
+        measured = any(Memory in one.rows for one in self._recorders)
+        return _Budgeted(self, recorder, self.budget, scopes=measured)
 
     def _write_rows(self, rows: Rows, scope: Scope, time_ns: int) -> None:
         if rows is not None:

@@ -15,7 +15,7 @@ from probe import hooks
 from probe.analysis import cost as cost_of
 from probe.analysis import overview
 from probe.analysis.findings import findings
-from probe.core.seqlen_balancing import rearrange_micro_batches
+from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches
 from probe.errors import InputError
 from probe.hooks import Listener, phase, scope, subscribe
 from probe.own_cost import COST, FIRST, HOOKS, OUTSIDE, RATIO, STEP, STEPS, WRITER, Budget, OwnCost, ThreadClocks
@@ -335,6 +335,34 @@ def test_e_a_budget_thins_only_sampled_rows_at_inner_points_and_says_so(tmp_path
         assert not said.str.contains("incident").any()
         peaks = "select count(*) as n from scalars where starts_with(key, 'probe/memory/phase/update')"
         assert whole.sql(peaks)["n"][0] == kept.sql(peaks)["n"][0]
+
+
+@pytest.mark.parametrize("recorders", [None, ["calls", "token_balance"]])
+def test_e_what_lies_inside_a_scope_that_is_left_out_lies_in_the_one_around_it(tmp_path, recorders):
+    """A phase is counted once, and the batch of a micro-batch is told, as without a budget."""
+
+    def told(name, budget):
+        with start("p", run_dir=tmp_path / name, budget=budget, recorders=recorders) as session:
+            for step in range(4):
+                with session.step(step), phase("update", role="actor"), hooks.scope("watch", "helper"):
+                    with phase("forward"):
+                        pass
+                    for _ in micro_batches(batch_of([3, 5, 7, 9]), max_token_len=12):
+                        inner()
+        with Run(tmp_path / name) as run:
+            levels = run.sql(
+                """select step, level, phase, tokens, count(*) as n from spans where kind in ('phase', 'micro_batch')
+                group by all order by all"""
+            )
+            left = run.incidents[run.incidents["kind"] == "budget"]["where"]
+        return levels.astype(object).where(levels.notna(), None).to_dict("records"), set(left)
+
+    whole, nothing = told("whole", None)
+    kept, left = told("kept", 1e-9)
+    assert kept == whole
+    assert nothing == set()
+    assert "calls: test_own_cost.inner" in left
+    assert ("memory: scope.watch" in left) == (recorders is None)  # else calls alone tell of scopes
 
 
 def test_e_a_budget_that_is_kept_leaves_nothing_out(tmp_path):
