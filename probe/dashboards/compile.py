@@ -15,6 +15,7 @@ from probe.dashboards.spec import listed, pairs
 from probe.errors import UnknownNameError
 from probe.runs import views
 from probe.runs.row_types import row_type
+from probe.runs.version_1 import quoted
 
 #: Columns that only the view of all scopes has; what asks for none of them is answered by those that have ended.
 _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "tokens", "slots", "begin", "end"})
@@ -351,15 +352,6 @@ def _condition(table: str, name: str, ask: Any) -> str:
     parts += [f'"{name}" = {quoted(one)}' for one in texts if not one.endswith("*")]
     parts += [f'"{name}" is null'] if "" in texts else []
     return f"coalesce({' or '.join(parts)}, false)"
-
-
-def quoted(text: str) -> str:
-    """``text`` as an SQL literal.
-
-    >>> quoted("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _list(names: Sequence[str], of: str = "") -> str:

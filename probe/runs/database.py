@@ -220,7 +220,7 @@ def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writ
     kinds = ", ".join(
         f"'{name}': {{name: '{name}', type: '{kind}', default_value: NULL}}" for name, kind in types.items()
     )
-    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+    listed = ", ".join(map(version_1.quoted, paths))
     source = f"read_parquet([{listed}], schema=map {{{kinds}}}, hive_partitioning=false)"
     return f'create view "parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
 
@@ -249,7 +249,7 @@ def with_ranks(rows: str, late: Mapping[str, int]) -> str:
     """A query for the rows of another one, with the ranks of processes that ``late`` knows."""
     if not late:
         return rows
-    known = ", ".join(f"({literal(process)}, {rank})" for process, rank in late.items())
+    known = ", ".join(f"({version_1.quoted(process)}, {rank})" for process, rank in late.items())
     return f"""select r.* replace (coalesce(r.rank, l.rank) as rank) from ({rows}) r
         left join (values {known}) l(process, rank) on l.process = r.process"""  # noqa: S608  (our own names)
 
@@ -267,13 +267,4 @@ def _literal(value: Any) -> str | None:
         return repr(value)
     if isinstance(value, list):
         return "[]"
-    return literal(value) if isinstance(value, str) else None
-
-
-def literal(text: str) -> str:
-    """``text`` as an SQL literal.
-
-    >>> literal("it's")
-    "'it''s'"
-    """
-    return "'" + text.replace("'", "''") + "'"
+    return version_1.quoted(value) if isinstance(value, str) else None

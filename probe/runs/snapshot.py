@@ -310,9 +310,8 @@ class Snapshot:
             self._late = {}
             if any(one.rank is None for one in (*self._tails, *self._parts)):
                 told = self._attributed(self._as_written("process"))
-                pairs = zip(told["process"].to_pylist(), told["rank"].to_pylist(), strict=True)
+                pairs = list(zip(told["process"].to_pylist(), told["rank"].to_pylist(), strict=True))
                 early = {process for process, rank in pairs if rank is None}
-                pairs = zip(told["process"].to_pylist(), told["rank"].to_pylist(), strict=True)
                 self._late = {process: rank for process, rank in pairs if rank is not None and process in early}
         return self._late
 

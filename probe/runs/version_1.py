@@ -225,9 +225,14 @@ def _expression(table: str, name: str, known: Sequence[Writer]) -> str:
         return f'coalesce("{name}", "{COLUMNS[table][name]}")'
     expression = f'"{name}"'
     for pattern, text in VALUES.get(table, {}).get(name, ()):
-        expression = f"regexp_replace({expression}, {_quoted(pattern)}, {_quoted(text)})"
+        expression = f"regexp_replace({expression}, {quoted(pattern)}, {quoted(text)})"
     return expression if expression == f'"{name}"' else f'if("process" is null, {expression}, "{name}")'
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """``text`` as an SQL literal.
+
+    >>> quoted("it's")
+    "'it''s'"
+    """
     return "'" + text.replace("'", "''") + "'"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +18,6 @@ pytestmark = pytest.mark.browser
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 expect = playwright.expect
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=chromium, headless=True, args=host.FLAGS)
-        yield running
-        running.close()
-
-
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1240, "height": 1000}, color_scheme="light")
-    made = context.new_page()
-    wrong: list[str] = []
-    made.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-    made.on("console", lambda told: told.type == "error" and wrong.append(f"console: {told.text}"))
-    made.goto(host.PAGE.as_uri())
-    yield made
-    context.close()
-    assert not wrong
 
 
 def phases(steps: list[float], names: tuple[str, ...] = ("generate", "update_actor")) -> list[dict[str, Any]]:
