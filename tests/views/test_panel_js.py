@@ -295,9 +295,8 @@ def test_a_peak_leads_to_its_phase_micro_batch_and_batch(page: Any) -> None:
     made, _ = shown(page, view="memory")
     plot = card(page, "memory_over_steps").locator(".pp-plot")
     plot.focus()
-    page.keyboard.press("Home")
-    for _ in range(16):
-        page.keyboard.press("ArrowRight")
+    for _ in range(3):
+        page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     pane = page.get_by_role("complementary", name="What made it")
     expect(pane.locator("h3")).to_have_text("actor · update_actor")

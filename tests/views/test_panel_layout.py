@@ -260,6 +260,54 @@ def test_g_the_footer_says_exactly_the_keys_that_work(page: Any) -> None:
     expect(chart).to_be_focused()
 
 
+def test_g_left_and_right_move_the_step_of_all_figures_in_a_chart_of_lines_too(page: Any) -> None:
+    shown(page, view="memory")
+    plot = card(page, "memory_over_steps").locator(".pp-plot")
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".pp-step")).to_have_text("step 18")
+    expect(plot).to_be_focused()
+    place = card(page, "memory_over_steps").locator(".pp-place")
+    page.keyboard.press("ArrowDown")
+    expect(place).to_have_text(re.compile("^step 18, "))
+    largest = place.inner_text()
+    page.keyboard.press("ArrowDown")
+    expect(place).not_to_have_text(largest)
+    page.keyboard.press("ArrowUp")
+    expect(place).to_have_text(largest)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("complementary", name="What made it")).to_contain_text("step 18")
+    over_time = card(page, "memory_timeline").locator(".pp-plot")
+    over_time.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".pp-step")).to_have_text("step 19")
+    page.keyboard.press("ArrowDown")
+    expect(card(page, "memory_timeline").locator(".pp-place")).to_have_text(re.compile("step 19, "))
+
+
+def test_g_lines_are_named_at_their_last_values_and_by_a_legend_where_the_panel_is_narrow(page: Any) -> None:
+    page.set_viewport_size({"width": 1040, "height": 1000})
+    shown(page, view="memory")
+    for id in ("memory_over_steps", "memory_timeline"):
+        one = card(page, id)
+        plot = box(one.locator(".pp-plot"))
+        names = [box(name) for name in one.locator(".pp-key").all()]
+        assert len(names) > 2
+        assert all(name["x"] >= plot["x"] + plot["width"] for name in names)  # beside the lines …
+        tops = sorted(name["y"] for name in names)
+        assert all(after - before >= 16 for before, after in itertools.pairwise(tops))  # … none on another
+        assert plot["y"] <= tops[0]
+        assert tops[-1] <= plot["y"] + plot["height"]
+        assert one.locator(".pp-leaders path").count() == len(names)
+    page.set_viewport_size({"width": 600, "height": 1000})
+    one = card(page, "memory_over_steps")
+    expect(one.locator(".pp-leaders")).to_be_hidden()
+    plot = box(one.locator(".pp-plot"))
+    assert all(box(name)["y"] + box(name)["height"] <= plot["y"] + 1 for name in one.locator(".pp-key").all())
+    assert look(page, "overflows") == []
+
+
 def test_g_enter_on_the_panel_opens_the_step_that_is_shown(page: Any) -> None:
     shown(page, steps=5)
     page.locator(".probe-panel").focus()

@@ -83,7 +83,7 @@ export class Controls {
     const newest = attempts.at(-1)?.[0];
     /** @type {[value: string, text: string][]} */
     const older = attempts.filter(([number]) => number !== newest).reverse().map(([number, first, last]) => [String(number), `attempt ${number}: steps ${first} to ${last}`]);
-    offer(this.attempt, [["", `attempt ${newest} (newest)`], ...older]);
+    offer(this.attempt, [["", newest === undefined ? "" : `attempt ${newest} (newest)`], ...older]);
     const shown = String(attempt ?? "");
     if (this.wanted === shown) this.wanted = null;
     this.attempt.select.value = this.wanted ?? shown;
@@ -113,6 +113,7 @@ export class Controls {
     if (!clock.steps.length) return;
     const now = clock.indexOf(this.store.step ?? 0);
     this._scrub(Math.min(Math.max(now + by, 0), this._last()));
+    this.panel.announce(`step ${this.store.step}`, true);
   }
 
   /** The index of the step that is followed: the scrubber's end. What is newer is complete soon. */
