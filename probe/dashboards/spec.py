@@ -78,7 +78,23 @@ UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s",
 
 #: Fields of a series spec.
 SERIES: Final = frozenset(
-    {"table", "where", "x", "y", "by", "each", "reduce", "per", "least", "slots", "scale", "divide", "of", "unit"}
+    {
+        "table",
+        "where",
+        "first",
+        "x",
+        "y",
+        "by",
+        "each",
+        "reduce",
+        "per",
+        "least",
+        "slots",
+        "scale",
+        "divide",
+        "of",
+        "unit",
+    }
 )
 _WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
 
@@ -193,6 +209,7 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
     if isinstance(block.get("scale", 1), bool) or not isinstance(block.get("scale", 1), int | float):
         raise InputError(f"{where}: scale: got {block['scale']!r}, expected a number")
     _where(block, where)
+    _first(block, where)
     if "divide" in block:
         if block.get("x") not in ("step", None):
             raise InputError(f"{where}: divide: got it with x {block['x']!r}, expected it over steps")
@@ -220,6 +237,17 @@ def _where(block: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: where: {column}: got {wanted!r}, expected {{not: value}}")
         if not all(isinstance(one, str | int | float) for one in listed(inner)) or inner is None:
             raise InputError(f"{where}: where: {column}: got {wanted!r}, expected a value or a list of values")
+
+
+def _first(block: Mapping[str, Any], where: str) -> None:
+    """Of the texts of ``where`` for that column the first that a group has is what counts there."""
+    if "first" not in block:
+        return
+    texts = block.get("where", {}).get(block["first"]) if isinstance(block["first"], str) else None
+    if not isinstance(texts, list) or not all(isinstance(one, str) and not one.endswith("*") for one in texts):
+        raise InputError(f"{where}: first: got {block['first']!r}, expected a column of which where lists whole texts")
+    if "per" in block or "least" in block:
+        raise InputError(f"{where}: first: got it beside per or least, expected one of them")
 
 
 def _own(block: Mapping[str, Any], where: str) -> None:

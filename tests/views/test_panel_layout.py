@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from probe import dashboards
 from tests.views import stub_host as host
 from tests.views.panel_page import card, drawn, shown, tile, to_view
 
@@ -178,6 +179,47 @@ def test_g_the_numbers_of_a_figure_come_with_the_sql_that_gives_them(page: Any) 
     expect(copy).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "select 1 as one where 4 = 4"
     assert card(page, "balance_heat").get_by_role("button", name="Copy the SQL of").count() == 0  # has none
+
+
+def with_tiles_of_today() -> dict[str, Any]:
+    panels: dict[str, Any] = host.config("panel")["panels"]
+    panels["overview_tiles"]["live"] = {"mark": "tiles", "tiles": [dict(one) for one in dashboards.overview_tiles()]}
+    return panels
+
+
+def test_g_six_tiles_stand_in_a_row_and_say_in_sentences_of_what_they_are(page: Any) -> None:
+    page.set_viewport_size({"width": 1040, "height": 1000})
+    shown(page, steps=5, panels=with_tiles_of_today())
+    tiles = page.locator(".pp-tile")
+    expect(tiles).to_have_count(6)
+    assert len({box(one)["y"] for one in tiles.all()}) == 1
+    reward = tile(page, "Reward, mean")
+    expect(reward.locator(".pp-means")).to_have_text("Logged by trainer.")
+    expect(reward).to_have_attribute("data-status", "none")
+    expect(reward.locator(".pp-note")).to_have_text(re.compile(r"^0\.\d+ to 0\.\d+ in 5 steps\.$"))
+    for note in page.locator(".pp-note").all_inner_texts():
+        assert re.fullmatch(r"[A-Z0-9].*\.", note, re.DOTALL), note
+    caption = page.locator(".pp-caption")
+    expect(caption).to_have_text(
+        "Each number is the median of the last 5 steps, memory the largest of the run. "
+        "The line is the run, its dot step 5; dotted red is the capacity."
+    )
+    page.get_by_role("button", name="One step back").click()
+    expect(caption).to_contain_text("Each number is of step 4. The line is the run, its dot step 4;")
+    page.get_by_label("Window").select_option("steps10")
+    expect(caption).to_contain_text("The line is the last 10 steps, its dot step 4;")
+
+
+def test_g_without_a_reward_the_tile_says_who_has_not_logged_it_and_nothing_undrawn_is_told(
+    page: Any, encoder: host.Encoder
+) -> None:
+    host.opened(page, "panel", panels=with_tiles_of_today())
+    row = {"t": 1.0, "step": 0, "rank": 0, "key": "loss", "value": 1.0, "own": 0}
+    host.send(page, encoder.delta({"scalars": [row]}))
+    reward = tile(page, "Reward, mean")
+    expect(reward.locator(".pp-value")).to_have_text("–")
+    expect(reward.locator(".pp-note")).to_have_text("Your trainer has not logged it.")
+    expect(page.locator(".pp-caption")).to_have_text("")
 
 
 # ---- what a click opens

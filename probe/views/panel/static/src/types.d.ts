@@ -27,6 +27,8 @@ export interface Spec {
   table: string;
   mark?: string;
   where?: Record<string, Ask>;
+  /** of its texts under `where` the first that a group has is what counts there */
+  first?: string;
   x?: Names;
   y?: Names;
   by?: Names;

@@ -31,8 +31,8 @@ export function whoSeries(tile) {
   const { who } = tile;
   if (!who) return null;
   if (typeof who !== "string") return { ...who, x: "step" };
-  const { table, where, y, each, reduce, per, least, slots, scale, divide, unit } = tile;
-  return { table, where, y, each, reduce, per, least, slots, scale, divide, unit, by: who, x: "step" };
+  const { table, where, first, y, each, reduce, per, least, slots, scale, divide, unit } = tile;
+  return { table, where, first, y, each, reduce, per, least, slots, scale, divide, unit, by: who, x: "step" };
 }
 
 /**
