@@ -174,11 +174,11 @@ def test_g_the_numbers_of_a_figure_come_with_the_sql_that_gives_them(page: Any) 
     shown(page, steps=4, view="tokens", panels=panels)
     one = card(page, "balance_bars")
     one.get_by_role("button", name="Numbers of").click()
-    copy = one.get_by_role("button", name="Copy the SQL of")
+    copy = one.get_by_role("button", name="Copy SQL of")
     copy.click()
     expect(copy).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "select 1 as one where 4 = 4"
-    assert card(page, "balance_heat").get_by_role("button", name="Copy the SQL of").count() == 0  # has none
+    assert card(page, "balance_heat").get_by_role("button", name="Copy SQL of").count() == 0  # has none
 
 
 def with_tiles_of_today() -> dict[str, Any]:

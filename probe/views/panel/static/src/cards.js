@@ -115,7 +115,7 @@ export class Card {
    */
   _copier(sql) {
     const button = node("button", {
-      type: "button", class: "pp-plain", "aria-label": `Copy the SQL of ${this.title}`, title: "For run.sql(...) and probe sql", text: "Copy SQL",
+      type: "button", class: "pp-plain", "aria-label": `Copy SQL of ${this.title}`, title: "For run.sql(...) and probe sql", text: "Copy SQL",
       on: { click: () => copied(sql.replaceAll("{step}", String(this.store.step))).then((done) => say(button, done ? "Copied" : "Can't be copied here"), () => say(button, "Can't be copied here")) },
     });
     return node("p", {}, button);
