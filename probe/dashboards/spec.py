@@ -161,6 +161,27 @@ def check(block: Any, where: str) -> dict[str, Any]:
     return dict(block)
 
 
+def check_series(spec: Any, where: str) -> None:
+    """Refuse a series spec that can't be asked of a run.
+
+    Args:
+        spec: The spec, from wherever it came.
+        where: It stands, for messages.
+
+    Raises:
+        InputError: Something in it is wrong, or its table isn't known; the message says what was expected.
+    """
+    _mapping(spec, where)
+    _known(spec, SERIES, where)
+    _series(spec, where, needs_y=True)
+    tables = [spec, *([spec["divide"]] if "divide" in spec else [])]
+    for one in tables:
+        if not columns_of(str(one["table"])):
+            raise UnknownNameError.of(f"{where}: table", one["table"], TABLES)
+        if not isinstance(one.get("reduce", "max"), str):
+            raise InputError(f"{where}: reduce: got {one['reduce']!r}, expected a text")
+
+
 def columns_of(table: str) -> tuple[str, ...]:
     """What can be asked of a live table: its columns and the derived ones.
 

@@ -75,8 +75,9 @@ def found(page: Any, axe: str, place: str = "html") -> list[str]:
 
 
 _WAITING = """() => {
-    const waits = [...document.querySelectorAll(".pp-card")].filter((one) => !["drawn", "empty"].includes(one.dataset.state)
-        || (one.dataset.state === "drawn" && one.querySelector(".pp-plotly") && !one.querySelector(".main-svg")));
+    const awaits = (one) => !["drawn", "empty"].includes(one.dataset.state)
+        || (one.dataset.state === "drawn" && one.querySelector(".pp-plotly") && !one.querySelector(".main-svg"));
+    const waits = [...document.querySelectorAll(".pp-card")].filter(awaits);
     waits[0]?.scrollIntoView();
     return waits.length;
 }"""

@@ -165,7 +165,7 @@ export class Card {
 
   _seen() {
     const step = this.spec.of === "step" || this.spec.mark === "tiles" ? this.store.step : null;
-    return `${step}|${this.store.complete}|${this.tables.map((name) => this.store.table(name).version).join("|")}`;
+    return `${step}|${this.store.complete}|${this.store.pasts.version}|${this.store.thins}|${this.tables.map((name) => this.store.table(name).version).join("|")}`;
   }
 
   get theme() {
