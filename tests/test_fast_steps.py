@@ -48,4 +48,4 @@ def test_e_what_a_step_leaves_for_the_writer_starts_few_collections(tmp_path, mo
             train(session, step, ids, mask)
         left = sum(id(one) not in known for one in gc.get_objects())
         monkeypatch.undo()
-    assert left / STEPS < 70  # 3 scopes, 7 calls, 2 batches, 10 metrics; it was 105
+    assert left / STEPS < 70  # of 3 scopes, 7 calls, 2 batches and 10 metrics

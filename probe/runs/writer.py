@@ -39,9 +39,9 @@ MAX_FAILURES: Final = 3
 #: Longest that a mark waits for deferred rows that were put before it.
 MARK_WAIT_S: Final = 3.0
 
-#: With more rows than that waiting at a mark, which a session puts at the end of each step, a round begins at once. With
-#: fast steps rounds are short then, so that none is held up for long by the interpreter's lock, and what waits is too
-#: little to start collections of garbage.
+#: With more rows than that waiting at a mark, which a session puts at the end of each step, a round begins at once.
+#: Where steps are fast, rounds are short then: none is held up for long by the interpreter's lock, and what waits
+#: is too little to start collections of garbage.
 SOON: Final = 128
 
 #: Between two tries to write while the disk says no.
