@@ -67,7 +67,8 @@ def test_e_work_is_balanced_by_default_under_the_cap_on_tokens(seed, rows):
     heaviest = max(work[part].sum() for part in indices)
     assert max(lengths[part].sum() for part in indices) <= 16384
     assert len(indices) <= len(by_tokens)
-    assert heaviest <= max(work[part].sum() for part in by_tokens) * 1.0001
+    if len(indices) == len(by_tokens):
+        assert heaviest <= max(work[part].sum() for part in by_tokens) * 1.0001
 
 
 @settings(deadline=None, max_examples=150)
