@@ -122,9 +122,30 @@ def karmarkar_karp(seqlen_list: Lengths, k_partitions: int, equal_size: bool) ->
     """
     weights = _checked(seqlen_list, k_partitions, equal_size)
     near = near_optimal(weights, k_partitions, equal_size)
+    if near is None and equal_size:
+        near = _with_a_giant(weights, k_partitions)
     if near is not None:
         return near
     return _lists(weights, _balanced(weights, k_partitions, equal_size), k_partitions)
+
+
+def _with_a_giant(weights: Array, k: int) -> list[list[int]] | None:
+    """The best parts of equal size where one number is so large that with the smallest ones it is the largest part."""
+    others = len(weights) // k - 1
+    if k < 2 or not others:
+        return None
+    giant = int(np.argmax(weights))
+    smallest = np.argpartition(weights, others)[:others]
+    largest = weights[giant] + weights[smallest].sum()
+    if giant in smallest or largest * (k - 1) < weights.sum() - largest:
+        return None
+    rest = np.ones(len(weights), bool)
+    rest[[giant, *smallest]] = False
+    rows = np.flatnonzero(rest)
+    parts = _lists(weights[rows], difference(weights[rows], k - 1, equal_size=True), k - 1)
+    if weights[rows[parts[0]]].sum() > largest:
+        return None
+    return [sorted([giant, *smallest.tolist()]), *(rows[part].tolist() for part in parts)]
 
 
 def greedy_partition(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> list[list[int]]:
@@ -358,7 +379,7 @@ def _balanced(weights: Array, k: int, equal_size: bool) -> Ints:
         return np.zeros(len(weights), np.int64)
     if k == len(weights):
         return np.arange(k)
-    enough = _lower_bound(weights, k)
+    enough = _lower_bound(weights, k, equal_size)
     best, least = None, None
     for start in _starts(weights, k, equal_size):
         parts = _refined(weights, start, k, equal_size)
@@ -437,7 +458,7 @@ def _refined(weights: Array, parts: Ints, k: int, equal_size: bool, limit: _Limi
     parts = _fill_empty(weights, parts, k)
     sums = _sums(weights, parts, k)
     counts = np.bincount(parts, minlength=k)
-    enough = _lower_bound(weights, k)
+    enough = _lower_bound(weights, k, equal_size)
     budget = _REFINEMENT_BUDGET
     while budget > 0:
         heavy = int(np.argmax(sums))
@@ -464,11 +485,12 @@ def _refined(weights: Array, parts: Ints, k: int, equal_size: bool, limit: _Limi
     return parts
 
 
-def _lower_bound(weights: Array, k: int) -> Any:
-    """No partition has a smaller largest part."""
+def _lower_bound(weights: Array, k: int, equal_size: bool) -> Any:
+    """No partition has a smaller largest part. With equal sizes the largest number never stands alone."""
     total = weights.sum()
     mean = ceildiv(int(total), k) if weights.dtype.kind == "i" else total / k
-    return max(mean, weights.max())
+    others = len(weights) // k - 1 if equal_size else 0
+    return max(mean, weights.max() + (np.partition(weights, others)[:others].sum() if others else 0))
 
 
 def _best_change(
