@@ -20,6 +20,10 @@ Rows with equal values of ``key`` replace each other; one of which the last of t
 says how a full table forgets: with ``whole`` the rows of a step (and of equal ``group``) go together, else single rows
 go and the extremes of ``scores`` within equal ``group`` stay. ``time`` names begin and end, one moment, or nothing.
 
+What a page asks for beside that (``history``: series over all steps, ``step``: all rows of one) comes in a message of
+kind ``h`` without a number of its own: of each series a buffer of little-endian doubles, row after row the steps, the
+largest value of each, and each of the series, and in the head what they are of; see :mod:`probe.live.history`.
+
 The declared tables stand in the panel's configuration. Those of row types that a recorder brought stand in the head of
 every keyframe and snapshot, and of the delta that brings a table for the first time.
 """

@@ -45,7 +45,7 @@ export function directLabels(mark, ends, { end, height }) {
     type: "line", xref: "paper", yref: "paper", xsizemode: "pixel", xanchor: 1, x0: 2, x1: 11, y0: Math.min(Math.max(one.at / end, 0), 1), y1: placed[at] / room,
     line: { color: one.colour, width: 1.5 },
   }));
-  return { layout: { margin: { l: 8, r: Math.min(26 + 7 * longest, 240), t: ABOVE, b: 8 } }, shapes, annotations };
+  return { layout: { margin: { l: 8, r: Math.min(34 + 7 * longest, 240), t: ABOVE, b: 8 } }, shapes, annotations };
 }
 
 /**
