@@ -9,8 +9,8 @@ A series spec has these fields:
 =========== ==========================================================================================================
 ``table``   one of :data:`TABLES`
 ``where``   ``{column: value | [values] | "prefix*" | {not: value}}``, all of which must hold
-``first``   a column of which ``where`` lists whole texts: of them the first that a step (and series) has a value of counts
-            there, and no other
+``first``   a column of which ``where`` lists whole texts: the first of them that a step (and series) has a value of
+            counts there, and no other
 ``x``       "time" (``t``; of spans their begin), "step" or a column (bars: also a list of columns)
 ``y``       a column or a list of them, also of :data:`DERIVED`
 ``by``      a column or a list of them: one series for each value
