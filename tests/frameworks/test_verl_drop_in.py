@@ -15,6 +15,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -481,6 +482,37 @@ def test_c_copy_to_local(tmp_path, monkeypatch, name):
     for src in (name, str(tmp_path / "model"), "model"):
         check_alike(functools.partial(their_fs.copy_to_local, src), functools.partial(fs.copy_to_local, src))
     assert os.listdir(tmp_path) == ["model"]
+
+
+def test_c_verl_takes_what_the_table_says_that_it_takes(alone, tmp_path, monkeypatch):
+    """The second column of the table in ``docs/drop_in.md``; the third is asked in the ordinary tests."""
+    from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+    from verl.utils.dataset import rl_dataset
+
+    from tests.stricter import OF_VERL
+
+    monkeypatch.chdir(tmp_path)
+    checkpoints = SimpleNamespace(
+        FSDPCheckpointManager=FSDPCheckpointManager, should_save_ckpt_esi=their_checkpoint.should_save_ckpt_esi
+    )
+    modules = {
+        "checkpoint": checkpoints,
+        "fs": their_fs,
+        "fsdp": their_fsdp,
+        "metric": their_metric,
+        "protocol": their_protocol,
+        "rl_dataset": rl_dataset,
+        "seqlen_balancing": their_balancing,
+        "torch_functional": their_torch,
+        "ulysses": their_ulysses,
+    }
+    refused = {}
+    for name, (module, use) in OF_VERL.items():
+        try:
+            use(modules[module])
+        except Exception as error:
+            refused[name] = error
+    assert not refused
 
 
 def test_every_keyword_of_verls_is_taken():
