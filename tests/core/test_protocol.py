@@ -154,7 +154,6 @@ def test_c_no_arrays_at_all_is_an_empty_batch():
         lambda data: data.sample_level_repeat([1.5] * 4),
         lambda data: DataProto.from_dict({"a": torch.zeros(2), "b": torch.zeros(3)}),
         lambda data: DataProto(non_tensor_batch={"uid": [1]}),
-        lambda data: data.union(DataProto.from_dict({"a": torch.ones(4)})),
     ],
 )
 def test_c_what_verl_asserts_is_an_assertion_error(misuse):

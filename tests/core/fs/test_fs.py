@@ -124,7 +124,7 @@ def test_c_the_name_of_a_model_on_the_hub_comes_back(tmp_path, monkeypatch, capl
     "path",
     ["/no/such/model", "./model", "../model", "data/model", "a/b/c", "org/train.parquet", "photo.PNG", "~/model"],
 )
-def test_c_what_looks_like_a_path_and_is_not_there_raises(tmp_path, monkeypatch, path):
+def test_what_looks_like_a_path_and_is_not_there_raises(tmp_path, monkeypatch, path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
     with pytest.raises(fs.SourceMissingError, match=r"src: (there is nothing at|'model' of './model' isn't there)"):
@@ -133,7 +133,7 @@ def test_c_what_looks_like_a_path_and_is_not_there_raises(tmp_path, monkeypatch,
         fs.copy_to_local(Path("org/model"))  # a path is a path
 
 
-def test_c_a_folder_called_like_a_model_is_a_folder(tmp_path, monkeypatch):
+def test_a_folder_called_like_a_model_is_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "model").mkdir(parents=True)
     assert fs.copy_to_local("org/model/") == fs.copy_to_local("org/model") == "org/model"
