@@ -12,7 +12,7 @@ from probe.records import Process
 from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, process_name, segment_of
 from probe.runs.lines import encode
 from probe.runs.manifest import decode_manifest, manifest_name, newest_manifest
-from probe.runs.shedding import Entry, Shedding
+from probe.runs.shedding import Shedding
 
 #: Rows that go to the operating system in one call. What is taken for one call can't be dropped any more.
 ROWS_PER_WRITE: Final = 4096
@@ -62,8 +62,7 @@ class SegmentFile:
             self.open()
         while self.waiting:
             if not self._half_written:
-                lines: list[Entry] = self.backlog.pop_entries(ROWS_PER_WRITE)
-                self._half_written = b"".join([content for _, _, content in lines])
+                self._half_written = b"".join([one.content for one in self.backlog.pop_entries(ROWS_PER_WRITE)])
             taken = os.write(self._descriptor, self._half_written)
             self._at_line_start = self._half_written[taken - 1 : taken] == b"\n"
             self._half_written = self._half_written[taken:]
