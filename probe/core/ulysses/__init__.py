@@ -64,8 +64,8 @@ PADDED: Final = point(
 # --------------------------------------------------------------------------------------------------------- the way in
 
 
-@observed("ulysses.pad", "packed inputs are padded to a multiple of the sequence-parallel size")
 @also_named(input_ids="input_ids_rmpad", position_ids="position_ids_rmpad")
+@observed("ulysses.pad", "packed inputs are padded to a multiple of the sequence-parallel size")
 def ulysses_pad(
     input_ids_rmpad: Tensor, position_ids_rmpad: Tensor | None = None, sp_size: int = 1, pad_value: float = 0
 ) -> tuple[Tensor, Tensor | None, int]:
