@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from probe import devices, own_cost, recorders
 from probe._check import is_whole
 from probe.core.metric import Metric, reduce_metrics
-from probe.errors import InputError, SessionError
+from probe.errors import InputError, InputTypeError, SessionError
 from probe.hooks import (
     SCOPE,
     Event,
@@ -217,6 +217,7 @@ class Session:
         self.closed = False
         self._recorders = recorders
         self._rows: dict[int, list[Row]] = {}
+        self._switched_off: set[tuple[int, str]] = set()  # what is asked of a recorder no more, as it failed
         self._step: int | None = None  # the one that the process is in
         self._writer = RunWriter(
             directory,
@@ -381,7 +382,7 @@ class Session:
 
     def _sample(self) -> list[Any]:
         with silenced():
-            samples = [self._isolated("sample", recorder.sample) for recorder in self._recorders]
+            samples = [self._of_recorder(one, "sample", one.sample) for one in self._recorders]
         return [rows for rows in samples if rows is not None]
 
     def _learn_rank(self) -> None:
@@ -417,10 +418,9 @@ class Session:
         with silenced():
             if self._spans is not None:
                 self._isolated("spans", partial(self._spans.log, rows, step))
-            metrics: dict[str, Any] = {key: Metric("mean", value) for key, value in cost.items()}
+            values = reduce_metrics({key: Metric("mean", value) for key, value in cost.items()})
             for recorder in self._recorders:
-                metrics.update(self._isolated("metrics", partial(recorder.metrics, rows)) or {})
-            values = reduce_metrics(metrics)
+                values.update(self._of_recorder(recorder, "metrics", partial(_reduced, recorder, rows)) or {})
             if self.tracking is not None and values:
                 self.tracking.log(values, step)
         scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
@@ -438,6 +438,21 @@ class Session:
             if budget.thins:
                 message += f"; without them it still is {percent(budget.spent_ratio)}"
             self._incident("budget", f"{table}: {where}", message, None, count=new)
+
+    def _of_recorder(self, recorder: Recorder, what: str, action: Callable[[], Any]) -> Any:
+        """What one recorder gives; one that fails isn't asked for that again, which is told once. The others go on."""
+        if (id(recorder), what) in self._switched_off:
+            return None
+        try:
+            return action()
+        except Exception as error:  # a user's code: it harms neither the writer's thread nor the other recorders
+            if not hasattr(self, "_writer"):  # its first round may come before we have it: the next one tells
+                return None
+            self._switched_off.add((id(recorder), what))
+            name = f"{type(recorder).__name__}.{what}"
+            _log.exception("recorder %s failed and is switched off; the run goes on", name)
+            self._incident("listener", name, f"recorder {name}: {error!r}", error, off=True)
+            return None
 
     def _isolated(self, what: str, action: Any) -> Any:
         try:
@@ -709,6 +724,18 @@ def _forked() -> None:
         for subscription in parent._subscriptions:
             subscription.close()
         _Heir(parent)
+
+
+def _reduced(recorder: Recorder, rows: Sequence[Row]) -> dict[str, float]:
+    """The metrics of one recorder as numbers.
+
+    Raises:
+        InputTypeError: It gives something else than a mapping of names.
+    """
+    found = recorder.metrics(tuple(rows))  # which it can't change for the next one
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise InputTypeError(f"metrics: got {found!r:.200}, expected a dict of names to Metric")
+    return reduce_metrics(dict(found))
 
 
 def _traceback(error: BaseException | None) -> str | None:
