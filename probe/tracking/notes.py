@@ -33,7 +33,10 @@ class Notes:
         self._backends = backends
         self._guard = threading.Lock()
         self._kept = State(directory, "notes")
-        self._latest: dict[str, Any] = {kind: one for kind, one in self._kept.read().items() if kind in NOTES}
+        kept = self._kept.read().items()
+        self._latest: dict[str, Any] = {
+            kind: one for kind, one in kept if kind in NOTES and isinstance(one, str if kind == "describe" else dict)
+        }
         self._marks = {name: _marks(directory, name) for name in backends}
         self._sent: dict[str, dict[str, Any]] = {name: mark.read() for name, mark in self._marks.items()}
 

@@ -34,8 +34,8 @@ from probe.tracking.transfer import start_transfer
 
 _log = logging.getLogger("probe.tracking")
 
-#: How long the end of a run may take where nobody says otherwise, seconds.
-FINISH_S: Final = 60.0
+#: How long the end of a run may wait for all backends together where nobody says otherwise, seconds.
+FINISH_S: Final = 10.0
 
 
 class Tracking:
@@ -117,10 +117,25 @@ class Tracking:
             _announce(self.locations)
         lasting = {name for name, backend in self._backends.items() if backend.lasting}
         kept = home_of(place, attempt) if lasting and place is not None else None
-        journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
+        try:
+            journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
+        except BaseException:
+            self._close_backends()
+            raise
+        try:
+            self._begin(journal, project_name, experiment_name, lasting, kept, capacity)
+        except BaseException:  # such as a system that gives no more threads
+            journal.release()
+            self._close_backends()
+            raise
+        atexit.register(self._finish_at_exit)
+
+    def _begin(
+        self, journal: Journal, project: str, experiment: str, lasting: set[str], kept: Path | None, capacity: int
+    ) -> None:
         kept = None if journal.folder is None else kept  # another process may have it
         self._ending = State(kept, "run")
-        run = {"project": project_name, "experiment": experiment_name, "backends": sorted(lasting)}
+        run = {"project": project, "experiment": experiment, "backends": sorted(lasting)}
         self._ending.write({**run, "exit_code": None})
         self._stream = Stream(
             self._backends,
@@ -130,11 +145,17 @@ class Tracking:
             last_step=LastStep(kept),
             capacity=capacity,
         )
-        for one in start_checks(self, kept):
-            self._reports.tell(one.kind, one.where, one.message, about="start")
+        self._check_start(kept)
         if self._parameters:
             self._stream.note("params", self._parameters)
-        atexit.register(self._finish_at_exit)
+
+    def _check_start(self, kept: Path | None) -> None:
+        try:
+            for one in start_checks(self, kept):
+                self._reports.tell(one.kind, one.where, one.message, about="start")
+        except Exception as error:  # what it looks at may be damaged in any way: the run starts all the same
+            message = f"the start couldn't be checked: {error!r}"
+            self._reports.tell("backend", "tracking", message, about="start", error=error)
 
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
         names = [_current_name(name) for name in names]
@@ -147,9 +168,12 @@ class Tracking:
                 setup = Setup(project, experiment, directory, report, self._parameters, self._attempt)
                 self._backends[name] = self._opened(name, setup)
         except BaseException:
-            for opened, backend in self._backends.items():
-                _close_quietly(opened, backend)
+            self._close_backends()
             raise
+
+    def _close_backends(self) -> None:
+        for opened, backend in self._backends.items():
+            _close_quietly(opened, backend)
 
     def _opened(self, name: str, setup: Setup) -> Backend:
         try:
@@ -251,7 +275,8 @@ class Tracking:
         Args:
             exit_code: 0 for success; anything else marks the run as failed where the backend has a status, and 130 and
                 143 (Ctrl-C, SIGTERM) as killed where it tells these apart. Leaving a ``with`` block gives it by itself.
-            timeout_s: Seconds after which it is given up, and what is missing is reported.
+            timeout_s: Seconds after which all backends together are given up: what is missing is reported, and stays in
+                the directory for the next process or for ``probe doctor RUN --recover``. That it waits is logged.
         """
         if self._finished or os.getpid() != self._pid:
             return
