@@ -147,7 +147,7 @@ def _newest(files: Any, found: list[str], text: str) -> str:
         try:  # not many at once, which would take the name for a pattern
             data = files.cat_file(_below(root, INFO_NAME))
             begun.append((msgspec.json.decode(data, type=_Begun).wall_ns, root))
-        except (FileNotFoundError, PermissionError, msgspec.MsgspecError):
+        except (FileNotFoundError, PermissionError, msgspec.MsgspecError, UnicodeDecodeError):
             continue  # unreadable: whoever names that run gets its error
     if not begun:
         raise RunNotFoundError(

@@ -23,13 +23,14 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from probe.errors import InputError, UnknownNameError
-from probe.exporting.source import Source, opened_for, public_schema
+from probe.exporting.source import Source, opened_for, public_schema, written
 from probe.records import TABLES
 from probe.runs.database import VIEWS
 from probe.runs.layout import INFO_NAME
@@ -95,7 +96,8 @@ def export_tables(
         raise InputError(f"path: {str(target)!r} is a run directory, expected another one; its tables are in parts/")
     with Source(run, attempt) as source:
         chosen = chosen_tables(asked, source.tables)
-        return [_export(source, name, target / f"{name}.{format}", _WRITERS[format]) for name in chosen]
+        writer = _WRITERS[format]
+        return [written(source, partial(_export, source, name, target / f"{name}.{format}", writer)) for name in chosen]
 
 
 def chosen_tables(tables: Iterable[str] | None, there: Iterable[str] = TABLES) -> list[str]:

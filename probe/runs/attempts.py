@@ -312,5 +312,5 @@ def _read(path: Path, kind: type[Any]) -> Any:
     """What a file holds; None where it isn't there, is empty or is being written."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (FileNotFoundError, msgspec.MsgspecError):
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

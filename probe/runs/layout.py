@@ -31,6 +31,7 @@ from typing import Any, Final, NamedTuple
 
 import fsspec
 import msgspec
+from fsspec.implementations.local import LocalFileSystem
 
 from probe._io import write_atomically
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
@@ -341,6 +342,8 @@ def info_at(files: Any, root: str, shown: str) -> RunInfo:
     """:func:`read_info` for a directory ``root`` of the ``fsspec`` file system ``files``."""
     for attempt in range(10):
         try:
+            if isinstance(files, LocalFileSystem):
+                _check_is_file(Path(root) / INFO_NAME, shown)
             data = files.cat_file(f"{root.rstrip('/')}/{INFO_NAME}")
         except (FileNotFoundError, NotADirectoryError):
             raise _not_a_run(files, root, shown) from None
@@ -350,6 +353,12 @@ def info_at(files: Any, root: str, shown: str) -> RunInfo:
             break
         time.sleep(0.05)  # another rank is writing it, on a file system without hard links
     return _decode_info(data, shown)
+
+
+def _check_is_file(path: Path, shown: str) -> None:
+    """Reading a pipe would never end."""
+    if path.exists() and not path.is_file():
+        raise RunError(f"run {shown!r}: {INFO_NAME} isn't a file")
 
 
 def _not_a_run(files: Any, root: str, shown: str) -> RunError:
@@ -372,7 +381,7 @@ def _decode_info(data: bytes, shown: str) -> RunInfo:
     try:
         check_version(msgspec.json.decode(data, type=_Version).schema_version, shown)
         return msgspec.json.decode(data, type=RunInfo)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunError(f"run {shown!r}: {INFO_NAME} isn't what probe writes: {error}") from error
 
 

@@ -81,6 +81,11 @@ def end_line(run: Following) -> str:
     return ", ".join(told)
 
 
+def damage_line(run: Following) -> str:
+    """Which damaged files are left out and what helps; "" where none are."""
+    return f"! {plain(run.feed.damage)}" if run.feed.damage else ""
+
+
 def state(run: Following) -> str:
     """How the run stands: "finished", "recording", "quiet" (no rows lately), or "gone": the processes that wrote it
     are gone and haven't closed it, as can be told on their own machine only.
@@ -162,6 +167,7 @@ def run_object(run: Following) -> dict[str, Any]:
         "steps_per_second": _number(run.numbers.steps_per_second),
         "dropped_rows": feed.lost,
         "bad_lines": feed.bad_lines,
+        "damaged_files": [one.name for one in feed.files.damaged],
     }
 
 

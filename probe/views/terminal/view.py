@@ -47,6 +47,8 @@ def view(run: Following, problem: str = "") -> RenderableType:
     if found:
         parts += [Text(), _incidents(found)]
     parts += [Text(f"! {one}", style="yellow") for one in lines.missing_lines(run)]
+    if lines.damage_line(run):
+        parts += [Text(lines.damage_line(run), style="yellow")]
     if problem:
         parts += [Text(), Text(f"! {lines.plain(problem)}", style="red")]
     return Group(*parts)
