@@ -187,7 +187,7 @@ def test_a_doctor_counts_and_names_them(whole):
 
 @pytest.mark.parametrize("kind", ["fifo", "directory"])
 @pytest.mark.parametrize(
-    "name", ["rank-00002.jsonl", "parts/memory-rank00002-0.parquet", "parts/compacted-000001.json"]
+    "name", ["rank-00009.jsonl", "parts/memory-rank00009-0.parquet", "parts/compacted-000001.json"]
 )
 def test_a_pipe_or_directory_named_like_a_file_of_the_run_holds_no_reader(whole, tmp_path, kind, name):
     before = rows(whole)
