@@ -42,6 +42,7 @@ from probe.own_cost import Budget, EndedStep, OwnCost
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Memory, Process, Row, Scalar, who
+from probe.redaction import Redact, redaction
 from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
 from probe.runs.processes import describe, local_rank, node, rank_and_size
@@ -480,6 +481,7 @@ def start(
     peaks: Literal["nested", "observe"] = "nested",
     publish: bool | float | None = None,
     budget: float | None = None,
+    redact: Redact = True,
 ) -> Session:
     """Begin to record this process. Every process of a job calls it with the same project and experiment.
 
@@ -512,6 +514,9 @@ def start(
         budget: The share of the steps' time that probe may cost, such as 0.01. Where it costs more, rows of sampled
             tables are left out at inner points (observed calls, and watched functions inside a phase), which is told;
             steps, phases, micro-batches, padding, reductions and metrics never are. None leaves nothing out.
+        redact: Whether secrets of ``config`` (keys, tokens, passwords, URLs that carry one) are left out of run.json
+            and of what backends get; see :mod:`probe.redaction`. A list of names adds these. False keeps all, in a
+            run.json that its owner alone can read. A :class:`Tracking` of one's own has its own ``redact``.
 
     Raises:
         InputError: ``peaks``, ``publish`` or ``budget`` is none of the above.
@@ -522,6 +527,8 @@ def start(
     global _current
     if peaks not in ("nested", "observe"):
         raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
+    rule = redaction(redact)
+    redact = False if rule is None else rule
     every_s = interval(publish)
     limit = _budget(budget)
     if publish not in (None, False) and not track:
@@ -534,13 +541,13 @@ def start(
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
         tables = bring(kind for recorder in chosen for kind in recorder.rows)
-        directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config)
+        directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config, redact=redact)
         who_we_are: dict[str, Any] = {"rank": rank, "world_size": world_size, "name": name, "role": role}
         process = describe(**who_we_are, device=found.name, device_name=found.description, tables=tables)
         place = take_place(directory, process)
         try:
             tracks = process.rank in (None, 0)
-            tracking = _tracking(track, project, directory, config, place.attempt) if tracks else None
+            tracking = _tracking(track, project, directory, config, place.attempt, redact) if tracks else None
             ours: dict[str, Any] = {"late": rank_and_size if rank is None else None, "asked": recorders}
             _current = Session(directory, chosen, process, tracking=tracking, place=place, budget=limit, **ours)
         except BaseException:
@@ -585,16 +592,20 @@ def _recorders(asked: Sequence[str | Recorder] | None, device: Any, peaks: str) 
 
 
 def _tracking(
-    track: str | Sequence[str] | Tracking | None, project: str, directory: Path, config: Any, attempt: int
+    track: str | Sequence[str] | Tracking | None,
+    project: str,
+    directory: Path,
+    config: Any,
+    attempt: int,
+    redact: Redact,
 ) -> Tracking | None:
     if track is None or isinstance(track, Tracking):
         return track
     names = [name.strip() for name in track.split(",")] if isinstance(track, str) else list(track)
     if not names:
         return None
-    tracking = Tracking(
-        project, directory.name, names, config, directory=directory, on_incident=_record_incident, attempt=attempt
-    )
+    more: dict[str, Any] = {"directory": directory, "on_incident": _record_incident, "attempt": attempt}
+    tracking = Tracking(project, directory.name, names, config, redact=redact, **more)
     if attempt > 1:
         sender = threading.Thread(
             target=_send_leftovers, args=(directory, attempt), name="probe-leftovers", daemon=True

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from probe.cli.doctor_checks import Check, environment, guarded, hooks, tracking
-from probe.cli.output import add_json, print_json, visible
+from probe.cli.output import add_json, print_json
 from probe.cli.runs import add_run, find_run
 from probe.errors import InputError
+from probe.text import visible
 
 ABOUT: Final = "check the environment, tracking backends and a run"
 

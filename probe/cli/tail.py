@@ -226,6 +226,7 @@ def _rows(location: str, arguments: argparse.Namespace) -> bool:
     from probe.live.feed import Feed
     from probe.runs.lines import encode
     from probe.runs.reader import Run
+    from probe.text import visible_json
     from probe.views.terminal import lines
     from probe.views.terminal.following import Ending
 
@@ -242,7 +243,7 @@ def _rows(location: str, arguments: argparse.Namespace) -> bool:
 
     with Run(location, arguments.attempt) as run:
         for row in run.tail(arguments.tables, poll_s=LOOK_S, stop=stop, from_start=not arguments.new):
-            _say(encode(row).decode().rstrip("\n") if arguments.json else lines.row_line(row))
+            _say(visible_json(encode(row).decode().rstrip("\n")) if arguments.json else lines.row_line(row))
     return gone
 
 

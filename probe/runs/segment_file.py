@@ -48,9 +48,10 @@ class SegmentFile:
         self._descriptor = -1
         self._half_written = b""
         self._at_line_start = True  # whether _half_written begins with the first byte of a line
-        self._info = b""
+        self._info, self._private = b"", False
         with contextlib.suppress(OSError):
             self._info = (directory / INFO_NAME).read_bytes()
+            self._private = not (directory / INFO_NAME).stat().st_mode & 0o077
 
     @property
     def waiting(self) -> bool:
@@ -146,7 +147,7 @@ class SegmentFile:
         self.close()
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if self._info and not (self.directory / INFO_NAME).exists():
-            write_atomically(self.directory / INFO_NAME, self._info, overwrite=False)
+            write_atomically(self.directory / INFO_NAME, self._info, overwrite=False, private=self._private)
         self.segment, self._descriptor = claim(self.directory, self.place, _next_number(self.directory, self.place))
         if not self._process.process:  # nobody else ever has this segment, so nobody has this name
             self._process.process = process_name(*self.segment)

@@ -27,12 +27,13 @@ class Notes:
     Args:
         directory: The directory of the run; None keeps them for this process only.
         backends: By name.
+        private: Whether the file is for its owner alone: it holds secrets of a configuration.
     """
 
-    def __init__(self, directory: Path | None, backends: Mapping[str, Backend]) -> None:
+    def __init__(self, directory: Path | None, backends: Mapping[str, Backend], *, private: bool = False) -> None:
         self._backends = backends
         self._guard = threading.Lock()
-        self._kept = State(directory, "notes")
+        self._kept = State(directory, "notes", private=private)
         kept = self._kept.read().items()
         self._latest: dict[str, Any] = {
             kind: one for kind, one in kept if kind in NOTES and isinstance(one, str if kind == "describe" else dict)

@@ -19,6 +19,8 @@ from probe._check import whole_number
 from probe.errors import InputTypeError, UnknownNameError
 from probe.hooks import observed
 from probe.records import Incident
+from probe.redaction import Redact, redaction
+from probe.text import visible
 from probe.tracking.backends import BACKENDS, load_backend, open_backend
 from probe.tracking.backends.base import NOTES, Backend, Setup, UnreachableError, own_object
 from probe.tracking.checks import start_checks
@@ -65,6 +67,8 @@ class Tracking:
             error.
         attempt: Which launch of the training this is. From 2 on it is a run of its own in every backend, with
             "(attempt 2)" behind its name, and has files of its own.
+        redact: Whether secrets of ``config`` are left out of what is kept and sent; see :mod:`probe.redaction`. A list
+            of names adds these; False keeps all.
 
     Attributes:
         supported_backend: The names there are.
@@ -97,7 +101,9 @@ class Tracking:
         capacity: int = 4096,
         announce: bool = True,
         attempt: int = 1,
+        redact: Redact = True,
     ) -> None:
+        rule = redaction(redact)
         for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
             if not isinstance(given, str) or not given:
                 raise InputTypeError(f"{argument}: got {given!r}, expected a non-empty str")
@@ -107,6 +113,7 @@ class Tracking:
         self._finished = False
         self._pid = os.getpid()
         self._reports = Reports(on_incident)
+        self._redact: Redact = False if rule is None else rule
         self._parameters = self._flat(config)
         place = None if directory is None else Path(directory).absolute()
         self._attempt = attempt
@@ -141,7 +148,7 @@ class Tracking:
             self._backends,
             self._reports,
             journal=journal,
-            notes=Notes(kept, self._backends),
+            notes=Notes(kept, self._backends, private=self._redact is False),
             last_step=LastStep(kept),
             capacity=capacity,
         )
@@ -190,7 +197,7 @@ class Tracking:
 
     def _flat(self, config: Any) -> dict[str, Any]:
         try:
-            return dict(flatten(config))
+            return dict(flatten(config, self._redact))
         except Exception as error:  # a config object of the user's own making; the metrics matter more
             self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
             return {}
@@ -343,7 +350,7 @@ def _announce(locations: Mapping[str, str]) -> None:
     for name, location in locations.items():
         _log.info("%s: %s", name, location)
         if name != "console" and not _log.isEnabledFor(logging.INFO) and sys.stderr is not None:
-            sys.stderr.write(f"probe: {name}: {location}\n")
+            sys.stderr.write(f"probe: {name}: {visible(location)}\n")
 
 
 def _close_quietly(name: str, backend: Backend) -> None:

@@ -17,12 +17,12 @@ from probe.views.terminal.numbers import Number
 
 
 def plain(text: Any) -> str:
-    """A text of a run on one line, without the characters that a terminal takes for commands.
+    """A text of a run on one line; characters that a terminal takes for commands are written out.
 
-    >>> plain("two\\nlines, \\x1b[31mred")
-    'two lines,  [31mred'
+    >>> print(plain("two\\nlines, \\x1b[31mred"))
+    two lines, \\x1b[31mred
     """
-    return "".join(one if one.isprintable() else " " for one in str(text)).strip()
+    return words.visible(" ".join(str(text).splitlines()).replace("\t", " ")).strip()
 
 
 # ---------------------------------------------------------------------------------------------------- words

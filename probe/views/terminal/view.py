@@ -198,7 +198,7 @@ def _incidents(found: Sequence[Mapping[str, Any]]) -> Table:
         off = " (switched off)" if one["off"] else ""
         texts = [lines.plain(one[name]) for name in ("kind", "where", "message")]
         texts[2] += off
-        table.add_row(step, name, *(Text(text) for text in texts), str(one["count"]))
+        table.add_row(step, Text(name), *(Text(text) for text in texts), str(one["count"]))
     return table
 
 
