@@ -329,6 +329,6 @@ def _is_attempt(folder: Path) -> bool:
 def _read(path: Path, kind: type[Any]) -> Any:
     """What a file holds; None where it isn't there, is empty or is being written."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return msgspec.json.decode(path.read_bytes(), type=kind) if path.is_file() else None
     except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

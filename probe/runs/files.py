@@ -225,8 +225,11 @@ class RunFiles:
         return self._manifest
 
     def _read_manifest(self, number: int) -> Manifest:
+        path = f"{self.folder}/{manifest_name(number)}"
+        if self.local and not Path(path).is_file():  # a pipe would never be read to its end
+            raise FileNotFoundError(path)
         with self.asking():
-            data = self.system.cat_file(f"{self.folder}/{manifest_name(number)}")
+            data = self.system.cat_file(path)
         return decode_manifest(data, self.shown)
 
     def _names(self, folder: str) -> list[str]:

@@ -201,7 +201,8 @@ def _segments(directory: Path, *, files: bool = True) -> set[Segment]:
     found: set[Segment] = set()
     if files:
         found.update(filter(None, (segment_of(path.name) for path in directory.iterdir())))
-    names = [path.name for path in (directory / PARTS_NAME).iterdir()]
+    with os.scandir(directory / PARTS_NAME) as entries:
+        names = [one.name for one in entries if one.is_file()]
     found.update(part[1] for part in map(part_of, names) if part is not None)
     return found | _compacted(directory / PARTS_NAME, names)
 
@@ -215,5 +216,5 @@ def _compacted(folder: Path, names: list[str]) -> set[Segment]:
         with contextlib.suppress(FileNotFoundError):
             found = decode_manifest(path.read_bytes(), str(folder)).segments()
         number += 1
-        if not (folder / manifest_name(number)).exists():
+        if not (folder / manifest_name(number)).is_file():
             return found
