@@ -105,7 +105,8 @@ class Redaction:
                 key: self._of(one, str(key), self._is_secret(str(key), secret), depth + 1) for key, one in value.items()
             }
         if isinstance(value, list | tuple):
-            return [self._of(one, name, secret, depth + 1) for one in value]
+            found = [self._of(one, name, secret, depth + 1) for one in value]
+            return found if isinstance(value, list) else tuple(found)
         return value
 
     def _is_secret(self, name: str, around: bool) -> bool:

@@ -177,3 +177,20 @@ def test_b_a_tracking_of_one_s_own_leaves_them_out_too(tmp_path):
     with pytest.raises(InputTypeError, match="redact"):
         create_run("p", "e", root=tmp_path, redact=3)
     assert not (tmp_path / "p").exists()
+
+
+#: Fields of TRL 1.16's GRPOConfig and of transformers' TrainingArguments with a text as default, or a name that looks
+#: like a secret's. The real files are read in tests/frameworks/test_verl_secrets.py.
+TRL = {
+    "pad_to_multiple_of": "auto", "vllm_mode": "colocate", "vllm_model_impl": "vllm", "vllm_server_host": "0.0.0.0",
+    "importance_sampling_level": "token", "multi_objective_aggregation": "sum_then_normalize", "loss_type": "dapo",
+    "scale_rewards": "group", "vllm_importance_sampling_mode": "sequence_mask", "top_entropy_quantile": 1.0,
+    "mask_truncated_completions": False, "use_transformers_paged": False, "log_completions": False, "hub_token": None,
+    "optim": "adamw_torch", "lr_scheduler_type": "linear", "hub_strategy": "every_save", "report_to": "all",
+    "eos_token": "<EOS_TOKEN>", "pad_token": None, "max_completion_length": 256, "push_to_hub_token": None,
+}  # fmt: skip
+
+
+def test_b_no_default_of_trl_is_redacted():
+    assert Redaction()(TRL) == TRL
+    assert Redaction()({**TRL, "hub_token": "mine"})["hub_token"] == REDACTED

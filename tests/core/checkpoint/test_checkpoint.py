@@ -633,7 +633,11 @@ def forged(path, name, content):
 def everything_of(training):
     tensors = [*training.model.state_dict().values()]
     tensors += [one for state in training.optimizer.state.values() for one in state.values()]
-    return [one.clone() for one in tensors if isinstance(one, torch.Tensor)], training.scheduler.state_dict(), torch.get_rng_state()
+    return (
+        [one.clone() for one in tensors if isinstance(one, torch.Tensor)],
+        training.scheduler.state_dict(),
+        torch.get_rng_state(),
+    )
 
 
 def unchanged(before, after):
