@@ -21,7 +21,8 @@ from probe.tracking.tracking import Tracking
 
 #: Clears a terminal, gives it a title, colours it, in 7 and in 8 bits; moves its cursor; turns the writing's direction.
 STEERS = [
-    "\x1b[2J", "\x1b]0;title\x07", "\x1b[31m", "\x9b2J", "\x9d0;title\x9c", "\r", "\b", "\x0e", "\u202e", "\u2066", "\u2028"
+    "\x1b[2J", "\x1b]0;title\x07", "\x1b[31m", "\x9b2J", "\x9d0;title\x9c", "\r", "\b", "\x0e", "\u202e",
+    "\u2066", "\u2028",
 ]  # fmt: skip
 
 FORMULAS = ["=1+1", "+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "=cmd|' /C calc'!A0", "-", "=1\nx"]

@@ -94,7 +94,7 @@ def test_csv_is_as_documented(tmp_path: Path) -> None:
     export_tables(awkward_run(tmp_path), tmp_path / "out", format="csv")
     with (tmp_path / "out" / "scalars.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["key"] for row in rows] == AWKWARD
+    assert [row["key"] for row in rows] == ["'=1+1" if one == "=1+1" else one for one in AWKWARD]
     assert [repr(float(row["value"])) for row in rows] == list(map(repr, FLOATS))
     header, *lines = (tmp_path / "out" / "reductions.csv").read_text(encoding="utf-8").splitlines()
     value = header.split(",").index('"value"')
