@@ -8,6 +8,7 @@ import importlib
 import inspect
 import os
 import platform
+import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ NAMES = (
     "panel",
     "demo_overhead",
     "own_cost",
+    "fast_steps",
     "large_run",
     "perfetto",
 )
@@ -45,6 +47,7 @@ TITLES = {
     "panel_browser": "The live panel beside plotly given whole traces, in the browser",
     "demo_overhead": "The demo's step, probe on and off",
     "own_cost": "What a run says of its own cost, and what it is",
+    "fast_steps": "Steps of 5 ms under probe and under others, beside plain ones",
     "perfetto": "Export to Perfetto",
 }
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -87,19 +90,33 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="the slow rows too (several minutes)")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
     chosen = parser.parse_args()
-    parts = []
+    parts: dict[str, str] = {}
     for name in chosen.names or NAMES:
         rows = importlib.import_module(f"benchmarks.{name}").rows
         full = {"full": chosen.full} if "full" in inspect.signature(rows).parameters else {}
-        parts.append(table(name, rows(**full)))
-        print(parts[-1], flush=True)
+        parts[name] = table(name, rows(**full))
+        print(parts[name], flush=True)
     if chosen.write:
-        today = datetime.datetime.now(datetime.UTC).date()
-        head = (
-            "# Benchmarks\n\nEvery row compares two ways of doing the same in one run, taking turns; "
-            f"times are medians. `make bench` makes this page.\n\nMeasured on {today}: {machine()}.\n\n"
-        )
-        DOCUMENT.write_text(head + "\n".join(parts))
+        DOCUMENT.write_text(document(parts, DOCUMENT.read_text() if chosen.names else ""))
+
+
+def document(parts: dict[str, str], before: str) -> str:
+    """The page with new tables; those of ``before`` that weren't measured now stay as they are, with their day."""
+    told = f"Measured on {datetime.datetime.now(datetime.UTC).date()}: {machine()}.\n"
+    titles = {f"## {title}": name for name, title in TITLES.items()}
+    kept: dict[str, str] = {}
+    day = "".join(line + "\n" for line in before.splitlines() if line.startswith("Measured on"))
+    for section in re.split(r"^(?=## )", before, flags=re.MULTILINE)[1:]:
+        name = titles.get(section.partition("\n")[0])
+        if name is not None:
+            kept[name] = section.rstrip("\n") + "\n"
+    fresh = {name: text if not kept else text.replace("\n\n", f"\n\n{told}\n", 1) for name, text in parts.items()}
+    ordered = [{**kept, **fresh}[name] for name in TITLES if name in kept or name in fresh]
+    head = (
+        "# Benchmarks\n\nEvery row compares two ways of doing the same in one run, taking turns; "
+        f"times are medians. `make bench` makes this page.\n\n{day.splitlines()[0] if day else told.strip()}\n\n"
+    )
+    return head + "\n".join(ordered)
 
 
 if __name__ == "__main__":

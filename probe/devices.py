@@ -17,6 +17,7 @@ import importlib.util
 import os
 import platform
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -28,6 +29,7 @@ from probe.errors import InputError
 #: The module, where the system has it: Windows hasn't.
 _resource: Any = importlib.import_module("resource") if importlib.util.find_spec("resource") else None
 
+_clock: Final = time.monotonic_ns
 _getrusage: Any = getattr(_resource, "getrusage", None)
 _MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
@@ -489,12 +491,19 @@ _KINDS: Final = ("allocated", "reserved")
 # -------------------------------------------------------------------------------------------------------- cpu
 
 
+#: Readings of the resident set that lie closer together are one, nanoseconds. A page fault takes 0.1 µs at the least,
+#: so that a few hundred pages can come or go meanwhile. The kernel itself counts no more exactly: each of its threads
+#: or CPUs adds what it has counted to the sum only 32 or 64 pages at a time. A scope and the first in it share one.
+SAME_NS: Final = 20_000
+
+
 class CpuDevice(Device):
     """No accelerator: memory means the process's resident set (RSS), and allocated means resident."""
 
     source = "process_rss"
     unsure = "at_least"
     _last: Counters = UNKNOWN  # the same object as long as the numbers are the same
+    _read_ns = -SAME_NS  # when they were read
 
     def __init__(self) -> None:
         import psutil  # now: a child that is forked while another thread imports it never gets the rest
@@ -510,6 +519,9 @@ class CpuDevice(Device):
         return platform.processor() or platform.machine()
 
     def read(self, *, whole: bool = False) -> Counters:
+        now = _clock()
+        if now - self._read_ns < SAME_NS and not whole:
+            return self._last
         resident, peak = process_rss_bytes(), _peak_rss_bytes()
         if peak is not None and resident is not None and peak < resident:
             peak = resident  # the kernel brings its mark up to date late
@@ -517,6 +529,7 @@ class CpuDevice(Device):
             last = self._last
             if last[0] != resident or last[2] != peak:
                 self._last = last = Counters(resident, None, peak)
+            self._read_ns = now
             return last
         machine = self._machine()
         return Counters(resident, None, peak, None, machine.total - machine.available, machine.total)
@@ -580,7 +593,8 @@ def _psutil_rss() -> int | None:
 
 
 def _peak_rss_bytes() -> int | None:
-    """High-water mark of the resident set since the process began; it can't be reset without being root.
+    """High-water mark of the resident set since the process began. ``/proc/self/clear_refs`` could reset it, but for
+    everybody who reads it.
 
     It may have been inherited from the program that started this one, and then it only stands still for
     longer.

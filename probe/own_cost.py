@@ -6,20 +6,24 @@ Two things are counted, and their sum over the time of the steps is the run's ow
   ended. A collection of garbage is set off by whoever allocates the object that is one too many; so those that hooks
   set off are in their time, and in proportion to what they allocate.
 * *Waiting for the interpreter's lock* that the writer's thread holds. It can't be measured without a cost of its own.
-  While the writer runs, a step waits only if it wants the lock, and never longer than the writer's CPU time: that,
-  times the share of the time in which the step's own thread used the CPU, is taken for it. (A step that waits for a
-  device isn't held up; one that computes outside the lock is, by this estimate, a little too much. Collections
-  that the writer sets off are in its CPU time.)
+  While the writer runs, a step waits only if it wants the lock, and never longer than the writer's CPU time. Two sums
+  are taken for it, and no more than that time: the writer's CPU time, times the share of the time in which the step's
+  own thread used the CPU; and, each time that this thread had slept and woke up (for a device, for a file, for
+  others), what is left on the average of the time for which the writer has the lock (:func:`_wait_ns`). (A step that
+  computes outside the lock waits less than this says. Collections that the writer sets off are in its CPU time.)
 
 Not counted: processes beside this one (the publisher), and threads of tracking backends.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from probe import hooks
@@ -72,15 +76,15 @@ STEPS: Final = 20
 
 
 class _Share:
-    """CPU time of the writer, spread evenly over the time in which it was used."""
+    """CPU time of the writer, spread evenly over the time in which it was used, and how much of it steps waited."""
 
-    __slots__ = ("active_ratio", "begin_ns", "cpu_ns", "end_ns")
+    __slots__ = ("begin_ns", "cpu_ns", "end_ns", "waited_ratio")
 
-    def __init__(self, begin_ns: int, end_ns: int, cpu_ns: int, active_ratio: float) -> None:
+    def __init__(self, begin_ns: int, end_ns: int, cpu_ns: int, waited_ratio: float) -> None:
         self.begin_ns = begin_ns
         self.end_ns = end_ns
         self.cpu_ns = cpu_ns
-        self.active_ratio = active_ratio
+        self.waited_ratio = waited_ratio
 
     def cut(self, until_ns: int) -> int:
         """Remove what lies before ``until_ns``; its CPU time, so that all cuts together are the whole."""
@@ -93,36 +97,64 @@ class _Share:
         return part
 
 
-class ThreadClocks:
-    """CPU time of threads, read from any thread. A system that has no such clocks tells nothing."""
+def _turn_ns() -> int:
+    """After how long a thread that wants the interpreter's lock gets it from one that computes; 5 ms by default."""
+    return round(sys.getswitchinterval() * 1e9)
 
-    __slots__ = ("_clocks",)
+
+class Activity(NamedTuple):
+    """What a thread has done so far; None is unknown.
+
+    Attributes:
+        cpu_ns: CPU time that it has used, nanoseconds.
+        waits: How often it has given up the CPU to wait for something.
+    """
+
+    cpu_ns: int | None = None
+    waits: int | None = None
+
+
+class Threads:
+    """What threads do, asked by another one. A system that doesn't tell tells nothing."""
+
+    __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._clocks: dict[int, int | None] = {}
+        self._known: dict[int, tuple[int | None, str]] = {}  # a clock, and where Linux tells of the thread
 
     def watch(self) -> int:
-        """The number of the calling thread, whose time can be asked for from now on."""
+        """The number of the calling thread, which can be asked for from now on."""
         thread = threading.get_ident()
-        if thread not in self._clocks:  # only the thread itself is sure that it is alive
-            found = getattr(time, "pthread_getcpuclockid", None)
-            self._clocks[thread] = None if found is None else found(thread)
+        if thread not in self._known:  # only the thread itself is sure that it is alive
+            clock = getattr(time, "pthread_getcpuclockid", None)
+            status = f"/proc/self/task/{threading.get_native_id()}/status"
+            self._known[thread] = (None if clock is None else clock(thread), status)
         return thread
 
-    def cpu_ns(self, thread: int) -> int | None:
-        """CPU time that the thread has used, nanoseconds; None where that isn't known.
+    def activity(self, thread: int) -> Activity:
+        """What a thread has done; nothing of one that has ended.
 
         Args:
             thread: What :meth:`watch` returned.
         """
-        clock = self._clocks.get(thread)
+        clock, status = self._known.get(thread, (None, ""))
         if clock is None:
-            return None
+            return Activity()
         try:
-            return time.clock_gettime_ns(clock)
+            return Activity(time.clock_gettime_ns(clock), _waits(status))
         except OSError:  # the thread has ended
-            self._clocks.pop(thread, None)
-            return None
+            self._known.pop(thread, None)
+            return Activity()
+
+
+def _waits(status: str) -> int | None:
+    """How often the kernel says that a thread gave up the CPU of itself; None where it isn't Linux."""
+    try:
+        told = Path(status).read_bytes()
+    except OSError:
+        return None
+    found = re.search(rb"^voluntary_ctxt_switches:\s*(\d+)", told, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 class OwnCost:
@@ -132,7 +164,8 @@ class OwnCost:
         writer_cpu_ns: CPU time that the writer's threads have used so far.
         spent_ns: Time that hooks have taken so far, on all threads.
         clock: Monotonic nanoseconds.
-        threads: CPU time of the threads of steps.
+        threads: Tell of the threads of steps.
+        turn_ns: After how long a thread gets the interpreter's lock from one that computes.
     """
 
     def __init__(
@@ -141,18 +174,20 @@ class OwnCost:
         *,
         spent_ns: Callable[[], int] = hooks.spent_ns,
         clock: Callable[[], int] = time.monotonic_ns,
-        threads: ThreadClocks | None = None,
+        threads: Threads | None = None,
+        turn_ns: Callable[[], int] = _turn_ns,
     ) -> None:
         self._writer_cpu_ns = writer_cpu_ns
         self._spent_ns = spent_ns
         self._clock = clock
-        self._threads = ThreadClocks() if threads is None else threads
+        self._threads = Threads() if threads is None else threads
+        self._turn_ns = turn_ns
         self._watch = self._threads.watch
         self._told_ns = spent_ns()  # what belongs to the steps so far, and to the time before them
         self._first = True
         self._shares: list[_Share] = []
         self._billed_ns, self._billed_cpu_ns = clock(), writer_cpu_ns()
-        self._thread_cpu: tuple[int, int] | None = None  # a thread, and what it had used then
+        self._seen: tuple[int, Activity] | None = None  # a thread, and what it had done then
 
     def begin(self) -> tuple[int, int]:
         """A step begins: the time, and what hooks have taken before."""
@@ -181,25 +216,43 @@ class OwnCost:
             share.cut(ended.begin_ns)  # the writer's work between steps held up none
             part = share.cut(ended.end_ns)
             cpu_ns += part
-            lock_ns += part * share.active_ratio
+            lock_ns += part * share.waited_ratio
         self._shares = [share for share in self._shares if share.begin_ns < share.end_ns]
         return _metrics(ended, cpu_ns, lock_ns)
 
     def _share_out(self, thread: int) -> None:
         """What the writer used since the last time is spread over all that time; it has served all steps in it."""
         now, cpu_ns = self._clock(), self._writer_cpu_ns()
-        used_ns = cpu_ns - self._billed_cpu_ns
-        active = self._active(thread, now - self._billed_ns - used_ns)
-        self._shares.append(_Share(self._billed_ns, now, used_ns, active))
+        used_ns, took_ns = cpu_ns - self._billed_cpu_ns, now - self._billed_ns
+        self._shares.append(_Share(self._billed_ns, now, used_ns, self._waited_ratio(thread, took_ns, used_ns)))
         self._billed_ns, self._billed_cpu_ns = now, cpu_ns
 
-    def _active(self, thread: int, free_ns: int) -> float:
-        """The share of the time in which the writer didn't run that the thread used the CPU; 1 where it isn't known."""
-        now, before = self._threads.cpu_ns(thread), self._thread_cpu
-        self._thread_cpu = None if now is None else (thread, now)
-        if now is None or before is None or before[0] != thread or free_ns <= 0:
+    def _waited_ratio(self, thread: int, took_ns: int, used_ns: int) -> float:
+        """For how much of the writer's CPU time the thread waited; all of it where that isn't known."""
+        now, seen = self._threads.activity(thread), self._seen
+        self._seen = (thread, now)
+        if seen is None or seen[0] != thread or now.cpu_ns is None or seen[1].cpu_ns is None:
             return 1.0
-        return min(1.0, (now - before[1]) / free_ns)
+        if not 0 < used_ns < took_ns:
+            return 1.0
+        active = (now.cpu_ns - seen[1].cpu_ns) / (took_ns - used_ns)
+        wakes = 0 if now.waits is None or seen[1].waits is None else now.waits - seen[1].waits
+        return min(1.0, active + wakes * _wait_ns(took_ns, used_ns, self._turn_ns()) / used_ns)
+
+
+def _wait_ns(took_ns: int, used_ns: int, turn_ns: int) -> float:
+    """How long a thread waits on the average that wants the interpreter's lock at some moment of a stretch of time.
+
+    Args:
+        took_ns: The stretch.
+        used_ns: For how long, in one go, another thread has the lock in it.
+        turn_ns: After how long the other one gives it up when it is asked to.
+
+    >>> _wait_ns(100, 10, 50), _wait_ns(100, 10, 4)
+    (0.5, 0.32)
+    """
+    given_up = max(0, used_ns - turn_ns)
+    return (used_ns**2 - given_up**2) / 2 / took_ns
 
 
 class Budget:

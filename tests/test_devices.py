@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -86,6 +87,33 @@ def test_resident_set_grows_and_the_mark_stays():
     assert after.peak_allocated_bytes >= during.allocated_bytes - 2**20
     assert (after.reserved_bytes, after.peak_reserved_bytes) == (None, None)
     assert 0 < after.used_bytes < after.total_bytes == psutil.virtual_memory().total
+
+
+def test_e_ends_of_scopes_that_touch_share_a_reading(monkeypatch):
+    now, read = [10**9], []
+    monkeypatch.setattr(devices, "_clock", lambda: now[0])
+    monkeypatch.setattr(devices, "process_rss_bytes", lambda: read.append(now[0]) or 10**8 + len(read))
+    device = CpuDevice()
+    first = device.read()
+    now[0] += devices.SAME_NS - 1
+    assert device.read() is first
+    now[0] += 1
+    assert device.read() != first  # not 20 µs after the last one that asked, but after the reading itself
+    assert device.read(whole=True).total_bytes is not None
+    assert len(read) == 3
+
+
+def test_d_resetting_the_high_water_mark_would_lower_it_for_everybody():
+    """Why probe/devices.py and docs/design/memory_peaks.md leave it alone."""
+    if not os.access("/proc/self/clear_refs", os.W_OK):
+        pytest.skip("this system has no such file")
+    # A program begins with the mark of the one that started it.
+    code = (
+        "import resource; mark = lambda: resource.getrusage(0).ru_maxrss; filled = b'x' * (mark() * 1024 + 2**27);"
+        "del filled; before = mark(); open('/proc/self/clear_refs', 'w').write('5'); print(before - mark())"
+    )
+    told = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
+    assert int(told.stdout) > 100_000  # KiB
 
 
 def test_without_proc_psutil_is_asked(monkeypatch):

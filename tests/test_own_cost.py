@@ -6,6 +6,7 @@ import gc
 import math
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from probe.analysis.findings import findings
 from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches
 from probe.errors import InputError
 from probe.hooks import Listener, phase, scope, subscribe
-from probe.own_cost import COST, FIRST, HOOKS, OUTSIDE, RATIO, STEP, STEPS, WRITER, Budget, OwnCost, ThreadClocks
+from probe.own_cost import COST, FIRST, HOOKS, OUTSIDE, RATIO, STEP, STEPS, WRITER, Activity, Budget, OwnCost, Threads
 from probe.recorders.recorder import Recorder
 from probe.records import Scalar
 from probe.runs.reader import Run
@@ -34,12 +35,13 @@ class Clocks:
 
     def __init__(self) -> None:
         self.now = self.hooks = self.writer = self.thread = 0.0
+        self.waits = 0
 
     def watch(self) -> int:
         return 1
 
-    def cpu_ns(self, thread: int) -> int:
-        return round(self.thread * MS)
+    def activity(self, thread: int) -> Activity:
+        return Activity(round(self.thread * MS), self.waits)
 
     def cost(self) -> OwnCost:
         return OwnCost(
@@ -47,6 +49,7 @@ class Clocks:
             spent_ns=lambda: round(self.hooks * MS),
             clock=lambda: round(self.now * MS),
             threads=self,  # type: ignore[arg-type]  # it has the same two methods
+            turn_ns=lambda: 5 * MS,
         )
 
     def step(self, cost, number, hooks_ms=0.0, work_ms=0.0, waits_ms=0.0):
@@ -129,8 +132,52 @@ def test_e_waiting_for_the_lock_is_at_most_what_the_writer_used(clocks):
     assert lock_ms(work_ms=4, waits_ms=6) == 1
 
 
+def test_e_a_thread_that_wakes_up_waits_for_what_is_left_of_the_writer_s_turn(clocks):
+    cost = clocks.cost()
+    cost.bill(clocks.step(cost, 0, work_ms=10))
+
+    def lock_ms(wakes, writer_ms):
+        ended = clocks.step(cost, 1, waits_ms=100)
+        clocks.waits += wakes
+        clocks.writer += writer_ms
+        return cost.bill(ended)[COST]
+
+    assert lock_ms(1, 2) == pytest.approx(2 / 100 * 1)  # it comes upon the writer twice in a hundred times, half way
+    assert lock_ms(20, 2) == pytest.approx(20 * 2 / 100 * 1)
+    assert lock_ms(1, 20) == pytest.approx(15 / 100 * 5 + 5 / 100 * 2.5)  # which gives the lock up after 5 ms
+    assert lock_ms(10_000, 2) == 2  # no more than the writer had it
+    assert lock_ms(0, 2) == 0
+
+
+def test_e_how_often_a_thread_has_waited_is_known_from_another_one():
+    if not Path("/proc/self/task").exists():
+        pytest.skip("Linux alone tells")
+    threads, found, go = Threads(), [], threading.Event()
+
+    def wait():
+        found.append(threads.watch())
+        ready.set()
+        go.wait()
+        for _ in range(50):
+            time.sleep(0.001)
+        done.set()
+        over.wait()
+
+    ready, done, over = threading.Event(), threading.Event(), threading.Event()
+    thread = threading.Thread(target=wait)
+    thread.start()
+    ready.wait()
+    before = threads.activity(found[0])
+    go.set()
+    done.wait()
+    after = threads.activity(found[0])
+    over.set()
+    thread.join()
+    assert 50 <= after.waits - before.waits < 500
+
+
 def test_e_where_threads_have_no_clocks_all_of_the_writer_counts(clocks):
-    clocks.cpu_ns = lambda thread: None
+    clocks.activity = lambda thread: Activity()
     cost = clocks.cost()
     cost.bill(clocks.step(cost, 0, work_ms=10))
     ended = clocks.step(cost, 1, waits_ms=10)
@@ -222,15 +269,17 @@ def test_e_the_steps_of_a_session_share_its_writer(tmp_path):
 
 
 def test_e_a_thread_that_has_ended_has_no_clock():
-    clocks, found = ThreadClocks(), []
+    clocks, found = Threads(), []
     thread = threading.Thread(target=lambda: found.append(clocks.watch()))
     thread.start()
     thread.join()
     deadline = time.monotonic() + 60
-    while clocks.cpu_ns(found[0]) is not None and time.monotonic() < deadline:  # the system buries it a little later
+    while (
+        clocks.activity(found[0]) != Activity() and time.monotonic() < deadline
+    ):  # the system buries it a little later
         time.sleep(0.001)
-    assert clocks.cpu_ns(found[0]) is None
-    assert clocks.cpu_ns(clocks.watch()) != 0
+    assert clocks.activity(found[0]) == Activity()
+    assert clocks.activity(clocks.watch()).cpu_ns != 0
 
 
 def test_e_collections_that_hooks_set_off_are_in_their_time():

@@ -152,7 +152,7 @@ class _Options:
     num_batches_divided_by: int | None = None
     same_micro_num_in_dp: bool = True
     min_num_micro_batch: int | None = None
-    balance: Balance = "tokens"
+    balance: Balance = "workload"
     strict: bool = True
     use_dynamic_bsz_balance: bool = True
     force_group_size: int = 1
@@ -188,7 +188,7 @@ def rearrange_micro_batches(
     same_micro_num_in_dp: bool = True,
     min_num_micro_batch: int | None = None,
     *,
-    balance: Balance = "tokens",
+    balance: Balance = "workload",
     strict: bool = True,
     use_dynamic_bsz_balance: bool = True,
     force_group_size: int = 1,
@@ -206,7 +206,8 @@ def rearrange_micro_batches(
         num_batches_divided_by: The number of micro-batches is rounded up to a multiple of it (virtual pipeline stages).
         same_micro_num_in_dp: With False the ranks of ``dp_group`` needn't agree and don't communicate.
         min_num_micro_batch: Make at least so many micro-batches.
-        balance: What is balanced: ``"tokens"``, or ``"workload"`` (:func:`calculate_workload`).
+        balance: What is balanced under the cap on tokens: ``"workload"`` (:func:`calculate_workload`, in which long
+            sequences weigh more than their tokens), as verl does, or ``"tokens"``.
         strict: Whether as many micro-batches are made as the cap needs. False is the old, loose behaviour:
             ``ceil(tokens / cap)`` of them, of which some may exceed the cap.
         use_dynamic_bsz_balance: Whether the largest micro-batch comes first, so that memory shows its peak at once;

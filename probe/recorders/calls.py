@@ -111,6 +111,6 @@ def _made(event: Event) -> Size:
 
 def _changed(before: Sequence[str] | None, after: Sequence[str] | None) -> tuple[list[str], list[str]]:
     if before is None or after is None or before == after:
-        return [], []
+        return _NO_KEYS, _NO_KEYS
     old, new = set(before), set(after)
     return sorted(new - old), sorted(old - new)

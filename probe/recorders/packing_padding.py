@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from probe.hooks import Event
-from probe.recorders.columns import next_batch_id
+from probe.recorders.columns import lengths_of, next_batch_id, partitions_of
 from probe.records import Deferred, Padding
 
 #: The moments that :func:`packing_rows` understands.
@@ -50,8 +50,8 @@ def deferred_packing_rows(event: Event) -> Deferred:
     values = event.values
     packed = event.point.name == POINTS[0]
     names = ("lengths", "padded_lengths") if packed else ("lengths", "widths", "longest")
-    taken = {name: list(values[name]) for name in names}
-    parts = [list(part) for part in values["bins" if packed else "partitions"]]
+    taken = {name: lengths_of(event) if name == "lengths" else list(values[name]) for name in names}
+    parts = partitions_of(event, "bins" if packed else "partitions")
     jagged = not packed and values.get("width_tokens") is None
     make = _packed if packed else _unpadded if jagged else _rectangles
     return Deferred(partial(_rows, make, parts, taken, _fields(values), event.point.name))

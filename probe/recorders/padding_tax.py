@@ -33,7 +33,7 @@ import torch
 
 from probe.core.metric import Metric
 from probe.hooks import Event
-from probe.recorders.columns import batch_id_of, batches_of, next_batch_id, tensors_of
+from probe.recorders.columns import batch_id_of, batches_of, lengths_of, next_batch_id, partitions_of, tensors_of
 from probe.recorders.packing_padding import POINTS as PLANNED
 from probe.recorders.packing_padding import deferred_packing_rows
 from probe.recorders.recorder import Recorder, Rows
@@ -48,7 +48,7 @@ MATERIALIZED: Final = "codec.materialized"
 STRIPPED: Final = "codec.stripped_payload"
 SEQUENCE_PARALLEL: Final = "ulysses.padded"
 
-#: Masks up to this many elements are summed at once; larger ones in the writer thread.
+#: Masks up to this many elements are copied at once; of larger ones it is seen whether they were changed meanwhile.
 _SMALL: Final = 4096
 
 
@@ -111,9 +111,8 @@ class PaddingTaxRecorder(Recorder):
             return None if values["source"] == PAD_ROWS else self._formed(event, values["data"], values["pad_rows"])
         width = values.get("width_tokens")
         fields = token_fields(values.get("batch"), width)
-        lengths, partitions = list(values["lengths"]), [list(part) for part in values["partitions"]]
         computed = None if values.get("packed") else width
-        return Deferred(partial(_partition_rows, lengths, partitions, computed, fields))
+        return Deferred(partial(_partition_rows, lengths_of(event), partitions_of(event), computed, fields))
 
     def leave(self, event: Event, state: int) -> Rows:
         """A DataProto was put together or filled up. Of calls inside each other the outer one counts."""
@@ -164,8 +163,11 @@ class PaddingTaxRecorder(Recorder):
     def _when_known(self, mask: torch.Tensor, make: Callable[[list[int]], list[Padding]], source: str) -> Rows:
         """Rows from the lengths in ``mask``, as soon as those can be read without anybody waiting."""
         if mask.device.type == "cpu":
-            if mask.numel() <= _SMALL or mask.is_inference():  # such a tensor can't tell that it was changed
-                return make(_lengths(mask))
+            if mask.numel() <= _SMALL:
+                kept = mask.detach().clone()  # a third of what summing it here would take
+                return Deferred(lambda: make(_lengths(kept)))
+            if mask.is_inference():  # it can't tell that it was changed
+                return Deferred(partial(make, _lengths(mask)))
             return Deferred(partial(self._unchanged, mask, mask._version, make, source))
         if mask.device.type == "cuda" and not torch.cuda.is_current_stream_capturing():
             return _from_device(mask, make)

@@ -90,8 +90,7 @@ class PeakLedger:
         self._nested = peaks == "nested"
         self._fold: PeakFold | None = None
         self._open: dict[int, weakref.ref[OpenPeaks]] = {}
-        #: What was last seen allocated and reserved, where nothing is reset.
-        self._seen: tuple[int | None, int | None] = (None, None)
+        self._seen = UNKNOWN  #: what was seen last, where nothing is reset
         # Reentrant: in the middle of an edge the garbage collector may close a generator, hence a scope.
         self._lock = threading.RLock()
 
@@ -176,8 +175,11 @@ class PeakLedger:
 
     def _see(self, counters: Counters) -> None:
         """Whoever is open has seen, or began with, at least what was seen last: only more than that is news."""
+        last = self._seen
+        if counters is last:  # as a device tells it whose numbers are the same
+            return
+        self._seen = counters
         allocated, reserved = counters[0], counters[1]
-        last, self._seen = self._seen, (allocated, reserved)
         if (allocated is not None and allocated > (last[0] or -1)) or (
             reserved is not None and reserved > (last[1] or -1)
         ):

@@ -27,6 +27,13 @@ class Given(NamedTuple):
     values: Any
 
 
+class Kept(NamedTuple):
+    """What one call was given; few objects, since those that wait for the writer start collections of garbage."""
+
+    keys: dict[str, int | Given]  #: of a list of plain numbers how many there are
+    numbers: list[float]  #: of all such lists, one after the other
+
+
 class ReductionRecorder(Recorder):
     """Copies lists of plain numbers when the call begins and looks at them later, off the training thread."""
 
@@ -34,18 +41,16 @@ class ReductionRecorder(Recorder):
     points: ClassVar[tuple[str, ...]] = ("metric.reduce_metrics",)
     keys: ClassVar[tuple[str, ...]] = (f"{PREFIX}keys", f"{PREFIX}nan_values")
 
-    def enter(self, event: Event) -> dict[str, Given] | None:
+    def enter(self, event: Event) -> Kept | None:
         """Keep what is given."""
         metrics = event.argument("metrics")
         if metrics is None and event.args:
             metrics = event.args[0]
-        if not isinstance(metrics, Mapping):
-            return None
-        return {key: _given(key, value) for key, value in metrics.items()}
+        return _kept(metrics) if isinstance(metrics, Mapping) else None
 
-    def leave(self, event: Event, state: dict[str, Given] | None) -> Rows:
+    def leave(self, event: Event, state: Kept | None) -> Rows:
         """Add what came out. A call that raised reduced nothing."""
-        if not state or not isinstance(event.result, Mapping):
+        if not state or not state.keys or not isinstance(event.result, Mapping):
             return None
         return Deferred(partial(_rows, state, dict(event.result)))
 
@@ -60,9 +65,19 @@ class ReductionRecorder(Recorder):
         }
 
 
+def _kept(metrics: Mapping[str, Any]) -> Kept:
+    numbers: list[float] = []
+    keys: dict[str, int | Given] = {}
+    for key, value in metrics.items():
+        if type(value) is list and _PLAIN.issuperset(map(type, value)):
+            keys[key] = len(value)
+            numbers += value
+        else:
+            keys[key] = _given(key, value)
+    return Kept(keys, numbers)
+
+
 def _given(key: str, value: Any) -> Given:
-    if type(value) is list and _PLAIN.issuperset(map(type, value)):
-        return Given(reducer_for(key).value, "name", len(value), value.copy())
     foreign = getattr(value, "aggregation", None)
     if foreign is not None and not isinstance(value, Metric):  # verl's Metric keeps its values in a list
         return _by_type(str(getattr(foreign, "value", foreign)), getattr(value, "values", []))
@@ -99,8 +114,16 @@ def _count(value: Any) -> int:
     return int(size()) if callable(size) else 1
 
 
-def _rows(given: dict[str, Given], result: Mapping[str, Any]) -> list[Reduction]:
-    return [_row(key, one, result.get(key)) for key, one in given.items()]
+def _rows(kept: Kept, result: Mapping[str, Any]) -> list[Reduction]:
+    rows, begin = [], 0
+    for key, told in kept.keys.items():
+        given = told
+        if not isinstance(given, Given):
+            end = begin + given
+            given = Given(reducer_for(key).value, "name", given, kept.numbers[begin:end])
+            begin = end
+        rows.append(_row(key, given, result.get(key)))
+    return rows
 
 
 def _row(key: str, given: Given, value: Any) -> Reduction:

@@ -32,9 +32,9 @@ class ScalarsRecorder(Recorder):
 def _rows(metrics: Mapping[str, Any], step: int) -> Deferred:
     """The values as they are now; those on a device travel behind the queued work, and nobody waits for them."""
     waiting: list[Any] = []
-    taken = [(key, _taken(value, waiting)) for key, value in metrics.items()]
+    keys, values = list(metrics), [_taken(value, waiting) for value in metrics.values()]
     ready = (lambda: all(event.query() for event in waiting)) if waiting else None
-    return Deferred(partial(_scalars, taken, int(step)), ready)
+    return Deferred(partial(_scalars, keys, values, int(step)), ready)
 
 
 def _taken(value: Any, waiting: list[Any]) -> Any:
@@ -56,9 +56,9 @@ def _taken(value: Any, waiting: list[Any]) -> Any:
     return landing
 
 
-def _scalars(taken: Iterable[tuple[str, Any]], step: int) -> list[Scalar]:
+def _scalars(keys: Iterable[str], values: Iterable[Any], step: int) -> list[Scalar]:
     rows = []
-    for key, value in taken:
+    for key, value in zip(keys, values, strict=True):
         if value is None or isinstance(value, str | bytes):
             continue
         try:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 
 from probe.core.metric import Metric
 from probe.hooks import Event
-from probe.recorders.columns import batch_id_of
+from probe.recorders.columns import batch_id_of, lengths_of, partitions_of
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Deferred, MicroBatch, Row
 
@@ -46,7 +46,7 @@ class TokenBalanceRecorder(Recorder):
     )
 
     def fire(self, event: Event) -> Rows:
-        """A batch was cut up. The lists are copied, as the caller gets the same ones."""
+        """A batch was cut up."""
         values = event.values
         packed = event.point.name == PACKED
         computed = None if packed or values.get("packed") else values.get("width_tokens")
@@ -54,8 +54,8 @@ class TokenBalanceRecorder(Recorder):
         return Deferred(
             partial(
                 micro_batch_rows,
-                list(values["lengths"]),
-                [list(part) for part in values["bins" if packed else "partitions"]],
+                lengths_of(event),
+                partitions_of(event, "bins" if packed else "partitions"),
                 batch_id=batch_id_of(event),
                 workload=None if workload is None else list(workload),
                 cap_tokens=values.get("capacity_tokens" if packed else "cap_tokens"),

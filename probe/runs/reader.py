@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from probe import text as words
 from probe.errors import InputError, RunError, UnknownNameError
-from probe.records import TABLES, Row, place_of_process
+from probe.records import TABLES, Process, Row, place_of_process
 from probe.runs.database import VIEWS
 from probe.runs.files import Damaged, RunFiles
 from probe.runs.follower import Follower
@@ -25,7 +25,7 @@ from probe.runs.layout import RunInfo
 from probe.runs.lines import table_of
 from probe.runs.parts import columns
 from probe.runs.snapshot import TRIES, Snapshot, query
-from probe.runs.visibility import Hidden
+from probe.runs.visibility import Hidden, Shown
 
 if TYPE_CHECKING:
     import pandas
@@ -308,8 +308,8 @@ class Run:
     # ------------------------------------------------------------------------------------------- following it
 
     def new_rows(self) -> list[Row]:
-        """The rows that came since the last call, at first all there are; each exactly once. Cheap when
-        there are none.
+        """The rows that came since the last call, at first all there are; each exactly once, those that a later attempt
+        hides among them: ``row.attempt`` says which it is of. Cheap when there are none.
         """
         with self._lock:
             return self._follower.poll()
@@ -322,7 +322,8 @@ class Run:
         stop: Callable[[], bool] | threading.Event | None = None,
         from_start: bool = True,
     ) -> Iterator[Row]:
-        """Rows as they are written, each exactly once, for as long as it is asked.
+        """Rows as they are written, each exactly once, for as long as it is asked. What a later attempt has hidden by
+        the time that a row is read is left out, as it is of the tables.
 
         Args:
             tables: Names of the tables that are wanted; None is all.
@@ -339,11 +340,11 @@ class Run:
         if not poll_s > 0:
             raise InputError(f"poll_s: got {poll_s!r}, expected a positive number of seconds")
         follower = Follower(self._files)
-        if not from_start:
-            follower.poll()
         asked = stop.is_set if isinstance(stop, threading.Event) else stop
-        rows = _follow(follower, wanted, poll_s, asked)
-        return rows if self.shown_attempt is None else (row for row in rows if row.attempt == self.shown_attempt)
+        shown = _Showing(lambda: _fresh(self._files), alone=self.shown_attempt)
+        if not from_start:
+            shown.of(follower.poll())
+        return _follow(lambda: shown.of(follower.poll()), wanted, poll_s, asked)
 
     # ----------------------------------------------------------------------------------------------- the rest
 
@@ -418,12 +419,44 @@ def _newest(processes: pandas.DataFrame) -> pandas.DataFrame:
     return processes[(processes["revision"] == newest) | (processes["process"] == "")].reset_index(drop=True)
 
 
+def _fresh(files: RunFiles) -> Snapshot:
+    snapshot = Snapshot(files)
+    snapshot.refresh()
+    return snapshot
+
+
+class _Showing:
+    """Which of the rows that come are shown.
+
+    Args:
+        look: Takes a look at the run.
+        alone: The only attempt that is shown; None is what the newest has not hidden of each.
+    """
+
+    def __init__(self, look: Callable[[], Snapshot], *, alone: int | None) -> None:
+        self._look = look
+        self._alone = alone
+        self._shown = Shown()
+        self._wall_ns: dict[str, int] = {}  # of each process, at its monotonic 0
+
+    def of(self, rows: list[Row]) -> list[Row]:
+        """Those of ``rows``, which have come since the last call."""
+        for row in rows:
+            if isinstance(row, Process):
+                self._wall_ns[row.process] = row.wall_ns - row.time_ns
+        if self._alone is not None:
+            return [row for row in rows if row.attempt == self._alone]
+        if self._shown.hides_more(rows):
+            self._shown = self._look().shown_from_now()
+        return [row for row in rows if self._shown.shows(row, row.time_ns + self._wall_ns.get(row.process, 0))]
+
+
 def _follow(
-    follower: Follower, wanted: set[str] | None, poll_s: float, stop: Callable[[], bool] | None
+    poll: Callable[[], list[Row]], wanted: set[str] | None, poll_s: float, stop: Callable[[], bool] | None
 ) -> Iterator[Row]:
     while True:
         last = stop is not None and stop()
-        for row in follower.poll():
+        for row in poll():
             if wanted is None or table_of(row) in wanted:
                 yield row
         if last:

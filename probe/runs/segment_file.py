@@ -15,7 +15,7 @@ from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, process_n
 from probe.runs.lines import decode, encode
 from probe.runs.manifest import decode_manifest, manifest_name, newest_manifest
 from probe.runs.row_types import table_name
-from probe.runs.shedding import Entry, Shedding
+from probe.runs.shedding import Shedding
 
 #: Rows that go to the operating system in one call. What is taken for one call can't be dropped any more.
 ROWS_PER_WRITE: Final = 4096
@@ -70,8 +70,7 @@ class SegmentFile:
             self.open()
         while self.waiting:
             if not self._half_written:
-                lines: list[Entry] = self.backlog.pop_entries(ROWS_PER_WRITE)
-                self._half_written = b"".join([content for _, _, content in lines])
+                self._half_written = b"".join([one.content for one in self.backlog.pop_entries(ROWS_PER_WRITE)])
             taken = os.write(self._descriptor, self._half_written)
             self._at_line_start = self._half_written[taken - 1 : taken] == b"\n"
             self._half_written = self._half_written[taken:]
@@ -88,7 +87,7 @@ class SegmentFile:
         lines = self._half_written[begun:].splitlines(keepends=True)
         self._half_written = self._half_written[:begun] if begun <= LAST_BYTES else b"\n"
         while len(self.backlog):
-            lines.extend(content for _, _, content in self.backlog.pop_entries(ROWS_PER_WRITE))
+            lines.extend(one.content for one in self.backlog.pop_entries(ROWS_PER_WRITE))
         lost: Counter[str] = Counter()
         kept = b""
         for line in lines:

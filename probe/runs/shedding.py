@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
+from operator import attrgetter
 from typing import Any, Final
+
+import msgspec
 
 #: What a full queue gives up, in this order; the last is never given up.
 SAMPLED: Final = 0
@@ -13,8 +16,17 @@ ORDINARY: Final = 1
 KEPT: Final = 2
 
 
-#: One thing in the queue: its number, by which it is sorted and which is unique; its table; what was added.
-Entry = tuple[int, str, Any]
+class Entry(msgspec.Struct, gc=False):  # else those that wait would start collections of garbage; it is in no cycle
+    """One thing in the queue."""
+
+    number: int  #: unique, and they are in order
+    table: str  #: what it counts as, should it be dropped
+    content: Any
+    scope: Any = None  #: where it happened
+    time_ns: int = 0  #: when
+
+
+_number: Final = attrgetter("number")
 
 
 class Shedding:
@@ -43,9 +55,9 @@ class Shedding:
     def __len__(self) -> int:
         return len(self._sampled) + len(self._ordinary) + len(self._kept)
 
-    def add(self, priority: int, table: str, content: Any) -> None:
+    def add(self, priority: int, table: str, content: Any, scope: Any = None, time_ns: int = 0) -> None:
         """Append ``content``; ``table`` is what it counts as, should it be dropped."""
-        self._queues[priority].append((next(self._numbers), table, content))
+        self._queues[priority].append(Entry(next(self._numbers), table, content, scope, time_ns))
         if len(self._sampled) + len(self._ordinary) > self.capacity:
             self._shed()
 
@@ -60,7 +72,7 @@ class Shedding:
                     entry = (self._sampled or self._ordinary).popleft()
                 except IndexError:  # the consumer was faster
                     continue
-                self.dropped[entry[1]] = self.dropped.get(entry[1], 0) + 1
+                self.dropped[entry.table] = self.dropped.get(entry.table, 0) + 1
 
     def pop_entries(self, most: int | None = None) -> list[Entry]:
         """Remove and return the entries in order, ``most`` of them or all that are there now."""
@@ -69,7 +81,7 @@ class Shedding:
         taken: list[Entry] = []
         for queue in self._queues:
             taken.extend(_pop(queue, len(queue)))
-        taken.sort()
+        taken.sort(key=_number)
         return taken
 
     def _take_some(self, most: int) -> list[Entry]:
@@ -78,7 +90,7 @@ class Shedding:
             filled = [queue for queue in self._queues if queue]
             if not filled:
                 break
-            taken.extend(_pop(min(filled, key=lambda queue: queue[0][0]), 1))
+            taken.extend(_pop(min(filled, key=lambda queue: queue[0].number), 1))
         return taken
 
 

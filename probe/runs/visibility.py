@@ -175,8 +175,14 @@ class Shown:
         if not self._parts:
             return rows
         now_ns = time.time_ns()
-        return [row for row in rows if self._shows(row, now_ns)]
+        return [row for row in rows if self.shows(row, now_ns)]
 
-    def _shows(self, row: Row, now_ns: int) -> bool:
+    def shows(self, row: Row, wall_ns: int) -> bool:
+        """Whether a row is shown that was written at some time.
+
+        Args:
+            row: The row.
+            wall_ns: The wall-clock time, nanoseconds.
+        """
         part = self._parts.get(row.attempt)
-        return not self._alone if part is None else part.shows(row.step, now_ns)
+        return not self._alone if part is None else part.shows(row.step, wall_ns)

@@ -29,7 +29,7 @@ from probe.runs.layout import Segment
 from probe.runs.lines import encode, table_of
 from probe.runs.parts import roll_over, sweep, warm_up
 from probe.runs.segment_file import ROWS_PER_WRITE, SegmentFile
-from probe.runs.shedding import KEPT, ORDINARY, SAMPLED, Shedding
+from probe.runs.shedding import KEPT, ORDINARY, SAMPLED, Entry, Shedding
 
 _log = logging.getLogger("probe.runs")
 
@@ -38,6 +38,11 @@ MAX_FAILURES: Final = 3
 
 #: Longest that a mark waits for deferred rows that were put before it.
 MARK_WAIT_S: Final = 3.0
+
+#: With more rows than that waiting at a mark, which a session puts at the end of each step, a round begins at once.
+#: Where steps are fast, rounds are short then: none is held up for long by the interpreter's lock, and what waits
+#: is too little to start collections of garbage.
+SOON: Final = 128
 
 #: Between two tries to write while the disk says no.
 RETRY_S: Final = 0.5
@@ -118,7 +123,7 @@ class RunWriter:
         self._sample_interval_s = sample_interval_s
         self._queue = Shedding(capacity)
         self._marks: Shedding = Shedding(capacity)
-        self._deferred: list[_Waiting] = []
+        self._deferred: list[Entry] = []
         self._due_marks: list[_Mark] = []
         self._told_dropped: dict[str, int] = {}
         self._unwritable_since: float | None = None
@@ -187,7 +192,7 @@ class RunWriter:
             return
         known = _KINDS.get(type(item))
         if known is not None:
-            self._queue.add(known[0], known[1], (item, scope, time_ns))
+            self._queue.add(known[0], known[1], item, scope, time_ns)
         elif isinstance(item, Row | Deferred):  # of a recorder's own; that nobody brings a row's type is told later
             _KINDS[type(item)] = _kind(item)
             self.add_rows(item, scope, time_ns)
@@ -210,6 +215,8 @@ class RunWriter:
         """
         if not self._off:
             self._marks.add(KEPT, "mark", (self._queue.next_number(), callback))
+            if len(self._queue) > SOON and not self._wake.is_set():
+                self._wake.set()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until what was put before can be read by others.
@@ -297,7 +304,7 @@ class RunWriter:
         self._tell_dropped()
         # Marks first: what was put before a mark that is seen here is in the queue already.
         deadline = time.monotonic() + MARK_WAIT_S
-        self._due_marks.extend(_Mark(content[0], content[1], deadline) for _, _, content in self._marks.pop_entries())
+        self._due_marks.extend(_Mark(one.content[0], one.content[1], deadline) for one in self._marks.pop_entries())
         entries = self._queue.pop_entries()
         for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
             self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
@@ -315,13 +322,13 @@ class RunWriter:
     def _sample(self) -> None:
         self.add_rows(self._tick(), self._tick_scope(), time.monotonic_ns())
 
-    def _stamped(self, entries: list[Any]) -> list[Row]:
+    def _stamped(self, entries: list[Entry]) -> list[Row]:
         rows: list[Row] = []
-        for number, _, (item, scope, time_ns) in entries:
-            if isinstance(item, Deferred):
-                self._deferred.append(_Waiting(number, item, scope, time_ns))
+        for one in entries:
+            if isinstance(one.content, Deferred):
+                self._deferred.append(one)
             else:
-                rows.append(self._stamp(item, scope, time_ns))
+                rows.append(self._stamp(one.content, one.scope, one.time_ns))
         return rows
 
     def _stamp(self, row: Row, scope: Scope, time_ns: int) -> Row:
@@ -333,15 +340,15 @@ class RunWriter:
         up.
         """
         rows: list[Row] = []
-        waiting: list[_Waiting] = []
+        waiting: list[Entry] = []
         for one in self._deferred:
             try:
-                if not one.ready():
+                if one.content.ready is not None and not one.content.ready():
                     waiting.append(one)
                     continue
-                built = one.build()
+                built = list(one.content.build())
             except Exception as error:  # a recorder's code: its failure is told and the others go on
-                self._report("deferred", one.name, f"deferred rows failed: {error!r}", error)
+                self._report("deferred", _name(one.content), f"deferred rows failed: {error!r}", error)
                 continue
             for row in built:
                 if isinstance(row, Deferred):
@@ -509,7 +516,7 @@ class RunWriter:
     ) -> None:
         trace = None if error is None else "".join(traceback.format_exception(error))
         row = Incident(kind=kind, where=where, message=message, traceback=trace, count=count, switched_off=switched_off)
-        self._queue.add(KEPT, table_of(row), (row, current_scope(), time.monotonic_ns()))
+        self._queue.add(KEPT, table_of(row), row, current_scope(), time.monotonic_ns())
 
 
 class _RollOver:
@@ -557,24 +564,8 @@ class _RollOver:
         return self._error
 
 
-class _Waiting:
-    """A deferred item in the writer's hands."""
-
-    def __init__(self, number: int, item: Deferred, scope: Scope, time_ns: int) -> None:
-        self.number = number
-        self.scope = scope
-        self.time_ns = time_ns
-        self._item = item
-
-    @property
-    def name(self) -> str:
-        return str(getattr(self._item.build, "__qualname__", type(self._item.build).__name__))
-
-    def ready(self) -> bool:
-        return self._item.ready is None or self._item.ready()
-
-    def build(self) -> list[Row]:
-        return list(self._item.build())
+def _name(item: Deferred) -> str:
+    return str(getattr(item.build, "__qualname__", type(item.build).__name__))
 
 
 class _Mark:

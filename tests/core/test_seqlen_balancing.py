@@ -54,6 +54,23 @@ def sums(lengths, partitions):
 # ------------------------------------------------------------------------------------------------------------- the cap
 
 
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**31), rows=st.sampled_from([32, 128, 256]))
+def test_e_work_is_balanced_by_default_under_the_cap_on_tokens(seed, rows):
+    lengths = np.clip(np.random.default_rng(seed).lognormal(6.5, 0.9, rows).astype(int), 16, 8192)
+    batch = jagged(lengths.tolist())
+    _, indices = sb.rearrange_micro_batches(batch, 16384)
+    _, by_work = sb.rearrange_micro_batches(batch, 16384, balance="workload")
+    _, by_tokens = sb.rearrange_micro_batches(batch, 16384, balance="tokens")
+    assert indices == by_work
+    work = sb.calculate_workload(lengths.astype(np.int64))
+    heaviest = max(work[part].sum() for part in indices)
+    assert max(lengths[part].sum() for part in indices) <= 16384
+    assert len(indices) <= len(by_tokens)
+    if len(indices) == len(by_tokens):
+        assert heaviest <= max(work[part].sum() for part in by_tokens) * 1.0001
+
+
 @settings(deadline=None, max_examples=150)
 @given(lengths=lengths_lists, spare=st.integers(0, 60), balance=st.sampled_from(["tokens", "workload"]))
 def test_every_row_once_and_never_above_the_cap(lengths, spare, balance):

@@ -355,6 +355,47 @@ def test_a_row_without_a_step_is_as_old_as_its_attempt_was_then(tmp_path):
     assert begins[2] - 1 in set(first["time_ns"])
 
 
+@pytest.mark.parametrize("kept", ["lines", "parts", "compacted"])
+def test_a_rows_that_are_followed_leave_out_what_a_later_attempt_hides(tmp_path, kept):
+    rows = {0: sample_rows(1, 4)[0]}
+    begins = {one.step: one.time_ns for one in reversed(rows[0]) if one.step is not None}
+    early, late = (Memory(edge="sample", rank=0, source="fake", time_ns=at) for at in (begins[2] - 1, begins[2]))
+    directory = write_run(tmp_path / "run", {0: [*rows[0], early, late]})
+    second_launch(directory, of_steps(sample_rows(1, 4), lambda step: step >= 2))
+    if kept != "lines":
+        roll(directory)
+    if kept == "compacted":
+        compact(directory)
+    with Run(directory) as run:
+        followed = list(run.tail("memory", stop=lambda: True))
+        shown = run.memory
+        first = list(Run(directory, 1).tail("memory", stop=lambda: True))
+    told = [(row.attempt, row.step, row.time_ns, row.edge) for row in followed]
+    table = shown[["attempt", "step", "time_ns", "edge"]].astype(object).where(lambda frame: frame.notna(), None)
+    assert sorted(told, key=repr) == sorted(table.itertuples(index=False, name=None), key=repr)
+    assert {one.step for one in first} == {None, 0, 1, 2, 3}
+
+
+def test_a_a_row_that_comes_later_hides_from_then_on(directory):
+    train(directory, 0.2, 3)
+    with Run(directory) as run:
+        seen, ends = [], iter([False, False, True])
+
+        def stop():
+            return next(ends)
+
+        for row in run.tail("scalars", poll_s=0.01, stop=stop):
+            if row.source == "probe":
+                continue
+            seen.append((row.attempt, row.step, row.value))
+            if len(seen) == 3:
+                train(directory, 0.8, 2)
+    assert seen == [(1, step, 0.2) for step in range(3)] + [(2, step, 0.8) for step in range(2)]
+    with Run(directory) as run:
+        again = [(row.attempt, row.step) for row in run.tail("scalars", stop=lambda: True) if row.source != "probe"]
+    assert again == [(2, 0), (2, 1)]
+
+
 def test_the_sample_run_has_one_attempt_and_nothing_hidden(tmp_path):
     with Run(write_run(tmp_path / "run", sample_rows(2, 3))) as run:
         assert (run.attempts, run.hidden) == ([1], [])

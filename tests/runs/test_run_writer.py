@@ -23,7 +23,7 @@ from probe.runs.layout import Segment, create_run
 from probe.runs.reader import Run
 from probe.runs.segment_file import claim
 from probe.runs.shedding import KEPT, ORDINARY, SAMPLED, Shedding
-from probe.runs.writer import RunWriter
+from probe.runs.writer import SOON, RunWriter
 
 
 def scalars(count, key="k"):
@@ -221,6 +221,18 @@ def test_a_mark_comes_after_all_that_was_put_before(directory, writer, put):
     assert at_mark == [(501, 501)]
 
 
+def test_e_many_rows_that_wait_at_a_mark_are_written_at_once(directory, writer, put):
+    one = writer(interval_s=600)
+    assert one.flush()  # the round with which it begins is over
+    called = threading.Event()
+    put(one, scalars(SOON))
+    one.mark(called.set)
+    assert not called.wait(0.5)
+    put(one, scalars(1))
+    one.mark(lambda: None)
+    assert called.wait(60)
+
+
 def test_a_mark_does_not_wait_for_ever(writer, put, monkeypatch):
     monkeypatch.setattr("probe.runs.writer.MARK_WAIT_S", 0.05)
     one = writer(interval_s=0.01)
@@ -346,8 +358,8 @@ def test_the_oldest_sampled_rows_go_first_and_incidents_never():
     for number in range(3, 6):
         queue.add(ORDINARY, "padding", f"ordinary {number}")
     assert queue.dropped == {"memory": 3, "padding": 2}
-    assert [content for _, _, content in queue.pop_entries(2)] == ["kept 0", "kept 1"]
-    assert [content for _, _, content in queue.pop_entries()] == [
+    assert [one.content for one in queue.pop_entries(2)] == ["kept 0", "kept 1"]
+    assert [one.content for one in queue.pop_entries()] == [
         "ordinary 2", "kept 2", "ordinary 3", "ordinary 4", "ordinary 5",
     ]  # fmt: skip
     assert queue.pop_entries() == queue.pop_entries(3) == []
@@ -367,7 +379,7 @@ def test_a_queue_loses_nothing_uncounted_among_threads():
     while any(thread.is_alive() for thread in threads):
         taken.extend(queue.pop_entries())
     taken.extend(queue.pop_entries())
-    counts = {str(kind): sum(table == str(kind) for _, table, _ in taken) for kind in (SAMPLED, ORDINARY, KEPT)}
+    counts = {str(kind): sum(one.table == str(kind) for one in taken) for kind in (SAMPLED, ORDINARY, KEPT)}
     totals = {kind: count + queue.dropped.get(kind, 0) for kind, count in counts.items()}
     assert totals == {str(SAMPLED): 40_000, str(ORDINARY): 20_000, str(KEPT): 20_000}
     assert counts[str(KEPT)] == 20_000

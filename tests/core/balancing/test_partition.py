@@ -45,6 +45,18 @@ def test_equal_sizes(k, each, data):
         assert {len(part) for part in parts} == {each}
 
 
+@settings(deadline=None, max_examples=150)
+@given(k=st.integers(2, 8), each=st.integers(2, 8), data=st.data())
+def test_e_beside_a_giant_stand_the_smallest(k, each, data):
+    weights = data.draw(st.lists(st.integers(0, 500), min_size=k * each - 1, max_size=k * each - 1))
+    weights.insert(data.draw(st.integers(0, len(weights))), sum(weights) + 1)
+    parts = pt.karmarkar_karp(weights, k, equal_size=True)
+    assert_valid(weights, parts, k)
+    assert {len(part) for part in parts} == {each}
+    assert largest(weights, parts) == max(weights) + sum(sorted(weights)[: each - 1])
+    assert pt._with_a_giant(pt.as_weights(weights, "weights"), k) is not None  # no search is needed for it
+
+
 DISTRIBUTIONS = {
     "lognormal": lambda rng, n: np.minimum(rng.lognormal(6, 0.9, n).astype(int) + 1, 8192),
     "uniform": lambda rng, n: rng.integers(1, 8193, n),

@@ -1,0 +1,235 @@
+"""A training loop with steps of about 5 ms, plain, under probe, and under what others record of it: taking turns.
+
+Each of them runs the same steps: a batch is put together, cut into micro-batches, trained on, and ten metrics of it are
+logged. Under probe all recorders are on, and each phase and micro-batch is a scope; OpenTelemetry gets a span for each
+of those; the others get the metrics. What isn't installed is left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.measure import row
+from probe.core.metric import reduce_metrics
+from probe.core.protocol import DataProto
+from probe.core.seqlen_balancing import rearrange_micro_batches
+from probe.core.torch_functional import logprobs_from_logits
+from probe.hooks import phase
+from probe.session import start
+
+ROUNDS = 12
+STEPS = 60
+
+Phase = Callable[[str], AbstractContextManager[Any]]
+Log = Callable[[dict[str, float], int], Any]
+#: What runs a step: how a step and a phase are opened, and who is told of the metrics.
+Recorder = tuple[Callable[[int], AbstractContextManager[Any]], Phase, Log]
+
+
+class Loop:
+    """The training; it knows nothing of who records it, but for the scopes that it is given."""
+
+    def __init__(self, hidden: int = 96, vocabulary: int = 128) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(
+            torch.nn.Embedding(vocabulary, hidden), torch.nn.Linear(hidden, hidden), torch.nn.Linear(hidden, vocabulary)
+        )
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.ids = torch.randint(0, vocabulary, (16, 64))
+        lengths = torch.randint(16, 65, (16, 1))
+        self.mask = (torch.arange(64)[None] < lengths).long()
+
+    def step(self, number: int, phase: Phase, log: Log) -> None:
+        with phase("prepare"):
+            data = DataProto.from_single_dict({"input_ids": self.ids.clone(), "attention_mask": self.mask.clone()})
+        with phase("update"):
+            micro_batches, _ = rearrange_micro_batches(data.batch, max_token_len=256)
+            losses = []
+            for micro in micro_batches:
+                logits = self.model(micro["input_ids"])
+                taken = logprobs_from_logits(logits, micro["input_ids"])
+                loss = -(taken * micro["attention_mask"]).sum() / 256
+                loss.backward()
+                losses.append(loss.item())
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        metrics = reduce_metrics({f"loss/{index}": losses for index in range(10)})
+        log(metrics, number)
+
+
+def _nothing(_: Any) -> AbstractContextManager[Any]:
+    return nullcontext()
+
+
+@contextmanager
+def _plain(folder: Path) -> Iterator[Recorder]:  # all have one signature
+    yield _nothing, _nothing, lambda *_: None
+
+
+@contextmanager
+def _probe(folder: Path) -> Iterator[Recorder]:
+    with start("benchmark", run_dir=folder / "run") as session:
+        yield session.step, phase, session.log
+
+
+@contextmanager
+def _tensorboard(folder: Path) -> Iterator[Recorder]:
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(folder))
+
+    def log(metrics: dict[str, float], step: int) -> None:
+        for key, value in metrics.items():
+            writer.add_scalar(key, value, step)
+
+    yield _nothing, _nothing, log
+    writer.close()
+
+
+@contextmanager
+def _mlflow(folder: Path) -> Iterator[Recorder]:
+    import mlflow
+
+    mlflow.set_tracking_uri(f"sqlite:///{folder}/mlflow.db")
+    mlflow.set_experiment("benchmark")
+    with mlflow.start_run():
+        yield _nothing, _nothing, mlflow.log_metrics
+
+
+@contextmanager
+def _wandb(folder: Path) -> Iterator[Recorder]:
+    import wandb
+
+    with wandb.init(mode="offline", dir=str(folder), settings=wandb.Settings(console="off", silent=True)) as run:
+        yield _nothing, _nothing, lambda metrics, step: run.log(metrics, step=step)
+
+
+@contextmanager
+def _trackio(folder: Path) -> Iterator[Recorder]:
+    import trackio
+
+    os.environ["TRACKIO_DIR"] = str(folder)
+    trackio.init(project="benchmark", embed=False)
+    yield _nothing, _nothing, lambda metrics, step: trackio.log(metrics, step=step)
+    trackio.finish()
+
+
+@contextmanager
+def _opentelemetry(folder: Path) -> Iterator[Recorder]:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+    with (folder / "spans.json").open("w") as file:
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(out=file)))
+        tracer = provider.get_tracer("benchmark")
+
+        def log(metrics: dict[str, float], step: int) -> None:
+            with tracer.start_as_current_span("log", attributes={**metrics, "step": step}):
+                pass
+
+        yield (lambda _: tracer.start_as_current_span("step")), tracer.start_as_current_span, log
+        provider.shutdown()
+
+
+#: Who records, and the package that it needs.
+RECORDERS: dict[str, tuple[Callable[[Path], AbstractContextManager[Recorder]], str]] = {
+    "plain": (_plain, "torch"),
+    "probe": (_probe, "torch"),
+    "TensorBoard": (_tensorboard, "tensorboard"),
+    "MLflow": (_mlflow, "mlflow"),
+    "W&B offline": (_wandb, "wandb"),
+    "trackio": (_trackio, "trackio"),
+    "OpenTelemetry": (_opentelemetry, "opentelemetry.sdk"),
+}
+
+
+class Turn:
+    """What one of them made of its steps, seconds; and how many collections began meanwhile."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.cpu: list[float] = []
+        self.collections = 0
+
+
+def rows(*, full: bool = False, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        turns = take_turns(list(RECORDERS) if full else ["plain", "probe", "TensorBoard", "OpenTelemetry"], rounds)
+    finally:
+        torch.set_num_threads(threads)
+    plain = turns.pop("plain")
+    return [_compared(name, turn, plain) for name, turn in turns.items()]
+
+
+def take_turns(names: list[str], rounds: int) -> dict[str, Turn]:
+    loop = Loop()
+    chosen = {name: RECORDERS[name][0] for name in names if _installed(RECORDERS[name][1])}
+    turns = {name: Turn() for name in chosen}
+    for index in range(rounds + 1):  # the first imports, fills caches and warms up
+        for name, make in list(chosen.items())[:: 1 if index % 2 else -1]:
+            found = _turn(loop, make)
+            if index:
+                turns[name].times += found.times
+                turns[name].cpu += found.cpu
+                turns[name].collections += found.collections
+    return turns
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package.partition(".")[0]) is not None and (
+        "." not in package or importlib.util.find_spec(package) is not None
+    )
+
+
+def _turn(loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]]) -> Turn:
+    turn = Turn()
+    with tempfile.TemporaryDirectory() as folder, make(Path(folder)) as (step, phase, log):
+        for number in range(5):
+            with step(number):
+                loop.step(number, phase, log)
+        gc.collect()
+        before = sum(one["collections"] for one in gc.get_stats())
+        for number in range(5, STEPS + 5):
+            cpu, begin = time.thread_time_ns(), time.perf_counter_ns()
+            with step(number):
+                loop.step(number, phase, log)
+            turn.times.append((time.perf_counter_ns() - begin) / 1e9)
+            turn.cpu.append((time.thread_time_ns() - cpu) / 1e9)
+        turn.collections = sum(one["collections"] for one in gc.get_stats()) - before
+    return turn
+
+
+def _compared(name: str, turn: Turn, plain: Turn) -> dict[str, Any]:
+    ours, theirs = statistics.median(turn.times), statistics.median(plain.times)
+    mean = statistics.fmean(turn.times) / statistics.fmean(plain.times) - 1
+    tail = _p99(turn.times) / _p99(plain.times) - 1
+    cpu = (statistics.fmean(turn.cpu) - statistics.fmean(plain.cpu)) * 1e3
+    note = (
+        f"median {ours / theirs - 1:+.1%}, mean {mean:+.1%}, 99th percentile {tail:+.1%}; CPU of its thread {cpu:+.2f} "
+        f"ms a step; collections in {len(turn.times)} steps {turn.collections} against {plain.collections}"
+    )
+    return row(f"one step under {name} / plain", ours, theirs, "1.02" if name == "probe" else "", note)
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.99)]
+
+
+if __name__ == "__main__":
+    for one in rows(full="--full" in sys.argv):
+        print(one["name"], f"{one['ratio']:.3f}", one["note"])
