@@ -20,6 +20,8 @@ from probe.errors import InputTypeError, ProbeError, RunError
 from probe.runs import version_1
 from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, part_of, segment_of
 from probe.runs.manifest import Bundle, Manifest, decode_manifest, manifest_name, newest_manifest
+from probe.runs.parts import either_schema, schema
+from probe.runs.row_types import row_type
 
 #: Paths of the parts of a segment, by table.
 Parts = dict[str, str]
@@ -131,18 +133,26 @@ class RunFiles:
     def _unreadable(self, path: str, rows: int | None) -> str:
         """Why a Parquet file can't be used; "" where it can, and where it went meanwhile."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         count = 0
         try:
-            with self.system.open(path, "rb") as source, pq.ParquetFile(source) as file:
-                for batch in file.iter_batches(use_threads=False):
-                    count += batch.num_rows
+            for batch in self._batches(path):
+                count += batch.num_rows
         except FileNotFoundError:
             return ""
         except (pa.ArrowException, OSError, EOFError) as error:
             return str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
         return "" if rows in (None, count) else f"it has {count} rows, and {rows} by the manifest"
+
+    def _batches(self, path: str) -> Iterator[Any]:
+        """All of a file, with the columns of its table."""
+        import pyarrow.dataset as ds
+
+        table = posixpath.basename(path).partition("-")[0]
+        known = row_type(table) is not None
+        columns = None if not known else either_schema(table) if self.has_old_rows else schema(table)
+        system = None if self.local else self.system
+        return iter(ds.dataset([path], schema=columns, filesystem=system, format="parquet").to_batches())
 
     @property
     def location(self) -> str:

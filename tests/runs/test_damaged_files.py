@@ -7,6 +7,8 @@ import os
 import shutil
 import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from probe.cli import main
@@ -62,7 +64,12 @@ def rows(directory):
         return {name: len(run.table(name)) for name in TABLES}
 
 
-@pytest.mark.parametrize("harm", [cut, overwrite, empty])
+def of_other_types(path):
+    """A whole file, of somebody else's."""
+    pq.write_table(pa.table({"time_ns": ["one"], "rank": [[1]], "process": ["x"], "step": ["s"]}), path)
+
+
+@pytest.mark.parametrize("harm", [cut, overwrite, empty, of_other_types])
 @pytest.mark.parametrize("table", ["memory", "process", "scalar"])
 def test_a_damaged_part_is_left_out_of_frames_queries_and_rows(whole, harm, table, caplog):
     [name] = [path.name for path in (whole / "parts").glob(f"{table}*-rank00001-0.parquet")]
