@@ -186,8 +186,8 @@ class Run:
         while True:
             try:
                 return self._ask(query_text, parameters)
-            except (_QueryError, FileNotFoundError):
-                if tries == TRIES or not self._again():
+            except (_QueryError, FileNotFoundError) as error:
+                if tries == TRIES or not self._again(damage=not isinstance(error, _QueryError) or error.damage):
                     raise
             tries += 1
 
@@ -199,19 +199,18 @@ class Run:
             snapshot = self._look().copy()
         try:
             return query(snapshot, query_text, parameters)
-        except (duckdb.ParserException, duckdb.BinderException, duckdb.PermissionException) as error:
-            raise InputError(f"query: {error}") from error
-        except (duckdb.Error, pa.ArrowException) as error:  # of the query, or of a file that it needs
-            raise _QueryError(f"query: {error}") from error
+        except (duckdb.Error, pa.ArrowException) as error:
+            of_the_query = (duckdb.ParserException, duckdb.BinderException, duckdb.PermissionException)
+            raise _QueryError(f"query: {error}", damage=not isinstance(error, of_the_query)) from error
 
-    def _again(self) -> bool:
+    def _again(self, *, damage: bool = True) -> bool:
         """After a failure: look anew where files were compacted since the last look, or are damaged; False where none
         were.
         """
         with self._lock:
             if self._closed or self._snapshot is None:
                 return False
-            if not self._snapshot.compacted_since() and not self._files.examine():
+            if not self._snapshot.compacted_since() and not (damage and self._files.examine()):
                 return False
             self._fresh = False
             return True
@@ -393,7 +392,11 @@ class Run:
 
 
 class _QueryError(InputError):
-    """A query failed, and it may be for a file that vanished or is damaged."""
+    """A query failed, and it may be for a file that vanished, or, where ``damage`` says so, for one that is damaged."""
+
+    def __init__(self, message: str, *, damage: bool) -> None:
+        super().__init__(message)
+        self.damage = damage
 
 
 class _Frames(Mapping[str, "pandas.DataFrame"]):
