@@ -141,7 +141,8 @@ class RunFiles:
         except FileNotFoundError:
             return ""
         except (pa.ArrowException, OSError, EOFError) as error:
-            return str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+            why = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+            return why.removeprefix(f"Could not open Parquet input source '{path}': ")  # it is named anyhow
         return "" if rows in (None, count) else f"it has {count} rows, and {rows} by the manifest"
 
     def _batches(self, path: str) -> Iterator[Any]:
