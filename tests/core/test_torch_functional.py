@@ -567,6 +567,24 @@ def test_autocast_takes_no_digits_away():
     assert all(torch.equal(one, other) for one, other in zip(inside, plain, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_e_narrow_logits_are_normalized_as_exactly_as_wide_ones(dtype):
+    torch.manual_seed(0)
+    logits = (torch.randn(70, 5000) * 4).to(dtype)
+    labels = torch.randint(0, 5000, (70,))
+    logits[range(8), labels[:8]] = -20_000.0  # far below the rest: the rest is what the normalizer is about
+    logits[9, labels[9]] = -torch.inf
+    narrow, wide = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    ours, exact = logprobs_from_logits(narrow, labels), torch.log_softmax(wide, -1).gather(-1, labels[:, None])[:, 0]
+    ours.sum().backward()
+    exact.sum().backward()
+    assert ours[9] == -torch.inf
+    torch.testing.assert_close(ours.double(), exact.to(dtype).double(), rtol=1e-2, atol=0)
+    torch.testing.assert_close(narrow.grad.double(), wide.grad, rtol=1e-2, atol=1e-7, equal_nan=True)
+    with torch.no_grad():
+        assert torch.equal(logprobs_from_logits(narrow, labels), ours)
+
+
 def test_an_observer_hears_of_the_heavy_ones_and_changes_nothing():
     class Hear(hooks.Listener):
         def __init__(self):

@@ -98,11 +98,10 @@ class _LogProbs(torch.autograd.Function):
     def forward(ctx: Any, logits: Tensor, labels: Tensor, inplace: bool, ignore_index: int | None) -> Tensor:
         out = logits.new_empty(labels.shape)
         normalizer = torch.empty(labels.shape, dtype=wide(logits.dtype), device=logits.device)
+        work = _Widened(wants_sums=ctx.needs_input_grad[0]) if _is_narrow(logits) else _wide_rows
         for rows, label, result, log_sum in chunks(logits, labels, out, normalizer):
-            widened = rows.to(log_sum.dtype)
-            torch.logsumexp(widened, -1, out=log_sum)
             kept, index = _labelled(label, ignore_index)
-            chosen = widened.gather(-1, index.unsqueeze(-1)).squeeze(-1) - log_sum
+            chosen = work(rows, index.unsqueeze(-1), log_sum)
             result.copy_(chosen if kept is None else torch.where(kept, chosen, 0))
         ctx.save_for_backward(logits, labels, normalizer)
         hidden = inplace and not logits.is_leaf and logits._base is None
@@ -127,6 +126,40 @@ class _LogProbs(torch.autograd.Function):
             if work is not target:
                 target.copy_(work)
         return result, None, None, None
+
+
+def _wide_rows(rows: Tensor, index: Tensor, log_sum: Tensor) -> Tensor:
+    """Log-probabilities (rows,) of the labels ``index`` (rows, 1), and into ``log_sum`` the normalizer."""
+    widened = rows.to(log_sum.dtype)
+    torch.logsumexp(widened, -1, out=log_sum)
+    return widened.gather(-1, index).squeeze(-1) - log_sum
+
+
+def _is_narrow(logits: Tensor) -> bool:
+    return logits.device.type == "cpu" and logits.dtype != wide(logits.dtype)
+
+
+class _Widened:
+    """:func:`_wide_rows` for 16-bit logits on the CPU, in half its time: rows are widened into one buffer and their
+    log-softmax, which goes over them once, written into another.
+
+    Args:
+        wants_sums: Whether the normalizers are wanted: a pass without a gradient does without.
+    """
+
+    def __init__(self, *, wants_sums: bool) -> None:
+        self._wants_sums = wants_sums
+        self._buffers: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, rows: Tensor, index: Tensor, log_sum: Tensor) -> Tensor:
+        if self._buffers is None or self._buffers[0].shape != rows.shape:  # the last chunk is shorter
+            self._buffers = torch.empty_like(rows, dtype=log_sum.dtype), torch.empty_like(rows, dtype=log_sum.dtype)
+        widened, logs = self._buffers
+        torch.ops.aten._log_softmax.out(widened.copy_(rows), -1, False, out=logs)
+        if self._wants_sums:  # at the largest of each row, whose logarithm is near 0 and so the most exact
+            highest, where = widened.max(-1, keepdim=True)
+            torch.sub(highest, logs.gather(-1, where), out=log_sum.unsqueeze(-1))
+        return logs.gather(-1, index).squeeze(-1)
 
 
 def _probabilities(rows: Tensor, log_sum: Tensor, target: Tensor) -> Tensor:
