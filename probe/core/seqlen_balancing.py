@@ -117,8 +117,9 @@ def log_seqlen_unbalance(seqlen_list: Lengths, partitions: Sequence[Sequence[int
         prefix: What the keys of the result begin with.
 
     Returns:
-        ``{prefix}/min``, ``max``, ``minmax_diff`` and ``mean`` of the sums when the rows are dealt out in order, in
-        blocks of equal size (the last one may be shorter), and ``balanced_min``, ``balanced_max`` of the given parts.
+        ``{prefix}/min``, ``max`` and ``minmax_diff`` of the sums of neighbours, in blocks of as many rows as k parts of
+        n rows have at least, n // k: as in verl there are more than k blocks, the last one perhaps shorter, where k
+        doesn't divide n. ``balanced_min``, ``balanced_max`` of the given parts, and ``mean``, the sum of all over k.
 
     Raises:
         InputError: There are no partitions.
@@ -130,8 +131,9 @@ def log_seqlen_unbalance(seqlen_list: Lengths, partitions: Sequence[Sequence[int
     if not len(partitions):
         raise InputError("partitions: got none, expected at least one")
     k = len(partitions)
-    blocks = np.array_split(weights, range(ceildiv(len(weights), k), len(weights), ceildiv(len(weights), k) or 1))
-    before = [block.sum().item() for block in blocks] + [0] * (k - len(blocks))
+    each = max(1, len(weights) // k)
+    before = [weights[start : start + each].sum().item() for start in range(0, len(weights), each)]
+    before += [0] * (k - len(before))  # fewer rows than parts
     after = [weights[list(part)].sum().item() for part in partitions]
     return {
         f"{prefix}/min": min(before),

@@ -289,10 +289,20 @@ def test_unbalance_by_hand():
         "global_seqlen/balanced_max": 22,
         "global_seqlen/mean": 16.5,
     }
-    assert sb.log_seqlen_unbalance([5, 1, 1], [[0], [1, 2]], "s")["s/max"] == 6
+    assert sb.log_seqlen_unbalance([5, 1], [[0], [1], []], "s")["s/min"] == 0
     assert sb.log_seqlen_unbalance([], [[], []], "s")["s/mean"] == 0
     with pytest.raises(InputError, match="partitions"):
         sb.log_seqlen_unbalance([1], [], "s")
+
+
+def test_c_unbalance_where_rows_do_not_divide():
+    lengths = [64 + 5 * row % 37 for row in range(56)]
+    metrics = sb.log_seqlen_unbalance(lengths, [list(range(part, 56, 25)) for part in range(25)], "s")
+    blocks = [sum(lengths[start : start + 2]) for start in range(0, 56, 2)]  # 56 // 25 rows each, 28 of them
+    assert (metrics["s/min"], metrics["s/max"]) == (min(blocks), max(blocks))
+    assert metrics["s/mean"] == sum(lengths) / 25
+    uneven = sb.log_seqlen_unbalance([5, 1, 1, 2, 9], [[0, 1], [2, 3, 4]], "s")
+    assert (uneven["s/min"], uneven["s/max"], uneven["s/minmax_diff"]) == (3, 9, 6)  # 5 + 1, 1 + 2, and 9 alone
 
 
 # ------------------------------------------------------------------------------------------ hooks and scopes

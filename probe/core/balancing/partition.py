@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from probe._check import whole_number
+from probe._check import also_named, whole_number
 from probe.core.balancing.dealing import near_optimal
 from probe.core.balancing.differencing import difference
 from probe.errors import InputError, InputTypeError, ShapeError
@@ -68,19 +68,20 @@ def roundup_divisible(a: int, b: int) -> int:
     return ceildiv(a, b) * b
 
 
-def calculate_workload(seqlens: T) -> T:
+@also_named(seqlens="seqlen_list")
+def calculate_workload(seqlen_list: T) -> T:
     """The cost of a sequence of L tokens in arbitrary units, attention included: ``24576·L + L²``.
 
     Args:
-        seqlens: Lengths in tokens, as a list, an array or a tensor; comes back as what it was. Integers are computed in
-            64 bits (32 would overflow from 46,341 tokens on).
+        seqlen_list: Lengths in tokens, as a list, an array or a tensor; comes back as what it was. Integers are
+            computed in 64 bits (32 would overflow from 46,341 tokens on). ``seqlens`` is another name for it.
 
     >>> calculate_workload([0, 1, 1000])
     [0, 24577, 25576000]
     """
-    if isinstance(seqlens, list | tuple):
-        return cast("T", [LINEAR_WORKLOAD * length + length * length for length in seqlens])
-    wide: Any = seqlens
+    if isinstance(seqlen_list, list | tuple):
+        return cast("T", [LINEAR_WORKLOAD * length + length * length for length in seqlen_list])
+    wide: Any = seqlen_list
     if isinstance(wide, np.ndarray):
         wide = wide.astype(np.int64) if wide.dtype.kind in "iub" else wide
     elif not wide.is_floating_point():

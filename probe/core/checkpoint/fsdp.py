@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata
 
-from probe._check import whole_number
+from probe._check import also_named, whole_number
 from probe._io import write_durably
 from probe.core.checkpoint import files
 from probe.core.checkpoint.files import EXTRA, HUGGINGFACE, SHARDS, Manifest
@@ -37,13 +37,13 @@ from probe.core.checkpoint.state import (
     optimizer_state,
     saved_model,
 )
-from probe.errors import ConflictError, InputError, InputTypeError, MissingKeyError, ProbeError, SerializationError
+from probe.errors import InputError, InputTypeError, MissingKeyError, ProbeError, SerializationError
 from probe.hooks import emit, observed, point
 
 _STRUCTURE: Final = "structure.json"
 _KINDS: Final = ("model", "optimizer")
 _SCHEDULER: Final = "lr_scheduler.safetensors"
-_OPTIONS: Final = ("checkpoint_config", "process_group", "tokenizer", "verify_checksums")
+_OPTIONS: Final = ("process_group", "verify_checksums")
 
 #: Told on every rank once a checkpoint is complete.
 SAVED = point(
@@ -74,7 +74,9 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         optimizer: See :class:`BaseCheckpointManager`.
         lr_scheduler: See :class:`BaseCheckpointManager`.
         processing_class: See :class:`BaseCheckpointManager`.
-        checkpoint_contents: See :class:`BaseCheckpointManager`.
+        checkpoint_contents: See :class:`BaseCheckpointManager`. Without an optimizer one may be asked for, as verl's
+            default does; then saving or loading raises.
+        trust_remote_code: Has no effect: nothing here runs code that came with a model. verl's trainers give it.
         **kwargs: ``tokenizer``: another name of ``processing_class``. ``checkpoint_config``: another name of
             ``checkpoint_contents``. ``process_group``: the ranks that hold the model; None means all.
             ``verify_checksums``: whether loading reads every file once more to compare its SHA-256, each rank a share
@@ -87,6 +89,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         UnknownNameError: As for :class:`BaseCheckpointManager`.
     """
 
+    @also_named(tokenizer="processing_class", checkpoint_config="checkpoint_contents")
     def __init__(
         self,
         model: nn.Module,
@@ -94,14 +97,19 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         lr_scheduler: Any = None,
         processing_class: Any = None,
         checkpoint_contents: Mapping[str, Any] | None = None,
+        trust_remote_code: bool = False,  # noqa: ARG002  (see Args)
         **kwargs: Any,
     ) -> None:
         for name in kwargs:
             if name not in _OPTIONS:
                 raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(_OPTIONS)}")
-        processing_class = _one_of("processing_class", processing_class, "tokenizer", kwargs)
-        checkpoint_contents = _one_of("checkpoint_contents", checkpoint_contents, "checkpoint_config", kwargs)
+        if not isinstance(model, nn.Module):
+            raise InputTypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
+        if processing_class is not None and not callable(getattr(processing_class, "save_pretrained", None)):
+            raise InputTypeError(f"processing_class: {type(processing_class).__name__} has no save_pretrained")
         super().__init__(model, optimizer, lr_scheduler, processing_class, checkpoint_contents)
+        if self.should_save_lora_only:
+            _log.warning("checkpoint_contents.save_lora_only: all weights are saved, those of LoRA among them")
         self._group = kwargs.get("process_group")
         self._verify = bool(kwargs.get("verify_checksums", True))
 
@@ -133,7 +141,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             max_ckpt_to_keep: How many checkpoints stay; None or 0 means all.
 
         Raises:
-            InputError: An argument can't be used. Every rank raises.
+            InputError: An argument can't be used, or there is no optimizer to save. Every rank raises.
             InputTypeError: An argument has the wrong type. Every rank raises.
             SerializationError: There is state that can't be written without pickle.
             OSError: The disk is full, read-only …
@@ -141,6 +149,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         """
         peers = Peers(self._group)
         peers.together(lambda: _check_save(local_path, hdfs_path, global_step, max_ckpt_to_keep))
+        peers.together(lambda: self._check_optimizer("save"))
         target = Path(os.path.abspath(local_path))  # noqa: PTH100  (resolve() would follow a link that the caller made on purpose)
         stepped = any(peers.together(lambda: self.optimizer is not None and bool(self.optimizer.state)))
         peers.on_first(lambda: files.begin(target).joinpath(SHARDS).mkdir())
@@ -156,6 +165,10 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             peers.on_first(lambda: upload(target, hdfs_path))
         if SAVED.listeners:
             emit(SAVED, path=str(target), remote=hdfs_path, **_manifest_contents(manifest, manifest.contents))
+
+    def _check_optimizer(self, which: str) -> None:
+        if self.optimizer is None and "optimizer" in self.checkpoint_contents[which]:
+            raise InputError(f"checkpoint_contents.{which}: asks for the optimizer, but optimizer is None")
 
     def _write_state(self, staging: Path, peers: Peers, stepped: bool) -> None:
         peers.together(lambda: _check_shared(staging))
@@ -225,7 +238,8 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             del_local_after_load: Whether ``local_path`` is removed when every rank has loaded.
 
         Raises:
-            InputError: Files are missing or damaged (what is expected and what was found), or nothing is there.
+            InputError: Files are missing or damaged (what is expected and what was found), nothing is there, or there
+                is no optimizer to load into.
             ShapeError: A tensor has another shape than the model's.
             MissingKeyError: The checkpoint and the model don't have the same tensors.
             SerializationError: A file isn't what probe writes.
@@ -234,6 +248,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         if local_path is None:
             return
         peers = Peers(self._group)
+        peers.together(lambda: self._check_optimizer("load"))
         target = Path(os.path.abspath(local_path))  # noqa: PTH100  (as in save_checkpoint)
         peers.on_first(lambda: _fetch(target, hdfs_path))
         manifest = self._checked(target, peers)
@@ -320,13 +335,6 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             self.lr_scheduler.load_state_dict(found["lr_scheduler"])
         if "rng" in found:
             load_rng_state(found["rng"])
-
-
-def _one_of(name: str, given: Any, alias: str, kwargs: Mapping[str, Any]) -> Any:
-    other = kwargs.get(alias)
-    if given is not None and other is not None and given is not other:
-        raise ConflictError(f"{name} and {alias}: both were given, expected one of them")
-    return other if given is None else given
 
 
 def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_keep: Any) -> None:

@@ -59,24 +59,56 @@ def logprobs_from_logits(
     return apply(logits, labels.long(), inplace_backward, ignore_index)
 
 
+def gather_from_labels(data: Tensor, label: Tensor) -> Tensor:
+    """The entry of each row that its label names, such as the log-probability of each token.
+
+    Args:
+        data: Any dtype, (*, V).
+        label: Integers in [0, V), (*).
+
+    Returns:
+        (*), dtype of ``data``; differentiable.
+
+    Raises:
+        InputTypeError: They are not plain tensors, or the labels no integers.
+        ShapeError: Shapes or devices don't fit.
+        InputError: A label is outside (known only for labels on the CPU).
+
+    >>> gather_from_labels(torch.tensor([[0.1, 0.9], [0.4, 0.6]]), torch.tensor([1, 0]))
+    tensor([0.9000, 0.4000])
+    """
+    if not isinstance(data, Tensor) or data.is_nested:
+        got = "a nested tensor" if isinstance(data, Tensor) else type(data).__name__
+        raise InputTypeError(f"data: got {got}, expected a plain tensor")
+    if not data.ndim:
+        raise ShapeError("data: got shape (), expected (…, entries)")
+    _check_index(label, data, ("label", "data"), None)
+    return data.gather(-1, label.long().unsqueeze(-1)).squeeze(-1)
+
+
 def _check_labels(logits: Tensor, labels: Tensor, ignore_index: int | None) -> None:
     check_logits(logits)
+    _check_index(labels, logits, ("labels", "logits"), ignore_index)
+
+
+def _check_index(labels: Tensor, data: Tensor, names: tuple[str, str], ignore_index: int | None) -> None:
+    name, of = names
     if not isinstance(labels, Tensor):
-        raise InputTypeError(f"labels: got {type(labels).__name__}, expected a tensor")
+        raise InputTypeError(f"{name}: got {type(labels).__name__}, expected a tensor")
     if labels.is_floating_point() or labels.is_complex() or labels.dtype is torch.bool:
-        raise InputTypeError(f"labels: got {labels.dtype}, expected integers")
-    if labels.shape != logits.shape[:-1]:
+        raise InputTypeError(f"{name}: got {labels.dtype}, expected integers")
+    if labels.shape != data.shape[:-1]:
         raise ShapeError(
-            f"labels: got shape {tuple(labels.shape)} for logits of shape {tuple(logits.shape)}, "
+            f"{name}: got shape {tuple(labels.shape)} for {of} of shape {tuple(data.shape)}, "
             "expected that shape without its last dimension"
         )
-    if labels.device != logits.device:
-        raise ShapeError(f"labels: on {labels.device}, but the logits are on {logits.device}")
+    if labels.device != data.device:
+        raise ShapeError(f"{name}: on {labels.device}, but {of} on {data.device}")
     if labels.device.type == "cpu" and labels.numel():
-        _check_range(labels, logits.shape[-1], ignore_index)
+        _check_range(labels, data.shape[-1], name, ignore_index)
 
 
-def _check_range(labels: Tensor, vocabulary: int, ignore_index: int | None) -> None:
+def _check_range(labels: Tensor, vocabulary: int, name: str, ignore_index: int | None) -> None:
     lowest, highest = (int(one) for one in torch.aminmax(labels))
     if lowest >= 0 and highest < vocabulary:
         return
@@ -85,9 +117,10 @@ def _check_range(labels: Tensor, vocabulary: int, ignore_index: int | None) -> N
         outside &= labels != ignore_index
     if bool(outside.any()):
         where = tuple(outside.nonzero()[0].tolist())
+        more = " or ignore_index" if ignore_index is not None else "; ignore_index= names one to leave out"
         raise InputError(
-            f"labels: got {int(labels[where])} at {where}, expected 0 to {vocabulary - 1}"
-            + (" or ignore_index" if ignore_index is not None else "; ignore_index= names one to leave out")
+            f"{name}: got {int(labels[where])} at {where}, expected 0 to {vocabulary - 1}"
+            + (more if name == "labels" else "")
         )
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.partition import textbook
 from probe.core.balancing import dealing
 from probe.core.balancing import partition as pt
-from probe.errors import CapacityError, InputError, InputTypeError, ShapeError
+from probe.errors import CapacityError, ConflictError, InputError, InputTypeError, ShapeError
 
 numbers = st.lists(st.integers(0, 5000), min_size=1, max_size=60)
 
@@ -175,3 +175,10 @@ def test_small_arithmetic():
     with pytest.raises(InputError):
         pt.ceildiv(1, 0)
     assert issubclass(CapacityError, ValueError)
+
+
+def test_c_workload_takes_verls_keyword_and_ours():
+    assert pt.calculate_workload(seqlen_list=[2]) == pt.calculate_workload(seqlens=[2]) == pt.calculate_workload([2])
+    assert pt.calculate_workload(seqlen_list=None, seqlens=[2]) == [24576 * 2 + 4]
+    with pytest.raises(ConflictError, match="seqlen_list and seqlens"):
+        pt.calculate_workload(seqlen_list=[1], seqlens=[2])
