@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +25,43 @@ _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 #: What pandas has in the place of a missing number or time.
 _NO_VALUE: Final = ("NAType", "NaTType")
+
+
+def visible(text: str, *, lines: bool = True) -> str:
+    r"""``text`` for a terminal: characters that steer one are written out, such as those that clear it, give it a title
+    or turn the direction of writing. Tabs stay, and so do line ends.
+
+    Args:
+        text: Anybody's.
+        lines: Whether line ends stay.
+
+    >>> print(visible("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else "\t"
+    return "".join(one if one.isprintable() or one in kept or _is_harmless(one) else _escaped(one) for one in text)
+
+
+def _is_harmless(letter: str) -> bool:
+    """Spaces of other widths, and what joins the parts of one picture or letter."""
+    return letter in "\u200c\u200d" or unicodedata.category(letter) == "Zs"
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def visible_json(line: str) -> str:
+    r"""The same for a line of JSON, which says the same afterwards.
+
+    >>> print(visible_json('{"a": "\u202eb"}'))
+    {"a": "\u202eb"}
+    """
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() or _is_harmless(one) else json.dumps(one)[1:-1] for one in line)
 
 
 def missing(value: Any) -> bool:

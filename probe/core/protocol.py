@@ -478,7 +478,7 @@ class DataProto:
             FileNotFoundError: There is no such file.
             SerializationError: It is not such a file, or a damaged one.
         """
-        return cls(*data_file.read(filepath))
+        return data_file.read(filepath, cls)
 
     # -------------------------------------------------------------------------------------- columns
 

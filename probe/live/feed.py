@@ -21,7 +21,7 @@ from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
 from probe.live.thinning import Block
 from probe.records import Process, place_of_process, who
 from probe.runs import liveness
-from probe.runs.files import RunFiles
+from probe.runs.files import RunFiles, damage
 from probe.runs.follower import Follower
 from probe.runs.visibility import Shown
 from probe.text import SOURCES
@@ -136,6 +136,11 @@ class Feed:
         return 0 if self._follower is None else self._follower.bad_lines
 
     @property
+    def damage(self) -> str:
+        """Which damaged files are left out and what helps, as a sentence; "" where none are."""
+        return damage(self.files.damaged)
+
+    @property
     def started_s(self) -> float | None:
         """Wall-clock time of second 0, seconds since the epoch; None when it isn't known yet."""
         start = self._intake.clocks.start_ns
@@ -168,7 +173,13 @@ class Feed:
             self._load()
 
     def _load(self) -> None:
-        loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
+        try:
+            loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
+        except Exception:  # of DuckDB's or pyarrow's, where a file is damaged: it is left out now
+            if not self.files.examine():
+                raise
+            self._forget()
+            loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
         self._follower, self.left_out, self._shown = loaded.follower, loaded.left_out, loaded.shown
         self.repeated, self.attempts = loaded.repeated, loaded.attempts
         self._store(loaded.blocks)
@@ -194,12 +205,15 @@ class Feed:
     def _rebuild(self) -> dict[str, Block]:
         """Read all anew: another attempt hides what was shown, or was chosen, or a rank is known now."""
         self.rebuilt += 1
+        self._forget()
+        self._load()
+        return {}
+
+    def _forget(self) -> None:
         self.tables.clear()
         self.sketches.clear()
         self._make_tables()
         self._intake = Intake(self.words, self.tables, self.info.wall_ns)
-        self._load()
-        return {}
 
     def update(self) -> dict[str, Block]:
         """The rows that came since the last look, by table; tables without any are left out. They are in

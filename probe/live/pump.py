@@ -271,10 +271,14 @@ class Pump:
             "coalesced": feed.coalesced,
             "thinned": feed.left_out + sum(table.thinned for table in feed.tables.values()),
             "bad_lines": feed.bad_lines,
-            "errors": list(self._failed.values()),
+            "errors": [*self._failed.values(), *self._damage()],
             "cost": dict(self._cost),
             **self._here(),
         }
+
+    def _damage(self) -> list[dict[str, Any]]:
+        told = self.feed.damage
+        return [{"where": "run", "message": told}] if told else []
 
     def _here(self) -> dict[str, Any]:
         """That we are there, and after how many seconds without a word we aren't any more."""

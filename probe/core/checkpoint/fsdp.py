@@ -27,9 +27,17 @@ from probe.core.checkpoint.plain_state import read_plain, write_plain
 from probe.core.checkpoint.remote import download, upload
 from probe.core.checkpoint.retention import Place, update_checkpoint_tracker
 from probe.core.checkpoint.rng_state import get_rng_state, load_rng_state
-from probe.core.checkpoint.shards import load_shards, read_chunks, save_shards, shard_files
-from probe.core.checkpoint.state import OptimizerLoad, State, check_same, load_model, model_state, optimizer_state
-from probe.errors import InputError, InputTypeError, MissingKeyError, SerializationError
+from probe.core.checkpoint.shards import check_shards, load_shards, read_chunks, save_shards, shard_files
+from probe.core.checkpoint.state import (
+    OptimizerLoad,
+    State,
+    check_same,
+    load_model,
+    model_state,
+    optimizer_state,
+    saved_model,
+)
+from probe.errors import InputError, InputTypeError, MissingKeyError, ProbeError, SerializationError
 from probe.hooks import emit, observed, point
 
 _STRUCTURE: Final = "structure.json"
@@ -244,10 +252,13 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         target = Path(os.path.abspath(local_path))  # noqa: PTH100  (as in save_checkpoint)
         peers.on_first(lambda: _fetch(target, hdfs_path))
         manifest = self._checked(target, peers)
+        extra: list[dict[str, Any]] = []
+        if "extra" in self.checkpoint_load_contents:
+            peers.together(lambda: extra.append(self._read_extra(target, manifest, peers)))
         with quiet():
             self._load_state(target, peers)
-        if "extra" in self.checkpoint_load_contents:
-            peers.together(lambda: self._load_extra(target, manifest, peers))
+        for one in extra:
+            peers.together(partial(self._load_extra, one))
         if del_local_after_load:
             peers.on_first(lambda: shutil.rmtree(target))
         if LOADED.listeners:
@@ -271,32 +282,43 @@ class FSDPCheckpointManager(BaseCheckpointManager):
     def _load_state(self, target: Path, peers: Peers) -> None:
         ready: list[Any] = []
         peers.together(lambda: ready.extend(self._prepared(target)))
-        saved, trees, model, optimizer = ready
+        saved, tree, model, optimizer = ready
         tensors = {**model.tensors, **(optimizer.tensors if optimizer else {})}
+        share = slice(peers.rank, None, peers.size)
+        peers.together(lambda: check_shards(target / SHARDS, saved, share))  # nothing is changed by a damaged one
         peers.together(lambda: load_shards(tensors, target / SHARDS, saved, peers))
-        peers.together(lambda: load_model(self.model, model, trees["model"]))
+        peers.together(lambda: load_model(self.model, tree))
         if optimizer:
             peers.together(optimizer.apply)
 
-    def _prepared(self, target: Path) -> tuple[Metadata, dict[str, Any], State, OptimizerLoad | None]:
+    def _prepared(self, target: Path) -> tuple[Metadata, Any, State, OptimizerLoad | None]:
         """What is to be filled, after it has been compared with what is there."""
         where = f"checkpoint {target}"
         saved = read_chunks(target / SHARDS)
-        trees = _read_trees(target / SHARDS / _STRUCTURE)
+        path = target / SHARDS / _STRUCTURE
+        trees = _read_trees(path)
         model = model_state(self.model)
         check_same(model, saved, "model", where)
         optimizer = None
-        if self.optimizer is not None and "optimizer" in self.checkpoint_load_contents:
-            optimizer = OptimizerLoad(self.model, self.optimizer, trees["optimizer"], saved, where)
-        return saved, trees, model, optimizer
+        try:
+            tree = saved_model(model, trees["model"], where)
+            if self.optimizer is not None and "optimizer" in self.checkpoint_load_contents:
+                optimizer = OptimizerLoad(self.model, self.optimizer, trees["optimizer"], saved, where)
+        except ProbeError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+            raise SerializationError(f"{path}: not the structure of this model's checkpoint: {error!r}") from error
+        return saved, tree, model, optimizer
 
-    def _load_extra(self, target: Path, manifest: Manifest, peers: Peers) -> None:
+    def _read_extra(self, target: Path, manifest: Manifest, peers: Peers) -> dict[str, Any]:
+        """What is to be put into the scheduler and the generators."""
         directory = target / EXTRA
         has_scheduler = f"{EXTRA}/{_SCHEDULER}" in manifest.files
+        found: dict[str, Any] = {}
         if self.lr_scheduler is not None:
             if not has_scheduler:
                 raise MissingKeyError(f"checkpoint {target}: it has no lr_scheduler state")
-            self.lr_scheduler.load_state_dict(read_plain(directory / _SCHEDULER))
+            found["lr_scheduler"] = read_plain(directory / _SCHEDULER)
         elif has_scheduler and peers.first:
             _log.warning("%s: its lr_scheduler state isn't loaded, because there is no lr_scheduler here", target)
         if manifest.world_size != peers.size and peers.first:
@@ -305,7 +327,14 @@ class FSDPCheckpointManager(BaseCheckpointManager):
                 target, manifest.world_size, peers.size, min(manifest.world_size, peers.size) - 1,
             )  # fmt: skip
         if peers.rank < manifest.world_size:
-            load_rng_state(read_plain(directory / _rng_file(peers.rank)))
+            found["rng"] = read_plain(directory / _rng_file(peers.rank))
+        return found
+
+    def _load_extra(self, found: Mapping[str, Any]) -> None:
+        if "lr_scheduler" in found:
+            self.lr_scheduler.load_state_dict(found["lr_scheduler"])
+        if "rng" in found:
+            load_rng_state(found["rng"])
 
 
 def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_keep: Any) -> None:
@@ -381,7 +410,7 @@ def _manifest_contents(manifest: Manifest, contents: list[str]) -> dict[str, Any
 def _read_trees(path: Path) -> dict[str, Any]:
     try:
         trees = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SerializationError(f"{path}: not JSON: {error}") from error
     if not isinstance(trees, dict) or not set(trees) <= set(_KINDS) or "model" not in trees:
         raise SerializationError(f"{path}: not the structure of a checkpoint of probe")
