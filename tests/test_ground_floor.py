@@ -257,7 +257,7 @@ def test_too_small_a_number_is_refused():
     assert whole_number("rows", -1) == -1
 
 
-# --------------------------------------------------------------------------------------------- what callers of peers catch
+# ------------------------------------------------------------------------------------ what callers of peers catch
 
 
 @pytest.mark.parametrize(
