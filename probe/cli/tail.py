@@ -10,8 +10,8 @@ With --json each line is one object; what isn't known is null:
    "damaged_files"}  first, and again at the end; state
    is "recording", "finished", "quiet" (no rows lately) or "gone" (its processes are gone and haven't ended it)
   {"type": "step", "step", "step_time_s", "tokens_per_second", "peak_memory_bytes", "peak_memory_capacity_bytes",
-   "rank_imbalance_ratio", "padding_tax_ratio", "own_cost_ratio", "alerts",
-   "phases": [{"phase", "time_s", "peak_memory_bytes", "tokens"}, ...]}
+   "rank_imbalance_ratio", "padding_tax_ratio", "reward", "own_cost_ratio",
+   "alerts", "phases": [{"phase", "time_s", "peak_memory_bytes", "tokens"}, ...]}
   {"type": "incident", "t_s", "step", "rank", "process", "kind", "where", "message", "count", "switched_off"}
 With --tables it is one line for each row instead, with --json exactly as the run directory has them.
 """

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from probe.dashboards.columns import LIVE
 from probe.errors import InputError
-from probe.live import opening, thinning
+from probe.live import history, opening, thinning
 from probe.live.completeness import Standing, quiet_since, standing_of
 from probe.live.intake import Intake
 from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
@@ -23,6 +23,7 @@ from probe.records import Process, place_of_process, who
 from probe.runs import liveness
 from probe.runs.files import RunFiles, damage
 from probe.runs.follower import Follower
+from probe.runs.snapshot import Snapshot
 from probe.runs.visibility import Shown
 from probe.text import SOURCES
 
@@ -98,6 +99,7 @@ class Feed:
         self._asked_at = -math.inf
         self._alive = ""
         self._finished = False
+        self._whole: Snapshot | None = None  # all rows at rest, once somebody has asked for them
         self._states_at = -math.inf
         self._known_states: Mapping[str, str] = {}
 
@@ -210,6 +212,7 @@ class Feed:
         return {}
 
     def _forget(self) -> None:
+        self._whole = None
         self.tables.clear()
         self.sketches.clear()
         self._make_tables()
@@ -226,6 +229,45 @@ class Feed:
             self.open()
             return {}
         return self._poll(self._update_rows)
+
+    def histories(self, wishes: Sequence[history.Wish]) -> list[history.History]:
+        """What all complete steps of the run say, also those that the tables had to forget.
+
+        Args:
+            wishes: What is asked for.
+
+        Returns:
+            An answer for each, in their order.
+
+        Raises:
+            RunError: The files can't be read.
+        """
+        until = self.complete_step
+        if until is None:
+            return [history.missing(one) for one in wishes]
+        declared = {name: table.declared for name, table in self.tables.items()}
+        whole, start_ns = self._at_rest(), self._intake.clocks.start_ns
+        return [history.read(whole, one, declared, self.words, until, start_ns) for one in wishes]
+
+    def rows_of(self, step: int) -> dict[str, Block]:
+        """All rows of one step, also where the tables had to forget it; they don't take them in.
+
+        Args:
+            step: Its number.
+
+        Returns:
+            Rows by table; tables without any are left out.
+
+        Raises:
+            RunError: The files can't be read.
+        """
+        return opening.rows_of_step(self._at_rest(), self._intake, self.words, step)
+
+    def _at_rest(self) -> Snapshot:
+        whole = self._whole or Snapshot(self.files, self.attempt)
+        whole.refresh()
+        self._whole = whole
+        return whole
 
     def activity(self) -> dict[str, Any]:
         """Whether somebody still writes, as far as it can be told without inventing anything.

@@ -390,7 +390,7 @@ def _picture(panel: Panel, drawn: _Drawn) -> str:
     height = int(drawn.options[0].figure["layout"].get("height", 320))
     label = _text(f"{panel.title}. {panel.about.shows} The same numbers stand in the table below.")
     chart = (
-        f'<div class="chart" id="{panel.id}" data-panel="{panel.id}" role="img" aria-label="{label}"'
+        f'<div class="chart" id="{panel.id}" data-panel="{panel.id}" role="group" aria-label="{label}"'
         f' style="min-height:{height}px"><p class="waiting">Drawing …</p></div>'
     )
     if len(drawn.options) < 2:
