@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from probe import devices, own_cost, recorders
 from probe._check import is_whole
-from probe.core.metric import Metric, reduce_metrics
+from probe.core.metric import reduce_metrics
 from probe.errors import InputError, InputTypeError, SessionError
 from probe.hooks import (
     SCOPE,
@@ -419,7 +419,7 @@ class Session:
         with silenced():
             if self._spans is not None:
                 self._isolated("spans", partial(self._spans.log, rows, step))
-            values = reduce_metrics({key: Metric("mean", value) for key, value in cost.items()})
+            values = dict(cost)
             for recorder in self._recorders:
                 values.update(self._of_recorder(recorder, "metrics", partial(_reduced, recorder, rows)) or {})
             if self.tracking is not None and values:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -186,7 +187,8 @@ class Stream:
             waited_for = [lane.name for lane in self._lanes if not lane.closed]
         kept = "" if self._journal.folder is None else f"; what they lack then is kept in {self._journal.folder}"
         if seconds > 0:
-            _log.warning("waiting up to %.0f s for %s to finish%s", seconds, ", ".join(waited_for) or "values", kept)
+            names = ", ".join(waited_for) or "values"
+            _log.warning("waiting up to %d s for %s to finish%s", math.ceil(seconds), names, kept)
 
     def complete(self) -> list[str]:
         """The backends that were closed in order."""

@@ -35,6 +35,7 @@ from probe.core.checkpoint.plain_state import as_dtype
 from probe.errors import SerializationError
 
 CHUNKS: Final = "chunks.json"
+_NOT_THESE: Final = "a shard doesn't hold the tensors that it should"
 
 
 class _Writer(FileSystemWriter):
@@ -74,9 +75,7 @@ class _Reader(FileSystemReader):
         try:
             return super().read_data(plan, planner)
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:  # how torch.load says that it isn't one
-            raise SerializationError(
-                f"{self.path}: a shard doesn't hold the tensors that it should: {error}"
-            ) from error
+            raise SerializationError(f"{self.path}: {_NOT_THESE}: {error}") from error
 
 
 class _TensorsOnly(DefaultLoadPlanner):
@@ -172,15 +171,12 @@ def check_shards(directory: Path, chunks: Metadata, share: slice) -> None:
         try:
             found: Any = torch.load(piece, map_location="cpu", weights_only=True)
         except Exception as error:  # torch has no one error for bytes that are no tensor
-            raise SerializationError(
-                f"{directory / where.relative_path}: {index.fqn} can't be read: {error}"
-            ) from error
+            why = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on with advice on how to run its code
+            raise SerializationError(f"{path}: {_NOT_THESE}: {index.fqn} can't be read: {why}") from error
         told = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
         if not isinstance(found, torch.Tensor) or found.shape != size or found.dtype != dtype:
-            raise SerializationError(
-                f"{path}: a shard doesn't hold the tensors that it should: a piece of {index.fqn} is {told}, expected "
-                f"{dtype} {tuple(size)}"
-            )
+            expected = f"{dtype} {tuple(size)}"
+            raise SerializationError(f"{path}: {_NOT_THESE}: a piece of {index.fqn} is {told}, expected {expected}")
 
 
 def shard_files(chunks: Metadata) -> set[str]:
