@@ -433,9 +433,12 @@ def recorded(directory, more=()):
         for name in ("micro_batches", "padding", "reductions", "calls", "scalars", "memory"):
             frame = run.tables[name]
             if name == "memory":  # samples come by the clock
-                frame = frame[frame["moment"] != "sample"] if "moment" in frame else frame
+                frame = frame[frame["edge"] != "sample"]
+            if name == "scalars":  # and so do metrics made of them; the first of hooks' time may be none
+                frame = frame[~frame["key"].str.contains("probe/memory|probe/cost")]
             whole = [one for one in frame if one not in stamp | timed and "bytes" not in one and one != "value"]
-            rows[name] = len(frame) if name == "memory" else frame[whole].astype(str).values.tolist()
+            # In which order rows of the writer's own stand among the others is a matter of its rounds.
+            rows[name] = len(frame) if name == "memory" else sorted(frame[whole].astype(str).values.tolist())
         exact = run.scalars[run.scalars["key"].str.startswith(("probe/padding_tax", "probe/token_balance"))]
         return rows, exact[["step", "key", "value"]].values.tolist(), run.incidents
 

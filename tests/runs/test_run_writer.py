@@ -222,7 +222,7 @@ def test_a_mark_comes_after_all_that_was_put_before(directory, writer, put):
 
 
 def test_e_many_rows_that_wait_at_a_mark_are_written_at_once(directory, writer, put):
-    one = writer(interval_s=600)
+    one = writer(interval_s=600, sample_interval_s=600)
     assert one.flush()  # the round with which it begins is over
     called = threading.Event()
     put(one, scalars(SOON))
