@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from probe.core.fsdp import get_fsdp_wrap_policy
     from probe.core.memory_logger import GPUMemoryLogger, log_gpu_memory_usage
     from probe.core.metric import Metric, append_to_dict, reduce_metrics
+    from probe.core.micro_batch import micro_batch
     from probe.core.protocol import DataProto, DataProtoItem
     from probe.core.rl_dataset import RLHFDataset
     from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches
@@ -74,6 +75,7 @@ EXPORTS = {
     "masked_mean": "probe.core.torch_functional:masked_mean",
     "masked_whiten": "probe.core.torch_functional:masked_whiten",
     "materialize": "probe.core.codec:materialize",
+    "micro_batch": "probe.core.micro_batch:micro_batch",
     "micro_batches": "probe.core.seqlen_balancing:micro_batches",
     "observed": "probe.hooks:observed",
     "open": "probe.runs.reader:Run",

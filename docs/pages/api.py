@@ -45,7 +45,7 @@ GROUPS: Final = (
     Group("protocol", "DataProto", ("probe.core.protocol",)),
     Group("batched_data_dict", "BatchedDataDict and packing", ("probe.core.batched_data_dict", "probe.core.packing")),
     Group("codec", "The jagged codec", ("probe.core.codec",)),
-    Group("seqlen_balancing", "Sequence balancing", ("probe.core.seqlen_balancing",)),
+    Group("seqlen_balancing", "Sequence balancing", ("probe.core.seqlen_balancing", "probe.core.micro_batch")),
     Group("metric", "Metrics", ("probe.core.metric",)),
     Group("torch_functional", "Torch functionals", ("probe.core.torch_functional",)),
     Group("parallel", "Ulysses and FSDP", ("probe.core.ulysses", "probe.core.fsdp")),
