@@ -29,6 +29,7 @@ GROUPS: Final = (
         "run",
         "Reading a run",
         (
+            "probe.runs.finding:open_run,find_run",
             "probe.runs.reader",
             "probe.runs.compaction:compact,Compaction",
             "probe.analysis.findings:findings,Finding",
@@ -52,7 +53,11 @@ GROUPS: Final = (
     Group("checkpoint", "Checkpoints", ("probe.core.checkpoint",)),
     Group("data", "Data and files", ("probe.core.rl_dataset", "probe.core.fs")),
     Group("logging", "Timers and memory logs", ("probe.core.timing", "probe.core.memory_logger")),
-    Group("comparison", "Comparing batches", ("probe.inspection.comparison",)),
+    Group(
+        "comparison",
+        "Comparing batches and runs",
+        ("probe.comparing", "probe.inspection.comparison:Comparison,Difference", "probe.analysis.run_comparison"),
+    ),
     Group("records", "Row types", ("probe.records",)),
     Group("recorders", "Recorders", ("probe.recorders.recorder", "probe.devices")),
     Group("errors", "Errors", ("probe.errors",)),

@@ -149,9 +149,9 @@ class ProbeMagic:
         if words == ["status"]:
             return Status.now()
         if len(words) == 2 and words[0] == "open":
-            from probe.runs.reader import Run
+            from probe.runs.finding import open_run
 
-            return Run(words[1] if "://" in words[1] else os.path.expanduser(words[1]))  # noqa: PTH111  (no Path: it may be a URL)
+            return open_run(words[1] if "://" in words[1] else os.path.expanduser(words[1]))  # noqa: PTH111  (no Path: it may be a URL)
         raise InputError(f"got {line!r}" if words else "got nothing")
 
     # -------------------------------------------------------------------------------------------------- a cell
