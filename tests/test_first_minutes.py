@@ -140,17 +140,22 @@ def test_d_the_demo_records_nothing_where_probe_is_off(tmp_path, monkeypatch, ca
     assert list(tmp_path.iterdir()) == []
 
 
-def test_d_without_anywidget_a_notebook_shows_what_to_install(tmp_path, monkeypatch) -> None:
+def test_d_without_anywidget_a_notebook_says_what_to_install(tmp_path, monkeypatch) -> None:
+    import IPython.display
+
     from probe.views.panel import panel as panels
 
+    shown: list[dict[str, str]] = []
     monkeypatch.setitem(sys.modules, "anywidget", None)
     monkeypatch.setattr(panels, "shell_of_kernel", lambda: True)
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, **_: shown.append(bundle))
     panels.widgets.widget_class.cache_clear()
-    with probe.start("p", run_dir=tmp_path / "run") as session, panels.Panel(session) as shown:
-        bundle, _ = shown._repr_mimebundle_()
+    with probe.start("p", run_dir=tmp_path / "run") as session, panels.Panel(session) as panel:
+        panel._ipython_display_()
     panels.widgets.widget_class.cache_clear()
-    shown_text = html.unescape(" ".join(re.findall(r"<text[^>]*>([^<]*)<", bundle["image/svg+xml"])))
-    assert "pip install 'probe-rl[notebook]'" in shown_text
+    assert "pip install 'probe-rl[notebook]'" in shown[0]["text/plain"]
+    assert "pip install 'probe-rl[notebook]'" in html.unescape(shown[0]["text/html"])
+    assert "image/svg+xml" in shown[1]
 
 
 def test_d_make_shows_pip_at_work_and_lets_root_see_a_notebook(tmp_path) -> None:
