@@ -18,7 +18,7 @@ JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo check quick test fuzz lint js js-check bench docs notebook test-tensordict-010 test-transfer-queue test-trackers clean help
+.PHONY: demo check quick test fuzz lint js js-check bench docs notebook test-tensordict-010 test-transfer-queue test-verl test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -104,6 +104,19 @@ $(VENV)-transfer-queue/.made: pyproject.toml
 test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire, and a job on a real Ray
 	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python -m pytest tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py
 
+# verl as installed, with what it imports and doesn't ask for (TransferQueue, fastapi, orjson, pyzmq, uvicorn); of TRL
+# only the configurations are read.
+$(VENV)-verl/.made: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-verl
+	$(VENV)-verl/bin/python $(INSTALL) \
+		torch==2.13.0 tensordict==0.10.0 verl==0.9.1 transformers==5.10.4 ray==2.60.0 TransferQueue==0.1.11 \
+		fastapi==0.165.0 orjson==3.13.0 pyzmq==27.3.0 uvicorn==0.54.0 --editable . hypothesis pytest pytest-timeout
+	$(VENV)-verl/bin/python $(INSTALL) --no-deps trl==1.16.0
+	@touch $@
+
+test-verl: $(VENV)-verl/.made  ## what stands in for verl's functions, beside verl's own
+	$(VENV)-verl/bin/python -m pytest tests/frameworks/test_verl_drop_in.py tests/frameworks/test_verl_secrets.py
+
 # swanlab wants an older protobuf than the rest and trackio a newer pillow: an environment of their own.
 $(VENV)-trackers/.made: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-trackers
@@ -115,4 +128,4 @@ test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
 	$(VENV)-trackers/bin/python -m pytest tests/tracking tests/publishing -k "swanlab or trackio"
 
 clean:  ## remove the environments
-	rm -rf node_modules $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-trackers
+	rm -rf node_modules $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-verl $(VENV)-trackers

@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from numbers import Integral
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from probe.errors import InputError, InputTypeError
+from probe.errors import ConflictError, InputError, InputTypeError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def also_named(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make a function take arguments under a second name too, by keyword, as a peer's callers write them.
+
+    Args:
+        **names: The second name of an argument, and the one that it has in the signature.
+
+    Returns:
+        A decorator. Whoever gives an argument under both of its names, with two values, gets a ConflictError; None is
+        no value.
+
+    >>> @also_named(seqlens="seqlen_list")
+    ... def longest(seqlen_list):
+    ...     return max(seqlen_list)
+    >>> longest(seqlens=[3, 7]), longest([3, 7])
+    (7, 7)
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        places = {name: place for place, name in enumerate(inspect.signature(function).parameters)}
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for second in names.keys() & kwargs.keys():
+                value, first = kwargs.pop(second), names[second]
+                given = args[places[first]] if places[first] < len(args) else kwargs.get(first)
+                if given is None and value is not None:
+                    if places[first] < len(args):
+                        args = (*args[: places[first]], value, *args[places[first] + 1 :])  # type: ignore[assignment]
+                    else:
+                        kwargs[first] = value
+                elif value is not None and value is not given:
+                    raise ConflictError(f"{first} and {second}: both were given, expected one of them")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def is_whole(given: object) -> bool:

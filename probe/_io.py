@@ -75,8 +75,10 @@ def _link_or_copy(source: Path, target: Path) -> None:
     except FileExistsError:
         return
     except OSError:  # a file system without hard links: for a moment readers see less than the whole
-        with contextlib.suppress(FileExistsError), target.open("xb") as file, source.open("rb") as written:
-            shutil.copyfileobj(written, file)
+        with contextlib.suppress(FileExistsError), source.open("rb") as written:
+            target.touch(source.stat().st_mode & 0o777, exist_ok=False)
+            with target.open("wb") as file:
+                shutil.copyfileobj(written, file)
 
 
 @contextlib.contextmanager
@@ -109,7 +111,13 @@ def written_aside(
 
 
 def write_atomically(
-    target: Path, content: bytes, *, overwrite: bool = True, unique: bool = True, sync_folder: bool = False
+    target: Path,
+    content: bytes,
+    *,
+    overwrite: bool = True,
+    unique: bool = True,
+    sync_folder: bool = False,
+    private: bool = False,
 ) -> None:
     """Make ``target`` hold ``content``, on the disk: readers see all of the old content or all of the new, always.
 
@@ -119,11 +127,13 @@ def write_atomically(
         overwrite: See :class:`AsideFile`.
         unique: See :class:`AsideFile`.
         sync_folder: See :func:`written_aside`.
+        private: Whether nobody but its owner may read it, from its first byte on.
 
     Raises:
         OSError: It can't be written; the target is as it was.
     """
     with written_aside(target, overwrite=overwrite, unique=unique, sync_folder=sync_folder) as aside:
+        aside.touch(0o600 if private else 0o666)
         aside.write_bytes(content)
 
 

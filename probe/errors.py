@@ -3,11 +3,15 @@
 ::
 
     ProbeError                       everything raised on purpose by probe
-    ├── InputError (ValueError)      an argument has a value that can't be used
+    ├── InputError (ValueError, AssertionError)
+    │   │                            an argument has a value that can't be used
+    │   ├── InputTypeError (TypeError)
+    │   │                            an argument has a type that can't be used
     │   ├── ShapeError               tensors or arrays that don't fit each other
-    │   ├── ConflictError (AssertionError)
-    │   │                            two batches disagree on a key (the documented contract of ``union``)
+    │   ├── ConflictError            two batches disagree on a key (the documented contract of ``union``)
     │   ├── CapacityError            a sequence is longer than what may hold it
+    │   │   └── TruncationError (NotImplementedError)
+    │   │                            a sequence is too long, and the caller asked for an error rather than a cut
     │   ├── UnknownNameError         a name outside a fixed list of choices
     │   ├── SerializationError (TypeError)
     │   │                            a value that can't be written, or bytes that can't be read
@@ -15,8 +19,8 @@
     │   │                            a row that isn't there
     │   └── NonFiniteNormError (RuntimeError)
     │                                the gradients' norm is NaN or infinite
-    ├── InputTypeError (TypeError)   an argument has a type that can't be used
-    ├── MissingKeyError (KeyError)   a key that isn't there
+    ├── MissingKeyError (KeyError, AssertionError)
+    │                                a key that isn't there
     ├── CopyError (OSError)          a copy failed, or isn't equal to its source
     │   ├── SourceMissingError (FileNotFoundError)
     │   ├── TargetExistsError (FileExistsError)
@@ -31,6 +35,10 @@
                                      an optional package isn't installed
 
 Messages name the argument, what was given and what was expected.
+
+verl and NeMo-RL check many of their callers' mistakes with ``assert``, here a ValueError or TypeError there. So that an
+``except`` written for them works on, what is wrong with an argument is an :class:`AssertionError` too, whatever else it
+is; and a type that can't be used is also the ValueError that verl's ``Metric`` makes of it.
 """
 
 from __future__ import annotations
@@ -42,20 +50,28 @@ class ProbeError(Exception):
     """Everything that probe raises on purpose."""
 
 
-class InputError(ProbeError, ValueError):
+class InputError(ProbeError, ValueError, AssertionError):
     """An argument has a value that can't be used."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An argument has a type that can't be used."""
 
 
 class ShapeError(InputError):
     """Tensors or arrays whose shapes don't fit each other."""
 
 
-class ConflictError(InputError, AssertionError):
+class ConflictError(InputError):
     """Two batches hold different values under one key."""
 
 
 class CapacityError(InputError):
     """A sequence is longer than the micro-batch or buffer that must hold it."""
+
+
+class TruncationError(CapacityError, NotImplementedError):
+    """A sequence is longer than its place, and ``truncation="error"`` was asked for."""
 
 
 class UnknownNameError(InputError):
@@ -86,11 +102,7 @@ class NonFiniteNormError(InputError, RuntimeError):
     """The norm of the gradients is NaN or infinite, and the caller asked to be told. Raised on all ranks together."""
 
 
-class InputTypeError(ProbeError, TypeError):
-    """An argument has a type that can't be used."""
-
-
-class MissingKeyError(ProbeError, KeyError):
+class MissingKeyError(ProbeError, KeyError, AssertionError):
     """A key that isn't there; the message lists what is."""
 
     def __str__(self) -> str:

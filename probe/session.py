@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from probe import devices, own_cost, recorders
 from probe._check import is_whole
-from probe.core.metric import Metric, reduce_metrics
-from probe.errors import InputError, SessionError
+from probe.core.metric import reduce_metrics
+from probe.errors import InputError, InputTypeError, SessionError
 from probe.hooks import (
     SCOPE,
     Event,
@@ -43,6 +43,7 @@ from probe.own_cost import Budget, EndedStep, OwnCost
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows
 from probe.records import Incident, Memory, Process, Row, Scalar, who
+from probe.redaction import Redact, redaction
 from probe.runs.attempts import Joined
 from probe.runs.layout import create_run
 from probe.runs.processes import describe, local_rank, node, rank_and_size
@@ -218,6 +219,7 @@ class Session:
         self.closed = False
         self._recorders = recorders
         self._rows: dict[int, list[Row]] = {}
+        self._switched_off: set[tuple[int, str]] = set()  # what is asked of a recorder no more, as it failed
         self._step: int | None = None  # the one that the process is in
         self._begun: scope | None = None  # by begin_step, and not ended yet
         self._ended: Scope | None = None  # the last that end_step ended
@@ -426,7 +428,7 @@ class Session:
 
     def _sample(self) -> list[Any]:
         with silenced():
-            samples = [self._isolated("sample", recorder.sample) for recorder in self._recorders]
+            samples = [self._of_recorder(one, "sample", one.sample) for one in self._recorders]
         return [rows for rows in samples if rows is not None]
 
     def _learn_rank(self) -> None:
@@ -462,10 +464,9 @@ class Session:
         with silenced():
             if self._spans is not None:
                 self._isolated("spans", partial(self._spans.log, rows, step))
-            metrics: dict[str, Any] = {key: Metric("mean", value) for key, value in cost.items()}
+            values = dict(cost)
             for recorder in self._recorders:
-                metrics.update(self._isolated("metrics", partial(recorder.metrics, rows)) or {})
-            values = reduce_metrics(metrics)
+                values.update(self._of_recorder(recorder, "metrics", partial(_reduced, recorder, rows)) or {})
             if self.tracking is not None and values:
                 self.tracking.log(values, step)
         scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
@@ -483,6 +484,21 @@ class Session:
             if budget.thins:
                 message += f"; without them it still is {percent(budget.spent_ratio)}"
             self._incident("budget", f"{table}: {where}", message, None, count=new)
+
+    def _of_recorder(self, recorder: Recorder, what: str, action: Callable[[], Any]) -> Any:
+        """What one recorder gives; one that fails isn't asked for that again, which is told once. The others go on."""
+        if (id(recorder), what) in self._switched_off:
+            return None
+        try:
+            return action()
+        except Exception as error:  # a user's code: it harms neither the writer's thread nor the other recorders
+            if not hasattr(self, "_writer"):  # its first round may come before we have it: the next one tells
+                return None
+            self._switched_off.add((id(recorder), what))
+            name = f"{type(recorder).__name__}.{what}"
+            _log.exception("recorder %s failed and is switched off; the run goes on", name)
+            self._incident("listener", name, f"recorder {name}: {error!r}", error, off=True)
+            return None
 
     def _isolated(self, what: str, action: Any) -> Any:
         try:
@@ -510,6 +526,7 @@ def start(
     peaks: Literal["nested", "observe"] = "nested",
     publish: bool | float | None = None,
     budget: float | None = None,
+    redact: Redact = True,
 ) -> Session:
     """Begin to record this process. Every process of a job calls it with the same project and experiment.
 
@@ -542,6 +559,9 @@ def start(
         budget: The share of the steps' time that probe may cost, such as 0.01. Where it costs more, rows of sampled
             tables are left out at inner points (observed calls, and watched functions inside a phase), which is told;
             steps, phases, micro-batches, padding, reductions and metrics never are. None leaves nothing out.
+        redact: Whether secrets of ``config`` (keys, tokens, passwords, URLs that carry one) are left out of run.json
+            and of what backends get; see :mod:`probe.redaction`. A list of names adds these. False keeps all, in a
+            run.json that its owner alone can read. A :class:`Tracking` of one's own has its own ``redact``.
 
     Returns:
         The open session. Where the environment says ``PROBE=off`` it is one that does nothing: no directory, no file,
@@ -562,6 +582,8 @@ def start(
         return _current
     if peaks not in ("nested", "observe"):
         raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
+    rule = redaction(redact)
+    redact = False if rule is None else rule
     every_s = interval(publish)
     limit = _budget(budget)
     if publish not in (None, False) and not track:
@@ -574,13 +596,13 @@ def start(
         found = devices.detect(device)
         chosen = _recorders(recorders, found, peaks)
         tables = bring(kind for recorder in chosen for kind in recorder.rows)
-        directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config)
+        directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config, redact=redact)
         who_we_are: dict[str, Any] = {"rank": rank, "world_size": world_size, "name": name, "role": role}
         process = describe(**who_we_are, device=found.name, device_name=found.description, tables=tables)
         place = take_place(directory, process)
         try:
             tracks = process.rank in (None, 0)
-            tracking = _tracking(track, project, directory, config, place.attempt) if tracks else None
+            tracking = _tracking(track, project, directory, config, place.attempt, redact) if tracks else None
             ours: dict[str, Any] = {"late": rank_and_size if rank is None else None, "asked": recorders}
             _current = Session(directory, chosen, process, tracking=tracking, place=place, budget=limit, **ours)
         except BaseException:
@@ -625,16 +647,20 @@ def _recorders(asked: Sequence[str | Recorder] | None, device: Any, peaks: str) 
 
 
 def _tracking(
-    track: str | Sequence[str] | Tracking | None, project: str, directory: Path, config: Any, attempt: int
+    track: str | Sequence[str] | Tracking | None,
+    project: str,
+    directory: Path,
+    config: Any,
+    attempt: int,
+    redact: Redact,
 ) -> Tracking | None:
     if track is None or isinstance(track, Tracking):
         return track
     names = [name.strip() for name in track.split(",")] if isinstance(track, str) else list(track)
     if not names:
         return None
-    tracking = Tracking(
-        project, directory.name, names, config, directory=directory, on_incident=_record_incident, attempt=attempt
-    )
+    more: dict[str, Any] = {"directory": directory, "on_incident": _record_incident, "attempt": attempt}
+    tracking = Tracking(project, directory.name, names, config, redact=redact, **more)
     if attempt > 1:
         sender = threading.Thread(
             target=_send_leftovers, args=(directory, attempt), name="probe-leftovers", daemon=True
@@ -764,6 +790,18 @@ def _forked() -> None:
         for subscription in parent._subscriptions:
             subscription.close()
         _Heir(parent)
+
+
+def _reduced(recorder: Recorder, rows: Sequence[Row]) -> dict[str, float]:
+    """The metrics of one recorder as numbers.
+
+    Raises:
+        InputTypeError: It gives something else than a mapping of names.
+    """
+    found = recorder.metrics(tuple(rows))  # which it can't change for the next one
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise InputTypeError(f"metrics: got {found!r:.200}, expected a dict of names to Metric")
+    return reduce_metrics(dict(found))
 
 
 def _traceback(error: BaseException | None) -> str | None:

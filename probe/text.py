@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +19,49 @@ SOURCES: Final = {
     "process_rss": "process memory (RSS)",
     "fake": "memory of the fake device",
 }
-UNKNOWN: Final = "—"
+UNKNOWN: Final = "–"
 
 _BYTE_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 #: What pandas has in the place of a missing number or time.
 _NO_VALUE: Final = ("NAType", "NaTType")
+
+
+def visible(text: str, *, lines: bool = True) -> str:
+    r"""``text`` for a terminal: characters that steer one are written out, such as those that clear it, give it a title
+    or turn the direction of writing. Tabs stay, and so do line ends.
+
+    Args:
+        text: Anybody's.
+        lines: Whether line ends stay.
+
+    >>> print(visible("a\x1b[2Jb"))
+    a\x1b[2Jb
+    """
+    if text.isprintable():
+        return text
+    kept = "\n\t" if lines else "\t"
+    return "".join(one if one.isprintable() or one in kept or _is_harmless(one) else _escaped(one) for one in text)
+
+
+def _is_harmless(letter: str) -> bool:
+    """Spaces of other widths, and what joins the parts of one picture or letter."""
+    return letter in "\u200c\u200d" or unicodedata.category(letter) == "Zs"
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
+def visible_json(line: str) -> str:
+    r"""The same for a line of JSON, which says the same afterwards.
+
+    >>> print(visible_json('{"a": "\u202eb"}'))
+    {"a": "\u202eb"}
+    """
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() or _is_harmless(one) else json.dumps(one)[1:-1] for one in line)
 
 
 def missing(value: Any) -> bool:
@@ -38,7 +77,7 @@ def size(value: float | None) -> str:
     """Bytes with a fitting binary unit and three digits.
 
     >>> size(1536), size(3.5 * 1024**3), size(0), size(None)
-    ('1.50 KiB', '3.50 GiB', '0 B', '—')
+    ('1.50 KiB', '3.50 GiB', '0 B', '–')
     """
     if missing(value):
         return UNKNOWN
@@ -70,7 +109,7 @@ def count(value: float | None) -> str:
     """A whole number with thousands separated; large ones shortened.
 
     >>> count(1234), count(12_345_678), count(None)
-    ('1,234', '12.3 M', '—')
+    ('1,234', '12.3 M', '–')
     """
     if missing(value):
         return UNKNOWN
@@ -85,7 +124,7 @@ def percent(ratio: float | None) -> str:
     """A share of one as per cent, small ones with more digits.
 
     >>> percent(0.4567), percent(0.0013), percent(0.061), percent(None)
-    ('46 %', '0.13 %', '6.1 %', '—')
+    ('46 %', '0.13 %', '6.1 %', '–')
     """
     if missing(ratio):
         return UNKNOWN
@@ -97,7 +136,7 @@ def seconds(value: float | None) -> str:
     """A duration.
 
     >>> seconds(0.0123), seconds(2.5), seconds(75), seconds(7300), seconds(None)
-    ('12.3 ms', '2.50 s', '1 min 15 s', '2 h 1 min', '—')
+    ('12.3 ms', '2.50 s', '1 min 15 s', '2 h 1 min', '–')
     """
     if missing(value):
         return UNKNOWN
@@ -114,7 +153,7 @@ def number(value: Any) -> str:
     """Any other number, four significant digits; NaN is a number here.
 
     >>> number(0.123456), number(1500.0), number(float("nan")), number(None)
-    ('0.1235', '1500', 'NaN', '—')
+    ('0.1235', '1500', 'NaN', '–')
     """
     if value is None or type(value).__name__ in _NO_VALUE:
         return UNKNOWN
@@ -125,7 +164,7 @@ def ratio(value: float | None) -> str:
     """A quotient such as an imbalance.
 
     >>> ratio(1.234), ratio(None)
-    ('1.23×', '—')
+    ('1.23×', '–')
     """
     return UNKNOWN if missing(value) else f"{float(value or 0):.2f}×"
 

@@ -22,6 +22,10 @@ DOCUMENTED = {
     "verl.DataProto.select": "probe.core.protocol.DataProto.select",
     "verl.DataProto.to": "probe.core.protocol.DataProto.to",
     "verl.DataProto.union": "probe.core.protocol.DataProto.union",
+    "verl.protocol.list_of_dict_to_dict_of_list": "probe.core.protocol.list_of_dict_to_dict_of_list",
+    "verl.protocol.union_two_dict": "probe.core.protocol.union_two_dict",
+    "verl.utils.checkpoint.checkpoint_manager.BaseCheckpointManager": "probe.core.checkpoint.BaseCheckpointManager",
+    "verl.utils.checkpoint.checkpoint_manager.should_save_ckpt_esi": "probe.core.checkpoint.should_save_ckpt_esi",
     "verl.utils.checkpoint.checkpoint_manager.find_latest_ckpt_path": "probe.core.checkpoint.find_latest_ckpt_path",
     "verl.utils.checkpoint.fsdp_checkpoint_manager.FSDPCheckpointManager": (
         "probe.core.checkpoint.FSDPCheckpointManager"
@@ -32,6 +36,7 @@ DOCUMENTED = {
     "verl.utils.debug.performance.GPUMemoryLogger": "probe.core.memory_logger.GPUMemoryLogger",
     "verl.utils.fs.copy_to_local": "probe.core.fs.copy_to_local",
     "verl.utils.fsdp_utils.get_fsdp_wrap_policy": "probe.core.fsdp.get_fsdp_wrap_policy",
+    "verl.utils.metric.Metric": "probe.core.metric.Metric",
     "verl.utils.metric.reduce_metrics": "probe.core.metric.reduce_metrics",
     "verl.utils.py_functional.append_to_dict": "probe.core.metric.append_to_dict",
     "verl.utils.seqlen_balancing.get_reverse_idx": "probe.core.seqlen_balancing.get_reverse_idx",
@@ -39,10 +44,14 @@ DOCUMENTED = {
     "verl.utils.torch_functional.get_constant_schedule_with_warmup": (
         "probe.core.torch_functional.get_constant_schedule_with_warmup"
     ),
+    "verl.utils.torch_functional.gather_from_labels": "probe.core.torch_functional.gather_from_labels",
+    "verl.utils.torch_functional.postprocess_data": "probe.core.torch_functional.postprocess_data",
     "verl.utils.torch_functional.logprobs_from_logits": "probe.core.torch_functional.logprobs_from_logits",
     "verl.utils.torch_functional.masked_mean": "probe.core.torch_functional.masked_mean",
     "verl.utils.torch_functional.masked_whiten": "probe.core.torch_functional.masked_whiten",
     "verl.utils.tracking.Tracking": "probe.tracking.tracking.Tracking",
+    "verl.utils.ulysses.Gather": "probe.core.ulysses.Gather",
+    "verl.utils.ulysses.SeqAllToAll": "probe.core.ulysses.SeqAllToAll",
     "verl.utils.ulysses.gather_outpus_and_unpad": "probe.core.ulysses.gather_outpus_and_unpad",
     "verl.utils.ulysses.ulysses_pad_and_slice_inputs": "probe.core.ulysses.ulysses_pad_and_slice_inputs",
     **{

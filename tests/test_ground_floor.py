@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from probe import _io
-from probe._check import is_whole, whole_number
+from probe._check import also_named, is_whole, whole_number
 from probe._io import AsideFile, FileLock, holding, lock_descriptor, write_atomically, written_aside
-from probe.errors import InputError, InputTypeError
+from probe.errors import ConflictError, InputError, InputTypeError, MissingKeyError, ProbeError
 
 ROOT = Path(__file__).parents[1]
 
@@ -255,3 +255,36 @@ def test_too_small_a_number_is_refused():
     with pytest.raises(InputError, match=r"^rows: got -1, expected at least 0$"):
         whole_number("rows", -1, 0)
     assert whole_number("rows", -1) == -1
+
+
+# ------------------------------------------------------------------------------------ what callers of peers catch
+
+
+@pytest.mark.parametrize(
+    ("kind", "also"),
+    [(InputError, ValueError), (InputTypeError, TypeError), (InputTypeError, ValueError), (MissingKeyError, KeyError)],
+)
+def test_c_what_is_wrong_with_an_argument_is_an_assertion_error_too(kind, also):
+    assert issubclass(kind, ProbeError)
+    assert issubclass(kind, AssertionError)
+    assert issubclass(kind, also)
+    assert str(kind("rows: got 0")) == "rows: got 0"
+
+
+def test_c_an_argument_may_have_a_second_name():
+    @also_named(second="first", other="last")
+    def both(first, middle=1, last=None):
+        """What it does."""
+        return first, middle, last
+
+    assert both.__doc__ == "What it does."
+    assert both(1, 2, 3) == both(second=1, middle=2, other=3) == both(1, 2, other=3) == (1, 2, 3)
+    assert both(None, second=4) == both(first=None, second=4) == (4, 1, None)
+    assert both(4, second=None) == both(4, other=None) == (4, 1, None)
+    same = [1]
+    assert both(same, second=same)[0] is same
+    for misuse in (lambda: both(1, second=2), lambda: both(first=1, second=2), lambda: both(1, 2, 3, other=4)):
+        with pytest.raises(ConflictError, match="both were given"):
+            misuse()
+    with pytest.raises(TypeError, match="first"):
+        both(other=3)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from functools import partial
 
 import pytest
@@ -21,6 +22,7 @@ from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
 from probe.errors import InputError, SessionError, UnknownNameError
 from probe.publishing.publisher import Publisher
+from probe.recorders import RECORDERS
 from probe.recorders.recorder import Recorder
 from probe.records import Incident, Scalar
 from probe.runs.reader import Run
@@ -226,7 +228,7 @@ def test_a_broken_recorder_changes_nothing_but_the_incidents(directory, caplog):
         assert listener["count"].max() == hooks.MAX_FAILURES
         assert listener["switched_off"].any()
         assert "enter is broken" in listener["traceback"].iloc[0]
-        assert {"metrics", "close"} <= set(incidents["where"])
+        assert {"Broken.metrics", "close"} <= set(incidents["where"])
         assert len(run.micro_batches)
 
 
@@ -398,3 +400,83 @@ def test_a_publisher_that_fails_at_the_end_leaves_the_end_whole(tmp_path, monkey
     assert "no more processes" in caplog.text
     with session.run as run:
         assert "OSError('no more processes')" in run.incidents["message"].tolist()
+
+
+class Bad(Recorder):
+    """Fails in what the writer's thread asks of it, each in its own way."""
+
+    points = ("nothing.hears.this",)
+    keys = ("probe/bad/x",)
+
+    def __init__(self, way):
+        self.way = way
+
+    def metrics(self, rows):
+        if self.way == "raises":
+            raise RuntimeError("metrics is broken")
+        if self.way == "no number":
+            return {"probe/bad/x": "no number"}
+        if self.way == "no name":
+            return {7: 1.0}
+        if self.way == "changes rows":
+            rows.clear()
+        return None
+
+
+def recorded(directory, more=()):
+    with start("p", run_dir=directory, recorders=[*more, *RECORDERS], track=["file"]) as session:
+        train(8, session)
+    with Run(directory) as run:
+        stamp = {"time_ns", "wall_ns", "process", "scope_id", "parent_id", "batch_id", "traceback"}
+        timed = {"host_ns", "device_ns", "duration_ns", "begin_ns", "end_ns"}
+        rows = {}
+        for name in ("micro_batches", "padding", "reductions", "calls", "scalars", "memory"):
+            frame = run.tables[name]
+            if name == "memory":  # samples come by the clock
+                frame = frame[frame["moment"] != "sample"] if "moment" in frame else frame
+            whole = [one for one in frame if one not in stamp | timed and "bytes" not in one and one != "value"]
+            rows[name] = len(frame) if name == "memory" else frame[whole].astype(str).values.tolist()
+        exact = run.scalars[run.scalars["key"].str.startswith(("probe/padding_tax", "probe/token_balance"))]
+        return rows, exact[["step", "key", "value"]].values.tolist(), run.incidents
+
+
+@pytest.mark.parametrize("way", ["raises", "nothing", "no number", "no name", "changes rows"])
+def test_a_bad_recorder_is_switched_off_once_and_the_others_are_as_without_it(tmp_path, caplog, way):
+    without, exact, none = recorded(tmp_path / "without")
+    assert not len(none)
+    assert len(exact) > 8
+    caplog.clear()
+    rows, values, incidents = recorded(tmp_path / "with", [Bad(way)])
+    assert rows == without
+    assert values == exact
+    assert len(incidents) == 1
+    assert incidents["where"].tolist() == ["Bad.metrics"]
+    assert incidents["switched_off"].all()
+    assert incidents["traceback"].str.contains("Error").all()
+    assert len([one for one in caplog.records if one.levelname in ("WARNING", "ERROR")]) == 1
+
+
+def test_a_recorder_that_fails_when_sampled_is_told_once(tmp_path):
+    bad = Bad("")
+    asked = []
+
+    def sample():
+        asked.append(1)
+        raise ZeroDivisionError
+
+    bad.sample = sample
+    bad.metrics = lambda rows: {"probe/bad/x": Metric("sum", 1)}
+    with start("p", run_dir=tmp_path / "run", recorders=[bad]) as session:
+        session._writer._sample_interval_s = 0.01
+        deadline = time.monotonic() + 60
+        while not session._switched_off and time.monotonic() < deadline:
+            time.sleep(0.01)
+        count = len(asked)
+        for step in range(20):
+            with session.step(step):
+                session.flush()
+        time.sleep(0.1)
+    assert len(asked) == count
+    with Run(tmp_path / "run") as run:
+        assert run.incidents["where"].tolist() == ["Bad.sample"]
+        assert (run.scalars["key"] == "probe/bad/x").sum() == 20

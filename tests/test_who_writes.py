@@ -27,6 +27,7 @@ from probe.runs.layout import Segment, place_of_name
 from probe.runs.processes import rank_and_size
 from probe.runs.reader import Run
 from probe.session import current_session, start
+from tests.tracking.test_tracking_notes import custom_scalars
 
 TIMEOUT_S = 60
 
@@ -205,6 +206,20 @@ def test_b_a_lone_process_goes_by_its_name_and_tracks(directory: Path) -> None:
         assert (run.ranks, run.missing_ranks, run.written_by) == ([], [], "1 process")
         assert run.processes["name"].tolist() == ["my training"]
     assert (directory / "metrics.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_b_the_charts_of_a_backend_say_who_tracks(directory: Path) -> None:
+    with start("b", run_dir=directory, track="tensorboard", name="my training", publish=True) as session:
+        with session.step(0):
+            session.log({"loss": 1.0}, 0)
+        assert session.tracking is not None
+        place = session.tracking.locations["tensorboard"]
+    layout, _ = custom_scalars(place)
+    titles = [chart["title"] for category in layout["category"] for chart in category["chart"]]
+    assert "What probe costs, my-training (ms)" in titles
+    assert not [title for title in titles if "rank 0" in title]
 
 
 def test_b_of_the_ranks_only_rank_0_tracks(directory: Path) -> None:

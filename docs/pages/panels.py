@@ -128,7 +128,8 @@ def _charts(board: dashboards.Dashboard, panel: dashboards.Panel) -> list[str]:
     text += [f"Charts of TensorBoard's custom scalars, in *{board.title}*; a margin is smallest, mean and largest:", ""]
     text += ["| chart | keys |", "|---|---|"]
     for chart in panel.charts:
-        text.append(f"| {_cell(chart.title)} | {'<br>'.join(f'`{key}`' for key in chart.keys)} |")
+        title = chart.title.replace(dashboards.WHO, "of the process that tracks")
+        text.append(f"| {_cell(title)} | {'<br>'.join(f'`{key}`' for key in chart.keys)} |")
     return [*text, ""]
 
 

@@ -19,8 +19,8 @@ from importlib import import_module, metadata
 from io import TextIOWrapper
 from typing import Any, Final
 
-from probe.cli.output import visible
 from probe.errors import InputError, InputTypeError, ProbeError, RunNotFoundError
+from probe.text import visible
 
 #: Command to module.
 COMMANDS: Final = {

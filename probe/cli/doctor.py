@@ -1,7 +1,7 @@
 """Look for what is wrong, and say what helps: with the environment, the hooks, tracking backends, and a run.
 
 Of a run: files that are torn, lines that are no rows, ranks that are missing, rows that were dropped, incidents, and
-values that a backend hasn't got. --recover sends those.
+values that a backend hasn't got. --recover sends those, also of the directory of a ``Tracking`` that no run is in.
 
 Ends with 1 when a check failed; warnings alone end with 0.
 """
@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from probe.cli.doctor_checks import Check, environment, guarded, hooks, tracking
-from probe.cli.output import add_json, print_json, visible
+from probe.cli.output import add_json, print_json
 from probe.cli.runs import add_run, find_run
 from probe.errors import InputError
+from probe.text import visible
 
 ABOUT: Final = "check the environment, tracking backends and a run"
 
@@ -43,7 +44,9 @@ def _names(text: str) -> list[str]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at everything, and say what was found."""
-    place = find_run(arguments.run_path) if arguments.run_path is not None else None
+    place = arguments.run_path
+    if place is not None and not _is_tracked_alone(place):
+        place = find_run(place)
     if arguments.recover and (place is None or "://" in place):
         raise InputError(f"--recover: got {place!r} as the run, expected a run directory on this machine")
     checks = list(_shown(_checks(place, arguments.track, recover=arguments.recover), quiet=arguments.json))
@@ -67,17 +70,27 @@ def _checks(place: str | None, backends: list[str], *, recover: bool) -> Iterato
     if place is not None:
         from probe.cli.doctor_run import run_checks, unsent_checks
 
-        yield from run_checks(place)
+        if not _is_tracked_alone(place):
+            yield from run_checks(place)
         if local is not None:
             yield from guarded("run", "unsent", lambda: unsent_checks(place, recover=recover))
     if backends:
         yield from guarded("tracking", "checks", lambda: tracking(backends, local, _logged(place)))
 
 
+def _is_tracked_alone(place: str) -> bool:
+    """Whether a directory is that of a ``Tracking`` of one's own: it holds what waits to be sent, and no run."""
+    from probe.runs.layout import INFO_NAME
+    from probe.tracking.state import homes
+
+    directory = Path(place)
+    return "://" not in place and bool(homes(directory)) and not (directory / INFO_NAME).exists()
+
+
 def _logged(place: str | None) -> list[tuple[str, int]]:
     from probe.cli.doctor_run import logged
 
-    return logged(place) if place is not None else []
+    return logged(place) if place is not None and not _is_tracked_alone(place) else []
 
 
 def _shown(checks: Iterable[Check], *, quiet: bool) -> Iterator[Check]:

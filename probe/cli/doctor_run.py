@@ -97,7 +97,8 @@ def _files(place: str) -> Iterator[Check]:
     left = _leftovers(files)
     ended = [segment.name for segment in sorted(segments) if _has_ended(files, segment)]
     if broken:
-        yield _named("error", f"{len(broken)} parts can't be read, their rows are lost", broken)
+        about = "parts can't be read: put them back from a copy, or delete them and the run reads as it does now"
+        yield _named("error", f"{len(broken)} {about}", broken)
     if torn:
         about = "end in the middle of a line: being written, or its process was killed; the line is left out"
         yield _named("warning", f"{len(torn)} files {about}", torn)

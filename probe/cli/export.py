@@ -16,10 +16,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
-from probe.cli.output import add_json, print_json, remark, visible
+from probe.cli.output import add_json, print_json, remark
 from probe.cli.runs import add_attempt, add_run, find_run
 from probe.errors import InputError
-from probe.text import size
+from probe.text import size, visible
 
 ABOUT: Final = "write a run as Parquet, CSV or a Perfetto trace"
 

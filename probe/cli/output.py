@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from probe.text import visible
+
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """The option ``--json``."""
@@ -45,14 +47,3 @@ def plain(value: Any) -> Any:  # noqa: PLR0911  (one line for each kind of value
 def remark(command: str, text: str) -> None:
     """Say something beside the result."""
     print(f"probe {command}: {visible(text)}", file=sys.stderr)
-
-
-def visible(text: str) -> str:
-    r"""``text`` for a terminal: characters that steer one are written out. Line ends stay.
-
-    >>> print(visible("a\x1b[2Jb"))
-    a\x1b[2Jb
-    """
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text)

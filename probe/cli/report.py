@@ -9,10 +9,10 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from probe.cli.output import add_json, print_json, visible
+from probe.cli.output import add_json, print_json
 from probe.cli.runs import add_attempt, add_run, find_run
 from probe.errors import InputError
-from probe.text import size
+from probe.text import size, visible
 
 ABOUT: Final = "write the report of a run as one HTML file"
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.cli.output import plain, visible
+from probe.cli.output import plain
 from probe.cli.runs import add_attempt, add_run, find_run
 from probe.errors import InputError
+from probe.text import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_table(frame, arguments.rows)
     else:
         for line in _csv(frame) if form == "csv" else _json(frame):
-            print(line)
+            print(visible(line) if sys.stdout.isatty() else line)
     return 0
 
 
@@ -87,7 +89,7 @@ def _unwrapped(value: Any) -> Any:
 
 
 def _csv(frame: pd.DataFrame) -> Iterator[str]:
-    yield ",".join(map(_quoted, map(str, frame.columns)))
+    yield ",".join(_quoted(_harmless(str(name))) for name in frame.columns)
     for row in _rows(frame):
         yield ",".join(map(_cell, row))
 
@@ -101,7 +103,14 @@ def _cell(value: Any) -> str:
         return repr(value)
     if isinstance(value, list | dict | tuple):
         return _quoted(json.dumps(plain(value), ensure_ascii=False))
-    return _quoted(str(value))
+    return _quoted(_harmless(str(value)))
+
+
+def _harmless(text: str) -> str:
+    """A text that a spreadsheet takes for no formula, as `probe export` writes it."""
+    from probe.exporting.tables import FORMULA
+
+    return f"'{text}" if re.match(FORMULA, text) else text
 
 
 def _quoted(text: str) -> str:

@@ -6,11 +6,12 @@ it, which can be told on their own machine only. Ctrl-C ends it before.
 
 With --json each line is one object; what isn't known is null:
   {"type": "run", "path", "project", "experiment", "started_at", "state", "world_size", "ranks", "last_step",
-   "not_waited_for", "duration_s", "steps_per_second", "dropped_rows", "bad_lines"}  first, and again at the end; state
+   "not_waited_for", "duration_s", "steps_per_second", "dropped_rows", "bad_lines",
+   "damaged_files"}  first, and again at the end; state
    is "recording", "finished", "quiet" (no rows lately) or "gone" (its processes are gone and haven't ended it)
   {"type": "step", "step", "step_time_s", "tokens_per_second", "peak_memory_bytes", "peak_memory_capacity_bytes",
-   "rank_imbalance_ratio", "padding_tax_ratio", "own_cost_ratio", "alerts",
-   "phases": [{"phase", "time_s", "peak_memory_bytes", "tokens"}, ...]}
+   "rank_imbalance_ratio", "padding_tax_ratio", "reward", "own_cost_ratio",
+   "alerts", "phases": [{"phase", "time_s", "peak_memory_bytes", "tokens"}, ...]}
   {"type": "incident", "t_s", "step", "rank", "process", "kind", "where", "message", "count", "switched_off"}
 With --tables it is one line for each row instead, with --json exactly as the run directory has them.
 """
@@ -164,6 +165,8 @@ class _Lines:
         if self._begun:
             return
         self._begun = True
+        if not self._json and lines.damage_line(run):
+            _say(lines.damage_line(run))
         if run.left_out:
             text = f"{run.left_out:,} rows of this large run are left out, and with them some of its older steps"
             remark("tail", f"{text}; probe sql and probe export have them all")
@@ -223,6 +226,7 @@ def _rows(location: str, arguments: argparse.Namespace) -> bool:
     from probe.live.feed import Feed
     from probe.runs.lines import encode
     from probe.runs.reader import Run
+    from probe.text import visible_json
     from probe.views.terminal import lines
     from probe.views.terminal.following import Ending
 
@@ -239,7 +243,7 @@ def _rows(location: str, arguments: argparse.Namespace) -> bool:
 
     with Run(location, arguments.attempt) as run:
         for row in run.tail(arguments.tables, poll_s=LOOK_S, stop=stop, from_start=not arguments.new):
-            _say(encode(row).decode().rstrip("\n") if arguments.json else lines.row_line(row))
+            _say(visible_json(encode(row).decode().rstrip("\n")) if arguments.json else lines.row_line(row))
     return gone
 
 

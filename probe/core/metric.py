@@ -2,8 +2,8 @@
 
 Two contracts live side by side. :func:`reduce_metrics` keeps the documented one of verl: the reducer is
 guessed from the key ("max", then "min", else the mean), which reads "min" in "timing/admin". A
-:class:`Metric` carries its own reducer and wins over the name; it keeps a small state that can be merged, so
-that a mean across ranks with unequal counts is the mean of the values and not a mean of means.
+:class:`Metric` carries its own reducer and wins over the name. It keeps its values, and weights where it has them, so
+that Metrics can be merged: a mean across ranks with unequal counts is the mean of the values and no mean of means.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, SupportsFloat, cast
 
+from probe._check import also_named
 from probe.errors import InputError, InputTypeError, UnknownNameError
 from probe.hooks import observed
 
@@ -28,7 +29,7 @@ class AggregationType(enum.StrEnum):
 
 
 class Metric:
-    """Values of one quantity, kept as the few numbers that its aggregation needs; never as a list.
+    """Values of one quantity, and how they become one number.
 
     Args:
         aggregation: ``"mean"``, ``"sum"``, ``"min"``, ``"max"`` or ``"weighted_mean"``, or an enum member whose value
@@ -36,12 +37,10 @@ class Metric:
         value: What it starts with: a number, a (nested) list, a numpy array, a tensor or a Metric. None means empty.
 
     Attributes:
-        count: Values seen, NaN included.
-        nan_count: How many of them were NaN.
-        total: Sum of value x weight.
-        weight: Sum of the weights; every weight is 1 but those of a weighted mean.
-        smallest: The smallest of the values that aren't NaN; None where there is none.
-        largest: The largest of the values that aren't NaN; None where there is none.
+        aggregation: How the values become one number.
+        values: The values seen, NaN included, as Python floats in their order.
+        weights: The weight of each value of a ``"weighted_mean"``; None for any other aggregation, where all count the
+            same.
 
     Raises:
         UnknownNameError: The aggregation isn't one of those.
@@ -52,24 +51,52 @@ class Metric:
     >>> loss = Metric("weighted_mean")
     >>> loss.append(2.0, weight=30)  # the mean over 30 tokens
     >>> loss.append(4.0, weight=10)
-    >>> loss.aggregate()
-    2.5
+    >>> loss.aggregate(), loss.values
+    (2.5, [2.0, 4.0])
     >>> Metric("max").aggregate()
     nan
     """
 
-    __slots__ = ("aggregation", "count", "largest", "nan_count", "smallest", "total", "weight")
+    __slots__ = ("aggregation", "values", "weights")
 
     def __init__(self, aggregation: str | enum.Enum, value: Any = None) -> None:
         self.aggregation: AggregationType = _aggregation(aggregation)
-        self.count = 0
-        self.nan_count = 0
-        self.total = 0.0
-        self.weight = 0.0
-        self.smallest: float | None = None
-        self.largest: float | None = None
+        self.values: list[float] = []
+        self.weights: list[float] | None = [] if self.aggregation is AggregationType.WEIGHTED_MEAN else None
         if value is not None:
             self.extend(value)
+
+    @property
+    def count(self) -> int:
+        """Values seen, NaN included."""
+        return len(self.values)
+
+    @property
+    def nan_count(self) -> int:
+        """How many of them were NaN."""
+        return sum(map(math.isnan, self.values))
+
+    @property
+    def total(self) -> float:
+        """Sum of value × weight; every weight is 1 but those of a weighted mean, and a weight of 0 leaves NaN out."""
+        if self.weights is None:
+            return exact_sum(self.values)
+        return exact_sum([value * weight for value, weight in zip(self.values, self.weights, strict=True) if weight])
+
+    @property
+    def weight(self) -> float:
+        """Sum of the weights."""
+        return float(len(self.values)) if self.weights is None else exact_sum(self.weights)
+
+    @property
+    def smallest(self) -> float | None:
+        """The smallest of the values that aren't NaN; None where there is none."""
+        return min((value for value in self.values if not math.isnan(value)), default=None)
+
+    @property
+    def largest(self) -> float | None:
+        """The largest of the values that aren't NaN; None where there is none."""
+        return max((value for value in self.values if not math.isnan(value)), default=None)
 
     def append(self, value: Any, weight: SupportsFloat | None = None) -> None:
         """Add one number, or everything that another Metric of the same aggregation has seen.
@@ -122,14 +149,16 @@ class Metric:
         >>> Metric("sum", [1, 2, float("nan")]).aggregate()
         nan
         """
-        if not self.count:
+        if not self.values:
             return math.nan
         if self.aggregation is AggregationType.SUM:
             return self.total
         if self.aggregation in (AggregationType.MEAN, AggregationType.WEIGHTED_MEAN):
-            return self.total / self.weight if self.weight else math.nan
-        extreme = self.smallest if self.aggregation is AggregationType.MIN else self.largest
-        return math.nan if self.nan_count or extreme is None else extreme
+            weight = self.weight
+            return self.total / weight if weight else math.nan
+        if self.nan_count:
+            return math.nan
+        return min(self.values) if self.aggregation is AggregationType.MIN else max(self.values)
 
     @staticmethod
     def merge(metrics: Iterable[Metric]) -> Metric:
@@ -151,23 +180,34 @@ class Metric:
         return merged
 
     @staticmethod
-    def aggregate_dp(metrics: Iterable[Metric]) -> float:
+    @also_named(metrics="metric_lists")
+    def aggregate_dp(metric_lists: Iterable[Metric]) -> float:
         """One number from the Metrics of all data-parallel ranks, one each.
 
-        Means are over all values of all ranks, each with its weight, so that ranks may have seen unequal
-        numbers of them. ``"min"`` and ``"max"`` are over all. A ``"sum"`` is the mean of the ranks' sums, as
-        in verl: it does not grow with the number of ranks, and a rank that has seen nothing counts as 0.
+        ``"mean"``, ``"min"`` and ``"max"`` are over all values of all ranks. A ``"sum"`` is the mean of the ranks'
+        sums, as in verl: it does not grow with the number of ranks. Ranks must have seen equally many values, but for
+        a ``"weighted_mean"``, whose weights say what each counts; :meth:`merge` pools whatever there is.
 
-        >>> Metric.aggregate_dp([Metric("mean", [1.0, 1.0, 1.0]), Metric("mean", [5.0])])
-        2.0
-        >>> Metric.aggregate_dp([Metric("sum", [1.0, 2.0]), Metric("sum", [5.0])])
+        Args:
+            metric_lists: A Metric of each rank; they stay as they are. ``metrics`` is another name for it.
+
+        Raises:
+            InputError: There is no Metric, they have different aggregations, or unequal numbers of values.
+            InputTypeError: Something isn't a Metric.
+
+        >>> Metric.aggregate_dp([Metric("mean", [1.0, 2.0]), Metric("mean", [5.0, 4.0])])
+        3.0
+        >>> Metric.aggregate_dp([Metric("sum", [1.0, 2.0]), Metric("sum", [5.0, 0.0])])
         4.0
         """
-        parts = list(metrics)
+        parts = list(metric_lists)
         merged = Metric.merge(parts)
-        if merged.aggregation is AggregationType.SUM:
-            return merged.aggregate() / len(parts)
-        return merged.aggregate()
+        counts = [part.count for part in parts]
+        if merged.aggregation is not AggregationType.WEIGHTED_MEAN and len(set(counts)) > 1:
+            raise InputError(
+                f"metric_lists: the ranks have {counts} values, expected equally many; Metric.merge pools any numbers"
+            )
+        return merged.aggregate() / (len(parts) if merged.aggregation is AggregationType.SUM else 1)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], aggregation: str | enum.Enum) -> dict[str, Metric]:
@@ -191,33 +231,12 @@ class Metric:
             raise InputError(
                 f"aggregation: got a {other.aggregation.value!r} Metric, expected {self.aggregation.value!r}"
             )
-        self.count += other.count
-        self.nan_count += other.nan_count
-        self.total += other.total
-        self.weight += other.weight
-        self._widen(other.smallest, other.largest)
+        self._add(list(other.values), other.weights)
 
     def _add(self, numbers: list[float], weights: list[float] | None) -> None:
-        if not numbers:
-            return
-        plain = exact_sum(numbers)
-        known = [one for one in numbers if not math.isnan(one)] if math.isnan(plain) else numbers
-        if weights is None:
-            self.total += plain
-            self.weight += len(numbers)
-        else:
-            self.total += exact_sum([n * w for n, w in zip(numbers, weights, strict=True) if w])
-            self.weight += exact_sum(weights)
-        self.count += len(numbers)
-        self.nan_count += len(numbers) - len(known)
-        if known:
-            self._widen(min(known), max(known))
-
-    def _widen(self, smallest: float | None, largest: float | None) -> None:
-        if smallest is not None and (self.smallest is None or smallest < self.smallest):
-            self.smallest = smallest
-        if largest is not None and (self.largest is None or largest > self.largest):
-            self.largest = largest
+        if self.weights is not None:
+            self.weights.extend([1.0] * len(numbers) if weights is None else weights)
+        self.values.extend(numbers)
 
     def __repr__(self) -> str:
         return f"Metric({self.aggregation.value!r}, {self.aggregate()!r}, count={self.count})"
@@ -434,6 +453,8 @@ def _refuse_weight(weight: Any, why: str) -> None:
 
 
 def _same(mine: Any, theirs: Any) -> bool:
+    if isinstance(mine, list) and isinstance(theirs, list):
+        return len(mine) == len(theirs) and all(map(_same, mine, theirs))
     if isinstance(mine, float) and isinstance(theirs, float) and math.isnan(mine):
         return math.isnan(theirs)
     return bool(mine == theirs)

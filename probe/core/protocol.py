@@ -53,6 +53,7 @@ from probe.core.data_proto.checks import (
     object_column,
     picked,
     picked_any,
+    picked_of,
     repeat_counts,
     unfolded,
     without,
@@ -66,11 +67,13 @@ from probe.core.data_proto.merging import (
     join_arrays,
     join_batches,
     join_meta,
+    list_of_dict_to_dict_of_list,
     plan_array_union,
     plan_meta_union,
     plan_tensor_union,
     stack_objects,
     stack_rows,
+    union_two_dict,
 )
 from probe.errors import InputError, InputTypeError, MissingKeyError, RowIndexError, SerializationError, ShapeError
 from probe.hooks import emit, observed, point
@@ -86,12 +89,14 @@ __all__ = [
     "deserialize_single_tensor",
     "deserialize_tensordict",
     "fold_batch_dim",
+    "list_of_dict_to_dict_of_list",
     "pad_dataproto_to_divisor",
     "serialize_single_tensor",
     "serialize_tensordict",
     "unfold_batch_dim",
     "union_numpy_dict",
     "union_tensor_dict",
+    "union_two_dict",
     "unpad_dataproto",
 ]
 
@@ -111,7 +116,7 @@ class DataProto:
 
     Attributes:
         batch: Columns of tensors, each of shape (B, ...); None where there are none.
-        non_tensor_batch: Columns of numpy arrays, each of shape (B, ...).
+        non_tensor_batch: Columns of numpy arrays, each of shape (B, ...); None is taken as an empty dict.
         meta_info: Anything that holds for the whole batch. ``metrics`` in it is pooled by :meth:`concat`.
 
     Raises:
@@ -130,6 +135,8 @@ class DataProto:
     meta_info: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.non_tensor_batch is None:  # as verl's callers write it
+            self.non_tensor_batch = {}  # type: ignore[unreachable]  # the annotation says what it is from here on
         self.check_consistency()
 
     # ------------------------------------------------------------------------------------ making one
@@ -191,11 +198,11 @@ class DataProto:
             non_tensors: Arrays (B, ...), or sequences of B objects, which become object arrays of shape (B,), whatever
                 the objects are.
             meta_info: What holds for the whole batch, by name.
-            num_batch_dims: Leading dimensions that all tensors have in common.
+            num_batch_dims: Leading dimensions that all tensors have in common; a DataProto has 1.
             auto_padding: Whether :meth:`chunk` may pad this batch.
 
         Raises:
-            ShapeError: Two columns don't fit; both keys and shapes are named.
+            ShapeError: Two columns don't fit (both keys and shapes are named), or ``num_batch_dims`` is above 1.
             InputTypeError: A value is not a tensor.
             InputError: ``num_batch_dims`` is below 1.
 
@@ -214,7 +221,9 @@ class DataProto:
         auto_padding: bool,
     ) -> Self:
         if not isinstance(num_batch_dims, int) or num_batch_dims < 1:
-            raise InputError(f"num_batch_dims: got {num_batch_dims!r}, expected an integer of at least 1")
+            raise InputError(f"num_batch_dims: got {num_batch_dims!r}, expected 1")
+        if non_tensors and num_batch_dims > 1:
+            raise ShapeError(f"num_batch_dims: got {num_batch_dims}, expected 1: arrays have one batch dimension")
         batch = None
         if tensors:
             size = common_size(tensors, num_batch_dims)
@@ -238,7 +247,7 @@ class DataProto:
         Args:
             tensor_dict: A TensorDict with at least one batch dimension.
             meta_info: Further entries of ``meta_info``.
-            num_batch_dims: How many batch dimensions to keep.
+            num_batch_dims: How many batch dimensions to keep; a DataProto has 1.
 
         Raises:
             InputTypeError: It is not a TensorDict.
@@ -404,8 +413,11 @@ class DataProto:
         check_types(self)
         count, owner = None, ""
         if self.batch is not None:
-            if not self.batch.batch_size:
-                raise ShapeError("batch: got a TensorDict without batch dimensions, expected at least one")
+            if len(self.batch.batch_size) != 1:
+                raise ShapeError(
+                    f"batch: got a TensorDict of batch size {tuple(self.batch.batch_size)}, expected one batch "
+                    "dimension (num_batch_dims=1)"
+                )
             count, owner = int(self.batch.batch_size[0]), "batch"
         for key, column in self.non_tensor_batch.items():
             if not isinstance(column, np.ndarray):
@@ -480,7 +492,7 @@ class DataProto:
             FileNotFoundError: There is no such file.
             SerializationError: It is not such a file, or a damaged one.
         """
-        return cls(*data_file.read(filepath))
+        return data_file.read(filepath, cls)
 
     # -------------------------------------------------------------------------------------- columns
 
@@ -496,22 +508,21 @@ class DataProto:
 
         Args:
             batch_keys: Names of columns in ``batch``; None keeps all.
-            non_tensor_batch_keys: Names of columns in ``non_tensor_batch``; None keeps all.
-            meta_info_keys: Names of entries in ``meta_info``; None keeps all. A name that isn't there is left out,
-                since not every worker sets every fact.
+            non_tensor_batch_keys: Names of columns in ``non_tensor_batch``; None keeps all. As in verl a name that
+                isn't there is left out, here and in ``meta_info``: not every worker sets every fact.
+            meta_info_keys: Names of entries in ``meta_info``; None keeps all.
             deepcopy: Whether tensors, arrays and meta info are copied too.
 
         Raises:
-            MissingKeyError: There is no such column; the message names what there is.
+            MissingKeyError: There is no such column of tensors; the message names what there is.
 
         >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)}, meta_info={"t": 1})
         >>> data.select(["b"])
         DataProto(2 rows; batch: b float32(2,); meta_info: t)
         """
         columns = picked("batch", {} if self.batch is None else dict(self.batch.items()), batch_keys)
-        arrays = picked("non_tensor_batch", self.non_tensor_batch, non_tensor_batch_keys)
-        wanted = self.meta_info if meta_info_keys is None else key_names("meta_info_keys", meta_info_keys)
-        meta = {key: self.meta_info[key] for key in wanted if key in self.meta_info}
+        arrays = picked_of("non_tensor_batch_keys", self.non_tensor_batch, non_tensor_batch_keys)
+        meta = picked_of("meta_info_keys", self.meta_info, meta_info_keys)
         batch = None if self.batch is None else rows.rebuilt(self.batch, columns, len(self))
         chosen = self._like(batch, arrays, meta)
         return copy.deepcopy(chosen) if deepcopy else chosen
@@ -775,7 +786,8 @@ class DataProto:
 
         Args:
             n_split: How many rows each row becomes.
-            split_keys: Columns (B, n_split · k, ...), which become (B · n_split, k, ...). None cuts none.
+            split_keys: Columns (B, n_split · k, ...), which become (B · n_split, k, ...). None cuts none. A column of
+                objects (B,) that are lists of n_split · k entries each becomes objects (B · n_split, k).
 
         Raises:
             InputError: ``n_split`` is below 1.

@@ -117,8 +117,9 @@ def log_seqlen_unbalance(seqlen_list: Lengths, partitions: Sequence[Sequence[int
         prefix: What the keys of the result begin with.
 
     Returns:
-        ``{prefix}/min``, ``max``, ``minmax_diff`` and ``mean`` of the sums when the rows are dealt out in order, in
-        blocks of equal size (the last one may be shorter), and ``balanced_min``, ``balanced_max`` of the given parts.
+        ``{prefix}/min``, ``max`` and ``minmax_diff`` of the sums of neighbours, in blocks of as many rows as k parts of
+        n rows have at least, n // k: as in verl there are more than k blocks, the last one perhaps shorter, where k
+        doesn't divide n. ``balanced_min``, ``balanced_max`` of the given parts, and ``mean``, the sum of all over k.
 
     Raises:
         InputError: There are no partitions.
@@ -130,8 +131,9 @@ def log_seqlen_unbalance(seqlen_list: Lengths, partitions: Sequence[Sequence[int
     if not len(partitions):
         raise InputError("partitions: got none, expected at least one")
     k = len(partitions)
-    blocks = np.array_split(weights, range(ceildiv(len(weights), k), len(weights), ceildiv(len(weights), k) or 1))
-    before = [block.sum().item() for block in blocks] + [0] * (k - len(blocks))
+    each = max(1, len(weights) // k)
+    before = [weights[start : start + each].sum().item() for start in range(0, len(weights), each)]
+    before += [0] * (k - len(before))  # fewer rows than parts
     after = [weights[list(part)].sum().item() for part in partitions]
     return {
         f"{prefix}/min": min(before),
@@ -152,7 +154,7 @@ class _Options:
     num_batches_divided_by: int | None = None
     same_micro_num_in_dp: bool = True
     min_num_micro_batch: int | None = None
-    balance: Balance = "tokens"
+    balance: Balance = "workload"
     strict: bool = True
     use_dynamic_bsz_balance: bool = True
     force_group_size: int = 1
@@ -188,7 +190,7 @@ def rearrange_micro_batches(
     same_micro_num_in_dp: bool = True,
     min_num_micro_batch: int | None = None,
     *,
-    balance: Balance = "tokens",
+    balance: Balance = "workload",
     strict: bool = True,
     use_dynamic_bsz_balance: bool = True,
     force_group_size: int = 1,
@@ -206,7 +208,8 @@ def rearrange_micro_batches(
         num_batches_divided_by: The number of micro-batches is rounded up to a multiple of it (virtual pipeline stages).
         same_micro_num_in_dp: With False the ranks of ``dp_group`` needn't agree and don't communicate.
         min_num_micro_batch: Make at least so many micro-batches.
-        balance: What is balanced: ``"tokens"``, or ``"workload"`` (:func:`calculate_workload`).
+        balance: What is balanced under the cap on tokens: ``"workload"`` (:func:`calculate_workload`, in which long
+            sequences weigh more than their tokens), as verl does, or ``"tokens"``.
         strict: Whether as many micro-batches are made as the cap needs. False is the old, loose behaviour:
             ``ceil(tokens / cap)`` of them, of which some may exceed the cap.
         use_dynamic_bsz_balance: Whether the largest micro-batch comes first, so that memory shows its peak at once;

@@ -24,7 +24,7 @@ from probe.core.functional.entropy import (
     entropy_from_logits,
     entropy_from_logits_with_chunking,
 )
-from probe.core.functional.log_probs import logprobs_from_logits
+from probe.core.functional.log_probs import gather_from_labels, logprobs_from_logits
 from probe.core.functional.masked import masked_mean, masked_sum, masked_var, masked_whiten
 from probe.core.functional.padding import (
     expand_as_nested,
@@ -32,6 +32,7 @@ from probe.core.functional.padding import (
     get_unpad_data,
     pad_2d_list_to_length,
     pad_sequence_to_length,
+    postprocess_data,
 )
 from probe.core.functional.schedules import (
     get_constant_schedule_with_warmup,
@@ -53,6 +54,7 @@ __all__ = [
     "entropy_from_logits",
     "entropy_from_logits_with_chunking",
     "expand_as_nested",
+    "gather_from_labels",
     "get_constant_schedule_with_warmup",
     "get_cosine_schedule_with_warmup",
     "get_response_mask",
@@ -65,6 +67,7 @@ __all__ = [
     "masked_whiten",
     "pad_2d_list_to_length",
     "pad_sequence_to_length",
+    "postprocess_data",
 ]
 
 

@@ -48,6 +48,9 @@ class About:
 #: What a chart of three lines over the ranks is made of, from the least to the most.
 MARGIN: Final = ("smallest", "mean", "largest")
 
+#: Stands in the title of a chart for the process whose own numbers it shows: the one that tracks.
+WHO: Final = "{who}"
+
 _PLACE: Final = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -56,7 +59,7 @@ class Chart:
     """Metrics that a tracking backend draws together.
 
     Attributes:
-        title: Unique in its dashboard.
+        title: Unique in its dashboard; :data:`WHO` in it stands for the process that tracks.
         kind: ``"line"``: one line for each key; ``"margin"``: a line between two others.
         keys: The metrics: of a line chart their keys, in which ``{role}``, ``{phase}`` and ``{cause}`` stand for any
             name; of a margin chart the three of :data:`MARGIN`.

@@ -210,6 +210,8 @@ def _of_groups(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
     how = str(spec.get("reduce", "max"))
     each, slots = listed(spec.get("each")), listed(spec.get("slots"))
     found = _rows(spec, list(dict.fromkeys([*keys, *each, *slots])), rows)
+    if "first" in spec:
+        found = f"select * from ({found}) qualify preference = min(preference) over (partition by {_list(keys)})"  # noqa: S608  (our own names)
     if how == "ratio":
         return f"select {_list(keys)}, sum(v)::double / nullif(sum(u)::double, 0) as value from ({found}) group by {_list(keys)}"  # noqa: S608, E501  (our own names)
     if each:
@@ -262,6 +264,9 @@ def _rows(spec: Mapping[str, Any], names: Sequence[str], rows: str) -> str:
     made.append(f"{value} as v")
     if how == "ratio":
         made.append(f"{_column(table, ys[1])} as u")
+    if "first" in spec:
+        texts = ", ".join(quoted(one) for one in where[spec["first"]])
+        made.append(f'list_position([{texts}], "{spec["first"]}") as preference')
     if how == "last":
         made.append(f"{_ORDER.get(table, 'wall_ns')} as at")
     return f"select {', '.join(made)} from {source} where {' and '.join(conditions) or 'true'}"  # noqa: S608  (our own names)

@@ -409,7 +409,7 @@ def standing(spec: Mapping[str, Any], course: Course) -> Standing:
         status = "none"
         if course.capacity > 0:  # warn and alarm are shares of it then
             share = value / course.capacity
-            note = f"{say.percent(1 - share)} of {spell(course.capacity, unit)} free"
+            note = f"{say.percent(1 - share)} of {spell(course.capacity, unit)} are free."
             status = status_of(spec, share)
     who = said_of(who_stands_out(spec, course.by_rank), spec)
     return Standing(value, spell(value, unit), note, meaning(spec, status), status, who)
@@ -444,25 +444,46 @@ def why_missing(spec: Mapping[str, Any], *, rows: bool) -> str:
         rows: Whether there are rows of the quantity, which have no value.
 
     Returns:
-        The reason in a few words.
+        The reason in a sentence.
 
-    >>> why_missing({"missing": {"rows": "nothing was cut", "value": "needs two ranks"}}, rows=True)
-    'needs two ranks'
+    >>> why_missing({"missing": {"rows": "Nothing was cut.", "value": "Needs two ranks."}}, rows=True)
+    'Needs two ranks.'
     """
     told = spec.get("missing", {})
-    return str((told.get("value") if rows else None) or told.get("rows", "not measured"))
+    return str((told.get("value") if rows else None) or told.get("rows", "Not measured."))
 
 
 def _note(spec: Mapping[str, Any], course: Course, unit: str) -> str:
     if spec.get("total"):
-        return "over the run"
+        return "Over the run."
     known = [one for one in course.values if not math.isnan(one)]
-    extent = f"{spell(min(known), unit)} … {spell(max(known), unit)}"
-    many = len(_in_window(spec, course))
-    if _is_of_the_run(spec):
-        return f"{extent} over {say.count(len(known))} steps"
-    of_many = f"the last {many} steps together" if spec.get("pooled") else f"median of {many} steps"
-    return f"{of_many if many > 1 else 'last step'} · run: {extent}"
+    inside = known if _is_of_the_run(spec) else [course.values[at] for at in _in_window(spec, course)]
+    if spec.get("pooled") and len(inside) > 1:
+        return f"The last {len(inside)} steps together."
+    if len(inside) == 1:
+        return "Of one step."
+    return f"{extent(min(inside), max(inside), unit)} in {say.count(len(inside))} steps."
+
+
+def extent(low: float, high: float, unit: str) -> str:
+    """From one value to another, the unit said once where it is the same.
+
+    Args:
+        low: The smaller one.
+        high: The larger one.
+        unit: Of both.
+
+    Returns:
+        The text.
+
+    >>> extent(49.6, 53.0, "s"), extent(0.5, 2.0, "s"), extent(1.0, 1.0, "s")
+    ('49.6 to 53.0 s', '500 ms to 2.00 s', '1.00 s')
+    """
+    first, last = spell(low, unit), spell(high, unit)
+    number, space, word = first.rpartition(" ")
+    if first == last:
+        return last
+    return f"{number if space and last.endswith(f' {word}') else first} to {last}"
 
 
 def status_of(spec: Mapping[str, Any], value: float) -> str:
@@ -489,7 +510,7 @@ def spell(value: float, unit: str) -> str:
     """A value with its unit.
 
     >>> spell(3 * 1024**3, "bytes"), spell(1.25, "ratio"), spell(0.06, "percent"), spell(float("nan"), "s")
-    ('3.00 GiB', '1.25×', '6.0 %', '—')
+    ('3.00 GiB', '1.25×', '6.0 %', '–')
     """
     if math.isnan(value):
         return say.UNKNOWN

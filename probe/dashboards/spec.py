@@ -9,6 +9,8 @@ A series spec has these fields:
 =========== ==========================================================================================================
 ``table``   one of :data:`TABLES`
 ``where``   ``{column: value | [values] | "prefix*" | {not: value}}``, all of which must hold
+``first``   a column of which ``where`` lists whole texts: the first of them that a step (and series) has a value of
+            counts there, and no other
 ``x``       "time" (``t``; of spans their begin), "step" or a column (bars: also a list of columns)
 ``y``       a column or a list of them, also of :data:`DERIVED`
 ``by``      a column or a list of them: one series for each value
@@ -78,7 +80,23 @@ UNITS: Final = ("bytes", "tokens", "ratio", "percent", "s", "count", "tokens/s",
 
 #: Fields of a series spec.
 SERIES: Final = frozenset(
-    {"table", "where", "x", "y", "by", "each", "reduce", "per", "least", "slots", "scale", "divide", "of", "unit"}
+    {
+        "table",
+        "where",
+        "first",
+        "x",
+        "y",
+        "by",
+        "each",
+        "reduce",
+        "per",
+        "least",
+        "slots",
+        "scale",
+        "divide",
+        "of",
+        "unit",
+    }
 )
 _WORDS: Final = frozenset({"mark", "names", "x_title", "y_title"})
 
@@ -145,6 +163,27 @@ def check(block: Any, where: str) -> dict[str, Any]:
     return dict(block)
 
 
+def check_series(spec: Any, where: str) -> None:
+    """Refuse a series spec that can't be asked of a run.
+
+    Args:
+        spec: The spec, from wherever it came.
+        where: It stands, for messages.
+
+    Raises:
+        InputError: Something in it is wrong, or its table isn't known; the message says what was expected.
+    """
+    _mapping(spec, where)
+    _known(spec, SERIES, where)
+    _series(spec, where, needs_y=True)
+    tables = [spec, *([spec["divide"]] if "divide" in spec else [])]
+    for one in tables:
+        if not columns_of(str(one["table"])):
+            raise UnknownNameError.of(f"{where}: table", one["table"], TABLES)
+        if not isinstance(one.get("reduce", "max"), str):
+            raise InputError(f"{where}: reduce: got {one['reduce']!r}, expected a text")
+
+
 def columns_of(table: str) -> tuple[str, ...]:
     """What can be asked of a live table: its columns and the derived ones.
 
@@ -193,6 +232,7 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
     if isinstance(block.get("scale", 1), bool) or not isinstance(block.get("scale", 1), int | float):
         raise InputError(f"{where}: scale: got {block['scale']!r}, expected a number")
     _where(block, where)
+    _first(block, where)
     if "divide" in block:
         if block.get("x") not in ("step", None):
             raise InputError(f"{where}: divide: got it with x {block['x']!r}, expected it over steps")
@@ -220,6 +260,17 @@ def _where(block: Mapping[str, Any], where: str) -> None:
             raise InputError(f"{where}: where: {column}: got {wanted!r}, expected {{not: value}}")
         if not all(isinstance(one, str | int | float) for one in listed(inner)) or inner is None:
             raise InputError(f"{where}: where: {column}: got {wanted!r}, expected a value or a list of values")
+
+
+def _first(block: Mapping[str, Any], where: str) -> None:
+    """Of the texts of ``where`` for that column the first that a group has is what counts there."""
+    if "first" not in block:
+        return
+    texts = block.get("where", {}).get(block["first"]) if isinstance(block["first"], str) else None
+    if not isinstance(texts, list) or not all(isinstance(one, str) and not one.endswith("*") for one in texts):
+        raise InputError(f"{where}: first: got {block['first']!r}, expected a column of which where lists whole texts")
+    if "per" in block or "least" in block:
+        raise InputError(f"{where}: first: got it beside per or least, expected one of them")
 
 
 def _own(block: Mapping[str, Any], where: str) -> None:

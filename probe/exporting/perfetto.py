@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from probe.exporting.source import Source, opened_for
+from probe.exporting.source import Source, opened_for, written
 from probe.exporting.trace_writer import TraceWriter
 from probe.runs import views
 
@@ -151,7 +152,12 @@ def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str], a
         InputError: The path is a directory. There is no such attempt.
     """
     target = Path(path).expanduser().absolute()
-    with Source(run, attempt, numbered=True) as source, opened_for(target) as file:
+    with Source(run, attempt, numbered=True) as source:
+        return written(source, partial(_export, source, target))
+
+
+def _export(source: Source, target: Path) -> Trace:
+    with opened_for(target) as file:
         writer = TraceWriter(file.write, source.info.wall_ns, source.names)
         for batch in source.ask(_PROCESSES):
             for row in batch.to_pylist():

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Final, Self, cast
+from typing import IO, TYPE_CHECKING, Any, Final, Self, TypeVar, cast
 
 from probe._io import written_aside
 from probe.errors import InputError, RunError
@@ -22,6 +22,8 @@ from probe.runs.snapshot import Snapshot, ranked
 
 if TYPE_CHECKING:
     import pyarrow
+
+Written = TypeVar("Written")
 
 #: Rows of one batch: a few megabytes.
 #: Numbers from here on are no ranks.
@@ -138,6 +140,15 @@ class Source:
             except (pa.ArrowException, OSError) as error:
                 raise RunError(f"run {self.files.shown!r}: {what} can't be read: {error}") from error
 
+    def again(self) -> bool:
+        """After a failure: leave out what is damaged. False where nothing is, or nothing more."""
+        if not self.files.examine():
+            return False
+        self.close()
+        with self.files.asking():
+            self._snapshot.refresh()
+        return True
+
     def close(self) -> None:
         """Let go of what was read, and of the temporary directory. Safe to call twice."""
         if self._database is not None:
@@ -154,6 +165,20 @@ class Source:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def written(source: Source, write: Callable[[], Written]) -> Written:
+    """What ``write`` returns, which writes from ``source``; begun anew without the files that it found damaged.
+
+    Raises:
+        RunError: It fails for another reason.
+    """
+    while True:
+        try:
+            return write()
+        except RunError:
+            if not source.again():
+                raise
 
 
 def public_schema(table: str) -> pyarrow.Schema:

@@ -11,6 +11,9 @@ NaN, ±infinity        ``nan``, ``inf``, ``-inf``
 a finite float        the shortest digits that give exactly that float again
 a list                JSON in quotes: ``"[3, 5]"``
 true, false           ``true``, ``false``
+a text that begins    with ``'`` before it: a spreadsheet would take it for a formula
+with = + - @, a tab   and run it. Numbers never are
+or a line end
 ====================  ====================================================================
 
 The rows of one rank stand in the order in which they were written; ``wall_ns`` is in nanoseconds since the epoch.
@@ -23,14 +26,16 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from probe.errors import InputError, UnknownNameError
-from probe.exporting.source import Source, opened_for, public_schema
+from probe.exporting.source import Source, opened_for, public_schema, written
 from probe.records import TABLES
+from probe.redaction import Redaction
 from probe.runs.database import VIEWS
 from probe.runs.layout import INFO_NAME
 
@@ -45,6 +50,9 @@ NAMES: Final = {VIEWS.get(table, table): table for table in TABLES}
 
 #: Key of a Parquet file's metadata under which ``run.json`` stands.
 RUN_KEY: Final = b"probe_run"
+
+#: How a text begins that a spreadsheet takes for a formula.
+FORMULA: Final = r"\A[=+\-@\t\r\n]"
 
 #: Takes batches one by one.
 Write = Callable[["pyarrow.RecordBatch"], Any]
@@ -95,7 +103,8 @@ def export_tables(
         raise InputError(f"path: {str(target)!r} is a run directory, expected another one; its tables are in parts/")
     with Source(run, attempt) as source:
         chosen = chosen_tables(asked, source.tables)
-        return [_export(source, name, target / f"{name}.{format}", _WRITERS[format]) for name in chosen]
+        writer = _WRITERS[format]
+        return [written(source, partial(_export, source, name, target / f"{name}.{format}", writer)) for name in chosen]
 
 
 def chosen_tables(tables: Iterable[str] | None, there: Iterable[str] = TABLES) -> list[str]:
@@ -164,7 +173,8 @@ def _parquet(file: IO[bytes], table: str, source: Source) -> Iterator[Write]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    told = {RUN_KEY: msgspec.json.encode(source.info)}
+    info = msgspec.structs.replace(source.info, config=Redaction()(source.info.config))  # who gets it may be anybody
+    told = {RUN_KEY: msgspec.json.encode(info)}
     schema = public_schema(table).with_metadata({**(public_schema(table).metadata or {}), **told})
     waiting: list[Any] = []
 
@@ -195,11 +205,23 @@ def _csv(file: IO[bytes], table: str, source: Source) -> Iterator[Write]:  # noq
     schema = pa.schema(fields)
 
     def write(batch: Any) -> None:
-        columns = [_json(values) if pa.types.is_list(values.type) else values for values in batch.columns]
+        columns = [_csv_cells(values) for values in batch.columns]
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
 
     with pyarrow.csv.CSVWriter(file, schema) as writer:
         yield write
+
+
+def _csv_cells(values: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_list(values.type):
+        return _json(values)
+    if not pa.types.is_string(values.type):
+        return values
+    harmful = pc.match_substring_regex(values, FORMULA)
+    return pc.if_else(harmful, pc.binary_join_element_wise("'", values, ""), values)
 
 
 def _json(values: Any) -> Any:

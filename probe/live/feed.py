@@ -14,15 +14,16 @@ from typing import Any, Final
 
 from probe.dashboards.columns import LIVE
 from probe.errors import InputError
-from probe.live import opening, thinning
+from probe.live import history, opening, thinning
 from probe.live.completeness import Standing, quiet_since, standing_of
 from probe.live.intake import Intake
 from probe.live.tables import ROWS, SKETCH_ROWS, LiveTable, Words
 from probe.live.thinning import Block
 from probe.records import Process, place_of_process, who
 from probe.runs import liveness
-from probe.runs.files import RunFiles
+from probe.runs.files import RunFiles, damage
 from probe.runs.follower import Follower
+from probe.runs.snapshot import Snapshot
 from probe.runs.visibility import Shown
 from probe.text import SOURCES
 
@@ -98,6 +99,7 @@ class Feed:
         self._asked_at = -math.inf
         self._alive = ""
         self._finished = False
+        self._whole: Snapshot | None = None  # all rows at rest, once somebody has asked for them
         self._states_at = -math.inf
         self._known_states: Mapping[str, str] = {}
 
@@ -136,6 +138,11 @@ class Feed:
         return 0 if self._follower is None else self._follower.bad_lines
 
     @property
+    def damage(self) -> str:
+        """Which damaged files are left out and what helps, as a sentence; "" where none are."""
+        return damage(self.files.damaged)
+
+    @property
     def started_s(self) -> float | None:
         """Wall-clock time of second 0, seconds since the epoch; None when it isn't known yet."""
         start = self._intake.clocks.start_ns
@@ -168,7 +175,13 @@ class Feed:
             self._load()
 
     def _load(self) -> None:
-        loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
+        try:
+            loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
+        except Exception:  # of DuckDB's or pyarrow's, where a file is damaged: it is left out now
+            if not self.files.examine():
+                raise
+            self._forget()
+            loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
         self._follower, self.left_out, self._shown = loaded.follower, loaded.left_out, loaded.shown
         self.repeated, self.attempts = loaded.repeated, loaded.attempts
         self._store(loaded.blocks)
@@ -194,12 +207,16 @@ class Feed:
     def _rebuild(self) -> dict[str, Block]:
         """Read all anew: another attempt hides what was shown, or was chosen, or a rank is known now."""
         self.rebuilt += 1
+        self._forget()
+        self._load()
+        return {}
+
+    def _forget(self) -> None:
+        self._whole = None
         self.tables.clear()
         self.sketches.clear()
         self._make_tables()
         self._intake = Intake(self.words, self.tables, self.info.wall_ns)
-        self._load()
-        return {}
 
     def update(self) -> dict[str, Block]:
         """The rows that came since the last look, by table; tables without any are left out. They are in
@@ -212,6 +229,45 @@ class Feed:
             self.open()
             return {}
         return self._poll(self._update_rows)
+
+    def histories(self, wishes: Sequence[history.Wish]) -> list[history.History]:
+        """What all complete steps of the run say, also those that the tables had to forget.
+
+        Args:
+            wishes: What is asked for.
+
+        Returns:
+            An answer for each, in their order.
+
+        Raises:
+            RunError: The files can't be read.
+        """
+        until = self.complete_step
+        if until is None:
+            return [history.missing(one) for one in wishes]
+        declared = {name: table.declared for name, table in self.tables.items()}
+        whole, start_ns = self._at_rest(), self._intake.clocks.start_ns
+        return [history.read(whole, one, declared, self.words, until, start_ns) for one in wishes]
+
+    def rows_of(self, step: int) -> dict[str, Block]:
+        """All rows of one step, also where the tables had to forget it; they don't take them in.
+
+        Args:
+            step: Its number.
+
+        Returns:
+            Rows by table; tables without any are left out.
+
+        Raises:
+            RunError: The files can't be read.
+        """
+        return opening.rows_of_step(self._at_rest(), self._intake, self.words, step)
+
+    def _at_rest(self) -> Snapshot:
+        whole = self._whole or Snapshot(self.files, self.attempt)
+        whole.refresh()
+        self._whole = whole
+        return whole
 
     def activity(self) -> dict[str, Any]:
         """Whether somebody still writes, as far as it can be told without inventing anything.

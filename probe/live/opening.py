@@ -96,13 +96,31 @@ def load(files: RunFiles, intake: Intake, words: Words, limit: int = ROWS, attem
     return Loaded(loader.blocks(), follower, loader.left_out, shown, repeated, snapshot.extents())
 
 
+def rows_of_step(snapshot: Snapshot, intake: Intake, words: Words, step: int) -> dict[str, Block]:
+    """The rows of one step, for a page that has chosen one that the live tables had to forget.
+
+    Args:
+        snapshot: Of the run.
+        intake: The intake, which is left as it is.
+        words: The store that gets the texts.
+        step: Its number.
+
+    Returns:
+        The live tables' rows; tables without any are left out.
+    """
+    return _Loader(snapshot, intake, words, ROWS, step).blocks_of_step()
+
+
 class _Loader:
-    def __init__(self, snapshot: Snapshot, intake: Intake, words: Words, limit: int) -> None:
+    def __init__(self, snapshot: Snapshot, intake: Intake, words: Words, limit: int, step: int | None = None) -> None:
         self.left_out = 0
+        self._step = step  # the one whose rows alone are read; None reads all
         self._snapshot = snapshot
         self._intake = intake
         self._words = words
         self._limit = limit
+        if step is not None:
+            return
         self.processes = self._processes()
         intake.clocks.begin(self.processes)
         brought = filter(None, map(row_types.row_type, snapshot.tables))
@@ -113,6 +131,14 @@ class _Loader:
         found = {name: self._rows(name, table) for name, table in tables.items()}
         self._learn(found)
         return {name: block for name, block in found.items() if len(next(iter(block.values())))}
+
+    def blocks_of_step(self) -> dict[str, Block]:
+        found = {name: self._rows(name, table) for name, table in LIVE.items()}
+        kept = {
+            name: {one: values[block["step"] == self._step] for one, values in block.items()}
+            for name, block in found.items()
+        }
+        return {name: block for name, block in kept.items() if len(block["step"])}
 
     def _rows(self, name: str, table: Table) -> Block:
         worked_out = {"spans": self._spans, "micro": self._micro, "padding": self._padding}
@@ -260,6 +286,8 @@ class _Loader:
 
     def _steps(self, table: str, score: str, where: str, rows: str = "count(*)") -> str:
         """The SQL condition for the steps of ``table`` that stay: the newest half, and peaks of the older ones."""
+        if self._step is not None:
+            return f"step = {self._step}"
         if self._snapshot.count(table) <= self._limit:
             return "true"
         frame = self._ask(
@@ -280,9 +308,11 @@ class _Loader:
         extreme.
         """
         columns, where = select_list(table, self._intake.clocks.start_ns), WHERE.get(name, "true")
+        if self._step is not None:
+            where = f"({where}) and step = {self._step}"
         source = f"select {columns}, wall_ns as happened from {table.rows} where {where}"  # noqa: S608  (our own names)
         everything = f"select * from ({source}) order by happened"  # noqa: S608  (our own names)
-        if self._snapshot.count(table.rows) <= self._limit:
+        if self._step is not None or self._snapshot.count(table.rows) <= self._limit:
             return self._ask(everything)
         group = dict.fromkeys((*table.thinning.group, "process"))
         frame = self._ask(

@@ -20,6 +20,10 @@ Rows with equal values of ``key`` replace each other; one of which the last of t
 says how a full table forgets: with ``whole`` the rows of a step (and of equal ``group``) go together, else single rows
 go and the extremes of ``scores`` within equal ``group`` stay. ``time`` names begin and end, one moment, or nothing.
 
+What a page asks for beside that (``history``: series over all steps, ``step``: all rows of one) comes in a message of
+kind ``h`` without a number of its own: of each series a buffer of little-endian doubles, row after row the steps, the
+largest value of each, and each of the series, and in the head what they are of; see :mod:`probe.live.history`.
+
 The declared tables stand in the panel's configuration. Those of row types that a recorder brought stand in the head of
 every keyframe and snapshot, and of the delta that brings a table for the first time.
 """
@@ -34,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probe.dashboards.columns import LIVE, Table, as_data
+from probe.live.history import History
 from probe.live.tables import LiveTable, Words
 from probe.live.thinning import Block
 
@@ -125,6 +130,30 @@ class Sender:
         if not self.seq:  # nobody else is listening yet, so that this is all that anybody knows
             self._known, self._state = len(self._words.texts), dict(state)
         return {**head, "tables": entries, "state": dict(state), **self._schema(tables)}, b"".join(buffers)
+
+    def past(
+        self, histories: Sequence[History], blocks: Mapping[str, Block], tables: Mapping[str, LiveTable]
+    ) -> Message:
+        """What a page has asked for beside what comes by itself: a message without a number, as nobody else misses it.
+
+        Args:
+            histories: Series over all steps.
+            blocks: Rows of a step that the tables had to forget.
+            tables: The live tables, which don't hold these rows.
+
+        Returns:
+            The message; its words are all that there are, so that its codes can be read.
+        """
+        entries, buffers = [], [one.data() for one in histories]
+        heads = [one.head(at) for at, one in enumerate(histories)]
+        for name, block in blocks.items():
+            table = tables[name].declared
+            names = tuple(table.columns)
+            entry = {"name": name, "from": 0, "n": len(block[names[0]]), "buffer": len(buffers)}
+            entries.append({**entry, "cols": header(table, names)})
+            buffers.append(packed(table, block, names))
+        head = {"t": "h", "words": list(self._words.texts), "words_from": 0, "histories": heads, "tables": entries}
+        return {"v": VERSION, "seq": self.seq, **head}, buffers
 
     def heartbeat(self, state: Mapping[str, Any]) -> Message:
         """That the kernel is there: a message without a number, so that none is missed when it is lost.

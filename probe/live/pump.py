@@ -10,11 +10,13 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from probe.live import history
 from probe.live.feed import Feed
 from probe.live.protocol import Message, Sender, size_of
+from probe.live.thinning import Block
 
 _log = logging.getLogger("probe.views.panel")
 
@@ -78,6 +80,8 @@ class Pump:
         self._looked_for_end = 0.0
         self._whole_asked = False
         self._attempts_asked: deque[int | None] = deque()
+        self._wishes: deque[Sequence[history.Wish]] = deque()
+        self._steps_asked: deque[int] = deque()
         self._took_s = 0.0
         self._told_at = time.monotonic()
         self._cost: dict[str, float] = {"kernel_ms": 0.0, "bytes": 0}
@@ -185,6 +189,22 @@ class Pump:
                 self.isolated("send", lambda: self._send(message))
                 spent = (time.thread_time_ns() - begin) / 1e6
                 self._cost = {"kernel_ms": round(spent, 3), "bytes": size_of(message)}
+            while self._wishes or self._steps_asked:
+                self._answer()
+
+    def _answer(self) -> None:
+        """Send what a page has asked for; where that fails, that there is none, so that it doesn't wait."""
+        told: list[history.History] = []
+        blocks: dict[str, Block] = {}
+        if self._wishes:
+            wishes = self._wishes.popleft()
+            found = self.isolated("history", lambda: self.feed.histories(wishes))
+            told = [history.missing(one) for one in wishes] if found is None else found
+        else:
+            step = self._steps_asked.popleft()
+            blocks = self.isolated("history", lambda: self.feed.rows_of(step)) or {}
+        past = self._sender.past(told, blocks, self.feed.tables)
+        self.isolated("send", lambda: self._send(past))
 
     def _message(self) -> Message | None:
         if not self.feed.opened:  # it failed until now: the browser has nothing
@@ -271,10 +291,14 @@ class Pump:
             "coalesced": feed.coalesced,
             "thinned": feed.left_out + sum(table.thinned for table in feed.tables.values()),
             "bad_lines": feed.bad_lines,
-            "errors": list(self._failed.values()),
+            "errors": [*self._failed.values(), *self._damage()],
             "cost": dict(self._cost),
             **self._here(),
         }
+
+    def _damage(self) -> list[dict[str, Any]]:
+        told = self.feed.damage
+        return [{"where": "run", "message": told}] if told else []
 
     def _here(self) -> dict[str, Any]:
         """That we are there, and after how many seconds without a word we aren't any more."""
@@ -293,6 +317,17 @@ class Pump:
     def ask_for_attempt(self, attempt: int | None) -> None:
         """Let all pages show another attempt from the next message on; see :meth:`probe.live.feed.Feed.show`."""
         self._attempts_asked.append(attempt)
+        self._wake.set()
+
+    def ask_for_past(self, wishes: Sequence[history.Wish]) -> None:
+        """Let the next messages say what all steps say: see :mod:`probe.live.history`."""
+        if wishes:
+            self._wishes.append(wishes)
+            self._wake.set()
+
+    def ask_for_step(self, step: int) -> None:
+        """Let one of the next messages bring all rows of a step."""
+        self._steps_asked.append(step)
         self._wake.set()
 
     def read(self, reader: Callable[[Feed], Any]) -> Any:

@@ -197,6 +197,8 @@ def _reduced_by(table: LiveTable, words: Words, spec: Mapping[str, Any], names: 
     here = ~np.isnan(value) & _wanted_rows(table, words, spec)
     if "rank" in each or "rank" in least:  # a process without a rank is not one of the ranks
         here &= columns["rank"] != -1
+    if "first" in spec:
+        here = _of_the_first(spec, columns, words, [_key(table.declared, columns, name) for name in names], here)
     keys = [_key(table.declared, columns, name)[here] for name in (*names, *per, *least)]
     value = value[here]
     if not len(value):
@@ -215,6 +217,28 @@ def _reduced_by(table: LiveTable, words: Words, spec: Mapping[str, Any], names: 
     if not per and not least:
         return keys, values
     return _reduced(keys[: len(names)], values, "fmin" if least else "fmax")
+
+
+def _of_the_first(
+    spec: Mapping[str, Any],
+    columns: Mapping[str, npt.NDArray[Any]],
+    words: Words,
+    keys: Keys,
+    here: npt.NDArray[np.bool_],
+) -> npt.NDArray[np.bool_]:
+    """Of the rows ``here`` those that have, of their group, the first of the texts that ``where`` lists."""
+    if not here.any():
+        return here
+    texts = [str(one) for one in spec["where"][spec["first"]]]
+    places = np.array([texts.index(one) if one in texts else len(texts) for one in words.texts])
+    preference = places[columns[spec["first"]][here]]
+    order, starts = _groups([key[here] for key in keys])
+    counts = np.diff(np.append(starts, len(order)))
+    kept = np.empty(len(order), dtype=bool)
+    kept[order] = preference[order] == np.repeat(np.minimum.reduceat(preference[order], starts), counts)
+    found = here.copy()
+    found[here] = kept
+    return found
 
 
 def _key(table: Table, columns: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from probe.publishing.messages import FINAL, Message, encode
 
@@ -51,13 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         out.flush()
 
     try:
-        _publish(_editions(arguments.run, say), asked, arguments.every)
+        _publish(_editions(arguments.run, arguments.parent, say), asked, arguments.every)
     except BrokenPipeError:  # the session is gone
         return 1
     return 0
 
 
-def _editions(path: Path, say: object) -> Editions:
+def _editions(path: Path, parent: int, say: object) -> Editions:
     import platform
 
     from probe.publishing.editions import Editions  # pandas and plotly: after we have stepped back
@@ -66,7 +66,8 @@ def _editions(path: Path, say: object) -> Editions:
     from probe.tracking.state import State
 
     said = State(path, STATE).read().get("steps", [])
-    return Editions(Run(path), say, said=said, host=platform.node(), folder=Path.cwd())  # type: ignore[arg-type]  # main's
+    told: dict[str, Any] = {"pid": parent, "host": platform.node(), "folder": Path.cwd()}
+    return Editions(Run(path), say, said=said, **told)  # type: ignore[arg-type]  # main's
 
 
 def _publish(editions: Editions, asked: threading.Event, every_s: float) -> None:

@@ -41,12 +41,13 @@ def base(key: str) -> str:
 
 
 def whole() -> dict[str, str]:
-    """The keys of the quantities.
+    """The keys of the quantities, but for what the trainer logs itself: the backends have that.
 
     Returns:
         Key → column of ``analysis.overview.by_step``.
     """
-    return {f"{PREFIX}{field_of(spec)}": field_of(spec) for spec in defined().values()}
+    ours = (spec for spec in defined().values() if spec.get("where", {}).get("own") != 0)
+    return {f"{PREFIX}{field_of(spec)}": field_of(spec) for spec in ours}
 
 
 def keys_of(recorded: Iterable[str]) -> set[str]:

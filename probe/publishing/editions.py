@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from probe.publishing import across_ranks, lengths, pictures, summary
 from probe.publishing.messages import Arranged, Described, Done, Message, Numbers, Shown, Steps, Tagged, Trouble, encode
 from probe.publishing.system import System
+from probe.runs.version_1 import quoted
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -30,6 +31,8 @@ class Editions:
         say: Is called with each message.
         said: Steps whose numbers are in the backends already, as [first, last] pairs.
         host: The host of this process.
+        pid: Of the process on this host that tracks, whose own numbers the backends have; None where nobody says: then
+            rank 0's, and those of processes without a rank.
         folder: Where the training was started.
     """
 
@@ -40,11 +43,13 @@ class Editions:
         *,
         said: Iterable[Sequence[int]] = (),
         host: str = "",
+        pid: int | None = None,
         folder: Path | None = None,
     ) -> None:
         self._run = run
         self._say = say
         self._steps = Steps(said)
+        self._host, self._pid = host, pid
         self._system = System(host)
         self._folder = folder
         self._margins = pictures.margins()
@@ -81,7 +86,9 @@ class Editions:
     def _pictures(self, final: bool) -> None:
         run = self._run.refresh()
         self._try("labels", lambda: self._fresh("tags", Tagged(summary.tags(run, self._folder))))
-        self._try("charts", lambda: self._fresh("charts", Arranged(pictures.charts(self._logged(run)))))
+        self._try(
+            "charts", lambda: self._fresh("charts", Arranged(pictures.charts(self._logged(run), who=self._who(run))))
+        )
         self._try("summary", lambda: self._fresh("summary", Described(summary.markdown(run, final=final))))
         step = self._newest(run)
         for name, panel in pictures.panels():
@@ -112,11 +119,25 @@ class Editions:
             self._digests[name] = digest
 
     def _logged(self, run: Run) -> list[str]:
-        """The metrics that the backends have: what the process logged that tracks (rank 0, or one without a rank), and
-        what is said here.
-        """
-        frame = run.sql("select distinct key from scalars where coalesce(rank, 0) = 0 order by key")
+        """The metrics that the backends have: what the process logged that tracks, and what is said here."""
+        frame = run.sql(f"select distinct key from scalars where {self._tracks(run)} order by key")  # noqa: S608  (quoted)
         return [*frame["key"], *sorted(self._names)]
+
+    def _who(self, run: Run) -> str:
+        """What the process is shown as that tracks: its rank, where it is known by now."""
+        query = f"select who(rank, process) as who from processes where {self._tracks(run)} order by rank nulls last"  # noqa: S608  (quoted)
+        found = run.sql(query)
+        return str(found["who"][0]) if len(found) else "rank 0"
+
+    def _tracks(self, run: Run) -> str:
+        """The SQL condition for rows of the process that tracks: the newest of its number, one may have had several
+        sessions.
+        """
+        processes = run.processes
+        own = processes[(processes["pid"] == self._pid) & (processes["host"] == self._host)]
+        if own.empty:
+            return "coalesce(rank, 0) = 0"
+        return f"process = {quoted(str(own.sort_values('wall_ns')['process'].iloc[-1]))}"
 
     def _newest(self, run: Run) -> int:
         steps = across_ranks.ended(run, final=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.dashboards import Dashboard, Panel, dashboards
+from probe.dashboards import WHO, Dashboard, Panel, dashboards
 from probe.figures import panel as picture
 from probe.figures import theme as look
 from probe.text import SOURCES
@@ -50,12 +50,23 @@ def _cell(cell: Any) -> Any:
     return None if cell is None or type(cell).__name__ == "NAType" else cell
 
 
-def charts(logged: Sequence[str], boards: Sequence[Dashboard] | None = None) -> dict[str, dict[str, dict[str, Any]]]:
-    """The dashboards' charts for the metrics that are logged: dashboard → title → kind and keys."""
+def charts(
+    logged: Sequence[str], boards: Sequence[Dashboard] | None = None, who: str = "rank 0"
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The dashboards' charts for the metrics that are logged.
+
+    Args:
+        logged: The names of the metrics.
+        boards: The dashboards; None for all there are.
+        who: What the process is shown as that logged them.
+
+    Returns:
+        Dashboard → title → kind and keys.
+    """
     arranged: dict[str, dict[str, dict[str, Any]]] = {}
     for board in dashboards() if boards is None else boards:
         filled = {
-            _said(title, keys): {"kind": chart.kind, "keys": list(keys)}
+            _said(title, keys, who): {"kind": chart.kind, "keys": list(keys)}
             for panel in board.panels
             for chart in panel.charts
             for title, keys in chart.filled(logged).items()
@@ -65,12 +76,13 @@ def charts(logged: Sequence[str], boards: Sequence[Dashboard] | None = None) -> 
     return arranged
 
 
-def _said(title: str, keys: Sequence[str]) -> str:
-    """The title of a chart, which says of which memory it is where that isn't a device's.
+def _said(title: str, keys: Sequence[str], who: str) -> str:
+    """The title of a chart, which says of whose numbers it is, and of which memory where that isn't a device's.
 
-    >>> _said("Peak of each role, rank 0 (GiB)", ["probe/memory/actor/peak_rss_gib_max"])
-    'Peak of each role, rank 0 (GiB of process memory (RSS))'
+    >>> _said("Peak of each role, {who} (GiB)", ["probe/memory/actor/peak_rss_gib_max"], "driver")
+    'Peak of each role, driver (GiB of process memory (RSS))'
     """
+    title = title.replace(WHO, who)
     of_process = all("_rss_" in key for key in keys) and SOURCES["process_rss"] not in title
     return title.replace("(GiB)", f"(GiB of {SOURCES['process_rss']})") if of_process else title
 

@@ -40,6 +40,10 @@ ATTEMPT_VARIABLE: Final = "PROBE_ATTEMPT"
 QUIET_S: Final = 60.0
 
 
+#: Bytes that a claim keeps on the disk: whoever finds it full at the end still can say so.
+KEPT_BYTES: Final = 16 * 2**10
+
+
 class Launch(msgspec.Struct, kw_only=True):
     """What an attempt is known by."""
 
@@ -71,6 +75,16 @@ class Joined(NamedTuple):
     place: str  #: "rank-00000", or by a name: unique among those that live
     rival: Claim | None  #: a process that lives and has the same place in the same attempt
     lock: FileLock | None  #: on the place; to be released when the process ends to record
+    claim: Path | None = None  #: the file of the place, which keeps room on the disk
+
+    def make_room(self) -> None:
+        """Give the disk back what the claim has kept of it, for the last words on a disk that is full.
+
+        Raises:
+            OSError: The file can't be changed.
+        """
+        if self.claim is not None:
+            os.truncate(self.claim, len(self.claim.read_bytes().rstrip()))
 
     def leave(self) -> None:
         """Let others have the place: for whoever takes it from now on that is another attempt. Safe to call twice."""
@@ -283,8 +297,12 @@ class _Joining:
         if before is not None and not (even_ended and same):
             lock.release()
             return None
-        path.write_bytes(msgspec.json.encode(self._claim()))  # in place: its lock is on this very file
-        return Joined(number, self._place, None, lock)
+        content = msgspec.json.encode(self._claim())
+        try:
+            path.write_bytes(content.ljust(KEPT_BYTES))  # in place: its lock is on this very file
+        except OSError:  # there is no room to keep
+            path.write_bytes(content)
+        return Joined(number, self._place, None, lock, path)
 
     def _claim(self) -> Claim:
         wall_ns = time.time_ns()
@@ -311,6 +329,6 @@ def _is_attempt(folder: Path) -> bool:
 def _read(path: Path, kind: type[Any]) -> Any:
     """What a file holds; None where it isn't there, is empty or is being written."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        return msgspec.json.decode(path.read_bytes(), type=kind) if path.is_file() else None
+    except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
         return None

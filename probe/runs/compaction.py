@@ -296,8 +296,10 @@ def _of_parts(files: RunFiles, segment: Segment, parts: Parts) -> Taken:
     for table, path in parts.items():
         try:
             found, metadata = _whole(files, path)
-        except pa.ArrowInvalid as error:
-            raise RunError(f"run {files.shown!r}: a part can't be read: {error}") from error
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise _LeaveItError(f"its {table} can't be read: {error}") from error
         more = set(found.column_names) - set(either_schema(table).names)
         if more:
             raise _LeaveItError(f"its {table} has columns that this probe doesn't know: {', '.join(sorted(more))}")

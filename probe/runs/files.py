@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import fsspec
+import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from probe.errors import InputTypeError, ProbeError, RunError
 from probe.runs import version_1
 from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, part_of, segment_of
-from probe.runs.manifest import Manifest, decode_manifest, manifest_name, newest_manifest
+from probe.runs.manifest import Bundle, Manifest, decode_manifest, manifest_name, newest_manifest
+from probe.runs.parts import either_schema, schema
+from probe.runs.row_types import row_type
 
 #: Paths of the parts of a segment, by table.
 Parts = dict[str, str]
@@ -25,8 +29,38 @@ Parts = dict[str, str]
 #: Names that an object store lists in one answer, which is of one moment.
 _PAGE: Final = 1000
 
+#: Damaged files that a sentence names.
+_NAMED: Final = 4
+
+_log = logging.getLogger("probe.runs")
+
 #: Looks for a manifest that is replaced each time.
 _TRIES: Final = 20
+
+
+class Damaged(NamedTuple):
+    """A Parquet file of a run that can't be read. It is left out, with the rows that it held."""
+
+    name: str  #: the file's, in ``parts/``
+    why: str  #: what its reader says
+
+
+def damage(found: Sequence[Damaged]) -> str:
+    """What is left out of a run and what helps, as a sentence; "" where nothing is.
+
+    >>> damage([Damaged("memory-rank00000-0.parquet", "no footer")])[:88]
+    '1 damaged file is left out, with the rows that it held: memory-rank00000-0.parquet (no f'
+    """
+    if not found:
+        return ""
+    one = len(found) == 1
+    named = ", ".join(f"{each.name} ({each.why})" for each in found[:_NAMED])
+    more = f" and {len(found) - _NAMED:,} more" if len(found) > _NAMED else ""
+    them, they = ("it", "it held") if one else ("them", "they held")
+    return (
+        f"{len(found):,} damaged file{' is' if one else 's are'} left out, with the rows that {they}: {named}{more}. "
+        f"Put {them} back from a copy, or delete {them} and the run reads as it does now."
+    )
 
 
 class Listing(NamedTuple):
@@ -60,6 +94,66 @@ class RunFiles:
         self.local = isinstance(files, LocalFileSystem)
         self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")
         self._manifest = Manifest()
+        self._damaged: dict[str, Damaged] = {}  # by path
+        self._whole: set[str] = set()  # files that were read to their end
+        self._sound = Manifest()  # the manifest without damaged files
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """The Parquet files that can't be read, as far as somebody has come upon one; they aren't listed."""
+        return sorted(self._damaged.values())
+
+    def examine(self) -> bool:
+        """Read all Parquet files to their end, where that wasn't done yet: somebody has come upon one that is damaged.
+
+        Returns:
+            Whether some were found that can't be read. They are left out from the next look on, which is logged.
+        """
+        listed = self.listing()
+        paths = {path for tables in listed.parts.values() for path in tables.values()}
+        paths |= {f"{self.folder}/{name}" for name in listed.manifest.names()}
+        rows = {
+            f"{self.folder}/{file.name}": file.rows
+            for bundle in listed.manifest.bundles
+            for files in bundle.files.values()
+            for file in files
+        }
+        found: dict[str, Damaged] = {}
+        for path in sorted(paths - self._whole):
+            why = self._unreadable(path, rows.get(path))
+            if why:
+                found[path] = Damaged(posixpath.basename(path), why)
+            else:
+                self._whole.add(path)
+        self._damaged.update(found)
+        if found:
+            _log.warning("run %s: %s", self.shown, damage(self.damaged))
+        return bool(found)
+
+    def _unreadable(self, path: str, rows: int | None) -> str:
+        """Why a Parquet file can't be used; "" where it can, and where it went meanwhile."""
+        import pyarrow as pa
+
+        count = 0
+        try:
+            for batch in self._batches(path):
+                count += batch.num_rows
+        except FileNotFoundError:
+            return ""
+        except (pa.ArrowException, OSError, EOFError) as error:
+            why = str(error).partition("\n")[0].partition(". ")[0].rstrip(".")
+            return why.removeprefix(f"Could not open Parquet input source '{path}': ")  # it is named anyhow
+        return "" if rows in (None, count) else f"it has {count} rows, and {rows} by the manifest"
+
+    def _batches(self, path: str) -> Iterator[Any]:
+        """All of a file, with the columns of its table."""
+        import pyarrow.dataset as ds
+
+        table = posixpath.basename(path).partition("-")[0]
+        known = row_type(table) is not None
+        columns = None if not known else either_schema(table) if self.has_old_rows else schema(table)
+        system = None if self.local else self.system
+        return iter(ds.dataset([path], schema=columns, filesystem=system, format="parquet").to_batches())
 
     @property
     def location(self) -> str:
@@ -94,8 +188,20 @@ class RunFiles:
         for name in names:
             found = part_of(name)
             if found is not None and found[1] not in gone:
-                parts.setdefault(found[1], {})[found[0]] = f"{self.folder}/{name}"
-        return Listing(segments - gone, parts, manifest)
+                tables, path = parts.setdefault(found[1], {}), f"{self.folder}/{name}"
+                if path not in self._damaged:
+                    tables[found[0]] = path
+        return Listing(segments - gone, parts, self._without_damaged(manifest))
+
+    def _without_damaged(self, manifest: Manifest) -> Manifest:
+        """Rows of a bundle are counted over all files of a table: where one can't be read, its table is left out."""
+        names = {one.name for one in self._damaged.values()}
+        if names.isdisjoint(manifest.names()):
+            return manifest
+        bundles = [_without(bundle, names) for bundle in manifest.bundles]
+        if self._sound.number != manifest.number or self._sound.bundles != bundles:
+            self._sound = msgspec.structs.replace(manifest, bundles=bundles)
+        return self._sound
 
     @functools.cached_property
     def has_old_rows(self) -> bool:
@@ -130,17 +236,23 @@ class RunFiles:
         return self._manifest
 
     def _read_manifest(self, number: int) -> Manifest:
+        path = f"{self.folder}/{manifest_name(number)}"
+        if self.local and not Path(path).is_file():  # a pipe would never be read to its end
+            raise FileNotFoundError(path)
         with self.asking():
-            data = self.system.cat_file(f"{self.folder}/{manifest_name(number)}")
+            data = self.system.cat_file(path)
         return decode_manifest(data, self.shown)
 
     def _names(self, folder: str) -> list[str]:
+        """Of the files; a directory or a pipe that is called like one is none, and reading a pipe would never end."""
         try:
             if self.local:
-                return [path.name for path in Path(folder).iterdir()]
+                with os.scandir(folder) as entries:
+                    return [one.name for one in entries if one.is_file()]
         except FileNotFoundError:
             return []
-        return [posixpath.basename(one["name"].rstrip("/")) for one in self._listed_entries(folder)]
+        listed = (one for one in self._listed_entries(folder) if one.get("type") != "directory")
+        return [posixpath.basename(one["name"].rstrip("/")) for one in listed]
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         """Bytes of files of the run, of those that are there."""
@@ -194,3 +306,12 @@ class RunFiles:
             if self.local:
                 raise
             raise RunError(f"run {self.shown!r}: its store can't be read: {type(error).__name__}: {error}") from error
+
+
+def _without(bundle: Bundle, names: set[str]) -> Bundle:
+    gone = {table for table, files in bundle.files.items() if any(file.name in names for file in files)}
+    if not gone:
+        return bundle
+    files = {table: files for table, files in bundle.files.items() if table not in gone}
+    rows = {table: counts for table, counts in bundle.rows.items() if table not in gone}
+    return msgspec.structs.replace(bundle, files=files, rows=rows)

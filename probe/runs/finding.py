@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: How far below the directory a run may lie: ``./runs/<project>/<experiment>``.
 DEEPEST: Final = 3
 
+#: The folder in which tracking keeps what waits to be sent.
+TRACKING: Final = "tracking"
+
 #: Directories that are looked into. Who asks for "/" is told so instead of waiting.
 MOST: Final = 5_000
 
@@ -156,7 +159,10 @@ def _runs_below(files: Any, root: str, text: str, argument: str) -> Iterator[str
                     f"{argument}: {text!r} holds more than {MOST:,} directories, expected one nearer the run"
                 )
             entries = _entries(files, directory)
-            if depth and INFO_NAME in {name for name, _ in entries}:
+            names = {name for name, _ in entries}
+            if posixpath.basename(directory) == TRACKING and "lock" in names:
+                continue  # what tracking knows of a run, which has a run.json of its own
+            if depth and INFO_NAME in names:
                 yield directory
             else:
                 deeper += [_below(directory, name) for name, is_directory in entries if is_directory]
@@ -186,7 +192,7 @@ def _newest(files: Any, found: list[str], text: str, argument: str) -> str:
         try:  # not many at once, which would take the name for a pattern
             data = files.cat_file(_below(root, INFO_NAME))
             begun.append((msgspec.json.decode(data, type=_Begun).wall_ns, root))
-        except (FileNotFoundError, PermissionError, msgspec.MsgspecError):
+        except (FileNotFoundError, PermissionError, msgspec.MsgspecError, UnicodeDecodeError):
             continue  # unreadable: whoever names that run gets its error
     if not begun:
         raise RunNotFoundError(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import msgspec
 
+from probe.errors import RunError
 from probe.records import Process, Row
 from probe.runs import version_1
 from probe.runs.bundles import BundleReader
@@ -19,6 +21,22 @@ from probe.runs.manifest import Manifest
 from probe.runs.parts import LINE, conformed, either_schema, rows_of, schema
 from probe.runs.row_types import learn, row_type
 from probe.runs.snapshot import TRIES, Snapshot
+
+
+class _UnreadableError(Exception):
+    """A Parquet file can't be read."""
+
+
+@contextmanager
+def _telling_damage() -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise _UnreadableError(error) from error
 
 
 class _Place:
@@ -70,6 +88,7 @@ class Follower:
 
         Raises:
             SchemaVersionError: A process of a newer probe has written to the run.
+            RunError: A file can't be read.
         """
         rows: list[Row] = []
         for _ in range(TRIES):
@@ -81,10 +100,15 @@ class Follower:
                     continue
                 try:
                     if segment in compacted:
-                        rows.extend(self._of_bundle(segment, compacted[segment]))
+                        with _telling_damage():
+                            rows.extend(self._of_bundle(segment, compacted[segment]))
                     else:
                         rows.extend(self._segment(segment, segment in segments, parts.get(segment)))
                 except FileNotFoundError:  # rolled over or compacted since we looked; its rows are elsewhere now
+                    missed.add(segment.place)
+                except _UnreadableError as error:  # a part is damaged: it is left out of the next look
+                    if not self._files.examine():
+                        raise RunError(f"run {self._files.shown!r}: a part can't be read: {error}") from error
                     missed.add(segment.place)
             if not missed:
                 break
@@ -116,9 +140,9 @@ class Follower:
             if data or place.offset or parts is None:
                 return self._lines(place, data)
         tables = sorted(parts or {}, key=lambda table: table != "process")  # it tells of the others
-        return self._finish(
-            segment, [row for one in tables for row in self._part(one, (parts or {})[one], place.lines)]
-        )
+        with _telling_damage():
+            found = [row for one in tables for row in self._part(one, (parts or {})[one], place.lines)]
+        return self._finish(segment, found)
 
     def _finish(self, segment: Segment, found: list[tuple[int, Row]]) -> list[Row]:
         """A segment's last rows, in the order of their lines."""

@@ -31,10 +31,13 @@ from typing import Any, Final, NamedTuple
 
 import fsspec
 import msgspec
+from fsspec.implementations.local import LocalFileSystem
 
 from probe._io import write_atomically
+from probe.configuration import opened
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
 from probe.records import SCHEMA_VERSION
+from probe.redaction import Redact, redaction
 
 INFO_NAME: Final = "run.json"
 PARTS_NAME: Final = "parts"
@@ -173,6 +176,7 @@ def create_run(
     root: str | os.PathLike[str] = "runs",
     run_dir: str | os.PathLike[str] | None = None,
     config: Any = None,
+    redact: Redact = True,
 ) -> Path:
     """Make the run directory, or open the one that is there: every rank calls this, and one of them writes
     run.json.
@@ -185,16 +189,19 @@ def create_run(
         root: The directory that holds all runs.
         run_dir: The directory itself, instead of the above. None asks the environment variable ``PROBE_RUN_DIR``.
         config: The trainer's configuration, any shape; what JSON can't say is kept as its ``repr``.
+        redact: Which texts of ``config`` are left out; see :mod:`probe.redaction`. False keeps all, in a run.json that
+            its owner alone can read (mode 0600).
 
     Returns:
         The absolute path.
 
     Raises:
         InputError: A name is empty, or a directory is a URL.
-        InputTypeError: A name is no text.
+        InputTypeError: A name is no text, or ``redact`` is none of what it may be.
         SchemaVersionError: The run is there and was written by a newer probe.
         RunError: The directory can't be made.
     """
+    rule = redaction(redact)
     _check_name("project", project)
     if experiment is not None:
         _check_name("experiment", experiment)
@@ -213,7 +220,9 @@ def create_run(
             directory = _named(Path(root).expanduser().absolute() / safe_name(project), experiment)
         (directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if not (directory / INFO_NAME).exists():
-            write_atomically(directory / INFO_NAME, encode_info(_info(project, experiment, config)), overwrite=False)
+            kept = plain(config) if rule is None else rule(plain(config))
+            content = encode_info(_info(project, experiment, kept))
+            write_atomically(directory / INFO_NAME, content, overwrite=False, private=rule is None)
     except OSError as error:
         raise RunError(f"run directory {given or root!s}: can't be made: {error}") from error
     read_info(directory)
@@ -267,7 +276,7 @@ def _info(project: str, experiment: str | None, config: Any) -> RunInfo:
     return RunInfo(
         project=project,
         experiment=experiment,
-        config=plain(config),
+        config=config,
         host=platform.node(),
         versions=_versions(),
         started_at=datetime.now().astimezone().isoformat(),
@@ -302,6 +311,8 @@ def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  (one line for ea
         return float(value) if value - value == 0 else repr(float(value))
     if depth >= _DEEPEST_CONFIG:  # nothing that people write by hand is this deep: it holds itself
         return "…"
+    if type(value).__module__.partition(".")[0] == "omegaconf":
+        value = opened(value)
     if isinstance(value, Mapping):
         return {str(key): plain(one, depth + 1) for key, one in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -312,12 +323,9 @@ def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  (one line for ea
 def _plain_object(value: Any, depth: int) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        return {name: plain(getattr(value, name, None), depth + 1) for name in value.__dataclass_fields__}
-    if type(value).__name__ == "Namespace":
-        return plain(vars(value), depth + 1)
     try:
-        return repr(value)
+        inside = opened(value)
+        return plain(inside, depth + 1) if inside is not value else repr(value)
     except Exception as error:  # a config is anybody's object; the run must start all the same
         return f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
 
@@ -350,6 +358,8 @@ def info_at(files: Any, root: str, shown: str) -> RunInfo:
     """:func:`read_info` for a directory ``root`` of the ``fsspec`` file system ``files``."""
     for attempt in range(10):
         try:
+            if isinstance(files, LocalFileSystem):
+                _check_is_file(Path(root) / INFO_NAME, shown)
             data = files.cat_file(f"{root.rstrip('/')}/{INFO_NAME}")
         except (FileNotFoundError, NotADirectoryError):
             raise _not_a_run(files, root, shown) from None
@@ -359,6 +369,12 @@ def info_at(files: Any, root: str, shown: str) -> RunInfo:
             break
         time.sleep(0.05)  # another rank is writing it, on a file system without hard links
     return _decode_info(data, shown)
+
+
+def _check_is_file(path: Path, shown: str) -> None:
+    """Reading a pipe would never end."""
+    if path.exists() and not path.is_file():
+        raise RunError(f"run {shown!r}: {INFO_NAME} isn't a file")
 
 
 def _not_a_run(files: Any, root: str, shown: str) -> RunError:
@@ -381,7 +397,7 @@ def _decode_info(data: bytes, shown: str) -> RunInfo:
     try:
         check_version(msgspec.json.decode(data, type=_Version).schema_version, shown)
         return msgspec.json.decode(data, type=RunInfo)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunError(f"run {shown!r}: {INFO_NAME} isn't what probe writes: {error}") from error
 
 

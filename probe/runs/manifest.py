@@ -156,7 +156,7 @@ def decode_manifest(data: bytes, shown: str) -> Manifest:
     try:
         check_version(msgspec.json.decode(data, type=_Version).schema_version, shown)
         found = msgspec.json.decode(data, type=Manifest)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunError(f"run {shown!r}: its manifest of compacted parts isn't what probe writes: {error}") from error
     for bundle in found.bundles:
         for table, counts in bundle.rows.items():

@@ -13,6 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
+import re
+import sys
 import time
 import types
 import typing
@@ -39,6 +42,9 @@ CHUNK_BYTES: Final = 4 * 2**20
 
 #: An aside file this old belongs to nobody any more.
 STALE_S: Final = 600
+
+#: Libraries of pyarrow that a roll-over doesn't need.
+_NEVER_LOADED: Final = re.compile("flight|substrait|gandiva|encryption|orc|gcsfs|s3fs|azurefs|hdfs|tests")
 
 WALL: Final = "wall_ns"
 LINE: Final = "line"
@@ -363,6 +369,20 @@ def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
 
 
 # --------------------------------------------------------------------------------------- a segment to Parquet
+
+
+def warm_up() -> None:
+    """Read pyarrow's libraries, so that its import finds them in memory. Reading lets other threads run; loading a
+    library doesn't, and from a slow disk keeps all of the process waiting, training and the writer's thread included.
+    """
+    found = None if "pyarrow" in sys.modules else importlib.util.find_spec("pyarrow")
+    for folder in (found.submodule_search_locations or []) if found is not None else []:
+        for path in sorted(Path(folder).glob("*.so*")):
+            if path.is_symlink() or _NEVER_LOADED.search(path.name):
+                continue
+            with contextlib.suppress(OSError), path.open("rb", buffering=0) as file:
+                while file.read(CHUNK_BYTES):
+                    pass
 
 
 def roll_over(directory: Path, segment: Segment) -> Generator[None, None, None]:

@@ -18,7 +18,7 @@ from probe import text as words
 from probe.errors import InputError, RunError, UnknownNameError
 from probe.records import TABLES, Process, Row, place_of_process
 from probe.runs.database import VIEWS
-from probe.runs.files import RunFiles
+from probe.runs.files import Damaged, RunFiles
 from probe.runs.follower import Follower
 from probe.runs.frames import table_frame
 from probe.runs.layout import RunInfo
@@ -186,25 +186,31 @@ class Run:
         while True:
             try:
                 return self._ask(query_text, parameters)
-            except (InputError, FileNotFoundError):
-                if tries == TRIES or not self._again():
+            except (_QueryError, FileNotFoundError) as error:
+                if tries == TRIES or not self._again(damage=not isinstance(error, _QueryError) or error.damage):
                     raise
             tries += 1
 
     def _ask(self, query_text: str, parameters: object) -> pandas.DataFrame:
         import duckdb
+        import pyarrow as pa
 
         with self._lock:
             snapshot = self._look().copy()
         try:
             return query(snapshot, query_text, parameters)
-        except duckdb.Error as error:
-            raise InputError(f"query: {error}") from error
+        except (duckdb.Error, pa.ArrowException) as error:
+            of_the_query = (duckdb.ParserException, duckdb.BinderException, duckdb.PermissionException)
+            raise _QueryError(f"query: {error}", damage=not isinstance(error, of_the_query)) from error
 
-    def _again(self) -> bool:
-        """After a failure: look anew where files were compacted since the last look; False where none were."""
+    def _again(self, *, damage: bool = True) -> bool:
+        """After a failure: look anew where files were compacted since the last look, or are damaged; False where none
+        were.
+        """
         with self._lock:
-            if self._closed or self._snapshot is None or not self._snapshot.compacted_since():
+            if self._closed or self._snapshot is None:
+                return False
+            if not self._snapshot.compacted_since() and not (damage and self._files.examine()):
                 return False
             self._fresh = False
             return True
@@ -289,6 +295,14 @@ class Run:
         """Lines that are no rows and were skipped. A torn last line isn't one: it's still being written."""
         with self._lock:
             return self._look().bad_lines
+
+    @property
+    def damaged(self) -> list[Damaged]:
+        """The Parquet files that can't be read and are left out, as far as something has asked for them.
+
+        :func:`probe.runs.files.damage` says it as a sentence, with what helps; it is logged once, too.
+        """
+        return self._files.damaged
 
     # ------------------------------------------------------------------------------------------- following it
 
@@ -375,6 +389,14 @@ class Run:
             f"<code>{escape(self.path)}</code>"
             f"<table><tr><th>table</th><th>rows</th></tr>{cells}</table></div>"
         )
+
+
+class _QueryError(InputError):
+    """A query failed, and it may be for a file that vanished, or, where ``damage`` says so, for one that is damaged."""
+
+    def __init__(self, message: str, *, damage: bool) -> None:
+        super().__init__(message)
+        self.damage = damage
 
 
 class _Frames(Mapping[str, "pandas.DataFrame"]):

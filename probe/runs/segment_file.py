@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
 from probe._io import lock_descriptor, write_atomically
-from probe.records import Process
+from probe.records import Incident, Process
 from probe.runs.layout import INFO_NAME, PARTS_NAME, Segment, part_of, process_name, segment_of
-from probe.runs.lines import encode
+from probe.runs.lines import decode, encode
 from probe.runs.manifest import decode_manifest, manifest_name, newest_manifest
+from probe.runs.row_types import table_name
 from probe.runs.shedding import Shedding
 
 #: Rows that go to the operating system in one call. What is taken for one call can't be dropped any more.
 ROWS_PER_WRITE: Final = 4096
+
+
+#: Bytes that are written at the end to a disk that is full, of a line that has begun, and of incidents.
+LAST_BYTES: Final = 4 * 2**10
 
 
 class SegmentFile:
@@ -41,9 +48,10 @@ class SegmentFile:
         self._descriptor = -1
         self._half_written = b""
         self._at_line_start = True  # whether _half_written begins with the first byte of a line
-        self._info = b""
+        self._info, self._private = b"", False
         with contextlib.suppress(OSError):
             self._info = (directory / INFO_NAME).read_bytes()
+            self._private = not (directory / INFO_NAME).stat().st_mode & 0o077
 
     @property
     def waiting(self) -> bool:
@@ -68,6 +76,63 @@ class SegmentFile:
             self._half_written = self._half_written[taken:]
             self.size += taken
 
+    def give_up(self) -> tuple[Counter[str], bytes]:
+        """Throw away what waits, but for the rest of a line that has begun.
+
+        Returns:
+            How many rows were thrown away, by table, those included that incidents among them tell of; and the lines of
+            other incidents, up to :data:`LAST_BYTES`, which aren't counted.
+        """
+        begun = 0 if self._at_line_start else self._half_written.find(b"\n") + 1
+        lines = self._half_written[begun:].splitlines(keepends=True)
+        self._half_written = self._half_written[:begun] if begun <= LAST_BYTES else b"\n"
+        while len(self.backlog):
+            lines.extend(one.content for one in self.backlog.pop_entries(ROWS_PER_WRITE))
+        lost: Counter[str] = Counter()
+        kept = b""
+        for line in lines:
+            row = decode(line)
+            if isinstance(row, Incident) and row.kind == "dropped_rows":
+                lost[row.where] += row.count
+            elif isinstance(row, Incident) and len(kept) + len(line) <= LAST_BYTES:
+                kept += line
+            elif row is not None:
+                lost[table_name(type(row))] += 1
+        return lost, kept
+
+    def write_last(self, lines: bytes) -> None:
+        """Hand the rest of a line that has begun, and ``lines``, to the operating system: into this file, or where it
+        takes no more into a new one.
+
+        Raises:
+            OSError: It takes neither.
+        """
+        rest, self._half_written = self._half_written, b""
+        try:
+            self._write_whole(rest + lines)
+        except OSError:
+            begun = self._torn() if rest else b""
+            self._at_line_start = True
+            self.open()
+            first, self._half_written = self._half_written, b""
+            self._write_whole(first + (begun + rest if begun else b"") + lines)
+
+    def _torn(self) -> bytes:
+        """What the file holds of a line that has no end."""
+        if self.segment is None:
+            return b""
+        return (self.directory / self.segment.name).read_bytes().rpartition(b"\n")[2]
+
+    def _write_whole(self, data: bytes) -> None:
+        if self._descriptor < 0:
+            self.open()
+            data, self._half_written = self._half_written + data, b""
+        size = os.fstat(self._descriptor).st_size
+        taken = os.write(self._descriptor, data)
+        if taken != len(data):
+            os.ftruncate(self._descriptor, size)
+            raise OSError(errno.ENOSPC, f"only {taken} of {len(data)} bytes were taken")
+
     def lost(self) -> bool:
         """Whether somebody deleted the file under us: what is written to it is gone."""
         return self._descriptor >= 0 and os.fstat(self._descriptor).st_nlink == 0
@@ -81,7 +146,7 @@ class SegmentFile:
         self.close()
         (self.directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if self._info and not (self.directory / INFO_NAME).exists():
-            write_atomically(self.directory / INFO_NAME, self._info, overwrite=False)
+            write_atomically(self.directory / INFO_NAME, self._info, overwrite=False, private=self._private)
         self.segment, self._descriptor = claim(self.directory, self.place, _next_number(self.directory, self.place))
         if not self._process.process:  # nobody else ever has this segment, so nobody has this name
             self._process.process = process_name(*self.segment)
@@ -135,7 +200,8 @@ def _segments(directory: Path, *, files: bool = True) -> set[Segment]:
     found: set[Segment] = set()
     if files:
         found.update(filter(None, (segment_of(path.name) for path in directory.iterdir())))
-    names = [path.name for path in (directory / PARTS_NAME).iterdir()]
+    with os.scandir(directory / PARTS_NAME) as entries:
+        names = [one.name for one in entries if one.is_file()]
     found.update(part[1] for part in map(part_of, names) if part is not None)
     return found | _compacted(directory / PARTS_NAME, names)
 
@@ -149,5 +215,5 @@ def _compacted(folder: Path, names: list[str]) -> set[Segment]:
         with contextlib.suppress(FileNotFoundError):
             found = decode_manifest(path.read_bytes(), str(folder)).segments()
         number += 1
-        if not (folder / manifest_name(number)).exists():
+        if not (folder / manifest_name(number)).is_file():
             return found

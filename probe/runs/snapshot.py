@@ -30,6 +30,10 @@ _STEPPED = ("memory", "calls", "micro_batches", "padding", "reductions", "scalar
 TRIES = 20
 
 
+class _ChangedError(Exception):
+    """A compacted file isn't what its manifest says."""
+
+
 class Tail:
     """The rows of one JSONL file, as far as it has been read."""
 
@@ -83,6 +87,8 @@ class Snapshot:
             SchemaVersionError: A process of a newer probe has written to the run.
             RunError: A part can't be read.
         """
+        import pyarrow as pa
+
         for attempt in range(TRIES):
             try:
                 self._look()
@@ -90,6 +96,9 @@ class Snapshot:
             except FileNotFoundError as error:
                 if attempt + 1 == TRIES:
                     raise RunError(f"run {self._files.shown!r}: files vanish while they are read: {error}") from error
+            except (pa.ArrowException, OSError, _ChangedError) as error:
+                if attempt + 1 == TRIES or not self._files.examine():
+                    raise RunError(f"run {self._files.shown!r}: a part can't be read: {error}") from error
 
     def _look(self) -> None:
         segments, parts, manifest = self._files.listing()
@@ -106,7 +115,7 @@ class Snapshot:
             if bundle.id not in self._bundles:
                 self._check_bundle(bundle)
             parts.update((held.key, {}) for held in bundle.segments)
-        if parts != self._parts or bundles.keys() != self._bundles.keys():
+        if parts != self._parts or bundles != self._bundles:
             self._parquet = None
         self._scans = {}
         self._shown = self._stretched = None
@@ -141,18 +150,13 @@ class Snapshot:
 
     def _check(self, parts: dict[Segment, Parts]) -> None:
         """Learn of each segment what the footer of its process part says, and refuse those of a newer probe."""
-        import pyarrow as pa
-
         new = {
             one: tables["process"] for one, tables in parts.items() if one not in self._checked and "process" in tables
         }
-        try:
-            for segment, footer in zip(new, self._footers(new.values()), strict=True):
-                check_version(max(_range(footer, "schema_version"), default=0), self._files.shown)
-                self._checked[segment] = int((footer.metadata or {}).get(BAD_LINES, b"0"))
-                self._attempts[segment] = frozenset(_range(footer, "attempt"))
-        except pa.ArrowInvalid as error:
-            raise RunError(f"run {self._files.shown!r}: a part can't be read: {error}") from error
+        for segment, footer in zip(new, self._footers(new.values()), strict=True):
+            check_version(max(_range(footer, "schema_version"), default=0), self._files.shown)
+            self._checked[segment] = int((footer.metadata or {}).get(BAD_LINES, b"0"))
+            self._attempts[segment] = frozenset(_range(footer, "attempt"))
 
     def _footers(self, paths: Iterable[str]) -> Iterator[Any]:
         """Of files of one row each: from another machine all of them at once, and whole."""
@@ -175,21 +179,17 @@ class Snapshot:
                 found = self._rows(path) if self._files.local else self._bytes(path)
                 told = (file.rows, "rows") if self._files.local else (file.bytes, "bytes")
                 if found != told[0]:
-                    raise RunError(
-                        f"run {self._files.shown!r}: {file.name} has {found} {told[1]} and the manifest of compacted "
-                        f"parts says {told[0]}; it was changed after it was written"
+                    raise _ChangedError(
+                        f"{file.name} has {found} {told[1]} and the manifest of compacted parts says {told[0]}; it was "
+                        f"changed after it was written"
                     )
         told_by = self._loaded("process", self._compacted(bundle, "process"))["attempt"]
         self._attempts[bundle.id] = frozenset(one or 1 for one in told_by.unique().to_pylist())
 
     def _rows(self, path: str) -> int:
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        try:
-            return int(pq.read_metadata(path).num_rows)
-        except pa.ArrowInvalid as error:
-            raise RunError(f"run {self._files.shown!r}: a part can't be read: {error}") from error
+        return int(pq.read_metadata(path).num_rows)
 
     def _bytes(self, path: str) -> int:
         with self._files.asking():

@@ -27,7 +27,7 @@ from probe.records import TABLES, Deferred, Incident, Process, Row, stamp
 from probe.runs.attempts import Claim, Joined, asked, join, take_rank
 from probe.runs.layout import Segment
 from probe.runs.lines import encode, table_of
-from probe.runs.parts import roll_over, sweep
+from probe.runs.parts import roll_over, sweep, warm_up
 from probe.runs.segment_file import ROWS_PER_WRITE, SegmentFile
 from probe.runs.shedding import KEPT, ORDINARY, SAMPLED, Entry, Shedding
 
@@ -456,7 +456,7 @@ class RunWriter:
             self._end_roll_over(self._rolling)
         self._round(last=True)  # what the above had to tell
         if self._file.waiting:
-            _log.error("the last rows could not be written to %s and are lost", self.directory)
+            self._tell_unwritten()
             self._file.close()
             return
         segment = self._file.finish()
@@ -464,6 +464,21 @@ class RunWriter:
             last = _RollOver(self.directory, segment)
             last.run()
             self._tell_roll_over(last.join())
+
+    def _tell_unwritten(self) -> None:
+        """The disk is full to the end: the run itself says what it lacks, in the room that was kept for that."""
+        lost, lines = self._file.give_up()
+        for table, count in sorted(lost.items()):
+            message = f"{count} rows of {table} are lost: the disk was full to the end"
+            _log.error("%s: %s", self.directory, message)
+            row = Incident(kind="dropped_rows", where=table, message=message, count=count)
+            lines += encode(self._stamp(row, current_scope(), time.monotonic_ns()))
+        try:
+            for place in filter(None, (self._place, self._late_place)):
+                place.make_room()
+            self._file.write_last(lines)
+        except OSError as error:
+            _log.error("%s: that can't be written there either: %s", self.directory, error)
 
     # ------------------------------------------------------------------------------------ marks and incidents
 
@@ -531,6 +546,7 @@ class _RollOver:
         """Run it here."""
         begin_ns = time.thread_time_ns()
         try:
+            warm_up()
             with silenced():
                 for _ in roll_over(self._directory, self._segment):
                     self.cpu_ns = time.thread_time_ns() - begin_ns

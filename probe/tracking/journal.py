@@ -5,6 +5,7 @@ In the folder ``tracking`` of the run's directory:
 * ``journal-000000000001.jsonl`` …: one line a call of ``log``, numbered; the name holds the first number.
 * ``<backend>.at``: the number up to which that backend has everything.
 * ``<backend>.refused.jsonl``: calls that a backend refuses though it takes others, with its error.
+* ``damaged.jsonl``: lines of the journal that are no calls, put aside by the next process that opens it.
 
 A call is on disk before it is sent. A process that is killed leaves what its backends haven't got, and the next one
 that opens the same directory sends it. Without a directory, and while the disk is full, calls wait in memory, up to a
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from probe._io import FileLock
+from probe._io import FileLock, write_atomically
 from probe.tracking.media import Medium, medium_of, strict_json
 from probe.tracking.reports import Reports
 from probe.tracking.state import FOLDER, backend_name, file_name, homes
@@ -34,6 +35,9 @@ from probe.tracking.state import FOLDER, backend_name, file_name, homes
 SEGMENT_BYTES: Final = 8 * 2**20
 #: Calls that stay in memory though they are on disk, for the backends that are nearly up to date.
 NEAR: Final = 512
+
+#: Where lines are put aside that are no calls.
+DAMAGED: Final = "damaged.jsonl"
 
 _SEGMENT = re.compile(r"journal-(\d{12,})\.jsonl")
 
@@ -62,14 +66,17 @@ class Record:
 
 
 def record_of(line: bytes) -> Record | None:
-    """What :meth:`Record.line` wrote; None for half a line."""
+    """What :meth:`Record.line` wrote; None for half a line, and for anything else."""
     try:
         found = json.loads(line)
+        whole = found["n"], found["step"], found["wall_ns"]
         names = None if found["to"] is None else frozenset(found["to"])
+        if not all(type(one) is int and one >= 0 for one in whole) or isinstance(found["to"], str | dict):
+            return None
         values = {name: float(value) for name, value in found["data"].items()}
         media = {name: medium_of(plain) for name, plain in found.get("media", {}).items()}
-        return Record(found["n"], found["step"], found["wall_ns"], names, values, media)
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return Record(*whole, names, values, media)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
@@ -121,6 +128,7 @@ class Journal:
                 self._tell(f"another process has {folder} open; what can't be sent waits in memory only")
                 return
             self._lock = lock
+            self._put_damaged_aside(folder)
             self.last = self._written = max([_last_number(folder), *_marks(folder).values()])
             known = _marks(folder)
             for name in self._names:
@@ -131,7 +139,27 @@ class Journal:
             self.folder = folder
         except OSError as error:
             self._tell(f"{folder} can't be written: {error!r}; what can't be sent waits in memory only", error)
-            self._release()
+            self.release()
+        except BaseException:
+            self.release()
+            raise
+
+    def _put_damaged_aside(self, folder: Path) -> None:
+        """Move lines that are no calls out of the journal. A torn last line isn't one: its process was killed."""
+        count = 0
+        for _, path in sorted(_segments(folder).items()):
+            content = path.read_bytes()
+            lines = content.splitlines(keepends=True)
+            bad = {place for place, line in enumerate(lines) if line.endswith(b"\n") and record_of(line) is None}
+            if not bad:
+                continue
+            count += len(bad)
+            with (folder / DAMAGED).open("ab") as file:
+                file.writelines(lines[place] for place in sorted(bad))
+            write_atomically(path, b"".join(line for place, line in enumerate(lines) if place not in bad))
+        if count:
+            message = f"{count} lines of {folder} are no calls and aren't sent; they are put aside in {DAMAGED} there"
+            self._reports.tell("backend", "journal", message, about="damaged", count=count)
 
     def _tell(self, message: str, error: BaseException | None = None) -> None:
         self._reports.tell("backend", "journal", message, about="journal", error=error)
@@ -320,9 +348,10 @@ class Journal:
             with contextlib.suppress(OSError):  # the run is over, and the next start deletes it
                 self._delete_done(self.folder, self.last + 1)
         self._scans.clear()
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Let go of the directory, whatever is in it. Safe to call twice."""
         for mark in self._marks.values():
             os.close(mark)
         self._marks.clear()

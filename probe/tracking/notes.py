@@ -27,13 +27,17 @@ class Notes:
     Args:
         directory: The directory of the run; None keeps them for this process only.
         backends: By name.
+        private: Whether the file is for its owner alone: it holds secrets of a configuration.
     """
 
-    def __init__(self, directory: Path | None, backends: Mapping[str, Backend]) -> None:
+    def __init__(self, directory: Path | None, backends: Mapping[str, Backend], *, private: bool = False) -> None:
         self._backends = backends
         self._guard = threading.Lock()
-        self._kept = State(directory, "notes")
-        self._latest: dict[str, Any] = {kind: one for kind, one in self._kept.read().items() if kind in NOTES}
+        self._kept = State(directory, "notes", private=private)
+        kept = self._kept.read().items()
+        self._latest: dict[str, Any] = {
+            kind: one for kind, one in kept if kind in NOTES and isinstance(one, str if kind == "describe" else dict)
+        }
         self._marks = {name: _marks(directory, name) for name in backends}
         self._sent: dict[str, dict[str, Any]] = {name: mark.read() for name, mark in self._marks.items()}
 

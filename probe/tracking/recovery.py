@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from probe.records import Incident
 from probe.tracking.backends import backend_class
 from probe.tracking.journal import in_use, unsent, unsent_of
 from probe.tracking.notes import unsent_notes
 from probe.tracking.state import State, homes
-from probe.tracking.tracking import FINISH_S, Tracking
+from probe.tracking.tracking import Tracking
+
+#: How long sending may take where nobody says otherwise, seconds; nobody's training waits for it.
+RECOVER_S: Final = 60.0
 
 
 def recover(
     directory: str | os.PathLike[str],
     *,
-    timeout_s: float = FINISH_S,
+    timeout_s: float = RECOVER_S,
     on_incident: Callable[[Incident], None] | None = None,
     before: int | None = None,
 ) -> dict[str, int]:

@@ -48,9 +48,11 @@ class State:
     Args:
         directory: The directory of the run; None remembers nothing.
         name: The name of the backend.
+        private: Whether the file is for its owner alone.
     """
 
-    def __init__(self, directory: Path | None, name: str) -> None:
+    def __init__(self, directory: Path | None, name: str, *, private: bool = False) -> None:
+        self._private = private
         self._path = None if directory is None else directory / FOLDER / f"{name}.json"
 
     def read(self) -> dict[str, Any]:
@@ -69,7 +71,7 @@ class State:
             return False
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(self._path, json.dumps(content).encode())
+            write_atomically(self._path, json.dumps(content).encode(), private=self._private)
         except OSError:
             return False
         return True

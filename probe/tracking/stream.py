@@ -8,6 +8,8 @@ it misses waits on disk.
 from __future__ import annotations
 
 import contextlib
+import logging
+import math
 import threading
 import time
 from collections import deque
@@ -26,10 +28,14 @@ from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
 from probe.tracking.state import LastStep
 
+_log = logging.getLogger("probe.tracking")
+
 #: A backend that answers nothing for longer is reported, seconds.
 STALL_S: Final = 10.0
 #: More distinct names than this are told: they make every page slow, and mostly come from a number inside a name.
 MANY_NAMES: Final = 2000
+#: The end of a run that takes longer says what it waits for, seconds.
+ANNOUNCE_S: Final = 0.5
 #: How often values that are under way from a device are looked for, seconds.
 POLL_S: Final = 0.01
 
@@ -159,7 +165,10 @@ class Stream:
                 lane.retry_at = 0.0
                 lane.wake.notify()
             self._ring()
-        complete = self._wait(self._finished, deadline)
+        complete = self._wait(self._finished, min(deadline, time.monotonic() + ANNOUNCE_S))
+        if not complete:
+            self._announce_wait(deadline - time.monotonic())
+            complete = self._wait(self._finished, deadline)
         with self._lock:
             self._abandoned = True
             self._ring()
@@ -169,9 +178,17 @@ class Stream:
         self._last_step.note()
         for thread in self._threads if complete else self._threads[:1]:
             if thread is not threading.current_thread():
-                thread.join(max(1.0, deadline - time.monotonic()))
+                thread.join(max(0.1, deadline - time.monotonic()))
         self._let_go()
         return complete
+
+    def _announce_wait(self, seconds: float) -> None:
+        with self._lock:
+            waited_for = [lane.name for lane in self._lanes if not lane.closed]
+        kept = "" if self._journal.folder is None else f"; what they lack then is kept in {self._journal.folder}"
+        if seconds > 0:
+            names = ", ".join(waited_for) or "values"
+            _log.warning("waiting up to %d s for %s to finish%s", math.ceil(seconds), names, kept)
 
     def complete(self) -> list[str]:
         """The backends that were closed in order."""
@@ -235,6 +252,8 @@ class Stream:
             while (job := self._next()) is not None:
                 try:
                     job()
+                except Exception as error:  # such as notes that somebody changed on disk: the next call goes on
+                    self._reports.tell("value", "tracking", f"left out: {error!r}", about="convert", error=error)
                 finally:
                     with self._lock:
                         self._converting = False

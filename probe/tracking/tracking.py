@@ -19,6 +19,8 @@ from probe._check import whole_number
 from probe.errors import InputTypeError, UnknownNameError
 from probe.hooks import observed
 from probe.records import Incident
+from probe.redaction import Redact, redaction
+from probe.text import visible
 from probe.tracking.backends import BACKENDS, load_backend, open_backend
 from probe.tracking.backends.base import NOTES, Backend, Setup, UnreachableError, own_object
 from probe.tracking.checks import start_checks
@@ -34,8 +36,8 @@ from probe.tracking.transfer import start_transfer
 
 _log = logging.getLogger("probe.tracking")
 
-#: How long the end of a run may take where nobody says otherwise, seconds.
-FINISH_S: Final = 60.0
+#: How long the end of a run may wait for all backends together where nobody says otherwise, seconds.
+FINISH_S: Final = 10.0
 
 
 class Tracking:
@@ -65,6 +67,8 @@ class Tracking:
             error.
         attempt: Which launch of the training this is. From 2 on it is a run of its own in every backend, with
             "(attempt 2)" behind its name, and has files of its own.
+        redact: Whether secrets of ``config`` are left out of what is kept and sent; see :mod:`probe.redaction`. A list
+            of names adds these; False keeps all.
 
     Attributes:
         supported_backend: The names there are.
@@ -97,7 +101,9 @@ class Tracking:
         capacity: int = 4096,
         announce: bool = True,
         attempt: int = 1,
+        redact: Redact = True,
     ) -> None:
+        rule = redaction(redact)
         for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
             if not isinstance(given, str) or not given:
                 raise InputTypeError(f"{argument}: got {given!r}, expected a non-empty str")
@@ -107,6 +113,7 @@ class Tracking:
         self._finished = False
         self._pid = os.getpid()
         self._reports = Reports(on_incident)
+        self._redact: Redact = False if rule is None else rule
         self._parameters = self._flat(config)
         place = None if directory is None else Path(directory).absolute()
         self._attempt = attempt
@@ -117,24 +124,45 @@ class Tracking:
             _announce(self.locations)
         lasting = {name for name, backend in self._backends.items() if backend.lasting}
         kept = home_of(place, attempt) if lasting and place is not None else None
-        journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
+        try:
+            journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
+        except BaseException:
+            self._close_backends()
+            raise
+        try:
+            self._begin(journal, project_name, experiment_name, lasting, kept, capacity)
+        except BaseException:  # such as a system that gives no more threads
+            journal.release()
+            self._close_backends()
+            raise
+        atexit.register(self._finish_at_exit)
+
+    def _begin(
+        self, journal: Journal, project: str, experiment: str, lasting: set[str], kept: Path | None, capacity: int
+    ) -> None:
         kept = None if journal.folder is None else kept  # another process may have it
         self._ending = State(kept, "run")
-        run = {"project": project_name, "experiment": experiment_name, "backends": sorted(lasting)}
+        run = {"project": project, "experiment": experiment, "backends": sorted(lasting)}
         self._ending.write({**run, "exit_code": None})
         self._stream = Stream(
             self._backends,
             self._reports,
             journal=journal,
-            notes=Notes(kept, self._backends),
+            notes=Notes(kept, self._backends, private=self._redact is False),
             last_step=LastStep(kept),
             capacity=capacity,
         )
-        for one in start_checks(self, kept):
-            self._reports.tell(one.kind, one.where, one.message, about="start")
+        self._check_start(kept)
         if self._parameters:
             self._stream.note("params", self._parameters)
-        atexit.register(self._finish_at_exit)
+
+    def _check_start(self, kept: Path | None) -> None:
+        try:
+            for one in start_checks(self, kept):
+                self._reports.tell(one.kind, one.where, one.message, about="start")
+        except Exception as error:  # what it looks at may be damaged in any way: the run starts all the same
+            message = f"the start couldn't be checked: {error!r}"
+            self._reports.tell("backend", "tracking", message, about="start", error=error)
 
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
         names = [_current_name(name) for name in names]
@@ -147,9 +175,12 @@ class Tracking:
                 setup = Setup(project, experiment, directory, report, self._parameters, self._attempt)
                 self._backends[name] = self._opened(name, setup)
         except BaseException:
-            for opened, backend in self._backends.items():
-                _close_quietly(opened, backend)
+            self._close_backends()
             raise
+
+    def _close_backends(self) -> None:
+        for opened, backend in self._backends.items():
+            _close_quietly(opened, backend)
 
     def _opened(self, name: str, setup: Setup) -> Backend:
         try:
@@ -166,7 +197,7 @@ class Tracking:
 
     def _flat(self, config: Any) -> dict[str, Any]:
         try:
-            return dict(flatten(config))
+            return dict(flatten(config, self._redact))
         except Exception as error:  # a config object of the user's own making; the metrics matter more
             self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
             return {}
@@ -251,7 +282,8 @@ class Tracking:
         Args:
             exit_code: 0 for success; anything else marks the run as failed where the backend has a status, and 130 and
                 143 (Ctrl-C, SIGTERM) as killed where it tells these apart. Leaving a ``with`` block gives it by itself.
-            timeout_s: Seconds after which it is given up, and what is missing is reported.
+            timeout_s: Seconds after which all backends together are given up: what is missing is reported, and stays in
+                the directory for the next process or for ``probe doctor RUN --recover``. That it waits is logged.
         """
         if self._finished or os.getpid() != self._pid:
             return
@@ -318,7 +350,7 @@ def _announce(locations: Mapping[str, str]) -> None:
     for name, location in locations.items():
         _log.info("%s: %s", name, location)
         if name != "console" and not _log.isEnabledFor(logging.INFO) and sys.stderr is not None:
-            sys.stderr.write(f"probe: {name}: {location}\n")
+            sys.stderr.write(f"probe: {name}: {visible(location)}\n")
 
 
 def _close_quietly(name: str, backend: Backend) -> None:

@@ -199,5 +199,5 @@ def test_overview_keeps_missing_missing(tmp_path: Path) -> None:
     with open_run(tmp_path, two_ranks()) as run:
         frame = overview.numbers(run).set_index("name")
     assert frame["value"]["step_time"] == pytest.approx((0.12 + 0.05) / 2)
-    assert frame["text"]["peak_memory"] == "—"
+    assert frame["text"]["peak_memory"] == "–"
     assert frame["value"].drop(["step_time", "alerts"]).isna().all()

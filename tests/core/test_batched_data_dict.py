@@ -227,6 +227,54 @@ def test_jagged_beside_plain_stays_jagged():
         assert joined["a"]._maybe_max_seqlen == 2
 
 
+EMPTY = [
+    {},
+    {"ids": torch.tensor([]), "len": torch.tensor([]), "text": [], "meta": []},
+    {"ids": [], "len": [], "text": [], "meta": np.empty(0, dtype=object)},
+    {"ids": torch.zeros(0, 9), "len": torch.zeros(0, dtype=torch.int32), "text": [], "meta": []},
+]
+
+
+@pytest.mark.parametrize("empty", EMPTY)
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_c_a_batch_without_rows_adds_nothing_and_takes_no_column(empty, place):
+    objects = np.array([{"x": 1}, None], dtype=object)
+    full = {"ids": torch.tensor([[1, 2], [3, 4]]), "len": torch.tensor([2, 1]), "text": ["a", "b"], "meta": objects}
+    wide = {"ids": torch.tensor([[5, 6, 7]]), "len": torch.tensor([3]), "text": ["c"], "meta": objects[:1]}
+    parts = [full, wide]
+    parts.insert(place, empty)
+    joined = BatchedDataDict.from_batches(parts, {"ids": -1})
+    expected = BatchedDataDict.from_batches([full, wide], {"ids": -1})
+    assert list(joined) == list(full if place or not empty else empty)
+    assert joined["ids"].tolist() == [[1, 2, -1], [3, 4, -1], [5, 6, 7]]
+    assert joined["ids"].dtype == torch.int64
+    assert (joined["len"].tolist(), joined["text"]) == ([2, 1, 3], ["a", "b", "c"])
+    assert joined["meta"].tolist() == expected["meta"].tolist()
+
+
+def test_c_only_batches_without_rows_keep_their_columns():
+    parts = [{}, {"ids": torch.zeros(0, 4, dtype=torch.int64), "text": []}, {"ids": torch.tensor([]), "text": []}]
+    joined = BatchedDataDict.from_batches(parts)
+    assert (list(joined), joined.size, joined["ids"].shape) == (["ids", "text"], 0, (0, 4))
+    none = BatchedDataDict({"a": nested([1], [2, 3])}).slice(0, 0)
+    assert BatchedDataDict.from_batches([none, {"a": torch.ones(2, 3)}])["a"].is_nested  # as where it has rows
+
+
+def test_c_what_nemo_rl_asserts_is_an_assertion_error():
+    batch = BatchedDataDict({"ids": torch.zeros(6, 4), "len": torch.full((6,), 4)})
+    long = {"max_tokens_per_microbatch": 3, "sequence_length_round": 1, "input_key": "ids", "input_lengths_key": "len"}
+    for misuse in (
+        lambda: batch.shard_by_batch_size(4),
+        lambda: batch.shard_by_batch_size(2, batch_size=5),
+        lambda: batch.shard_by_batch_size(4, batch_size=6),
+        lambda: batch.shard_by_batch_size(2, dynamic_batching_args=long),
+        lambda: batch.chunk(0, 4),
+        lambda: BatchedDataDict.from_batches([]),
+    ):
+        with pytest.raises(AssertionError):
+            misuse()
+
+
 def test_lists_beside_arrays():
     array = np.array([{"x": 1}, None], dtype=object)
     joined = BatchedDataDict.from_batches([{"a": array, "n": np.arange(2)}, {"a": ["y"], "n": np.arange(1)}])
@@ -239,7 +287,7 @@ def test_lists_beside_arrays():
     ("parts", "error", "message"),
     [
         ([], InputError, "batches: got none"),
-        ([{"a": torch.ones(1)}, {}], MissingKeyError, r"batches\[1\]: has no column 'a'"),
+        ([{"a": torch.ones(1)}, {"b": torch.ones(0)}], MissingKeyError, r"batches\[1\]: has no column 'a'"),
         ([{"a": [1]}, {"a": [1], "b": [2]}], MissingKeyError, r"batches\[0\]: has no column 'b'"),
         (
             [{"a": torch.ones(1, 2, 3)}, {"a": torch.ones(1, 2, 4)}],

@@ -270,14 +270,41 @@ def test_bad_input(call, error):
         call()
 
 
-def test_ranks_with_unequal_counts():
+def test_ranks_with_unequal_counts_are_merged():
     mean = [Metric("mean", [1.0, 1.0, 1.0]), Metric("mean", [5.0]), Metric("mean")]
-    assert Metric.aggregate_dp(mean) == 2.0
-    assert Metric.aggregate_dp([Metric("max", [1, 2]), Metric("max", [7])]) == 7.0
-    assert Metric.aggregate_dp([Metric("min", [1, 2]), Metric("min")]) == 1.0
-    assert Metric.aggregate_dp([Metric("sum", [2, 4]), Metric("sum")]) == 3.0
-    assert math.isnan(Metric.aggregate_dp([Metric("sum"), Metric("sum")]))
+    assert Metric.merge(mean).aggregate() == 2.0
+    assert Metric.merge([Metric("max", [1, 2]), Metric("max", [7])]).aggregate() == 7.0
     assert [metric.count for metric in mean] == [3, 1, 0]
+    assert math.isnan(Metric.aggregate_dp([Metric("sum"), Metric("sum")]))
+
+
+def test_c_a_metric_has_the_list_like_face_of_verls():
+    metric = Metric("mean", [1.0, 2])
+    assert metric.values == [1.0, 2.0]
+    metric.append(torch.tensor(3.0))
+    metric.append(Metric("mean", 4.0))
+    metric.extend([5, NAN])
+    assert metric.values[:-1] == [1.0, 2.0, 3.0, 4.0, 5.0]
+    assert Metric("max").values == []
+    metric.extend(metric)
+    assert len(metric.values) == 12
+    assert Metric.from_dict({"tokens": [3, 4], "loss": 2.5}, "sum")["tokens"].values == [3.0, 4.0]
+    with pytest.raises(ValueError, match="expected numbers"):  # verl's error for what isn't a number
+        metric.append("x")
+
+
+def test_c_aggregate_dp_raises_on_unequal_counts():
+    assert Metric.aggregate_dp(metric_lists=[Metric("sum", [1, 2]), Metric("sum", [5, 0])]) == 4.0
+    assert Metric.aggregate_dp(metrics=[Metric("max", [1, 2]), Metric("max", [5, 0])]) == 5.0
+    for aggregation in ("mean", "sum", "min", "max"):
+        with pytest.raises(ValueError, match=r"\[2, 1\] values, expected equally many"):
+            Metric.aggregate_dp(metric_lists=[Metric(aggregation, [1, 2]), Metric(aggregation, 5)])
+    with pytest.raises(ValueError, match="none"):
+        Metric.aggregate_dp(metric_lists=[])
+    heavy, light = Metric("weighted_mean"), Metric("weighted_mean")
+    heavy.extend([1.0, 2.0], weights=[30, 10])
+    light.append(4.0, weight=10)
+    assert Metric.aggregate_dp([heavy, light]) == 1.8  # its weights say what each rank counts
 
 
 def test_from_dict_and_init_list():
@@ -301,7 +328,6 @@ def test_equality_pickle_repr():
     assert repr(Metric("sum", [1, 2])) == "Metric('sum', 3.0, count=2)"
     with pytest.raises(TypeError):
         hash(metric)
-    assert len(pickle.dumps(Metric("mean", list(range(10_000))))) < 500
 
 
 @settings(deadline=None)

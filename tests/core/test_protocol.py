@@ -18,8 +18,10 @@ from probe.core.protocol import (
     DataProtoItem,
     collate_fn,
     fold_batch_dim,
+    list_of_dict_to_dict_of_list,
     pad_dataproto_to_divisor,
     unfold_batch_dim,
+    union_two_dict,
     unpad_dataproto,
 )
 from probe.errors import (
@@ -118,13 +120,77 @@ def test_from_dict_refuses_what_it_cant_use():
         DataProto.from_dict({"a": torch.zeros(2)}, {"n": np.zeros(3)})
 
 
-def test_two_batch_dims_survive_cutting_and_joining():
-    data = DataProto.from_dict({"a": torch.zeros(4, 3, 2), "b": torch.zeros(4, 3)}, num_batch_dims=2)
-    assert data.batch.batch_size == (4, 3)
-    assert data[1:3].batch.batch_size == data[[0, 1]].batch.batch_size == (2, 3)
-    assert DataProto.concat(data.chunk(2)) == data
-    with pytest.raises(ShapeError, match="'b'"):
-        DataProto.from_dict({"a": torch.zeros(4, 3), "b": torch.zeros(4, 2)}, num_batch_dims=2)
+@pytest.mark.parametrize(
+    "make_one",
+    [
+        lambda: DataProto.from_dict({"a": torch.zeros(4, 3, 2), "b": torch.zeros(4, 3)}, num_batch_dims=2),
+        lambda: DataProto.from_dict({"a": torch.zeros(4, 3)}, {"uid": list("abcd")}, num_batch_dims=2),
+        lambda: DataProto.from_dict(non_tensors={"uid": list("abcd")}, num_batch_dims=2),
+        lambda: DataProto.from_tensordict(TensorDict({"a": torch.zeros(4, 3)}, [4, 3]), num_batch_dims=2),
+        lambda: DataProto(batch=TensorDict({"a": torch.zeros(4, 3)}, [4, 3])),
+        lambda: DataProto(batch=TensorDict({"a": torch.tensor(1.0)}, [])),
+    ],
+)
+def test_c_a_batch_has_one_batch_dimension(make_one):
+    with pytest.raises(AssertionError, match="num_batch_dims"):
+        make_one()
+
+
+def test_c_no_arrays_at_all_is_an_empty_batch():
+    data = DataProto(non_tensor_batch=None)
+    assert (len(data), data.non_tensor_batch) == (0, {})
+    assert len(DataProto(batch=TensorDict({"a": torch.zeros(3)}, [3]), non_tensor_batch=None)) == 3
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda data: data.chunk(3),
+        lambda data: data.make_iterator(3, 1),
+        lambda data: data.pop(["x"]),
+        lambda data: data.pop(non_tensor_batch_keys=["x"]),
+        lambda data: data.pop(meta_info_keys=["x"]),
+        lambda data: data.fold_batch_dim(3),
+        lambda data: data.sample_level_repeat([1.5] * 4),
+        lambda data: DataProto.from_dict({"a": torch.zeros(2), "b": torch.zeros(3)}),
+        lambda data: DataProto(non_tensor_batch={"uid": [1]}),
+    ],
+)
+def test_c_what_verl_asserts_is_an_assertion_error(misuse):
+    data = make()
+    with pytest.raises(AssertionError):
+        misuse(data)
+    assert data == make()
+
+
+def test_c_columns_of_equal_lists_are_unfolded():
+    labels = [["a1", "a2"], ["b1", "b2"], ["c1", "c2"]]
+    data = DataProto.from_dict({"obs": torch.arange(12).reshape(3, 4)}, {"labels": labels, "uid": ["x", "y", "z"]})
+    got = data.unfold_column_chunks(2, ["obs", "labels"])
+    assert got.non_tensor_batch["labels"].tolist() == [["a1"], ["a2"], ["b1"], ["b2"], ["c1"], ["c2"]]
+    assert got.non_tensor_batch["uid"].tolist() == ["x", "x", "y", "y", "z", "z"]
+    assert got.batch["obs"].tolist() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
+    ragged = DataProto.from_dict(non_tensors={"labels": [["a"], ["b", "c"]]})
+    with pytest.raises(ShapeError, match="'labels'"):
+        ragged.unfold_column_chunks(2, ["labels"])
+
+
+def test_c_union_two_dict_adds_what_is_missing_or_nothing():
+    mine = {"step": 1, "lr": float("nan"), "ids": np.array([1, 2])}
+    assert union_two_dict(mine, {"lr": float("nan"), "ids": np.array([1, 2]), "new": 3}) is mine
+    assert mine["new"] == 3
+    before = dict(mine)
+    with pytest.raises(AssertionError, match="'step'"):
+        union_two_dict(mine, {"other": 5, "step": 2})
+    assert mine.keys() == before.keys()
+
+
+def test_c_dicts_become_a_dict_of_lists():
+    assert list_of_dict_to_dict_of_list([]) == {}
+    assert list_of_dict_to_dict_of_list([{"a": 1, "b": "x"}, {"b": "y", "a": 2}]) == {"a": [1, 2], "b": ["x", "y"]}
+    assert list_of_dict_to_dict_of_list([{"a": 1, "b": 2}, {"a": 3}]) == {"a": [1, 3], "b": [2]}
+    with pytest.raises(AssertionError, match="'b'"):
+        list_of_dict_to_dict_of_list([{"a": 1}, {"a": 2, "b": 3}])
 
 
 def test_from_single_dict_splits_by_type():
@@ -310,8 +376,12 @@ def test_select_by_key():
     assert (len(none), list(none.batch.keys())) == (4, [])
     with pytest.raises(MissingKeyError, match=r"batch: there is no 'x'.*'a', 'b'"):
         make().select(["a", "x"])
-    with pytest.raises(KeyError, match=r"non_tensor_batch: there is no 'x'.*'uid', 'n'"):
-        make().select(non_tensor_batch_keys=["x"])
+
+
+def test_c_select_leaves_out_an_array_that_isnt_there():
+    got = make().select(non_tensor_batch_keys=["uid", "x"])
+    assert list(got.non_tensor_batch) == ["uid"]
+    assert list(got.batch.keys()) == list(make().batch.keys())
 
 
 def test_a_deep_copy_shares_nothing():

@@ -54,6 +54,23 @@ def sums(lengths, partitions):
 # ------------------------------------------------------------------------------------------------------------- the cap
 
 
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 2**31), rows=st.sampled_from([32, 128, 256]))
+def test_e_work_is_balanced_by_default_under_the_cap_on_tokens(seed, rows):
+    lengths = np.clip(np.random.default_rng(seed).lognormal(6.5, 0.9, rows).astype(int), 16, 8192)
+    batch = jagged(lengths.tolist())
+    _, indices = sb.rearrange_micro_batches(batch, 16384)
+    _, by_work = sb.rearrange_micro_batches(batch, 16384, balance="workload")
+    _, by_tokens = sb.rearrange_micro_batches(batch, 16384, balance="tokens")
+    assert indices == by_work
+    work = sb.calculate_workload(lengths.astype(np.int64))
+    heaviest = max(work[part].sum() for part in indices)
+    assert max(lengths[part].sum() for part in indices) <= 16384
+    assert len(indices) <= len(by_tokens)
+    if len(indices) == len(by_tokens):
+        assert heaviest <= max(work[part].sum() for part in by_tokens) * 1.0001
+
+
 @settings(deadline=None, max_examples=150)
 @given(lengths=lengths_lists, spare=st.integers(0, 60), balance=st.sampled_from(["tokens", "workload"]))
 def test_every_row_once_and_never_above_the_cap(lengths, spare, balance):
@@ -272,10 +289,20 @@ def test_unbalance_by_hand():
         "global_seqlen/balanced_max": 22,
         "global_seqlen/mean": 16.5,
     }
-    assert sb.log_seqlen_unbalance([5, 1, 1], [[0], [1, 2]], "s")["s/max"] == 6
+    assert sb.log_seqlen_unbalance([5, 1], [[0], [1], []], "s")["s/min"] == 0
     assert sb.log_seqlen_unbalance([], [[], []], "s")["s/mean"] == 0
     with pytest.raises(InputError, match="partitions"):
         sb.log_seqlen_unbalance([1], [], "s")
+
+
+def test_c_unbalance_where_rows_do_not_divide():
+    lengths = [64 + 5 * row % 37 for row in range(56)]
+    metrics = sb.log_seqlen_unbalance(lengths, [list(range(part, 56, 25)) for part in range(25)], "s")
+    blocks = [sum(lengths[start : start + 2]) for start in range(0, 56, 2)]  # 56 // 25 rows each, 28 of them
+    assert (metrics["s/min"], metrics["s/max"]) == (min(blocks), max(blocks))
+    assert metrics["s/mean"] == sum(lengths) / 25
+    uneven = sb.log_seqlen_unbalance([5, 1, 1, 2, 9], [[0, 1], [2, 3, 4]], "s")
+    assert (uneven["s/min"], uneven["s/max"], uneven["s/minmax_diff"]) == (3, 9, 6)  # 5 + 1, 1 + 2, and 9 alone
 
 
 # ------------------------------------------------------------------------------------------ hooks and scopes

@@ -16,6 +16,7 @@ from probe.core.torch_functional import (
     calculate_sum_pi_squared_from_logits,
     clip_by_value,
     entropy_from_logits,
+    gather_from_labels,
     logprobs_from_logits,
     masked_mean,
     masked_sum,
@@ -567,6 +568,24 @@ def test_autocast_takes_no_digits_away():
     assert all(torch.equal(one, other) for one, other in zip(inside, plain, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_e_narrow_logits_are_normalized_as_exactly_as_wide_ones(dtype):
+    torch.manual_seed(0)
+    logits = (torch.randn(70, 5000) * 4).to(dtype)
+    labels = torch.randint(0, 5000, (70,))
+    logits[range(8), labels[:8]] = -20_000.0  # far below the rest: the rest is what the normalizer is about
+    logits[9, labels[9]] = -torch.inf
+    narrow, wide = logits.clone().requires_grad_(), logits.double().requires_grad_()
+    ours, exact = logprobs_from_logits(narrow, labels), torch.log_softmax(wide, -1).gather(-1, labels[:, None])[:, 0]
+    ours.sum().backward()
+    exact.sum().backward()
+    assert ours[9] == -torch.inf
+    torch.testing.assert_close(ours.double(), exact.to(dtype).double(), rtol=1e-2, atol=0)
+    torch.testing.assert_close(narrow.grad.double(), wide.grad, rtol=1e-2, atol=1e-7, equal_nan=True)
+    with torch.no_grad():
+        assert torch.equal(logprobs_from_logits(narrow, labels), ours)
+
+
 def test_an_observer_hears_of_the_heavy_ones_and_changes_nothing():
     class Hear(hooks.Listener):
         def __init__(self):
@@ -597,3 +616,24 @@ def test_an_observer_hears_of_the_heavy_ones_and_changes_nothing():
         "entropy.entropy_from_logits",
         "entropy.calculate_sum_pi_squared_from_logits",
     ]
+
+
+def test_c_entries_are_gathered_by_label():
+    data = torch.randn(2, 3, 5, requires_grad=True)
+    label = torch.tensor([[0, 4, 2], [1, 1, 3]])
+    got = gather_from_labels(data, label)
+    assert got.tolist() == [[data[i, j, label[i, j]].item() for j in range(3)] for i in range(2)]
+    got.sum().backward()
+    assert data.grad.sum() == 6
+    assert gather_from_labels(torch.tensor([7, 8]), torch.tensor(1, dtype=torch.int32)) == 8
+    with pytest.raises(ShapeError, match=r"label: got shape \(3,\) for data of shape \(2, 3, 5\)"):
+        gather_from_labels(data, label[0])
+    with pytest.raises(InputError, match=r"label: got 5 at \(0, 0\), expected 0 to 4$"):
+        gather_from_labels(data, label + 5)
+    with pytest.raises(InputTypeError, match=r"label: got torch.float32"):
+        gather_from_labels(data, label.float())
+    for wrong in ([1.0], torch.nested.nested_tensor([torch.zeros(2)], layout=torch.jagged)):
+        with pytest.raises(InputTypeError, match="data: got"):
+            gather_from_labels(wrong, label)
+    with pytest.raises(ShapeError, match="data: got shape"):
+        gather_from_labels(torch.tensor(1.0), torch.tensor(0))

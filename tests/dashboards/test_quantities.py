@@ -31,7 +31,7 @@ from probe.dashboards.quantities import (
 from probe.dashboards.spec import check_tiles
 from probe.errors import InputError
 from probe.publishing import across_ranks
-from probe.records import Incident, Memory, Row
+from probe.records import Incident, Memory, Row, Scalar
 from probe.runs.reader import Run
 from probe.tracking.state import State
 from probe.tracking.tracking import Tracking
@@ -44,6 +44,9 @@ from tests.sample_run import clock, sample_rows, write_run
 from tests.tracking.tracking_readers import mlflow_client, tensorboard_scalars
 
 NAMES = tuple(quantities())
+
+#: Those that the backends get: what the trainer logs itself they have already.
+PUBLISHED = tuple(name for name in NAMES if name != "reward")
 
 #: What findings say in numbers.
 FOUND = ("peak_memory", "rank_imbalance", "micro_batch_imbalance", "padding_tax", "own_cost")
@@ -100,10 +103,9 @@ def test_twice_as_much_in_its_one_place_is_twice_as_much_everywhere(
             published = across_ranks.numbers(run, range(4), [])
             tiles = overview.numbers(run).set_index("name")["value"]
         key = f"{across_ranks.PREFIX}{field}"
-        found = {
-            "by step": frame[field].tolist(),
-            "published": [published[step].get(key, math.nan) for step in range(4)],
-        }
+        found = {"by step": frame[field].tolist()}
+        if name in PUBLISHED:
+            found["published"] = [published[step].get(key, math.nan) for step in range(4)]
         if shown:
             tail = next(one for one in terminal.read(feed).tiles if one.id == name)
             place = [tile["id"] for tile in overview_tiles()].index(name)
@@ -137,6 +139,8 @@ def test_twice_as_much_stands_in_the_files_of_tensorboard_and_mlflow(
     board = tensorboard_scalars(tmp_path / "tensorboard")
     client, run_id = mlflow_client(f"sqlite:///{tmp_path}/mlflow.db"), State(tmp_path, "mlflow").read()["run_id"]
     for attempt, name in enumerate(NAMES, 1):
+        if name not in PUBLISHED:
+            continue
         key = f"{across_ranks.PREFIX}{field_of(quantities()[name])}"
         history = client.get_metric_history(run_id, key)
         for found in ({one.step: one.value for one in told} for told in (board[key], history)):
@@ -232,15 +236,15 @@ def test_where_it_stands_says_value_limits_and_what_is_free() -> None:
     assert (told.value, told.text, told.note, told.means, told.status) == (
         2048,
         "2.00 KiB",
-        "50 % of 4.00 KiB free",
+        "50 % of 4.00 KiB are free.",
         "w",
         "warn",
     )
     unknown = standing({**peak, "capacity": {}}, Course([0], [1024.0]))
-    assert (unknown.status, unknown.note) == ("none", "1.00 KiB … 1.00 KiB over 1 steps")
-    assert standing(peak, Course([], [])).note == "not measured"
+    assert (unknown.status, unknown.note) == ("none", "Of one step.")
+    assert standing(peak, Course([], [])).note == "Not measured."
     counted = standing({"unit": "count", "total": True, "warn": 1}, Course([1], [2.0], total=5.0))
-    assert (counted.value, counted.note, counted.status) == (5, "over the run", "warn")
+    assert (counted.value, counted.note, counted.status) == (5, "Over the run.", "warn")
 
 
 # --------------------------------------------------------------------------------------- no verdict without data
@@ -259,7 +263,7 @@ def test_e_a_pooled_quantity_is_a_ratio_of_sums_of_its_worst_series() -> None:
     parts = [{(0,): (0.0, 1.0), (1,): (0.1, 1.0)}] * 3 + [{(0,): (1.08, 1.0), (1,): (0.1, 1.0)}]
     told = standing(spec, Course(range(5), [math.nan, 0.1, 0.1, 0.1, 1.08], parts=[{(0,): (99.0, math.nan)}, *parts]))
     assert (told.value, told.text, told.status) == (pytest.approx(0.27), "27 %", "alarm")  # the median is 10 %
-    assert told.note == "the last 4 steps together · run: 10 % … 108 %"
+    assert told.note == "The last 4 steps together."
     assert math.isnan(standing(spec, Course([0], [math.nan], parts=[{(0,): (1.0, math.nan)}])).value)
     with pytest.raises(InputError, match="pooled: got it without a divide"):
         check_tiles([{"id": "a", "title": "A", "table": "scalars", "y": "value", "pooled": True}], "here")
@@ -269,14 +273,14 @@ def test_d_a_tile_judges_the_median_of_its_window() -> None:
     tile = {"unit": "ratio", "warn": 1.1, "window": 3, "means": {"good": "even", "warn": "uneven"}}
     early = standing(tile, Course(range(6), [9.0, 9.0, 9.0, 1.0, 1.0, 1.0]))
     assert (early.value, early.status, early.means) == (1.0, "good", "even")  # what is long over counts no more
-    assert early.note == "median of 3 steps · run: 1.00× … 9.00×"
+    assert early.note == "1.00× in 3 steps."
     once = standing(tile, Course(range(4), [1.0, 1.0, 1.0, 9.0]))
     assert once.status == "good"  # one step alone is no verdict
     assert standing(tile, Course(range(5), [1.0, 1.2, 1.2, math.nan, math.nan])).value == 1.2
     counted = standing({**tile, "unit": "bytes"}, Course(range(4), [9.0, 1.0, 1.0, 1.0]))
-    assert (counted.value, counted.note) == (9.0, "1 B … 9 B over 4 steps")
+    assert (counted.value, counted.note) == (9.0, "1 to 9 B in 4 steps.")
     alone = standing(tile, Course([4], [1.0]))
-    assert alone.note == "last step · run: 1.00× … 1.00×"
+    assert alone.note == "Of one step."
 
 
 @pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
@@ -292,7 +296,7 @@ def test_d_each_view_says_the_median_of_the_same_steps(tmp_path: Path, view: str
         rows.append(Memory(time_ns=end, edge="leave", host_duration_ns=end - begin, **place))
     tiles = tiles_of(write_run(tmp_path / "run", {0: rows}), view)
     middle = statistics.median(seconds[5:])
-    assert tiles["step_time"][:2] == (spell(middle, "s"), "median of 20 steps · run: 1.00 s … 10.0 s")
+    assert tiles["step_time"][:2] == (spell(middle, "s"), "1.00 to 1.38 s in 20 steps.")
 
 
 Told = tuple[str, str, str, str]
@@ -318,22 +322,23 @@ def tiles_of(directory: Path, view: str) -> dict[str, Told]:
 @pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
 def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tmp_path: Path, view: str) -> None:
     told = tiles_of(write_run(tmp_path / "run", {}), view)
-    assert {(text, means, status) for text, _, means, status in told.values()} == {("—", "", "none")}
+    assert {(text, means, status) for text, _, means, status in told.values()} == {("–", "", "none")}
     assert {name: note for name, (_, note, _, _) in told.items()} == {
-        "step_time": "no step has ended",
-        "tokens_per_second": "no micro-batches were cut",
-        "peak_memory": "no memory was recorded",
-        "rank_imbalance": "needs two ranks or more that cut micro-batches",
-        "padding_tax": "no padded batch was formed",
-        "own_cost": "no step after the first has ended",
-        "alerts": "nothing was recorded yet",
+        "step_time": "No step has ended.",
+        "tokens_per_second": "No micro-batches were cut.",
+        "peak_memory": "No memory was recorded.",
+        "rank_imbalance": "Needs two ranks or more that cut micro-batches.",
+        "padding_tax": "No padded batch was formed.",
+        "reward": "Your trainer has not logged it.",
+        "own_cost": "No step after the first has ended.",
+        "alerts": "Nothing was recorded yet.",
     }
 
 
 @pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
 def test_d_a_lone_rank_is_compared_with_nobody(tmp_path: Path, view: str) -> None:
     told = tiles_of(write_run(tmp_path / "run", sample_rows(1, 3)), view)
-    assert told["rank_imbalance"] == ("—", "needs two ranks or more that cut micro-batches", "", "none")
+    assert told["rank_imbalance"] == ("–", "Needs two ranks or more that cut micro-batches.", "", "none")
 
 
 def test_d_no_quantity_over_ranks_says_anything_of_a_lone_rank(tmp_path: Path) -> None:
@@ -412,3 +417,57 @@ def test_d_a_tile_names_the_rank_that_stands_out_and_no_other() -> None:
 def test_d_who_is_compared_must_be_said_right(who: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_tiles([{"id": "t", "title": "T", "table": "spans", "y": "duration", "who": who}], "tiles")
+
+
+# --------------------------------------------------------------------------------------------- the trainer's own reward
+
+
+def logged(step: int, key: str, value: float, rank: int = 0, source: str = "user") -> Scalar:
+    return Scalar(time_ns=clock(rank) + step * 1_000_000_000, key=key, value=value, step=step, source=source)
+
+
+@pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
+def test_g_the_sixth_tile_is_the_trainer_s_own_reward_and_is_not_judged(tmp_path: Path, view: str) -> None:
+    assert [tile["id"] for tile in overview_tiles() if not tile.get("own")][5] == "reward"
+    rows = {0: [logged(step, "critic/rewards/mean", 0.25 * step) for step in range(3)]}
+    told = tiles_of(write_run(tmp_path / "run", rows), view)["reward"]
+    assert told == ("0.25", "0 to 0.5 in 3 steps.", "Logged by trainer.", "none")
+    none = tiles_of(write_run(tmp_path / "none", {0: [logged(0, "loss", 1.0)]}), view)["reward"]
+    assert none == ("–", "Your trainer has not logged it.", "", "none")
+
+
+def test_g_the_reward_of_a_step_is_the_mean_of_the_first_name_that_it_has(tmp_path: Path) -> None:
+    rows = {
+        0: [
+            logged(0, "critic/rewards/mean", 9.0),  # after the KL penalty: the score comes first
+            logged(0, "critic/score/mean", 1.0),
+            logged(1, "reward", math.nan),  # is no value, so that the next name counts
+            logged(1, "train/reward", 0.5),
+            logged(2, "probe/reward/mean", 7.0),
+            logged(2, "reward/mean", 7.0, source="probe"),  # not the trainer's
+            logged(3, "reward/std", 7.0),  # none of the names
+        ],
+        1: [logged(0, "critic/score/mean", 3.0, rank=1)],  # the mean over those that log it
+    }
+    directory = write_run(tmp_path / "run", rows)
+    feed = opened(directory)
+    live = static_bundle.course_of(feed.tables, feed.words, quantity("reward"))
+    with Run(directory) as run:
+        found = course(run, "reward")
+    for one in (found, live):
+        assert dict(zip(one.steps, one.values, strict=True)) == {0: 2.0, 1: 0.5}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"first": "key"},
+        {"first": "key", "where": {"key": "reward"}},
+        {"first": "key", "where": {"key": ["reward*"]}},
+        {"first": 3, "where": {"key": ["reward"]}},
+        {"first": "key", "where": {"key": ["reward"]}, "per": "rank"},
+    ],
+)
+def test_g_what_comes_first_must_be_a_list_of_whole_texts(more: dict) -> None:
+    with pytest.raises(InputError, match="first: got"):
+        check_tiles([{"id": "a", "title": "A", "table": "scalars", "y": "value", **more}], "tiles")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
 from pathlib import Path
 
@@ -402,9 +403,13 @@ def test_the_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "trace"
     export_perfetto(run, target)
     before = target.read_bytes()
-    (run / "parts" / "calls-rank00005-0.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(RunError):
-        export_perfetto(run, target)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # full in the middle of the file
+    try:
+        with pytest.raises(RunError):
+            export_perfetto(run, target)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert target.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "trace"]
 

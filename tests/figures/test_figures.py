@@ -3,6 +3,7 @@ one."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -27,6 +28,10 @@ from probe.dashboards import frames, spec
 from probe.figures import colours, incidents, memory, panel, reduction, theme
 from probe.records import GIB, Memory
 from tests.sample_run import CAP, open_run, sample_rows
+
+#: A line for each phase.
+LINES = {"mark": "line", "table": "spans", "where": {"level": "phase"}, "x": "step", "y": "duration"}
+LINES |= {"by": "phase", "reduce": "max", "unit": "s"}
 
 #: Panels that are drawn from their ``live:`` block.
 BLOCKS = [one.id for board in dashboards.dashboards() for one in board.panels if one.figure is None]
@@ -328,7 +333,7 @@ def test_g_a_line_that_a_few_values_would_flatten_is_cut_and_says_so() -> None:
     frame = course_of([9.0] + [1.1, 1.2] * 20).assign(y="across ranks")
     figure = drawn("balance_over_steps", frame)
     assert figure.layout.yaxis.range[1] < 1.5
-    assert [note.text for note in figure.layout.annotations] == ["9.00×: step 0"]
+    assert [note.text for note in figure.layout.annotations if note.name != "end"] == ["9.00×: step 0"]
     assert list(named(figure, "beyond the scale").x) == [0]
 
 
@@ -351,6 +356,29 @@ def test_g_of_2000_steps_a_line_shows_medians_and_their_range() -> None:
     assert len(line.x) <= 200
     assert set(line.y) == {1.0}
     assert max(band.y) == 1.1
+
+
+def test_g_lines_are_named_at_their_last_values_with_leaders_where_names_would_touch(run) -> None:
+    frame = frames.numbers(run, LINES)
+    figure = panel.MARKS["line"](LINES, frame, missing="")
+    names = [one for one in figure.layout.annotations if one.name == "end"]
+    lines = [one for one in figure.data if one.mode.startswith("lines")]
+    assert figure.layout.showlegend is False
+    assert [one.text.partition("  ")[0] for one in names] == [one.name for one in lines]
+    assert [one.y for one in names] == [one.y[-1] for one in lines]  # a leader begins at the last value …
+    low, high = figure.layout.yaxis.range
+    room = figure.layout.height - 64
+    places = sorted((one.y - low) / (high - low) * room - one.ay for one in names)
+    assert all(after - before > 14.9 for before, after in itertools.pairwise(places))  # … and no two names touch
+    assert figure.layout.margin.r > 60
+
+
+def test_g_more_lines_than_names_have_room_for_have_a_legend() -> None:
+    pairs = itertools.product(range(4), range(20))
+    frame = pd.DataFrame([{"step": step, "phase": f"p{one}", "y": "peak", "value": 1.0 + one} for step, one in pairs])
+    figure = panel.MARKS["line"](LINES, frame, missing="")
+    assert figure.layout.showlegend is None
+    assert not [one for one in figure.layout.annotations if one.name == "end"]
 
 
 def test_bytes_by_field_add_up(run) -> None:

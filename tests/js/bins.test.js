@@ -23,6 +23,6 @@ test("G: a part that is zoomed into shows each of its steps", () => {
 
 test("G: names that would touch are moved apart, and no further than need be", () => {
   assert.deepEqual(spread([10, 50, 90], 15, 200), [10, 50, 90]);
-  assert.deepEqual(spread([10, 12, 90], 15, 200), [10, 25, 90]);
+  assert.deepEqual(spread([10, 12, 90], 15, 200), [3.5, 18.5, 90]);
   assert.deepEqual(spread([198, 199], 15, 200), [185, 200]);
 });

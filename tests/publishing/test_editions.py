@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from probe.publishing.system import System
 from probe.records import Incident, Process
 from probe.runs.lines import encode
 from probe.runs.reader import Run
+from probe.session import start
 from probe.tracking.media import Figure, Table, medium_of
 from tests.publishing.publishing_rows import cut, ended, run_of, took
 from tests.sample_run import WALL_NS, clock, open_run, process, sample_rows
@@ -88,6 +90,26 @@ def test_charts_are_of_what_is_logged(heard) -> None:
         f"probe/across_ranks/step_time_s_{word}" for word in ("smallest", "mean", "largest")
     ]
     assert "Time of a phase across ranks (s): update_actor" in arranged.charts["Overview"]
+
+
+def test_b_charts_say_whose_numbers_they_show(tmp_path: Path) -> None:
+    with start("b", run_dir=tmp_path / "run", name="driver") as session, session.step(0):
+        session.log({"loss": 1.0}, 0)
+    with Run(tmp_path / "run") as run:
+        heard = Heard()
+        Editions(run, heard.append, host=platform.node(), pid=os.getpid()).pictures()
+        (arranged,) = heard.of(Arranged)
+    titles = [title for board in arranged.charts.values() for title in board]
+    assert "What probe costs, driver (ms)" in titles
+    assert not [title for title in titles if "rank 0" in title or "{" in title]
+
+
+def test_b_of_several_ranks_the_charts_are_those_of_the_one_that_tracks(run) -> None:
+    for rank in (0, 1):
+        heard = Heard()
+        Editions(run, heard.append, host="node-0", pid=100 + rank).pictures()
+        (arranged,) = heard.of(Arranged)
+        assert f"What probe costs, rank {rank} (ms)" in arranged.charts["Overview"]
 
 
 @pytest.mark.slow

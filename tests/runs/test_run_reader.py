@@ -106,12 +106,13 @@ def test_unknown_tables_and_fields_are_tolerated(directory):
         assert values(run.new_rows()) == [1, 2]
 
 
-def test_a_damaged_part_is_a_run_error(directory):
+def test_a_damaged_part_is_left_out_and_named(directory):
     segment(directory, 0, 0, 1)
     parts(directory)
     (directory / "parts" / Segment.of_rank(0, 0).part("scalars")).write_bytes(b"not parquet")
-    with Run(directory) as run, pytest.raises(RunError, match="scalars can't be read"):
-        assert run.scalars is None
+    with Run(directory) as run:
+        assert len(run.scalars) == 0
+        assert [one.name for one in run.damaged] == [Segment.of_rank(0, 0).part("scalars")]
 
 
 # -------------------------------------------------------------------------------------------- ranks and order

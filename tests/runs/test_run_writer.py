@@ -489,6 +489,96 @@ def test_a_small_disk_that_is_full_for_real(tmp_path, process, put):
         subprocess.run(["umount", mounted], check=True)
 
 
+FULL_TO_THE_END = """
+import resource, signal, sys
+from probe.hooks import current_scope
+from probe.records import Process, Scalar
+from probe.runs.writer import RunWriter
+writer = RunWriter(sys.argv[1], rank=0, process=Process(wall_ns=1), interval_s=0.01, capacity=int(sys.argv[2]))
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+if sys.argv[3] == "limit":
+    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, hard))
+else:
+    with open(sys.argv[3], "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 512)
+        except OSError:
+            pass
+for value in range(2000):
+    writer.add_rows(Scalar(key="k", value=value), current_scope(), value + 1)
+    if value % 100 == 0:
+        writer.flush(5)
+writer.close()
+"""
+
+
+@pytest.mark.parametrize("capacity", [200_000, 300])
+@pytest.mark.parametrize("kind", ["limit", "disk"])
+def test_a_disk_that_is_full_to_the_end_the_run_itself_says_what_was_lost(tmp_path, kind, capacity):
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    if (
+        kind == "disk"
+        and subprocess.run(
+            [shutil.which("mount") or "false", "-t", "tmpfs", "-o", "size=160k", "none", mounted], capture_output=True
+        ).returncode
+    ):
+        pytest.skip("mounting a file system needs root")
+    try:
+        directory = create_run("p", "e", root=mounted)
+        told = "limit" if kind == "limit" else str(mounted / "filler")
+        command = [sys.executable, "-c", FULL_TO_THE_END, str(directory), str(capacity), told]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        with Run(directory) as run:
+            kept = run.scalars["value"].tolist()
+            assert len(kept) < 2000
+            dropped = run.incidents[run.incidents["kind"] == "dropped_rows"]
+            assert dropped["count"].sum() == 2000 - len(kept)
+            assert set(dropped["where"]) == {"scalars"}
+            assert run.bad_lines == 0
+            assert dropped["message"].str.contains("full to the end").any()
+        assert "full to the end" in done.stderr
+    finally:
+        if kind == "disk":
+            subprocess.run(["umount", mounted], check=True)
+
+
+WARM = """
+import sys, time
+from pathlib import Path
+opened = []
+def hear(event, arguments):
+    if event == "open" and ".so" in str(arguments[0]):
+        opened.append(Path(str(arguments[0])).name)
+    if event == "import" and arguments[0] == "pyarrow" and "pyarrow" not in sys.modules and not opened[-1:] == [None]:
+        opened.append(None)
+from probe.hooks import current_scope
+from probe.records import Process, Scalar
+from probe.runs.writer import RunWriter
+writer = RunWriter(sys.argv[1], rank=0, process=Process(wall_ns=1), interval_s=0.01, roll_over_bytes=1000)
+assert "pyarrow" not in sys.modules
+sys.addaudithook(hear)
+for value in range(100):
+    writer.add_rows(Scalar(key="k", value=value), current_scope(), value + 1)
+deadline = time.monotonic() + 60
+while "pyarrow.parquet" not in sys.modules and time.monotonic() < deadline:
+    time.sleep(0.01)
+before = opened[: opened.index(None)]
+assert any(name.startswith("libarrow.so") for name in before), opened
+assert any(name.startswith("libparquet") for name in before), opened
+writer.close()
+"""
+
+
+def test_a_first_roll_over_reads_libraries_before_it_loads_them(directory):
+    """Loading holds the whole process, as long as the disk takes; reading lets the writer's thread go on."""
+    done = subprocess.run([sys.executable, "-c", WARM, str(directory)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_removed_directory_is_made_again_and_told(directory, writer, put):
     one = writer(interval_s=0.01)
     put(one, Scalar(key="gone", value=1))

@@ -95,7 +95,7 @@ def test_every_backend_gets_every_call_once_through_any_number_of_processes(roun
                     journal.settle(name, record.n)
                     journal.note(name, record.n)
             if dies:
-                journal._release()  # the system lets go of a dead process's lock
+                journal.release()  # the system lets go of a dead process's lock
                 if journal._file is not None:
                     with max(Path(folder, "tracking").glob("*.jsonl")).open("ab") as torn:
                         torn.write(b'{"n": 99, "st')

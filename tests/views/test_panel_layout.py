@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from probe import dashboards
 from tests.views import stub_host as host
 from tests.views.panel_page import card, drawn, shown, tile, to_view
 
@@ -173,11 +174,52 @@ def test_g_the_numbers_of_a_figure_come_with_the_sql_that_gives_them(page: Any) 
     shown(page, steps=4, view="tokens", panels=panels)
     one = card(page, "balance_bars")
     one.get_by_role("button", name="Numbers of").click()
-    copy = one.get_by_role("button", name="Copy the SQL of")
+    copy = one.get_by_role("button", name="Copy SQL of")
     copy.click()
     expect(copy).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == "select 1 as one where 4 = 4"
-    assert card(page, "balance_heat").get_by_role("button", name="Copy the SQL of").count() == 0  # has none
+    assert card(page, "balance_heat").get_by_role("button", name="Copy SQL of").count() == 0  # has none
+
+
+def with_tiles_of_today() -> dict[str, Any]:
+    panels: dict[str, Any] = host.config("panel")["panels"]
+    panels["overview_tiles"]["live"] = {"mark": "tiles", "tiles": [dict(one) for one in dashboards.overview_tiles()]}
+    return panels
+
+
+def test_g_six_tiles_stand_in_a_row_and_say_in_sentences_of_what_they_are(page: Any) -> None:
+    page.set_viewport_size({"width": 1040, "height": 1000})
+    shown(page, steps=5, panels=with_tiles_of_today())
+    tiles = page.locator(".pp-tile")
+    expect(tiles).to_have_count(6)
+    assert len({box(one)["y"] for one in tiles.all()}) == 1
+    reward = tile(page, "Reward, mean")
+    expect(reward.locator(".pp-means")).to_have_text("Logged by trainer.")
+    expect(reward).to_have_attribute("data-status", "none")
+    expect(reward.locator(".pp-note")).to_have_text(re.compile(r"^0\.\d+ to 0\.\d+ in 5 steps\.$"))
+    for note in page.locator(".pp-note").all_inner_texts():
+        assert re.fullmatch(r"[A-Z0-9].*\.", note, re.DOTALL), note
+    caption = page.locator(".pp-caption")
+    expect(caption).to_have_text(
+        "Each number is the median of the last 5 steps, memory the largest of the run. "
+        "The line is the run, its dot step 5; dotted red is the capacity."
+    )
+    page.get_by_role("button", name="One step back").click()
+    expect(caption).to_contain_text("Each number is of step 4. The line is the run, its dot step 4;")
+    page.get_by_label("Window").select_option("steps10")
+    expect(caption).to_contain_text("The line is the last 10 steps, its dot step 4;")
+
+
+def test_g_without_a_reward_the_tile_says_who_has_not_logged_it_and_nothing_undrawn_is_told(
+    page: Any, encoder: host.Encoder
+) -> None:
+    host.opened(page, "panel", panels=with_tiles_of_today())
+    row = {"t": 1.0, "step": 0, "rank": 0, "key": "loss", "value": 1.0, "own": 0}
+    host.send(page, encoder.delta({"scalars": [row]}))
+    reward = tile(page, "Reward, mean")
+    expect(reward.locator(".pp-value")).to_have_text("–")
+    expect(reward.locator(".pp-note")).to_have_text("Your trainer has not logged it.")
+    expect(page.locator(".pp-caption")).to_have_text("")
 
 
 # ---- what a click opens
@@ -258,6 +300,54 @@ def test_g_the_footer_says_exactly_the_keys_that_work(page: Any) -> None:
     page.keyboard.press("Escape")
     expect(pane).to_be_hidden()
     expect(chart).to_be_focused()
+
+
+def test_g_left_and_right_move_the_step_of_all_figures_in_a_chart_of_lines_too(page: Any) -> None:
+    shown(page, view="memory")
+    plot = card(page, "memory_over_steps").locator(".pp-plot")
+    plot.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    expect(page.locator(".pp-step")).to_have_text("step 18")
+    expect(plot).to_be_focused()
+    place = card(page, "memory_over_steps").locator(".pp-place")
+    page.keyboard.press("ArrowDown")
+    expect(place).to_have_text(re.compile("^step 18, "))
+    largest = place.inner_text()
+    page.keyboard.press("ArrowDown")
+    expect(place).not_to_have_text(largest)
+    page.keyboard.press("ArrowUp")
+    expect(place).to_have_text(largest)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("complementary", name="What made it")).to_contain_text("step 18")
+    over_time = card(page, "memory_timeline").locator(".pp-plot")
+    over_time.focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator(".pp-step")).to_have_text("step 19")
+    page.keyboard.press("ArrowDown")
+    expect(card(page, "memory_timeline").locator(".pp-place")).to_have_text(re.compile("step 19, "))
+
+
+def test_g_lines_are_named_at_their_last_values_and_by_a_legend_where_the_panel_is_narrow(page: Any) -> None:
+    page.set_viewport_size({"width": 1040, "height": 1000})
+    shown(page, view="memory")
+    for id in ("memory_over_steps", "memory_timeline"):
+        one = card(page, id)
+        plot = box(one.locator(".pp-plot"))
+        names = [box(name) for name in one.locator(".pp-key").all()]
+        assert len(names) > 2
+        assert all(name["x"] >= plot["x"] + plot["width"] for name in names)  # beside the lines …
+        tops = sorted(name["y"] for name in names)
+        assert all(after - before >= 16 for before, after in itertools.pairwise(tops))  # … none on another
+        assert plot["y"] <= tops[0]
+        assert tops[-1] <= plot["y"] + plot["height"]
+        assert one.locator(".pp-leaders path").count() == len(names)
+    page.set_viewport_size({"width": 600, "height": 1000})
+    one = card(page, "memory_over_steps")
+    expect(one.locator(".pp-leaders")).to_be_hidden()
+    plot = box(one.locator(".pp-plot"))
+    assert all(box(name)["y"] + box(name)["height"] <= plot["y"] + 1 for name in one.locator(".pp-key").all())
+    assert look(page, "overflows") == []
 
 
 def test_g_enter_on_the_panel_opens_the_step_that_is_shown(page: Any) -> None:

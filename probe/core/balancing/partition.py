@@ -9,12 +9,12 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from probe._check import whole_number
+from probe._check import also_named, whole_number
 from probe.core.balancing.dealing import near_optimal
 from probe.core.balancing.differencing import difference
 from probe.errors import InputError, InputTypeError, ShapeError
@@ -68,19 +68,20 @@ def roundup_divisible(a: int, b: int) -> int:
     return ceildiv(a, b) * b
 
 
-def calculate_workload(seqlens: T) -> T:
+@also_named(seqlens="seqlen_list")
+def calculate_workload(seqlen_list: T) -> T:
     """The cost of a sequence of L tokens in arbitrary units, attention included: ``24576·L + L²``.
 
     Args:
-        seqlens: Lengths in tokens, as a list, an array or a tensor; comes back as what it was. Integers are computed in
-            64 bits (32 would overflow from 46,341 tokens on).
+        seqlen_list: Lengths in tokens, as a list, an array or a tensor; comes back as what it was. Integers are
+            computed in 64 bits (32 would overflow from 46,341 tokens on). ``seqlens`` is another name for it.
 
     >>> calculate_workload([0, 1, 1000])
     [0, 24577, 25576000]
     """
-    if isinstance(seqlens, list | tuple):
-        return cast("T", [LINEAR_WORKLOAD * length + length * length for length in seqlens])
-    wide: Any = seqlens
+    if isinstance(seqlen_list, list | tuple):
+        return cast("T", [LINEAR_WORKLOAD * length + length * length for length in seqlen_list])
+    wide: Any = seqlen_list
     if isinstance(wide, np.ndarray):
         wide = wide.astype(np.int64) if wide.dtype.kind in "iub" else wide
     elif not wide.is_floating_point():
@@ -122,9 +123,30 @@ def karmarkar_karp(seqlen_list: Lengths, k_partitions: int, equal_size: bool) ->
     """
     weights = _checked(seqlen_list, k_partitions, equal_size)
     near = near_optimal(weights, k_partitions, equal_size)
+    if near is None and equal_size:
+        near = _with_a_giant(weights, k_partitions)
     if near is not None:
         return near
     return _lists(weights, _balanced(weights, k_partitions, equal_size), k_partitions)
+
+
+def _with_a_giant(weights: Array, k: int) -> list[list[int]] | None:
+    """The best parts of equal size where one number is so large that with the smallest ones it is the largest part."""
+    others = len(weights) // k - 1
+    if k < 2 or not others:
+        return None
+    giant = int(np.argmax(weights))
+    smallest = np.argpartition(weights, others)[:others]
+    largest = weights[giant] + weights[smallest].sum()
+    if giant in smallest or largest * (k - 1) < weights.sum() - largest:
+        return None
+    rest = np.ones(len(weights), bool)
+    rest[[giant, *smallest]] = False
+    rows = np.flatnonzero(rest)
+    parts = _lists(weights[rows], difference(weights[rows], k - 1, equal_size=True), k - 1)
+    if weights[rows[parts[0]]].sum() > largest:
+        return None
+    return [sorted([giant, *smallest.tolist()]), *(rows[part].tolist() for part in parts)]
 
 
 def greedy_partition(seqlen_list: Lengths, k_partitions: int, equal_size: bool) -> list[list[int]]:
@@ -185,8 +207,9 @@ def get_group_balanced_partitions(
 def pack(tokens: Ints, weights: Array, cap: int, at_least: int) -> list[list[int]]:
     """Parts whose ``tokens`` stay within ``cap`` and whose ``weights`` are balanced: as few as can be found.
 
-    The number of parts goes up from a lower bound (Martello and Toth's L2) until a balanced partition fits. Where that
-    takes long, best-fit decreasing limits the search from above if tokens are what is balanced.
+    The number of parts goes up from a lower bound (Martello and Toth's L2) until a balanced partition fits: where one
+    that is balanced in ``weights`` doesn't, one balanced in ``tokens`` may, and is then evened under the cap. Where
+    that takes long, best-fit decreasing limits the search from above.
 
     Args:
         tokens: Tokens of each unit; each unit must fit into a part alone.
@@ -201,7 +224,7 @@ def pack(tokens: Ints, weights: Array, cap: int, at_least: int) -> list[list[int
         if parts is not None:
             return parts
     lowest = min(lowest + 8, n)
-    packed = _best_fit(tokens, cap) if weights is tokens else [[row] for row in range(n)]
+    packed = _best_fit(tokens, cap)
     if len(packed) < lowest:
         return _split_up(weights, packed, lowest)
     return _search(tokens, weights, cap, lowest, packed)
@@ -248,7 +271,15 @@ def fewest_parts(tokens: Ints, cap: int) -> int:
 
 def _fitting(tokens: Ints, weights: Array, cap: int, count: int) -> list[list[int]] | None:
     parts = _balanced(weights, count, equal_size=False)
-    return None if _sums(tokens, parts, count).max() > cap else _lists(weights, parts, count)
+    if _sums(tokens, parts, count).max() <= cap:
+        return _lists(weights, parts, count)
+    if weights is tokens:
+        return None
+    parts = _balanced(tokens, count, equal_size=False)
+    sums = _sums(tokens, parts, count)
+    if sums.max() > cap:
+        return None
+    return _lists(weights, _refined(weights, parts, count, equal_size=False, limit=_Limit(tokens, sums, cap)), count)
 
 
 def _best_fit(tokens: Ints, cap: int) -> list[list[int]]:
@@ -349,7 +380,7 @@ def _balanced(weights: Array, k: int, equal_size: bool) -> Ints:
         return np.zeros(len(weights), np.int64)
     if k == len(weights):
         return np.arange(k)
-    enough = _lower_bound(weights, k)
+    enough = _lower_bound(weights, k, equal_size)
     best, least = None, None
     for start in _starts(weights, k, equal_size):
         parts = _refined(weights, start, k, equal_size)
@@ -407,15 +438,28 @@ def _fill_empty(weights: Array, parts: Ints, k: int) -> Ints:
 # -------------------------------------------------------------------------------------------------- improving on it
 
 
-def _refined(weights: Array, parts: Ints, k: int, equal_size: bool) -> Ints:
+class _Limit(NamedTuple):
+    """Something else that parts may only hold so much of, now and after each change."""
+
+    amounts: Array  #: of each number
+    sums: Array  #: of each part, kept up to date
+    cap: int
+
+    def forbids(self, given: Array, giver: int, taker: Any) -> Any:
+        """Whether ``given``, which may be below 0, is too much for the part that takes it, or the one that gives it."""
+        return (self.sums[taker] + given > self.cap) | (self.sums[giver] - given > self.cap)
+
+
+def _refined(weights: Array, parts: Ints, k: int, equal_size: bool, limit: _Limit | None = None) -> Ints:
     """Without empty parts, and the largest lowered by the best move or swap until none helps or the budget ends.
 
-    Changes ``parts`` in place and returns it. Other parts never grow beyond what the largest was.
+    Changes ``parts`` in place and returns it. Other parts never grow beyond what the largest was. A ``limit`` is one of
+    parts of which none is empty.
     """
     parts = _fill_empty(weights, parts, k)
     sums = _sums(weights, parts, k)
     counts = np.bincount(parts, minlength=k)
-    enough = _lower_bound(weights, k)
+    enough = _lower_bound(weights, k, equal_size)
     budget = _REFINEMENT_BUDGET
     while budget > 0:
         heavy = int(np.argmax(sums))
@@ -423,10 +467,15 @@ def _refined(weights: Array, parts: Ints, k: int, equal_size: bool) -> Ints:
             break
         rows = np.flatnonzero(parts == heavy)
         budget -= (len(rows) + 8) * len(weights)
-        change = _best_change(weights, parts, sums, rows, heavy, movable=not equal_size and counts[heavy] > 1)
+        movable = not equal_size and bool(counts[heavy] > 1)
+        change = _best_change(weights, parts, sums, rows, heavy, movable=movable, limit=limit)
         if change is None:
             break
         give, take, target = change
+        if limit is not None:
+            amount = limit.amounts[give] - (0 if take is None else limit.amounts[take])
+            limit.sums[heavy] -= amount
+            limit.sums[target] += amount
         moved = weights[give] - (0 if take is None else weights[take])
         parts[give] = target
         counts[[heavy, target]] += (-1, 1) if take is None else (0, 0)
@@ -437,26 +486,32 @@ def _refined(weights: Array, parts: Ints, k: int, equal_size: bool) -> Ints:
     return parts
 
 
-def _lower_bound(weights: Array, k: int) -> Any:
-    """No partition has a smaller largest part."""
+def _lower_bound(weights: Array, k: int, equal_size: bool) -> Any:
+    """No partition has a smaller largest part. With equal sizes the largest number never stands alone."""
     total = weights.sum()
     mean = ceildiv(int(total), k) if weights.dtype.kind == "i" else total / k
-    return max(mean, weights.max())
+    others = len(weights) // k - 1 if equal_size else 0
+    return max(mean, weights.max() + (np.partition(weights, others)[:others].sum() if others else 0))
 
 
 def _best_change(
-    weights: Array, parts: Ints, sums: Array, rows: Ints, heavy: int, *, movable: bool
+    weights: Array, parts: Ints, sums: Array, rows: Ints, heavy: int, *, movable: bool, limit: _Limit | None
 ) -> tuple[int, int | None, int] | None:
     """(row to give, row to take in exchange or None, part to give it to), or None if nothing helps."""
     given = weights[rows][:, None] - weights  # what leaves the heavy part, by row and partner
     after = np.maximum(sums[heavy] - given, sums[parts] + given)
     after[:, rows] = sums[heavy]
+    if limit is not None:
+        amounts = limit.amounts[rows][:, None] - limit.amounts
+        after[limit.forbids(amounts, heavy, parts)] = sums[heavy]
     best = int(np.argmin(after))
     give, take = divmod(best, len(weights))
     lowest = after[give, take]
     if movable:
         light = int(np.argmin(sums))
         moved = np.maximum(sums[heavy] - weights[rows], sums[light] + weights[rows])
+        if limit is not None:
+            moved[limit.forbids(limit.amounts[rows], heavy, light)] = sums[heavy]
         single = int(np.argmin(moved))
         if moved[single] < min(lowest, sums[heavy]):
             return int(rows[single]), None, light

@@ -54,7 +54,8 @@ def should_save_ckpt_esi(max_steps_duration: float, save_ckpt_duration: float = 
         redundant_time: Seconds to spare.
 
     Returns:
-        Whether at most ``max_steps_duration + save_ckpt_duration + redundant_time`` seconds are left.
+        Whether there are seconds left, at most ``max_steps_duration + save_ckpt_duration + redundant_time``. An end
+        that has passed says nothing of a machine that is still there: it would ask for a checkpoint at every step.
 
     Raises:
         InputError: A duration is negative or not a number.
@@ -71,7 +72,7 @@ def should_save_ckpt_esi(max_steps_duration: float, save_ckpt_duration: float = 
         if not seconds >= 0:
             raise InputError(f"{name}: got {seconds!r}, expected at least 0 seconds")
     end = _expiration()
-    return end is not None and max_steps_duration > 0 and end - time.time() <= sum(durations.values())
+    return end is not None and max_steps_duration > 0 and 0 < end - time.time() <= sum(durations.values())
 
 
 def _expiration() -> float | None:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata
 
-from probe._check import whole_number
+from probe._check import also_named, whole_number
 from probe._io import write_durably
 from probe.core.checkpoint import files
 from probe.core.checkpoint.files import EXTRA, HUGGINGFACE, SHARDS, Manifest
@@ -27,15 +27,23 @@ from probe.core.checkpoint.plain_state import read_plain, write_plain
 from probe.core.checkpoint.remote import download, upload
 from probe.core.checkpoint.retention import Place, update_checkpoint_tracker
 from probe.core.checkpoint.rng_state import get_rng_state, load_rng_state
-from probe.core.checkpoint.shards import load_shards, read_chunks, save_shards, shard_files
-from probe.core.checkpoint.state import OptimizerLoad, State, check_same, load_model, model_state, optimizer_state
-from probe.errors import ConflictError, InputError, InputTypeError, MissingKeyError, SerializationError
+from probe.core.checkpoint.shards import check_shards, load_shards, read_chunks, save_shards, shard_files
+from probe.core.checkpoint.state import (
+    OptimizerLoad,
+    State,
+    check_same,
+    load_model,
+    model_state,
+    optimizer_state,
+    saved_model,
+)
+from probe.errors import InputError, InputTypeError, MissingKeyError, ProbeError, SerializationError
 from probe.hooks import emit, observed, point
 
 _STRUCTURE: Final = "structure.json"
 _KINDS: Final = ("model", "optimizer")
 _SCHEDULER: Final = "lr_scheduler.safetensors"
-_OPTIONS: Final = ("checkpoint_config", "process_group", "tokenizer", "verify_checksums")
+_OPTIONS: Final = ("process_group", "verify_checksums")
 
 #: Told on every rank once a checkpoint is complete.
 SAVED = point(
@@ -66,7 +74,9 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         optimizer: See :class:`BaseCheckpointManager`.
         lr_scheduler: See :class:`BaseCheckpointManager`.
         processing_class: See :class:`BaseCheckpointManager`.
-        checkpoint_contents: See :class:`BaseCheckpointManager`.
+        checkpoint_contents: See :class:`BaseCheckpointManager`. Without an optimizer one may be asked for, as verl's
+            default does; then saving or loading raises.
+        trust_remote_code: Has no effect: nothing here runs code that came with a model. verl's trainers give it.
         **kwargs: ``tokenizer``: another name of ``processing_class``. ``checkpoint_config``: another name of
             ``checkpoint_contents``. ``process_group``: the ranks that hold the model; None means all.
             ``verify_checksums``: whether loading reads every file once more to compare its SHA-256, each rank a share
@@ -79,6 +89,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         UnknownNameError: As for :class:`BaseCheckpointManager`.
     """
 
+    @also_named(tokenizer="processing_class", checkpoint_config="checkpoint_contents")
     def __init__(
         self,
         model: nn.Module,
@@ -86,14 +97,19 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         lr_scheduler: Any = None,
         processing_class: Any = None,
         checkpoint_contents: Mapping[str, Any] | None = None,
+        trust_remote_code: bool = False,  # noqa: ARG002  (see Args)
         **kwargs: Any,
     ) -> None:
         for name in kwargs:
             if name not in _OPTIONS:
                 raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(_OPTIONS)}")
-        processing_class = _one_of("processing_class", processing_class, "tokenizer", kwargs)
-        checkpoint_contents = _one_of("checkpoint_contents", checkpoint_contents, "checkpoint_config", kwargs)
+        if not isinstance(model, nn.Module):
+            raise InputTypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
+        if processing_class is not None and not callable(getattr(processing_class, "save_pretrained", None)):
+            raise InputTypeError(f"processing_class: {type(processing_class).__name__} has no save_pretrained")
         super().__init__(model, optimizer, lr_scheduler, processing_class, checkpoint_contents)
+        if self.should_save_lora_only:
+            _log.warning("checkpoint_contents.save_lora_only: all weights are saved, those of LoRA among them")
         self._group = kwargs.get("process_group")
         self._verify = bool(kwargs.get("verify_checksums", True))
 
@@ -125,7 +141,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             max_ckpt_to_keep: How many checkpoints stay; None or 0 means all.
 
         Raises:
-            InputError: An argument can't be used. Every rank raises.
+            InputError: An argument can't be used, or there is no optimizer to save. Every rank raises.
             InputTypeError: An argument has the wrong type. Every rank raises.
             SerializationError: There is state that can't be written without pickle.
             OSError: The disk is full, read-only …
@@ -133,6 +149,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         """
         peers = Peers(self._group)
         peers.together(lambda: _check_save(local_path, hdfs_path, global_step, max_ckpt_to_keep))
+        peers.together(lambda: self._check_optimizer("save"))
         target = Path(os.path.abspath(local_path))  # noqa: PTH100  (resolve() would follow a link that the caller made on purpose)
         stepped = any(peers.together(lambda: self.optimizer is not None and bool(self.optimizer.state)))
         peers.on_first(lambda: files.begin(target).joinpath(SHARDS).mkdir())
@@ -148,6 +165,10 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             peers.on_first(lambda: upload(target, hdfs_path))
         if SAVED.listeners:
             emit(SAVED, path=str(target), remote=hdfs_path, **_manifest_contents(manifest, manifest.contents))
+
+    def _check_optimizer(self, which: str) -> None:
+        if self.optimizer is None and "optimizer" in self.checkpoint_contents[which]:
+            raise InputError(f"checkpoint_contents.{which}: asks for the optimizer, but optimizer is None")
 
     def _write_state(self, staging: Path, peers: Peers, stepped: bool) -> None:
         peers.together(lambda: _check_shared(staging))
@@ -217,7 +238,8 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             del_local_after_load: Whether ``local_path`` is removed when every rank has loaded.
 
         Raises:
-            InputError: Files are missing or damaged (what is expected and what was found), or nothing is there.
+            InputError: Files are missing or damaged (what is expected and what was found), nothing is there, or there
+                is no optimizer to load into.
             ShapeError: A tensor has another shape than the model's.
             MissingKeyError: The checkpoint and the model don't have the same tensors.
             SerializationError: A file isn't what probe writes.
@@ -226,13 +248,17 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         if local_path is None:
             return
         peers = Peers(self._group)
+        peers.together(lambda: self._check_optimizer("load"))
         target = Path(os.path.abspath(local_path))  # noqa: PTH100  (as in save_checkpoint)
         peers.on_first(lambda: _fetch(target, hdfs_path))
         manifest = self._checked(target, peers)
+        extra: list[dict[str, Any]] = []
+        if "extra" in self.checkpoint_load_contents:
+            peers.together(lambda: extra.append(self._read_extra(target, manifest, peers)))
         with quiet():
             self._load_state(target, peers)
-        if "extra" in self.checkpoint_load_contents:
-            peers.together(lambda: self._load_extra(target, manifest, peers))
+        for one in extra:
+            peers.together(partial(self._load_extra, one))
         if del_local_after_load:
             peers.on_first(lambda: shutil.rmtree(target))
         if LOADED.listeners:
@@ -256,32 +282,43 @@ class FSDPCheckpointManager(BaseCheckpointManager):
     def _load_state(self, target: Path, peers: Peers) -> None:
         ready: list[Any] = []
         peers.together(lambda: ready.extend(self._prepared(target)))
-        saved, trees, model, optimizer = ready
+        saved, tree, model, optimizer = ready
         tensors = {**model.tensors, **(optimizer.tensors if optimizer else {})}
+        share = slice(peers.rank, None, peers.size)
+        peers.together(lambda: check_shards(target / SHARDS, saved, share))  # nothing is changed by a damaged one
         peers.together(lambda: load_shards(tensors, target / SHARDS, saved, peers))
-        peers.together(lambda: load_model(self.model, model, trees["model"]))
+        peers.together(lambda: load_model(self.model, tree))
         if optimizer:
             peers.together(optimizer.apply)
 
-    def _prepared(self, target: Path) -> tuple[Metadata, dict[str, Any], State, OptimizerLoad | None]:
+    def _prepared(self, target: Path) -> tuple[Metadata, Any, State, OptimizerLoad | None]:
         """What is to be filled, after it has been compared with what is there."""
         where = f"checkpoint {target}"
         saved = read_chunks(target / SHARDS)
-        trees = _read_trees(target / SHARDS / _STRUCTURE)
+        path = target / SHARDS / _STRUCTURE
+        trees = _read_trees(path)
         model = model_state(self.model)
         check_same(model, saved, "model", where)
         optimizer = None
-        if self.optimizer is not None and "optimizer" in self.checkpoint_load_contents:
-            optimizer = OptimizerLoad(self.model, self.optimizer, trees["optimizer"], saved, where)
-        return saved, trees, model, optimizer
+        try:
+            tree = saved_model(model, trees["model"], where)
+            if self.optimizer is not None and "optimizer" in self.checkpoint_load_contents:
+                optimizer = OptimizerLoad(self.model, self.optimizer, trees["optimizer"], saved, where)
+        except ProbeError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+            raise SerializationError(f"{path}: not the structure of this model's checkpoint: {error!r}") from error
+        return saved, tree, model, optimizer
 
-    def _load_extra(self, target: Path, manifest: Manifest, peers: Peers) -> None:
+    def _read_extra(self, target: Path, manifest: Manifest, peers: Peers) -> dict[str, Any]:
+        """What is to be put into the scheduler and the generators."""
         directory = target / EXTRA
         has_scheduler = f"{EXTRA}/{_SCHEDULER}" in manifest.files
+        found: dict[str, Any] = {}
         if self.lr_scheduler is not None:
             if not has_scheduler:
                 raise MissingKeyError(f"checkpoint {target}: it has no lr_scheduler state")
-            self.lr_scheduler.load_state_dict(read_plain(directory / _SCHEDULER))
+            found["lr_scheduler"] = read_plain(directory / _SCHEDULER)
         elif has_scheduler and peers.first:
             _log.warning("%s: its lr_scheduler state isn't loaded, because there is no lr_scheduler here", target)
         if manifest.world_size != peers.size and peers.first:
@@ -290,14 +327,14 @@ class FSDPCheckpointManager(BaseCheckpointManager):
                 target, manifest.world_size, peers.size, min(manifest.world_size, peers.size) - 1,
             )  # fmt: skip
         if peers.rank < manifest.world_size:
-            load_rng_state(read_plain(directory / _rng_file(peers.rank)))
+            found["rng"] = read_plain(directory / _rng_file(peers.rank))
+        return found
 
-
-def _one_of(name: str, given: Any, alias: str, kwargs: Mapping[str, Any]) -> Any:
-    other = kwargs.get(alias)
-    if given is not None and other is not None and given is not other:
-        raise ConflictError(f"{name} and {alias}: both were given, expected one of them")
-    return other if given is None else given
+    def _load_extra(self, found: Mapping[str, Any]) -> None:
+        if "lr_scheduler" in found:
+            self.lr_scheduler.load_state_dict(found["lr_scheduler"])
+        if "rng" in found:
+            load_rng_state(found["rng"])
 
 
 def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_keep: Any) -> None:
@@ -373,7 +410,7 @@ def _manifest_contents(manifest: Manifest, contents: list[str]) -> dict[str, Any
 def _read_trees(path: Path) -> dict[str, Any]:
     try:
         trees = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SerializationError(f"{path}: not JSON: {error}") from error
     if not isinstance(trees, dict) or not set(trees) <= set(_KINDS) or "model" not in trees:
         raise SerializationError(f"{path}: not the structure of a checkpoint of probe")

@@ -122,7 +122,9 @@ def decode(tree: Any, lookup: Lookup) -> Any:
         return {key: decode(one, lookup) for key, one in tree.items()}
     try:
         return _decode_tagged(tag, tree, lookup)
-    except (ValueError, AttributeError) as error:
+    except SerializationError:
+        raise
+    except (ValueError, AttributeError, TypeError, LookupError, OverflowError) as error:
         raise SerializationError(f"{tag}: can't read {tree[tag]!r} back: {error}") from error
 
 
@@ -186,7 +188,7 @@ def read_plain(path: Path) -> Any:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
         tree = json.loads(header[_TREE_KEY])
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+    except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise SerializationError(f"{path}: not a state that probe wrote: {error!r}") from error
     return decode(tree, lambda name, _: _tensor_of(path, tensors, name))
 

@@ -224,7 +224,7 @@ def prune(place: Place, newest: Path, keep: int) -> list[Path]:
 def remove(path: Path) -> None:
     """Remove a checkpoint, and the step's directory around it when it is empty then. A failure is logged.
 
-    What others put into it stays: then only the files that its manifest lists are removed.
+    What others put into a checkpoint of ours stays: then only the files that its manifest lists are removed.
     """
     try:
         if foreign_files(path):

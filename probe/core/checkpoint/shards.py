@@ -6,7 +6,9 @@ written, each read back with ``weights_only=True``: nothing in a checkpoint is e
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import pickle  # its exception only
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +35,7 @@ from probe.core.checkpoint.plain_state import as_dtype
 from probe.errors import SerializationError
 
 CHUNKS: Final = "chunks.json"
+_NOT_THESE: Final = "a shard doesn't hold the tensors that it should"
 
 
 class _Writer(FileSystemWriter):
@@ -72,9 +75,7 @@ class _Reader(FileSystemReader):
         try:
             return super().read_data(plan, planner)
         except (pickle.UnpicklingError, RuntimeError, EOFError) as error:  # how torch.load says that it isn't one
-            raise SerializationError(
-                f"{self.path}: a shard doesn't hold the tensors that it should: {error}"
-            ) from error
+            raise SerializationError(f"{self.path}: {_NOT_THESE}: {error}") from error
 
 
 class _TensorsOnly(DefaultLoadPlanner):
@@ -113,11 +114,24 @@ def read_chunks(directory: Path) -> Metadata:
         stored: dict[MetadataIndex, _StorageInfo] = {}
         for name, tensor in told["tensors"].items():
             chunks = [_chunk(name, one, stored) for one in tensor["chunks"]]
+            _check_covered(name, chunks, tensor["size"])
             properties = TensorProperties(dtype=as_dtype(tensor["dtype"]))
             tensors[name] = TensorStorageMetadata(properties, torch.Size(tensor["size"]), chunks)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, OverflowError) as error:
         raise SerializationError(f"{path}: not a list of chunks that probe wrote: {error!r}") from error
     return Metadata(tensors, storage_data=stored, storage_meta=StorageMeta())
+
+
+def _check_covered(name: str, chunks: list[ChunkStorageMetadata], size: list[int]) -> None:
+    """What isn't in a chunk would keep the value that it had before."""
+    inside = all(
+        len(one.offsets) == len(one.sizes) == len(size)
+        and min((*one.offsets, *one.sizes), default=0) >= 0
+        and all(begin + count <= most for begin, count, most in zip(one.offsets, one.sizes, size, strict=True))
+        for one in chunks
+    )
+    if not inside or sum(math.prod(one.sizes) for one in chunks) != math.prod(size):
+        raise SerializationError(f"{name}: its {len(chunks)} chunks don't make a tensor of {tuple(size)}")
 
 
 def _chunk(name: str, told: list[Any], stored: dict[MetadataIndex, _StorageInfo]) -> ChunkStorageMetadata:
@@ -126,6 +140,43 @@ def _chunk(name: str, told: list[Any], stored: dict[MetadataIndex, _StorageInfo]
         raise SerializationError(f"{name}: {file!r} isn't the name of a file beside the list")
     stored[MetadataIndex(name, offsets)] = _StorageInfo(file, int(start), int(length))
     return ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+
+
+def check_shards(directory: Path, chunks: Metadata, share: slice) -> None:
+    """Read chunks and throw them away: whether they hold what the list says, before anything is filled with them.
+
+    A checksum tells that a file is as it was written; this tells that what was written are these tensors.
+
+    Args:
+        directory: The directory that holds the shards.
+        chunks: What :func:`read_chunks` said of it.
+        share: Which of the chunks, so that ranks share the work.
+
+    Raises:
+        SerializationError: A chunk isn't the tensor that the list says.
+        OSError: A file can't be read.
+    """
+    sizes = {
+        MetadataIndex(name, chunk.offsets): (chunk.sizes, tensor.properties.dtype)
+        for name, tensor in chunks.state_dict_metadata.items()
+        if isinstance(tensor, TensorStorageMetadata)
+        for chunk in tensor.chunks
+    }
+    for index, where in list(chunks.storage_data.items())[share]:
+        size, dtype = sizes[index]
+        path = directory / where.relative_path
+        with path.open("rb") as file:
+            file.seek(where.offset)
+            piece = io.BytesIO(file.read(where.length))
+        try:
+            found: Any = torch.load(piece, map_location="cpu", weights_only=True)
+        except Exception as error:  # torch has no one error for bytes that are no tensor
+            why = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on with advice on how to run its code
+            raise SerializationError(f"{path}: {_NOT_THESE}: {index.fqn} can't be read: {why}") from error
+        told = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        if not isinstance(found, torch.Tensor) or found.shape != size or found.dtype != dtype:
+            expected = f"{dtype} {tuple(size)}"
+            raise SerializationError(f"{path}: {_NOT_THESE}: a piece of {index.fqn} is {told}, expected {expected}")
 
 
 def shard_files(chunks: Metadata) -> set[str]:

@@ -59,11 +59,37 @@ def model_state(model: nn.Module) -> State:
     return State(*encode(get_model_state_dict(model), "model"))
 
 
-def load_model(model: nn.Module, state: State, saved_tree: Any) -> None:
-    """Put ``state``, whose tensors have been filled, into ``model``. A meeting of all ranks for FSDP1."""
+def load_model(model: nn.Module, state: Any) -> None:
+    """Put the state that :func:`saved_model` gave, whose tensors have been filled, into ``model``. A meeting of all
+    ranks for FSDP1.
+    """
     from torch.distributed.checkpoint.state_dict import set_model_state_dict
 
-    set_model_state_dict(model, decode(saved_tree, lambda name, _: state.tensors[name]))
+    set_model_state_dict(model, state)
+
+
+def saved_model(state: State, saved_tree: Any, where: str) -> Any:
+    """The saved state of a model, whose tensors are those of ``state``.
+
+    Args:
+        state: Of the model.
+        saved_tree: The tree of the saved state.
+        where: The checkpoint, for errors.
+
+    Raises:
+        MissingKeyError: It doesn't name the tensors of the model.
+        SerializationError: It isn't a tree of probe.
+    """
+    named: list[str] = []
+
+    def tensor(name: str, _: Mapping[str, Any]) -> torch.Tensor:
+        named.append(name)
+        return state.tensors[name]
+
+    found = decode(saved_tree, tensor)
+    if not isinstance(found, dict) or found.keys() != state.tree.keys() or set(named) != state.tensors.keys():
+        raise MissingKeyError(f"{where}: its structure names other entries than the model has")
+    return found
 
 
 def check_same(state: State, saved: Metadata, kind: str, where: str) -> None:
@@ -218,6 +244,9 @@ class OptimizerLoad:
             parameters[name]: decode(kept, partial(self._target, like=parameters[name], of_parameter=True))
             for name, kept in saved_tree["state"].items()
         }
+        for name, kept in saved_tree["state"].items():
+            if not isinstance(kept, dict) or not isinstance(self._state[parameters[name]], dict):
+                raise SerializationError(f"{self._where}: the optimizer's state of {name} is {kept!r}, expected a dict")
         names = parameter_names(self._model)
         given = [[names[one] for one in group["params"]] for group in self._optimizer.param_groups]
         self._match_groups(saved_tree["param_groups"], given)

@@ -236,7 +236,8 @@ def joined(batches: Sequence[Mapping[str, Any]], pad_values: Mapping[str, float]
     """The rows of all ``batches`` one after the other.
 
     Plain tensors (N, S, *) of different S are padded to the widest at the right of dimension 1; where some batch
-    has the column jagged, the result is jagged and nothing is padded.
+    has the column jagged, the result is jagged and nothing is padded. A batch without rows adds nothing, whatever its
+    columns look like, and may have none.
 
     Args:
         batches: Columns by name, of each batch.
@@ -254,15 +255,15 @@ def joined(batches: Sequence[Mapping[str, Any]], pad_values: Mapping[str, float]
     """
     if not batches:
         raise InputError("batches: got none, expected at least one")
+    batches = [batch for batch in batches if batch] or batches[:1]  # without a column there is no row either
     _same_keys(batches)
-    for batch in batches:
-        rows_of(batch)
-    parts = {key: [batch[key] for batch in batches] for key in batches[0]}
-    jagged = {key: found for key, found in parts.items() if any(map(is_jagged, found))}
-    done: dict[str, Any] = _join_jagged(jagged, len(batches)) if jagged else {}
-    for key, found in parts.items():
-        if key in jagged:
-            continue
+    filled = [batch for batch in batches if rows_of(batch)] or batches[:1]
+    ragged = {
+        key: column._ragged_idx for batch in reversed(batches) for key, column in batch.items() if is_jagged(column)
+    }
+    done: dict[str, Any] = _join_jagged(filled, ragged) if ragged else {}
+    for key in batches[0].keys() - ragged.keys():
+        found = [batch[key] for batch in filled]
         if isinstance(found[0], torch.Tensor):
             done[key] = _join_tensors(key, found, (pad_values or {}).get(key, 0))
         else:
@@ -278,12 +279,12 @@ def _same_keys(batches: Sequence[Mapping[str, Any]]) -> None:
             raise MissingKeyError(f"batches[{lacking}]: has no column {odd[0]!r}, which another batch has")
 
 
-def _join_jagged(parts: Mapping[str, list[Any]], count: int) -> dict[str, Any]:
-    tables: list[dict[str, Any]] = [{} for _ in range(count)]
-    for key, found in parts.items():
-        ragged = next(one._ragged_idx for one in found if is_jagged(one))
-        made = [as_jagged(key, one, ragged) for one in found]
-        _check_alike(key, [(one.dtype, one.device, one._ragged_idx, _without(one._values, ragged - 1)) for one in made])
+def _join_jagged(batches: Sequence[Mapping[str, Any]], ragged: Mapping[str, int]) -> dict[str, Any]:
+    """The columns that are jagged in some batch, and along which dimension."""
+    tables: list[dict[str, Any]] = [{} for _ in batches]
+    for key, dim in ragged.items():
+        made = [as_jagged(key, batch[key], dim) for batch in batches]
+        _check_alike(key, [(one.dtype, one.device, one._ragged_idx, _without(one._values, dim - 1)) for one in made])
         for table, one in zip(tables, made, strict=True):
             table[key] = one
     return rows.columns(rows.join([_table(table, rows_of(table)) for table in tables]))

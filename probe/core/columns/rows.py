@@ -20,7 +20,7 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
 from probe._check import is_whole
-from probe.errors import InputTypeError, RowIndexError, ShapeError
+from probe.errors import InputTypeError, RowIndexError, SerializationError, ShapeError
 
 #: What may stand in the brackets of a batch.
 Index: TypeAlias = "int | slice | Sequence[int] | Sequence[bool] | np.ndarray[Any, Any] | torch.Tensor"
@@ -179,6 +179,60 @@ def build_jagged(
         values, offsets, lengths, jagged_dim=ragged_dim, min_seqlen=shortest, max_seqlen=longest
     )
     return made
+
+
+def checked_jagged(
+    values: torch.Tensor,
+    offsets: torch.Tensor,
+    bounds: Sequence[Any] | None = None,
+    *,
+    lengths: torch.Tensor | None = None,
+    ragged_dim: Any = 1,
+) -> torch.Tensor:
+    """:func:`build_jagged` of what came from outside, after looking whether it fits together.
+
+    Offsets that don't fit their values would show wrong rows, or memory that isn't theirs; bounds that don't fit would
+    make a dimension of any size, so that those of the rows themselves are taken. Looking waits for the device of
+    ``offsets``.
+
+    Args:
+        values: The rows one after the other; see :func:`build_jagged`.
+        offsets: As there.
+        bounds: Lengths of the shortest and the longest row as they were told; None takes them from the rows.
+        lengths: As there.
+        ragged_dim: As there.
+
+    Raises:
+        SerializationError: They don't fit each other; the message says what was found and what was expected.
+    """
+    if type(ragged_dim) is not int or not 1 <= ragged_dim <= values.dim():
+        most = values.dim()
+        raise SerializationError(f"ragged_dim: got {ragged_dim!r}, expected 1 to {most} for {tuple(values.shape)}")
+    total = values.shape[ragged_dim - 1]
+    for name, column in (("offsets", offsets), ("lengths", lengths)):
+        if column is not None and (column.dim() != 1 or column.dtype not in (torch.int32, torch.int64)):
+            raise SerializationError(f"{name}: got {column.dtype} {tuple(column.shape)}, expected one row of int64")
+    if not offsets.numel() or int(offsets[0]) != 0 or bool((offsets.diff() < 0).any()) or int(offsets[-1]) > total:
+        told = offsets[:8].tolist()
+        raise SerializationError(f"offsets: got {told}…, expected to begin with 0, to rise, and to end within {total}")
+    if lengths is None and int(offsets[-1]) != total:
+        raise SerializationError(f"offsets: end at {int(offsets[-1])}, expected {total}, where the values end")
+    if lengths is not None:
+        room = offsets.diff()
+        if lengths.shape != room.shape or bool((lengths < 0).any()) or bool((lengths > room).any()):
+            raise SerializationError(f"lengths: got {lengths[:8].tolist()}…, expected them to fit between the offsets")
+    found = _bounds(offsets.diff() if lengths is None else lengths)
+    if bounds is not None and not _are_bounds(bounds, found):
+        raise SerializationError(f"bounds: got {bounds!r}, expected {list(found)}, the shortest and the longest row")
+    return build_jagged(values, offsets, *found, lengths=lengths, ragged_dim=ragged_dim)
+
+
+def _are_bounds(told: Sequence[Any], found: tuple[int, int]) -> bool:
+    """Whether those told hold for the rows. torch itself may know a wider range than there is, as after a selection."""
+    if not isinstance(told, list | tuple) or len(told) != 2 or not all(type(one) is int for one in told):
+        return False
+    shortest, longest = told
+    return bool(0 <= shortest <= found[0] and found[1] <= longest)
 
 
 def jagged_lengths(column: Any) -> torch.Tensor:

@@ -88,6 +88,12 @@ def picked(section: str, mapping: Mapping[str, Any], keys: Keys) -> dict[str, An
     return picked
 
 
+def picked_of(argument: str, mapping: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """Those of the entries that are there; None picks all."""
+    wanted = mapping if keys is None else key_names(argument, keys)
+    return {key: mapping[key] for key in wanted if key in mapping}
+
+
 def picked_any(columns: Mapping[str, Any], arrays: Mapping[str, Any], keys: Sequence[str]) -> Iterator[tuple[str, Any]]:
     for key in keys:
         if key not in columns and key not in arrays:
@@ -104,8 +110,20 @@ def without(mapping: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: value for key, value in mapping.items() if key not in left_out}
 
 
+def _deeper(column: Array) -> Array:
+    """A column of equally long lists with those as its second dimension; any other column as it is."""
+    if not all(isinstance(one, list | tuple | np.ndarray) for one in column) or len({len(one) for one in column}) != 1:
+        return column
+    try:
+        return np.array(column.tolist(), dtype=object)
+    except ValueError:  # arrays of shapes that don't fit each other
+        return column
+
+
 def unfolded(key: str, column: Any, n_split: int) -> Any:
     nested = isinstance(column, torch.Tensor) and column.is_nested
+    if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
+        column = _deeper(column)
     if nested or column.ndim < 2 or column.shape[1] % n_split:
         raise ShapeError(f"{key!r}: got shape {shape_text(column)}, expected dimension 1 to divide by {n_split}")
     return column.reshape(column.shape[0] * n_split, column.shape[1] // n_split, *column.shape[2:])

@@ -18,7 +18,7 @@ import os
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
 
 from probe._io import written_aside
-from probe.core.columns.rows import build_jagged, is_jagged, jagged_bounds
+from probe.core.columns.rows import checked_jagged, is_jagged, jagged_bounds
 from probe.core.columns.serialization import dtype_of, rows_of, tensor_from_bytes
 from probe.errors import InputError, SerializationError
 
@@ -53,6 +53,7 @@ _NATIVE: Final = frozenset(
         torch.float8_e5m2,
     }
 )
+Made = TypeVar("Made")
 Sections = tuple[TensorDict | None, dict[str, Any], dict[str, Any]]
 
 
@@ -98,29 +99,25 @@ def _write_aside(path: Path, write_to: Callable[[Path], object]) -> None:
             raise OSError(f"can't write {str(path)!r}: {error}") from error
 
 
-def read(path: str | os.PathLike[str]) -> Sections:
-    """The sections of a file that :func:`write` made; tensors are on the CPU.
+def read(path: str | os.PathLike[str], make: Callable[..., Made]) -> Made:
+    """What ``make`` makes of the sections of a file that :func:`write` made; tensors are on the CPU.
+
+    Args:
+        path: The file.
+        make: Takes the three sections of a DataProto.
 
     Raises:
         FileNotFoundError: No such file.
-        SerializationError: Not such a file, or a damaged one.
+        SerializationError: Not such a file, or a damaged one, or one whose sections don't make a DataProto.
     """
     name = os.fspath(path)
     if not Path(name).is_file():
         raise FileNotFoundError(f"path: there is no file {name!r}")
     try:
-        return _read(name)
-    except (
-        SafetensorError,
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        RuntimeError,
-    ) as error:
-        # Whatever bytes a stranger's file holds, the reader must name the file; RecursionError is a
-        # RuntimeError.
+        return make(*_read(name))
+    except Exception as error:
+        # Whatever bytes a stranger's file holds, under whatever checksums, the reader must name the file: torch, numpy,
+        # tensordict and safetensors have no common error for what they are asked to make.
         raise SerializationError(f"path: {name!r} isn't a whole DataProto file: {error}") from error
 
 
@@ -350,7 +347,7 @@ class _Decoder:
             self._offsets[name] = self._tensor(spec["offsets"])
         lengths = None if spec["lengths"] is None else self._tensor(spec["lengths"])
         values, offsets = self._tensor(spec["values"]), self._offsets[name]
-        return build_jagged(values, offsets, *spec["bounds"], lengths=lengths, ragged_dim=spec["ragged_dim"])
+        return checked_jagged(values, offsets, spec["bounds"], lengths=lengths, ragged_dim=spec["ragged_dim"])
 
     def _array(self, spec: dict[str, Any]) -> np.ndarray[Any, Any]:
         if spec["dtype"] == "|O":

@@ -63,6 +63,51 @@ def plan_array_union(
     return new
 
 
+def union_two_dict(dict1: dict[Any, Any], dict2: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Add the entries of the second dict to the first, in place; what both have must be equal, NaN equal to NaN.
+
+    Args:
+        dict1: The dict that gets the entries.
+        dict2: The dict whose entries are added; it stays as it is.
+
+    Returns:
+        ``dict1``.
+
+    Raises:
+        ConflictError: An entry differs; nothing has changed then.
+
+    >>> union_two_dict({"step": 3}, {"step": 3, "temperature": 1.0})
+    {'step': 3, 'temperature': 1.0}
+    """
+    dict1.update(_new_entries("dict1", dict1, dict2))
+    return dict1
+
+
+def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """Dicts as one dict of lists: every value under its key, in the order of the dicts.
+
+    Args:
+        list_of_dict: The dicts; the first one says which keys there are. A later one may lack a key, whose list is then
+            shorter than the others, as in verl.
+
+    Returns:
+        A list for each key of the first dict; no keys for no dicts.
+
+    Raises:
+        MissingKeyError: A later dict has a key that the first one hasn't.
+
+    >>> list_of_dict_to_dict_of_list([{"loss": 0.5, "kl": 1}, {"loss": 0.7, "kl": 2}])
+    {'loss': [0.5, 0.7], 'kl': [1, 2]}
+    """
+    lists: dict[Any, list[Any]] = {key: [] for key in (list_of_dict[0] if len(list_of_dict) else ())}
+    for number, one in enumerate(list_of_dict):
+        for key, value in one.items():
+            if key not in lists:
+                raise MissingKeyError(f"list_of_dict[{number}]: has {key!r}, which the first dict hasn't")
+            lists[key].append(value)
+    return lists
+
+
 def plan_meta_union(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
     """The same for ``meta_info``; what concat counted in either is in the outcome.
 

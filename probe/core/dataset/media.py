@@ -127,9 +127,12 @@ def _content(name: str, cache_dir: str | None) -> bytes:
             return base64.b64decode(text, validate=True)
         except binascii.Error as error:
             raise InputError(f"image: the data URL can't be read: {error}") from error
-    from probe.core.fs import copy_to_local
+    from probe.core.fs import copy_to_local, is_non_local
 
-    return Path(copy_to_local(name.removeprefix("file://"), cache_dir=cache_dir)).read_bytes()
+    place: str | Path = name.removeprefix("file://")
+    if not is_non_local(name):
+        place = Path(place)  # a text might mean a model on the hub
+    return Path(copy_to_local(place, cache_dir=cache_dir)).read_bytes()
 
 
 def _decoded(content: bytes) -> Image:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from probe.core.fs.cache import CACHED, Place, kept
+from probe.core.fs.progress import Teller
 from probe.core.fs.store import (
     LocalSource,
     RemoteSource,
@@ -58,6 +60,15 @@ SHM: Final = Path("/dev/shm")  # noqa: S108  (that's what it is called; copies l
 #: The part of shared memory that is left free: NCCL and data loaders talk through it.
 SHM_RESERVE: Final = 0.1
 _LOCK: Final = ".file.lock"
+#: A model on the hub: its name, or that of its organisation before it (the rule of ``huggingface_hub``).
+_HUB_ID: Final = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+#: What is called so is a file, and its path was meant.
+# fmt: off
+_DATA: Final = frozenset((
+    ".arrow", ".bin", ".csv", ".gif", ".gz", ".jpeg", ".jpg", ".json", ".jsonl", ".mp4", ".npy", ".npz", ".parquet",
+    ".png", ".pt", ".pth", ".safetensors", ".tar", ".toml", ".tsv", ".txt", ".wav", ".webp", ".yaml", ".yml", ".zip",
+))
+# fmt: on
 
 _log = logging.getLogger("probe.core.fs")
 
@@ -79,12 +90,18 @@ def copy_to_local(
     the MD5 in S3's ETag), and renamed when it's whole. Whoever still reads the old copy of a source that changed should
     open its files anew.
 
+    The name of a model on the Hugging Face hub (``Qwen/Qwen2.5-0.5B``, ``gpt2``) comes back as it is, as from verl,
+    whose trainers hand it on to ``from_pretrained``. What looks like a path is taken for one: absolute, with a dot at
+    its beginning, below a directory that is there, or with the suffix of a file of data.
+
     Args:
-        src: A local path (returned as it is), or a URL of a file or directory; a slash at the end does no harm.
+        src: A local path or the name of a model (returned as they are), or a URL of a file or directory; a slash at the
+            end does no harm.
         cache_dir: Local directory for copies. None is the system's directory for temporary files, where only copies
             that this user made are used.
         filelock: Name of the lock file beside the copy, or an absolute path of one.
-        verbose: Whether to report through the logger ``probe.core.fs`` at INFO rather than at DEBUG.
+        verbose: Whether to show on standard error what is copied, and how far it is: a bar in a terminal, a line for
+            every tenth elsewhere. The logger ``probe.core.fs`` then gets at INFO what it gets at DEBUG otherwise.
         always_recopy: Whether to copy even if the copy at hand is good.
         use_shm: Whether to copy on into shared memory, see :func:`copy_to_shm`.
 
@@ -101,12 +118,15 @@ def copy_to_local(
     True
     """
     location = as_location("src", src)
+    if isinstance(src, str) and _is_hub_id(src):
+        if use_shm:
+            _log.warning("%s isn't copied into shared memory: it is a model of the hub, of which nothing is here", src)
+        return src
     if not is_non_local(location):
         found = _existing(location)
         return copy_to_shm(found, verbose=verbose) if use_shm else found
     place = _place(location, cache_dir, filelock)
-    level = logging.INFO if verbose else logging.DEBUG
-    local = kept(source_of(location), place, again=bool(always_recopy), level=level)
+    local = kept(source_of(location), place, again=bool(always_recopy), teller=Teller(bool(verbose)))
     return copy_to_shm(local, verbose=verbose) if use_shm else local
 
 
@@ -139,9 +159,8 @@ def copy_to_shm(src: str | os.PathLike[str], *, verbose: bool = False) -> str:
     home = _own_folder(SHM / f"probe-cache-{os.getuid()}")
     place = Place(home / md5_encode(str(whole)), whole.name or "root", _LOCK)
     reserve = int(shutil.disk_usage(SHM).total * SHM_RESERVE)
-    level = logging.INFO if verbose else logging.DEBUG
     try:
-        return kept(LocalSource(str(whole)), place, again=False, level=level, reserve_bytes=reserve)
+        return kept(LocalSource(str(whole)), place, again=False, teller=Teller(bool(verbose)), reserve_bytes=reserve)
     except NoRoomError as error:
         _log.warning("%s stays where it is: shared memory is too small: %s", path, error)
         return path
@@ -352,6 +371,18 @@ def get_local_temp_path(hdfs_path: str | os.PathLike[str], cache_dir: str | os.P
 
 
 # ------------------------------------------------------------------------------------------------------------ helpers
+
+
+def _is_hub_id(src: str) -> bool:
+    """Whether a text can only mean a model on the hub.
+
+    >>> [_is_hub_id(one) for one in ("Qwen/Qwen2.5-0.5B", "gpt2", "/models/gpt2", "./gpt2", "a/b/c", "x/train.parquet")]
+    [True, True, False, False, False, False]
+    """
+    path = Path(src)
+    if not _HUB_ID.fullmatch(src) or path.suffix.lower() in _DATA or path.exists():
+        return False
+    return "/" not in src or not path.parent.exists()
 
 
 def _existing(location: str) -> str:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from probe._io import FileLock, write_atomically
+from probe.core.fs.progress import Teller
 from probe.core.fs.store import Inventory, LocalSource, Source
 from probe.core.fs.transfer import PARTIAL, aside, download, remove, swap
 from probe.errors import CopyError, InputError, InputTypeError
@@ -33,8 +33,6 @@ CACHED = point(
     "a copy is in its cache and good; carries source, path, files, size_bytes, reason (None: it was there already; "
     "absent, changed, damaged or asked: it was copied now), waited_ns for the lock, duration_ns of the rest",
 )
-
-_log = logging.getLogger("probe.core.fs")
 
 
 class Place:
@@ -82,7 +80,7 @@ class Place:
         write_atomically(self.record, text.encode("ascii"), unique=False)  # whoever writes it holds the lock
 
 
-def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes: int = 0) -> str:
+def kept(source: Source, place: Place, *, again: bool, teller: Teller, reserve_bytes: int = 0) -> str:
     """The path of a good copy of ``source``, which is made where there is none.
 
     Any number of processes and threads may ask at once: one copies, the others wait and then find it.
@@ -91,7 +89,7 @@ def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes
         source: The file or directory that is copied.
         place: Where its copy lies.
         again: Whether to copy even if there is a good one.
-        level: Level of the messages, as in ``logging``.
+        teller: Says what happens.
         reserve_bytes: Bytes that must stay free on the disk.
 
     Raises:
@@ -103,16 +101,16 @@ def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes
     """
     listed = source.inventory()
     begin = time.monotonic_ns()
-    with locked(place, level) as waited:
+    with locked(place, teller) as waited:
         locked_ns = time.monotonic_ns()
         if waited:  # for long, perhaps: another one has copied what is there now
             listed = source.inventory()
         reason = "asked" if again else place.reason(listed)
         if reason is not None:
-            _log.log(level, "copying %s to %s (%s): %d files", source.shown, place.target, reason, len(listed.files))
-            _renew(source, place, listed, level, reserve_bytes)
+            teller.say("copying %s to %s (%s): %d files", source.shown, place.target, reason, len(listed.files))
+            _renew(source, place, listed, teller, reserve_bytes)
         else:
-            _log.log(level, "%s is in the cache already: %s", source.shown, place.target)
+            teller.show(f"{source.shown} is in the cache already: {place.target}")
     if CACHED.listeners:
         emit(
             CACHED,
@@ -127,12 +125,12 @@ def kept(source: Source, place: Place, *, again: bool, level: int, reserve_bytes
     return str(place.target)
 
 
-def _renew(source: Source, place: Place, listed: Inventory, level: int, reserve_bytes: int) -> None:
+def _renew(source: Source, place: Place, listed: Inventory, teller: Teller, reserve_bytes: int) -> None:
     for remains in place.folder.glob(f"{PARTIAL}*"):  # whoever left them held the lock that we hold
         remove(remains)
     with aside(place.folder) as made:
         fresh = made / place.target.name
-        download(source, listed, fresh, reserve_bytes=reserve_bytes, level=level)
+        download(source, listed, fresh, reserve_bytes=reserve_bytes, teller=teller)
         if source.inventory().fingerprint() != listed.fingerprint():
             raise CopyError(f"src: {source.shown!r} changed while it was copied; ask again when it is complete")
         place.record.unlink(missing_ok=True)
@@ -141,7 +139,7 @@ def _renew(source: Source, place: Place, listed: Inventory, level: int, reserve_
 
 
 @contextlib.contextmanager
-def locked(place: Place, level: int) -> Iterator[bool]:
+def locked(place: Place, teller: Teller) -> Iterator[bool]:
     """Hold the place's lock; the value says whether another process had it first.
 
     The lock is the operating system's, so it ends with the process that holds it, however that ends. Where the block
@@ -151,7 +149,7 @@ def locked(place: Place, level: int) -> Iterator[bool]:
         CopyError: The folder or the lock file can't be made.
     """
     lock = FileLock(place.lock)
-    waited = _acquire(lock, place, level)
+    waited = _acquire(lock, place, teller)
     try:
         yield waited
     except BaseException:
@@ -161,12 +159,12 @@ def locked(place: Place, level: int) -> Iterator[bool]:
         lock.release()
 
 
-def _acquire(lock: FileLock, place: Place, level: int) -> bool:
+def _acquire(lock: FileLock, place: Place, teller: Teller) -> bool:
     waits: list[Path] = []
 
     def tell() -> None:
         if not waits:
-            _log.log(level, "another process is copying to %s; waiting for it", place.target)
+            teller.show(f"another process is copying to {place.target}; waiting for it")
         waits.append(place.target)
 
     while True:

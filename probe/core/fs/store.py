@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from probe.core.fs.checksum import Checksum, checksum_of, version_of
 from probe.errors import (
@@ -46,6 +46,10 @@ DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
 #: Stores whose folders are only the beginnings of keys.
 _FLAT: Final = frozenset({"s3", "gs", "abfs", "oss", "cos", "obs"})
 _URL: Final = re.compile(r"[a-zA-Z][\w.+-]*(::|://)")
+
+
+#: Is told how many bytes of a file have come.
+At: TypeAlias = Callable[[int], object]
 
 
 class Entry(NamedTuple):
@@ -99,8 +103,8 @@ class Source(Protocol):
     def inventory(self) -> Inventory:
         """What is there now."""
 
-    def fetch(self, entry: Entry, target: Path, stopped: Callable[[], bool]) -> None:
-        """Write a file to ``target``; give up where ``stopped()`` says so."""
+    def fetch(self, entry: Entry, target: Path, stopped: Callable[[], bool], at: At | None = None) -> None:
+        """Write a file to ``target``; give up where ``stopped()`` says so, and tell ``at`` how many bytes have come."""
 
     def trusts(self, entry: Entry) -> bool:
         """Whether a checksum that doesn't fit means damage; some stores show something else in its place."""
@@ -217,11 +221,11 @@ class LocalSource:
             raise InputError(f"src: {path!r} is neither a file nor a directory, so it can't be copied")
         return Entry(path, status.st_size, str(status.st_mtime_ns))
 
-    def fetch(self, entry: Entry, target: Path, stopped: Callable[[], bool]) -> None:
+    def fetch(self, entry: Entry, target: Path, stopped: Callable[[], bool], at: At | None = None) -> None:
         """Copy a file with its permission bits."""
         import shutil
 
-        del stopped  # a local copy is one call of the operating system
+        del stopped, at  # a local copy is one call of the operating system
         shutil.copy(entry.path, target)
 
     def trusts(self, entry: Entry) -> bool:
@@ -317,14 +321,14 @@ class RemoteSource:
         checksum = checksum_of(_protocols(self.files), about)
         return Entry(str(about["name"]), about.get("size"), version_of(about), checksum)
 
-    def fetch(self, entry: Entry, target: Path, stopped: Callable[[], bool]) -> None:
+    def fetch(self, entry: Entry, target: Path, stopped: Callable[[], bool], at: At | None = None) -> None:
         """Download one file.
 
         Raises:
             CopyError: What the store's client raised is its cause.
         """
         with telling(self.shown, entry.path):
-            self.files.get_file(entry.path, str(target), callback=_stopper(stopped))
+            self.files.get_file(entry.path, str(target), callback=_watching(stopped, at))
 
     def trusts(self, entry: Entry) -> bool:
         """False for an S3 object whose ETag isn't its MD5, because it is encrypted with a key of KMS or the customer's.
@@ -340,18 +344,20 @@ class RemoteSource:
         return not (kms or head.get("SSECustomerAlgorithm"))
 
 
-def _stopper(stopped: Callable[[], bool]) -> Any:
+def _watching(stopped: Callable[[], bool], at: At | None) -> Any:
     from fsspec.callbacks import Callback
 
-    class Stopper(Callback):  # type: ignore[misc]  # fsspec is untyped
+    class Watching(Callback):  # type: ignore[misc]  # fsspec is untyped
         """Clients report each chunk; that's the place to end a transfer that nobody waits for any more."""
 
         def call(self, *args: Any, **kwargs: Any) -> None:
             del args, kwargs
             if stopped():
                 raise InterruptedError("given up, since another file failed")
+            if at is not None:
+                at(self.value)
 
-    return Stopper()
+    return Watching()
 
 
 def open_store(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -9,12 +9,14 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from probe.core.fs.checksum import Checksum, digest_of
+from probe.core.fs.progress import Teller
 from probe.core.fs.store import (
     Entry,
     Inventory,
@@ -31,7 +33,7 @@ _log = logging.getLogger("probe.core.fs")
 
 
 def download(
-    source: Source, found: Inventory, target: Path, *, reserve_bytes: int = 0, level: int = logging.DEBUG
+    source: Source, found: Inventory, target: Path, *, reserve_bytes: int = 0, teller: Teller | None = None
 ) -> None:
     """Copy all of ``found`` to ``target``, which isn't there yet, and check each file.
 
@@ -40,7 +42,7 @@ def download(
         found: What was found there: its files with their sizes and checksums.
         target: The local path to make.
         reserve_bytes: Bytes that must stay free on the disk.
-        level: Level of the messages about each file, as in ``logging``.
+        teller: Says what happens; None logs it at DEBUG.
 
     Raises:
         NoRoomError: It doesn't fit.
@@ -51,15 +53,18 @@ def download(
         target.mkdir()
         for folder in sorted(found.folders):  # a folder stands before those in it
             (target / folder).mkdir()
-    stop = threading.Event()
+    stop, teller = threading.Event(), teller or Teller()
 
     def work(item: tuple[str, Entry]) -> None:
         name, entry = item
         if not stop.is_set():
-            fetch(source, entry, target / name if name else target, stop)
-            _log.log(level, "copied %s, %s bytes", entry.path, entry.size_bytes)
+            copied = target / name if name else target
+            fetch(source, entry, copied, stop, partial(at, name))
+            at(name, copied.stat().st_size)
+            teller.say("copied %s, %s bytes", entry.path, entry.size_bytes)
 
-    _each(work, sorted(found.files.items()), source.workers, stop)
+    with teller.progress(found) as at:
+        _each(work, sorted(found.files.items()), source.workers, stop)
 
 
 def _each(work: Any, items: list[tuple[str, Entry]], workers: int, stop: threading.Event) -> None:
@@ -77,15 +82,17 @@ def _each(work: Any, items: list[tuple[str, Entry]], workers: int, stop: threadi
             raise
 
 
-def fetch(source: Source, entry: Entry, target: Path, stop: threading.Event) -> None:
-    """One file to ``target``, checked and on the disk.
+def fetch(
+    source: Source, entry: Entry, target: Path, stop: threading.Event, at: Callable[[int], object] | None = None
+) -> None:
+    """One file to ``target``, checked and on the disk; ``at`` is told how many bytes have come.
 
     Raises:
         NoRoomError: The disk is full.
         CopyError: It can't be read, or isn't what the store lists.
     """
     try:
-        source.fetch(entry, target, stop.is_set)
+        source.fetch(entry, target, stop.is_set, at)
         with target.open("rb") as written:
             os.fsync(written.fileno())
     except CopyError as error:

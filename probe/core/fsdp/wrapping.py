@@ -33,7 +33,7 @@ from torch.distributed.fsdp.wrap import (
 )
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from probe._check import whole_number
+from probe._check import also_named, whole_number
 from probe.core.fsdp.offload import compute_device
 from probe.errors import InputError, InputTypeError, UnknownNameError
 
@@ -60,7 +60,8 @@ def get_fsdp_wrap_policy(module: nn.Module, config: Any = None, is_lora: bool = 
         module: The model, not wrapped yet.
         config: See the top of this file; None is all defaults.
         is_lora: Whether to wrap each trainable leaf on its own too, as FSDP1 wants parameters that train kept apart
-            from those that don't.
+            from those that don't. As in verl it has no effect beside ``min_num_params``: units by size around units of
+            single leaves would be gathered in another order on another rank, and the ranks wait for each other.
 
     Returns:
         A policy that wraps what any of its parts would, or None: disabled, or nothing to wrap by.
@@ -79,7 +80,7 @@ def get_fsdp_wrap_policy(module: nn.Module, config: Any = None, is_lora: bool = 
     if choice.disable:
         return None
     policies: list[Callable[..., bool]] = []
-    if is_lora:
+    if is_lora and not choice.min_num_params:
         policies.append(functools.partial(lambda_auto_wrap_policy, lambda_fn=_is_trainable_leaf))
     if choice.min_num_params > 0:
         policies.append(functools.partial(size_based_auto_wrap_policy, min_num_params=choice.min_num_params))
@@ -282,22 +283,26 @@ def _parameters_on_meta() -> Iterator[None]:
         handle.remove()
 
 
-def init_fn(module: nn.Module) -> nn.Module:
-    """FSDP1's ``param_init_fn``: memory, not yet values, for what ``module`` itself has on the meta device.
+@also_named(module="x")
+def init_fn(x: nn.Module) -> nn.Module:
+    """FSDP1's ``param_init_fn``: memory, not yet values, for what a module itself has on the meta device.
 
     Real weights and buffers stay as they are, so that it does nothing on the rank that has them. The values come with
     ``sync_module_states=True``.
+
+    Args:
+        x: The module, changed in place; ``module`` is another name for it.
 
     >>> init_fn(nn.Linear(2, 1, device="meta")).weight.device.type == "meta"
     False
     """
     device = compute_device()
-    for name, parameter in module.named_parameters(recurse=False):
+    for name, parameter in x.named_parameters(recurse=False):
         if parameter.is_meta:
             real = torch.empty_like(parameter, device=device)
-            module.register_parameter(name, nn.Parameter(real, requires_grad=parameter.requires_grad))
-    for name, buffer in module.named_buffers(recurse=False):
+            x.register_parameter(name, nn.Parameter(real, requires_grad=parameter.requires_grad))
+    for name, buffer in x.named_buffers(recurse=False):
         if buffer.is_meta:
-            kept = name not in module._non_persistent_buffers_set
-            module.register_buffer(name, torch.empty_like(buffer, device=device), persistent=kept)
-    return module
+            kept = name not in x._non_persistent_buffers_set
+            x.register_buffer(name, torch.empty_like(buffer, device=device), persistent=kept)
+    return x

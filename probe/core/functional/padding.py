@@ -9,15 +9,17 @@ import math
 from collections.abc import Sequence
 from itertools import chain
 from numbers import Integral
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from probe._check import is_whole
 from probe.core.columns.rows import is_jagged
-from probe.errors import InputError, InputTypeError, ShapeError
+from probe.errors import InputError, InputTypeError, ShapeError, TruncationError, UnknownNameError
 from probe.hooks import observed
+
+_TRUNCATIONS: Final = ("left", "right", "middle", "error")
 
 
 @observed(
@@ -102,6 +104,67 @@ def pad_sequence_to_length(tensors: Tensor, max_seq_len: int, pad_token_id: floa
     _check_holds(tensors.dtype, pad_token_id)
     filling = tensors.new_full((*tensors.shape[:-1], missing), pad_token_id)
     return torch.cat([filling, tensors] if left_pad else [tensors, filling], -1)
+
+
+@observed("padding.postprocess_data", "token ids and their mask get one width; arguments input_ids, max_length")
+def postprocess_data(
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    max_length: int,
+    pad_token_id: float,
+    left_pad: bool = True,
+    truncation: str = "error",
+) -> tuple[Tensor, Tensor]:
+    """What a tokenizer made, padded or cut to ``max_length``: ids with ``pad_token_id``, the mask with 0.
+
+    Args:
+        input_ids: Token ids (N, L).
+        attention_mask: Of the same shape; 1 for a token.
+        max_length: The width wanted.
+        pad_token_id: What the ids are filled with.
+        left_pad: Whether to pad before the rows instead of after them.
+        truncation: What happens to wider rows: ``"left"`` drops their beginning, ``"right"`` their end, ``"middle"``
+            keeps ``max_length // 2`` tokens of the beginning and the rest of the end, ``"error"`` raises.
+
+    Returns:
+        Ids and mask, both (N, ``max_length``). Cut ones are views but for ``"middle"``.
+
+    Raises:
+        TruncationError: The rows are wider and ``truncation`` is ``"error"``; a NotImplementedError too, as in verl.
+        UnknownNameError: ``truncation`` is another word.
+        ShapeError: They aren't two-dimensional, or not of one shape.
+        InputTypeError: As :func:`pad_sequence_to_length`.
+        InputError: As :func:`pad_sequence_to_length`.
+
+    >>> ids, mask = postprocess_data(torch.tensor([[5, 6]]), torch.tensor([[1, 1]]), 3, pad_token_id=0)
+    >>> ids, mask
+    (tensor([[0, 5, 6]]), tensor([[0, 1, 1]]))
+    """
+    if truncation not in _TRUNCATIONS:
+        raise UnknownNameError.of("truncation", truncation, _TRUNCATIONS)
+    for name, given in (("input_ids", input_ids), ("attention_mask", attention_mask)):
+        _check_plain(name, given)
+    _check_width("max_length", max_length)
+    if input_ids.ndim != 2 or attention_mask.shape != input_ids.shape:
+        raise ShapeError(
+            f"input_ids, attention_mask: got shapes {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}, "
+            "expected (rows, width) twice"
+        )
+    width = input_ids.shape[1]
+    if width <= max_length:
+        ids = pad_sequence_to_length(input_ids, max_length, pad_token_id, left_pad)
+        return ids, pad_sequence_to_length(attention_mask, max_length, 0, left_pad)
+    if truncation == "error":
+        raise TruncationError(
+            f"input_ids: got {width} tokens in a row, above max_length={max_length}; truncation= says how to cut them"
+        )
+    return _cut(input_ids, max_length, truncation), _cut(attention_mask, max_length, truncation)
+
+
+def _cut(rows: Tensor, width: int, how: str) -> Tensor:
+    first = {"left": 0, "right": width, "middle": width // 2}[how]
+    begin, end = rows[:, :first], rows[:, rows.shape[1] - (width - first) :]
+    return end if how == "left" else begin if how == "right" else torch.cat([begin, end], -1)
 
 
 @observed("padding.pad_2d_list_to_length", "lists become a rectangle; arguments response, pad_token_id, max_length")

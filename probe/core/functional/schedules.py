@@ -41,11 +41,13 @@ def get_cosine_schedule_with_warmup(
     optimizer: Optimizer,
     num_warmup_steps: int,
     num_training_steps: int,
-    min_lr_ratio: float = 0.0,
+    min_lr_ratio: float | None = 0.0,
     num_cycles: float = 0.5,
     last_epoch: int = -1,
+    init_lr_ratio: float | None = None,
+    zero_indexed_step: bool = True,
 ) -> LambdaLR:
-    """A learning rate that rises linearly from 0, then follows a cosine down to ``min_lr_ratio`` of itself.
+    """A learning rate that rises linearly, then follows a cosine down to ``min_lr_ratio`` of itself.
 
     After the warm-up the factor is ``m + (1 − m) · (1 + cos(2π · num_cycles · t)) / 2`` with m the ``min_lr_ratio``
     and t going from 0 to 1 (Loshchilov & Hutter 2017). After ``num_training_steps`` it stays where it then is, where
@@ -55,9 +57,12 @@ def get_cosine_schedule_with_warmup(
         optimizer: The optimizer whose learning rates are scaled.
         num_warmup_steps: As for :func:`get_constant_schedule_with_warmup`.
         num_training_steps: Step at which the cosine ends, warm-up included.
-        min_lr_ratio: Lowest factor after the warm-up, from 0 to 1.
+        min_lr_ratio: Lowest factor after the warm-up, from 0 to 1; None means 0.
         num_cycles: Waves of the cosine; 0.5 goes down once.
         last_epoch: Steps already done, when a training is resumed.
+        init_lr_ratio: The factor that the warm-up begins with, from 0 to 1; None means 0.
+        zero_indexed_step: Whether the first step is step 0. False counts from 1, as torchtitan does: the first step's
+            rate is then the second one's otherwise.
 
     Raises:
         InputTypeError: It is not an optimizer, or a number isn't one.
@@ -69,8 +74,12 @@ def get_cosine_schedule_with_warmup(
     >>> [round(schedule.lr_lambdas[0](step), 4) for step in range(8)]
     [0.0, 0.5, 1.0, 0.9268, 0.75, 0.5732, 0.5, 0.5]
     """
-    _check(optimizer, num_warmup_steps, num_training_steps, min_lr_ratio, num_cycles)
-    factor = functools.partial(_cosine_factor, num_warmup_steps, num_training_steps, min_lr_ratio, num_cycles)
+    lowest = 0.0 if min_lr_ratio is None else min_lr_ratio  # None is what verl's configurations have
+    first = 0.0 if init_lr_ratio is None else init_lr_ratio
+    _check(optimizer, num_warmup_steps, num_training_steps, lowest, num_cycles)
+    _check_ratio("init_lr_ratio", first)
+    numbers = (num_warmup_steps, num_training_steps, lowest, num_cycles, first, 0 if zero_indexed_step else 1)
+    factor = functools.partial(_cosine_factor, *numbers)
     return LambdaLR(optimizer, factor, last_epoch)
 
 
@@ -117,9 +126,12 @@ def _warmup_factor(warmup_steps: float, step: int) -> float:
     return step / max(1.0, warmup_steps) if step < warmup_steps else 1.0
 
 
-def _cosine_factor(warmup_steps: float, steps: float, lowest: float, cycles: float, step: int) -> float:
+def _cosine_factor(
+    warmup_steps: float, steps: float, lowest: float, cycles: float, first: float, ahead: int, step: int
+) -> float:
+    step += ahead
     if step < warmup_steps:
-        return _warmup_factor(warmup_steps, step)
+        return first + (1 - first) * _warmup_factor(warmup_steps, step)
     return _decayed(warmup_steps, steps, lowest, cycles, step)
 
 

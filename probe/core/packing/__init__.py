@@ -127,7 +127,7 @@ class Packer:
     Args:
         algorithm: Puts the sequences into bins.
         bin_capacity: Tokens that a bin can hold.
-        min_bin_count: The least number of bins; None means one.
+        min_bin_count: The least number of bins; None means as many as are needed.
         bin_count_multiple: The number of bins is made a multiple of it; None means one.
         sequence_length_pad_multiple: Every sequence takes a multiple of it.
         seed: Seed of the order of ``first_fit_shuffle``.
@@ -147,7 +147,7 @@ class Packer:
     ) -> None:
         self.algorithm = algorithm
         self.bin_capacity = whole_number("bin_capacity", bin_capacity, 1)
-        self.min_bin_count = whole_number("min_bin_count", 1 if min_bin_count is None else min_bin_count, 0)
+        self.min_bin_count = whole_number("min_bin_count", 0 if min_bin_count is None else min_bin_count, 0)
         multiple = 1 if bin_count_multiple is None else bin_count_multiple
         self.bin_count_multiple = whole_number("bin_count_multiple", multiple, 1)
         self.pad_multiple = whole_number("sequence_length_pad_multiple", sequence_length_pad_multiple, 1)
@@ -157,7 +157,8 @@ class Packer:
     def pack(self, sequence_lengths: Sequence[int], **about: Any) -> Bins:
         """Indices of ``sequence_lengths`` in bins: every one once, none empty, ascending inside a bin.
 
-        As many bins as the algorithm needs; where there have to be more of them, the fullest bins are halved.
+        As many bins as the algorithm needs, none for no sequence; where there have to be more of them, the fullest bins
+        are halved.
 
         Args:
             sequence_lengths: Tokens of each sequence, a list or 1-d array.
@@ -241,7 +242,7 @@ def get_packer(
         algorithm: One of ``"concatenative"``, ``"first_fit_decreasing"``, ``"first_fit_shuffle"`` and
             ``"modified_first_fit_decreasing"``; upper case works too.
         bin_capacity: Tokens that a bin can hold.
-        min_bin_count: The least number of bins; None means one.
+        min_bin_count: The least number of bins; None means as many as are needed.
         bin_count_multiple: The number of bins is made a multiple of it; None means one.
         sequence_length_pad_multiple: Every sequence takes a multiple of it.
         seed: Seed of the order of ``first_fit_shuffle``.

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from probe._check import whole_number
+from probe._check import also_named, whole_number
 from probe.core.ulysses.group import (
     get_ulysses_sequence_parallel_group,
     get_ulysses_sequence_parallel_rank,
@@ -36,6 +36,8 @@ from probe.hooks import emit, observed, point
 
 __all__ = [
     "PADDED",
+    "Gather",
+    "SeqAllToAll",
     "gather_heads_scatter_seq",
     "gather_outpus_and_unpad",
     "gather_outputs_and_unpad",
@@ -62,42 +64,45 @@ PADDED: Final = point(
 # --------------------------------------------------------------------------------------------------------- the way in
 
 
+@also_named(input_ids="input_ids_rmpad", position_ids="position_ids_rmpad")
 @observed("ulysses.pad", "packed inputs are padded to a multiple of the sequence-parallel size")
 def ulysses_pad(
-    input_ids: Tensor, position_ids: Tensor | None = None, sp_size: int = 1, pad_value: float = 0
+    input_ids_rmpad: Tensor, position_ids_rmpad: Tensor | None = None, sp_size: int = 1, pad_value: float = 0
 ) -> tuple[Tensor, Tensor | None, int]:
     """Pad packed inputs on the right until ``sp_size`` ranks can share them equally.
 
     Args:
-        input_ids: Token ids (rows, T), any dtype.
-        position_ids: Positions (1, T), or (k, 1, T) where a model counts k kinds of them.
+        input_ids_rmpad: Token ids (rows, T), any dtype; ``input_ids`` is another name for it.
+        position_ids_rmpad: Positions (1, T), or (k, 1, T) where a model counts k kinds of them; ``position_ids`` is
+            another name for it.
         sp_size: Number of ranks that share a sequence.
-        pad_value: What ``input_ids`` is filled with.
+        pad_value: What the ids are filled with.
 
     Returns:
-        ``input_ids`` (rows, T + pad), ``position_ids`` (…, 1, T + pad) and pad, in 0 … sp_size − 1. The positions of
+        Ids (rows, T + pad), positions (…, 1, T + pad) and pad, in 0 … sp_size − 1. The positions of
         the padding count from 0 again, so that a variable-length attention sees it as a sequence of its own. What
         needs no padding is returned as it is.
 
     Raises:
-        ShapeError: ``input_ids`` isn't 2-D, or the positions don't fit it.
+        ShapeError: The ids aren't 2-D, or the positions don't fit them.
         InputError: ``sp_size`` is below 1.
 
     >>> ulysses_pad(torch.tensor([[7, 8, 9]]), torch.tensor([[0, 1, 0]]), sp_size=4)
     (tensor([[7, 8, 9, 0]]), tensor([[0, 1, 0, 0]]), 1)
     """
     size = whole_number("sp_size", sp_size, 1)
-    _check_inputs(input_ids, position_ids)
-    pad = -input_ids.shape[1] % size
+    ids, positions = input_ids_rmpad, position_ids_rmpad
+    _check_inputs(ids, positions)
+    pad = -ids.shape[1] % size
     if not pad:
-        return input_ids, position_ids, 0
-    _tell("input_ids", input_ids, 1, pad, size, rows=input_ids.shape[0])
-    input_ids = torch.nn.functional.pad(input_ids, (0, pad), value=pad_value)
-    if position_ids is not None:
-        _tell("position_ids", position_ids, -1, pad, size)
-        restart = torch.arange(pad, dtype=position_ids.dtype, device=position_ids.device)
-        position_ids = torch.cat([position_ids, restart.expand(*position_ids.shape[:-1], pad)], dim=-1)
-    return input_ids, position_ids, pad
+        return ids, positions, 0
+    _tell("input_ids", ids, 1, pad, size, rows=ids.shape[0])
+    ids = torch.nn.functional.pad(ids, (0, pad), value=pad_value)
+    if positions is not None:
+        _tell("position_ids", positions, -1, pad, size)
+        restart = torch.arange(pad, dtype=positions.dtype, device=positions.device)
+        positions = torch.cat([positions, restart.expand(*positions.shape[:-1], pad)], dim=-1)
+    return ids, positions, pad
 
 
 @observed("ulysses.pad_and_slice_inputs", "packed inputs are padded and cut over the sequence-parallel ranks")
@@ -259,19 +264,19 @@ def gather_outputs_and_unpad(
         InputError: ``padding_size`` is negative.
         ShapeError: There is no such dimension, or more padding than elements.
     """
-    rank, size = place_of(group)
+    _, size = place_of(group)
     resolved = get_ulysses_sequence_parallel_group() if group is None else group
     if resolved is None:
         return x
     gather = _dim("gather_dim", gather_dim, x)
     if unpad_dim is None:
-        return _gather(x, gather, grad_scaler, resolved, rank, size)
+        return _gather(x, gather, grad_scaler, resolved, size)
     unpad = _dim("unpad_dim", unpad_dim, x)
     padding = whole_number("padding_size", padding_size, 0)
     kept = x.shape[unpad] * (size if unpad == gather else 1) - padding
     if kept < 0:
         raise ShapeError(f"padding_size: got {padding}, but unpad_dim={unpad_dim} has {kept + padding} elements")
-    return _gather(x, gather, grad_scaler, resolved, rank, size).narrow(unpad, 0, kept)
+    return _gather(x, gather, grad_scaler, resolved, size).narrow(unpad, 0, kept)
 
 
 #: The documented spelling.
@@ -284,52 +289,143 @@ gather_outpus_and_unpad = gather_outputs_and_unpad
 _all_gather: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
-class _Gather(torch.autograd.Function):
+class Gather(torch.autograd.Function):
+    """The slices of all ranks in one tensor: what :func:`gather_outputs_and_unpad` is made of.
+
+    ``Gather.apply(group, local_tensor, gather_dim, grad_scaler=True, async_op=False)``, by position, as in verl.
+    Without a group it is the one that was set, else all ranks; it needs ``torch.distributed`` in any case.
+
+    >>> from torch.testing._internal.distributed.fake_pg import FakeStore  # one rank, alone
+    >>> dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    >>> Gather.apply(None, torch.tensor([[1, 2]]), 1).shape
+    torch.Size([1, 2])
+    >>> dist.destroy_process_group()
+    """
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, scale: int, group: ProcessGroup, rank: int, size: int) -> Tensor:
-        ctx.dim, ctx.scale, ctx.rank, ctx.size = dim, scale, rank, size
-        parts = x.new_empty((size, *x.shape))
-        _all_gather(parts.view(-1), x.contiguous().view(-1), group=group)
+    def forward(
+        ctx: Any,
+        group: ProcessGroup | None,
+        local_tensor: Tensor,
+        gather_dim: int,
+        grad_scaler: bool = True,
+        async_op: bool = False,
+    ) -> Tensor:
+        """Gather; called by ``apply``.
+
+        Args:
+            ctx: What autograd keeps for the backward pass.
+            group: The ranks; None means the group that was set, else all ranks.
+            local_tensor: This rank's slice; the same shape on every rank.
+            gather_dim: The dimension along which the slices are put together.
+            grad_scaler: Whether the gradient is multiplied by the number of ranks.
+            async_op: False; autograd would know nothing of a result that comes later.
+
+        Raises:
+            InputError: ``async_op`` is True.
+            ShapeError: There is no such dimension.
+        """
+        _refuse_async(async_op)
+        group = get_ulysses_sequence_parallel_group() if group is None else group
+        dim, size = _dim("gather_dim", gather_dim, local_tensor), dist.get_world_size(group)
+        ctx.place = dim, dist.get_rank(group), size
+        ctx.scale = size if grad_scaler else 1
+        parts = local_tensor.new_empty((size, *local_tensor.shape))
+        _all_gather(parts.view(-1), local_tensor.contiguous().view(-1), group=group)
         return parts.movedim(0, dim).flatten(dim, dim + 1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        own = _part(grad, ctx.dim, ctx.rank, ctx.size)
-        return (own * ctx.scale if ctx.scale != 1 else own, None, None, None, None, None)
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient of this rank's slice; called by autograd.
+
+        Args:
+            ctx: What :meth:`forward` kept.
+            grad_output: The gradient of the gathered tensor.
+        """
+        own = _part(grad_output, *ctx.place)
+        return None, own * ctx.scale if ctx.scale != 1 else own, None, None, None
 
 
-def _gather(x: Tensor, dim: int, scaled: bool, group: ProcessGroup, rank: int, size: int) -> Tensor:
+def _gather(x: Tensor, dim: int, scaled: bool, group: ProcessGroup, size: int) -> Tensor:
     if size == 1:
         return x
-    gathered = _Gather.apply(x, dim, size if scaled else 1, group, rank, size)  # type: ignore[no-untyped-call]  # torch's
-    return cast("Tensor", gathered)
+    return cast("Tensor", Gather.apply(group, x, dim, scaled))  # type: ignore[no-untyped-call]  # torch's
 
 
-class _Exchange(torch.autograd.Function):
-    """Each rank cuts ``scatter_dim`` into a piece for every rank, and joins what it gets along ``gather_dim``.
+class SeqAllToAll(torch.autograd.Function):
+    """Each rank cuts one dimension into a piece for every rank, and joins what it gets along another.
 
-    Elements only change places, so the gradient is the exchange with the two dimensions swapped.
+    ``SeqAllToAll.apply(group, local_input, scatter_dim, gather_dim, async_op=False)``, by position, as in verl.
+    Elements only change places, so the gradient is the exchange with the two dimensions swapped. Without a group it is
+    the one that was set, else all ranks; it needs ``torch.distributed`` in any case.
+
+    >>> from torch.testing._internal.distributed.fake_pg import FakeStore  # one rank, alone
+    >>> dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    >>> SeqAllToAll.apply(None, torch.zeros(2, 8, 4), 2, 1).shape
+    torch.Size([2, 8, 4])
+    >>> dist.destroy_process_group()
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scatter_dim: int, gather_dim: int, group: ProcessGroup) -> Tensor:
-        ctx.dims, ctx.group = (gather_dim, scatter_dim), group
+    def forward(
+        ctx: Any,
+        group: ProcessGroup | None,
+        local_input: Tensor,
+        scatter_dim: int,
+        gather_dim: int,
+        async_op: bool = False,
+    ) -> Tensor:
+        """Exchange; called by ``apply``.
+
+        Args:
+            ctx: What autograd keeps for the backward pass.
+            group: The ranks; None means the group that was set, else all ranks.
+            local_input: This rank's tensor; the same shape on every rank.
+            scatter_dim: The dimension that is cut; the number of ranks divides its size.
+            gather_dim: The dimension that what comes is joined along.
+            async_op: False; autograd would know nothing of a result that comes later.
+
+        Raises:
+            InputError: ``async_op`` is True.
+            ShapeError: There is no such dimension, both are the same, or one can't be shared equally.
+        """
+        _refuse_async(async_op)
+        group = get_ulysses_sequence_parallel_group() if group is None else group
+        scatter, gather = _two_dims(local_input, "scatter_dim", scatter_dim, "gather_dim", gather_dim)
         size = dist.get_world_size(group)
-        pieces = x.unflatten(scatter_dim, (size, x.shape[scatter_dim] // size)).movedim(scatter_dim, 0).contiguous()
+        if local_input.shape[scatter] % size:
+            raise ShapeError(
+                f"local_input: scatter_dim={scatter_dim} has size {local_input.shape[scatter]}, expected a multiple of "
+                f"the {size} ranks"
+            )
+        ctx.dims, ctx.group = (gather, scatter), group
+        pieces = (
+            local_input.unflatten(scatter, (size, local_input.shape[scatter] // size)).movedim(scatter, 0).contiguous()
+        )
         received = torch.empty_like(pieces)
         dist.all_to_all_single(received.view(-1), pieces.view(-1), group=group)
-        return received.movedim(0, gather_dim).flatten(gather_dim, gather_dim + 1)
+        return received.movedim(0, gather).flatten(gather, gather + 1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return _Exchange.apply(grad, *ctx.dims, ctx.group), None, None, None  # type: ignore[no-untyped-call]  # torch's
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradient, exchanged back; called by autograd.
+
+        Args:
+            ctx: What :meth:`forward` kept.
+            grad_output: The gradient of what came.
+        """
+        back = SeqAllToAll.apply(ctx.group, grad_output, *ctx.dims)  # type: ignore[no-untyped-call]  # torch's
+        return None, back, None, None, None
 
 
 def _exchange(x: Tensor, scatter_dim: int, gather_dim: int, group: ProcessGroup | None) -> Tensor:
-    group = get_ulysses_sequence_parallel_group() if group is None else group
-    exchanged = _Exchange.apply(x, scatter_dim, gather_dim, group)  # type: ignore[no-untyped-call]  # torch's
-    return cast("Tensor", exchanged)
+    return cast("Tensor", SeqAllToAll.apply(group, x, scatter_dim, gather_dim))  # type: ignore[no-untyped-call]  # torch's
+
+
+def _refuse_async(async_op: bool) -> None:
+    if async_op:
+        raise InputError("async_op: got True, expected False: a result that comes later would have no gradient")
 
 
 # ------------------------------------------------------------------------------------------------------ small helpers

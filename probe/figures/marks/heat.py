@@ -100,7 +100,7 @@ def _use(spec: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
         return None
     if words.missing(row["cap"]) or not row["cap"]:
         return "no cap"
-    over = " — over it" if row.get("over") else ""
+    over = ", over it" if row.get("over") else ""
     return f"{words.percent(row['value'] / row['cap'])} of the cap of {units.spell(spec, row['cap'])}{over}"
 
 

@@ -12,7 +12,7 @@ from probe import text as words
 from probe.figures import colours, scales
 from probe.figures import theme as look
 from probe.figures.colours import Style
-from probe.figures.marks import units
+from probe.figures.marks import callouts, units
 from probe.figures.theme import Theme
 
 #: Points up to this many are marked.
@@ -49,14 +49,17 @@ def draw(
     cut = _cut(spec, known)
     scale = units.scale(spec, cut or float(known["value"].max()))
     names = known["y"] if "beside" in spec else [units.series_name(spec, row) for row in words.rows(known)]
-    width = 1
+    width, ends = 1, []
     for name, part in known.groupby(pd.Series(names, known.index), sort=False):
         style = colours.style([] if "beside" in spec else units.columns(spec, "by"), str(name), theme)
         traces, width = _series(spec, part.sort_values("step"), str(name), style, scale.divisor, bins)
         figure.add_traces(traces)
+        ends.append(callouts.End(str(name), float(part.sort_values("step")["value"].iloc[-1]), style.colour))
     units.guides(figure, spec, scale, theme)
-    figure.update_yaxes(**units.axis(spec, scale), rangemode="normal" if spec.get("unit") == "ratio" else "tozero")
+    low, high = _extent(spec, known, cut)
+    figure.update_yaxes(**units.axis(spec, scale), range=[low / scale.divisor, high / scale.divisor])
     note = "" if cut is None else _beyond(figure, spec, known, cut, scale.divisor, theme)
+    callouts.name_ends(figure, spec, ends, (low, high, scale.divisor), theme)
     binned = f"each point is the median of {width} steps, the band their range" if width > 1 else ""
     look.step_axis(figure, known["step"], look.below("step", binned, note))
     return figure
@@ -68,6 +71,16 @@ def _cut(spec: Mapping[str, Any], known: pd.DataFrame) -> float | None:
     if spec.get("unit") == "bytes" or known["value"].min() < 0:
         return None
     return scales.robust_end(known.groupby("step")["value"].max().sort_index().tolist())
+
+
+def _extent(spec: Mapping[str, Any], known: pd.DataFrame, cut: float | None) -> tuple[float, float]:
+    """Where the axis of values begins and ends: at 0 but for ratios and what is below it."""
+    limits = [float(line["value"]) for line in spec.get("lines", ()) if isinstance(line.get("value"), int | float)]
+    least, most = float(known["value"].min()), float(max([known["value"].max(), *limits]))
+    end = most if cut is None else cut
+    margin = 0.05 * (end - least or abs(end) or 1.0)
+    begin = least - margin if least < 0 or spec.get("unit") == "ratio" else 0.0
+    return begin, end if cut is not None else end + margin
 
 
 def _series(
@@ -135,12 +148,9 @@ def _line(
 def _beyond(
     figure: go.Figure, spec: Mapping[str, Any], known: pd.DataFrame, end: float, divisor: float, theme: Theme
 ) -> str:
-    """End the axis there, mark what lies beyond it, and say how large it is."""
+    """Mark what lies beyond the end of the axis, and say how large it is."""
     largest = known.groupby("step")["value"].max()
     above = largest[largest > end].sort_values(ascending=False)
-    low = float(known["value"].min()) if spec.get("unit") == "ratio" else 0.0
-    margin = 0.04 * (end - low) if low else 0.0
-    figure.update_yaxes(range=[(low - margin) / divisor, end / divisor])
     ink = colours.of_theme("ink", theme)
     figure.add_trace(
         go.Scatter(

@@ -7,6 +7,7 @@ import shutil
 import sys
 from typing import cast
 
+from probe.text import visible
 from probe.tracking.backends.base import Backend, Setup
 from probe.tracking.media import Medium, Table, Text
 
@@ -34,8 +35,8 @@ class Console(Backend):
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
         """Write a text, or a table as markdown, under its name."""
-        body = medium.text if isinstance(medium, Text) else cast("Table", medium).markdown()
-        _write(f"step {step} | {name}:" + ("\n" if "\n" in body else " ") + body)
+        body = visible(medium.text if isinstance(medium, Text) else cast("Table", medium).markdown())
+        _write(f"step {step} | {visible(name, lines=False)}:" + ("\n" if "\n" in body else " ") + body)
 
     def close(self, exit_code: int) -> None:
         """Standard output isn't ours to close."""
@@ -58,7 +59,7 @@ def render(values: dict[str, float], step: int, width: int = 120) -> str:
       actor/lr    1e-06
       tokens      40960
     """
-    texts = {name: number_text(value) for name, value in values.items()}
+    texts = {visible(name, lines=False): number_text(value) for name, value in values.items()}
     line = " | ".join([f"step {step}", *(f"{name} {text:<{_VALUE_WIDTH}}" for name, text in texts.items())]).rstrip()
     return line if len(line) <= width else "\n".join([f"step {step}", *_columns(texts, width)])
 

@@ -26,6 +26,7 @@ from probe.dashboards import compile as sql
 from probe.dashboards.columns import as_data
 from probe.errors import InputError, InputTypeError, MissingDependencyError, UnknownNameError
 from probe.live.feed import Feed
+from probe.live.history import wish_of
 from probe.live.pump import Deliver, Pump
 from probe.live.tables import ROWS
 from probe.runs.layout import typed_here
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks, at least: not more than four messages a second.
 FASTEST_S: Final = 0.25
+
+#: What a page may ask for at once.
+MOST_WISHES: Final = 64
 
 #: Points of one line in the browser.
 POINTS: Final = 4000
@@ -347,13 +351,18 @@ class Panel:
             self._widget.send({"v": 1, "t": "a", "id": content.get("id")})
 
     def _asked(self, content: Mapping[str, Any]) -> None:
-        """What a page asks for: all that is kept, or another attempt."""
+        """What a page asks for: all that is kept, another attempt, what all steps say, or the rows of a step."""
         if content.get("ask") == "keyframe":
             self._pump.ask_for_all()
         attempt = content.get("attempt")
         known = [None, *(number for number, _, _ in self._pump.feed.attempts)]
         if content.get("ask") == "attempt" and not isinstance(attempt, bool) and attempt in known:
             self._pump.ask_for_attempt(attempt)
+        wanted, step = content.get("wanted"), content.get("step")
+        if content.get("ask") == "history" and isinstance(wanted, list):
+            self._pump.ask_for_past([one for one in map(wish_of, wanted[:MOST_WISHES]) if one is not None])
+        if content.get("ask") == "step" and isinstance(step, int) and not isinstance(step, bool):
+            self._pump.ask_for_step(step)
 
     # ------------------------------------------------------------------------------- what a saved notebook keeps
 

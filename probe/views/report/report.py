@@ -33,6 +33,7 @@ from probe.errors import InputError, RunError
 from probe.figures import colours
 from probe.figures import theme as look
 from probe.figures.panel import draw
+from probe.runs.files import damage
 from probe.runs.reader import Run
 from probe.runs.visibility import sentence
 
@@ -75,17 +76,14 @@ def report_html(run: Run) -> str:
     """The report of ``run`` as one HTML document."""
     run = cast("Run", _Once(run))
     drawn = {panel.id: _draw(panel, run) for board in dashboards() for panel in board.panels}
-    body = "\n".join(
-        [
-            _header(run),
-            "<main>",
-            _tiles(overview.numbers(run)),
-            _findings(findings(run)),
-            *(_board(board, drawn) for board in dashboards()),
-            "</main>",
-            _footer(run),
-        ]
-    )
+    main = [
+        "<main>",
+        _tiles(overview.numbers(run)),
+        _findings(findings(run)),
+        *(_board(board, drawn) for board in dashboards()),
+        "</main>",
+    ]
+    body = "\n".join([_header(run), *main, _footer(run)])  # the header says which files all of it came upon as damaged
     data = {
         panel: [{"label": o.label, "figure": o.figure} for o in d.options] for panel, d in drawn.items() if d.options
     }
@@ -230,12 +228,14 @@ def _header(run: Run) -> str:
         )
     told = _attempts(run)
     attempts = f'<p class="remark">{_text(told)}</p>' if told else ""
+    damaged = f'<p class="remark">{_text(damage(run.damaged))}</p>' if run.damaged else ""
     links = "".join(f'<a href="#{board.name}">{_text(board.title)}</a>' for board in dashboards())
     return f"""<header>
 <p class="brand">probe <span>run report</span></p>
 <h1>{_text(run.info.project)} <span>{_text(run.info.experiment or Path(run.path).name)}</span></h1>
 <dl class="facts">{facts}</dl>
 {attempts}
+{damaged}
 {rss}
 <nav aria-label="Sections"><a href="#findings">Findings</a>{links}</nav>
 </header>"""
@@ -390,7 +390,7 @@ def _picture(panel: Panel, drawn: _Drawn) -> str:
     height = int(drawn.options[0].figure["layout"].get("height", 320))
     label = _text(f"{panel.title}. {panel.about.shows} The same numbers stand in the table below.")
     chart = (
-        f'<div class="chart" id="{panel.id}" data-panel="{panel.id}" role="img" aria-label="{label}"'
+        f'<div class="chart" id="{panel.id}" data-panel="{panel.id}" role="group" aria-label="{label}"'
         f' style="min-height:{height}px"><p class="waiting">Drawing …</p></div>'
     )
     if len(drawn.options) < 2:

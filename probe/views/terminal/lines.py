@@ -17,12 +17,12 @@ from probe.views.terminal.numbers import Number
 
 
 def plain(text: Any) -> str:
-    """A text of a run on one line, without the characters that a terminal takes for commands.
+    """A text of a run on one line; characters that a terminal takes for commands are written out.
 
-    >>> plain("two\\nlines, \\x1b[31mred")
-    'two lines,  [31mred'
+    >>> print(plain("two\\nlines, \\x1b[31mred"))
+    two lines, \\x1b[31mred
     """
-    return "".join(one if one.isprintable() else " " for one in str(text)).strip()
+    return words.visible(" ".join(str(text).splitlines()).replace("\t", " ")).strip()
 
 
 # ---------------------------------------------------------------------------------------------------- words
@@ -79,6 +79,11 @@ def end_line(run: Following) -> str:
     if run.feed.repeated:
         told.append(run.feed.repeated.rstrip("."))
     return ", ".join(told)
+
+
+def damage_line(run: Following) -> str:
+    """Which damaged files are left out and what helps; "" where none are."""
+    return f"! {plain(run.feed.damage)}" if run.feed.damage else ""
 
 
 def state(run: Following) -> str:
@@ -162,6 +167,7 @@ def run_object(run: Following) -> dict[str, Any]:
         "steps_per_second": _number(run.numbers.steps_per_second),
         "dropped_rows": feed.lost,
         "bad_lines": feed.bad_lines,
+        "damaged_files": [one.name for one in feed.files.damaged],
     }
 
 

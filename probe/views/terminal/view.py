@@ -47,6 +47,8 @@ def view(run: Following, problem: str = "") -> RenderableType:
     if found:
         parts += [Text(), _incidents(found)]
     parts += [Text(f"! {one}", style="yellow") for one in lines.missing_lines(run)]
+    if lines.damage_line(run):
+        parts += [Text(lines.damage_line(run), style="yellow")]
     if problem:
         parts += [Text(), Text(f"! {lines.plain(problem)}", style="red")]
     return Group(*parts)
@@ -196,7 +198,7 @@ def _incidents(found: Sequence[Mapping[str, Any]]) -> Table:
         off = " (switched off)" if one["off"] else ""
         texts = [lines.plain(one[name]) for name in ("kind", "where", "message")]
         texts[2] += off
-        table.add_row(step, name, *(Text(text) for text in texts), str(one["count"]))
+        table.add_row(step, Text(name), *(Text(text) for text in texts), str(one["count"]))
     return table
 
 

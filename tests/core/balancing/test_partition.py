@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from benchmarks.partition import textbook
 from probe.core.balancing import dealing
 from probe.core.balancing import partition as pt
-from probe.errors import CapacityError, InputError, InputTypeError, ShapeError
+from probe.errors import CapacityError, ConflictError, InputError, InputTypeError, ShapeError
 
 numbers = st.lists(st.integers(0, 5000), min_size=1, max_size=60)
 
@@ -43,6 +43,18 @@ def test_equal_sizes(k, each, data):
         parts = partition(weights, k, equal_size=True)
         assert_valid(weights, parts, k)
         assert {len(part) for part in parts} == {each}
+
+
+@settings(deadline=None, max_examples=150)
+@given(k=st.integers(2, 8), each=st.integers(2, 8), data=st.data())
+def test_e_beside_a_giant_stand_the_smallest(k, each, data):
+    weights = data.draw(st.lists(st.integers(0, 500), min_size=k * each - 1, max_size=k * each - 1))
+    weights.insert(data.draw(st.integers(0, len(weights))), sum(weights) + 1)
+    parts = pt.karmarkar_karp(weights, k, equal_size=True)
+    assert_valid(weights, parts, k)
+    assert {len(part) for part in parts} == {each}
+    assert largest(weights, parts) == max(weights) + sum(sorted(weights)[: each - 1])
+    assert pt._with_a_giant(pt.as_weights(weights, "weights"), k) is not None  # no search is needed for it
 
 
 DISTRIBUTIONS = {
@@ -163,3 +175,10 @@ def test_small_arithmetic():
     with pytest.raises(InputError):
         pt.ceildiv(1, 0)
     assert issubclass(CapacityError, ValueError)
+
+
+def test_c_workload_takes_verls_keyword_and_ours():
+    assert pt.calculate_workload(seqlen_list=[2]) == pt.calculate_workload(seqlens=[2]) == pt.calculate_workload([2])
+    assert pt.calculate_workload(seqlen_list=None, seqlens=[2]) == [24576 * 2 + 4]
+    with pytest.raises(ConflictError, match="seqlen_list and seqlens"):
+        pt.calculate_workload(seqlen_list=[1], seqlens=[2])

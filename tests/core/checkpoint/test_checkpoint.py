@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -36,6 +37,7 @@ from probe.errors import (
     InputError,
     InputTypeError,
     MissingKeyError,
+    ProbeError,
     SerializationError,
     ShapeError,
     UnknownNameError,
@@ -232,10 +234,9 @@ def test_contents_in_both_spellings_and_as_omegaconf():
         ({"save": ["model", "optimiser"]}, UnknownNameError, "optimiser"),
         ({"save": ["extra"]}, InputError, "expected 'model' among them"),
         ({"save": "model"}, InputTypeError, "expected a list of names"),
-        ({"load": ["model", "optimizer"]}, InputError, "optimizer is None"),
         ({"load": ["model"], "load_contents": ["model", "extra"]}, InputError, "one of the two spellings"),
         ({"saves": ["model"]}, UnknownNameError, "saves"),
-        ({"async_save": True}, UnknownNameError, "async_save"),
+        ({"saves": []}, UnknownNameError, "saves"),
         (["model"], InputTypeError, "expected a mapping"),
     ],
 )
@@ -266,9 +267,107 @@ def test_other_arguments_that_cannot_be_used(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_base_class_is_abstract():
-    with pytest.raises(TypeError, match="abstract"):
-        BaseCheckpointManager(nn.Linear(1, 1))
+#: What verl 0.9.1 hands to its checkpoint managers, from its default configuration.
+VERL_DEFAULT = {
+    "_target_": "verl.trainer.config.CheckpointConfig",
+    "save_contents": ["model", "optimizer", "extra"],
+    "load_contents": "${.save_contents}",
+    "async_save": False,
+    "strict": True,
+    "save_lora_only": False,
+    "trust_remote_code": False,
+    "mbridge_config": {},
+}
+
+
+def test_c_verls_default_configuration_is_taken_whole(tmp_path, caplog):
+    config = OmegaConf.create(VERL_DEFAULT)
+    training = Training()
+    manager = FSDPCheckpointManager(training.model, training.optimizer, None, None, config, trust_remote_code=False)
+    assert manager.checkpoint_contents == {part: ["model", "optimizer", "extra"] for part in ("load", "save")}
+    manager.save_checkpoint(tmp_path / "global_step_1", global_step=1)
+    manager.load_checkpoint(str(tmp_path / "global_step_1"))
+    assert not [record for record in caplog.records if record.name.startswith("probe")]
+    FSDPCheckpointManager(
+        training.model, checkpoint_config={**VERL_DEFAULT, "load_contents": ["model"], "save_lora_only": True}
+    )
+    assert "all weights are saved" in caplog.text
+    with pytest.raises(UnknownNameError, match="stricct"):
+        FSDPCheckpointManager(training.model, checkpoint_config={"stricct": True})
+
+
+def test_c_an_optimizer_that_isnt_there_is_missed_when_it_is_needed(tmp_path):
+    manager = FSDPCheckpointManager(nn.Linear(1, 1), checkpoint_config=OmegaConf.create(VERL_DEFAULT))
+    for call in (manager.save_checkpoint, manager.load_checkpoint):
+        with pytest.raises(AssertionError, match="asks for the optimizer, but optimizer is None"):
+            call(str(tmp_path / "global_step_1"))
+    assert not list(tmp_path.iterdir())
+    manager.load_checkpoint(None)
+
+
+class Own(BaseCheckpointManager):
+    """A manager as a trainer writes one for a way of sharding of its own: here a file of text."""
+
+    def save_checkpoint(self, local_path, hdfs_path=None, global_step=0, max_ckpt_to_keep=None):
+        self.ensure_checkpoint_capacity(max_ckpt_to_keep)
+        Path(local_path, "shard").mkdir(parents=True)
+        Path(local_path, "shard", "weights.txt").write_text(f"{self.model} {self.should_save_optimizer}")
+        self.previous_global_step = global_step
+        self.register_checkpoint(local_path, max_ckpt_to_keep)
+
+    def load_checkpoint(self, local_path, hdfs_path=None, del_local_after_load=False):
+        self.model = Path(local_path, "shard", "weights.txt").read_text().split()[0]
+
+
+@pytest.mark.parametrize(
+    ("keep", "before", "after"), [(1, [3], [4]), (2, [3], [3, 4]), (None, [1, 2, 3], [1, 2, 3, 4])]
+)
+def test_c_a_subclass_of_the_base_manager_keeps_the_newest(tmp_path, keep, before, after):
+    manager = Own(["stage 0", "stage 1"], checkpoint_config=OmegaConf.create(VERL_DEFAULT))
+    steps = {step: str(tmp_path / f"global_step_{step}") for step in range(1, 5)}
+    for step in (1, 2, 3):
+        manager.save_checkpoint(steps[step], global_step=step, max_ckpt_to_keep=keep)
+    assert manager.previous_global_step == 3
+    manager.ensure_checkpoint_capacity(keep)
+    assert manager.previous_saved_paths == [
+        steps[step] for step in before
+    ]  # with 1 the only one stays until there is another
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"global_step_{step}" for step in before]
+    manager.save_checkpoint(steps[4], global_step=4, max_ckpt_to_keep=keep)
+    assert manager.previous_saved_paths == [steps[step] for step in after]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"global_step_{step}" for step in after]
+    manager.register_checkpoint(steps[4], keep)  # once more: it is still one
+    assert manager.previous_saved_paths == [steps[step] for step in after]
+    manager.load_checkpoint(steps[4])
+    assert manager.model == "['stage"
+    with pytest.raises(ValueError, match="max_ckpt_to_keep"):
+        manager.ensure_checkpoint_capacity(-1)
+
+
+def test_c_the_base_manager_says_what_is_saved_and_loaded():
+    config = {"save_contents": ["model", "hf_model"], "load_contents": ["model", "extra"], "save_lora_only": True}
+    manager = BaseCheckpointManager(model=object(), optimizer=object(), checkpoint_config=config)
+    saved = {
+        part: getattr(manager, f"should_save_{part}")
+        for part in ("model", "optimizer", "extra", "hf_model", "lora_only")
+    }
+    assert saved == {"model": True, "optimizer": False, "extra": False, "hf_model": True, "lora_only": True}
+    loaded = {part: getattr(manager, f"should_load_{part}") for part in ("model", "optimizer", "extra", "hf_model")}
+    assert loaded == {"model": True, "optimizer": False, "extra": True, "hf_model": False}
+    assert (manager.rank, manager.world_size, manager.previous_saved_paths) == (0, 1, [])
+    plain = BaseCheckpointManager(object(), object())
+    assert plain.checkpoint_load_contents == plain.checkpoint_save_contents == ["model", "optimizer", "extra"]
+    assert plain.should_save_lora_only is False
+    for missing in (lambda: plain.save_checkpoint("a"), lambda: plain.load_checkpoint("a")):
+        with pytest.raises(NotImplementedError, match="BaseCheckpointManager has no"):
+            missing()
+    assert BaseCheckpointManager.checkpath("a", "hdfs://b") == (True, "a")
+    assert BaseCheckpointManager.checkpath(None, "hdfs://b") == (False, "hdfs://b")
+    with pytest.raises(AssertionError, match="local_path"):
+        BaseCheckpointManager.checkpath(None, None)
+    assert BaseCheckpointManager.is_lora_only_state_dict({"a.lora_A.weight": 1, "b.adapter_c": 2})
+    assert not BaseCheckpointManager.is_lora_only_state_dict({"a.lora_A.weight": 1, "b.weight": 2})
+    assert not BaseCheckpointManager.is_lora_only_state_dict({})
 
 
 def test_a_scheduler_that_needs_pickle_is_named(tmp_path):
@@ -594,6 +693,15 @@ def test_a_failed_copy_raises_and_the_local_one_is_complete(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["MLP", "SAGEMAKER"])
+def test_c_an_end_that_has_passed_asks_for_nothing(monkeypatch, name):
+    variable = f"{name}_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
+    for ago_s in (0, 5, 10**9):
+        monkeypatch.setenv(variable, str(int(time.time()) - ago_s))
+        assert should_save_ckpt_esi(1, 0) is False
+        assert should_save_ckpt_esi(3600, 3600, 3600) is False
+
+
+@pytest.mark.parametrize("name", ["MLP", "SAGEMAKER"])
 def test_saving_before_the_machine_goes(monkeypatch, name):
     variable = f"{name}_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP"
     assert not should_save_ckpt_esi(100)
@@ -603,8 +711,6 @@ def test_saving_before_the_machine_goes(monkeypatch, name):
     assert should_save_ckpt_esi(10, save_ckpt_duration=145)
     assert should_save_ckpt_esi(10, redundant_time=90)
     assert not should_save_ckpt_esi(0, save_ckpt_duration=1000)
-    monkeypatch.setenv(variable, str(time.time() - 5))
-    assert should_save_ckpt_esi(1, 0)
     with pytest.raises(InputError, match="max_steps_duration"):
         should_save_ckpt_esi(-1)
     with pytest.raises(InputError, match="redundant_time"):
@@ -615,3 +721,121 @@ def test_an_end_that_cannot_be_read_is_passed_over(monkeypatch, caplog):
     monkeypatch.setenv("MLP_CURRENT_CAPACITY_BLOCK_EXPIRATION_TIMESTAMP", "soon")
     assert not should_save_ckpt_esi(100)
     assert "got 'soon', expected seconds since 1970" in caplog.text
+
+
+# ---------------------------------------------------------------------------- damaged under a checksum that fits
+
+
+def forged(path, name, content):
+    """Replace a file of a checkpoint, and its checksum with it."""
+    (path / name).write_bytes(content)
+    manifest = json.loads((path / "manifest.json").read_bytes())
+    manifest["files"][name] = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+
+
+def everything_of(training):
+    tensors = [*training.model.state_dict().values()]
+    tensors += [one for state in training.optimizer.state.values() for one in state.values()]
+    return (
+        [one.clone() for one in tensors if isinstance(one, torch.Tensor)],
+        training.scheduler.state_dict(),
+        torch.get_rng_state(),
+    )
+
+
+def unchanged(before, after):
+    return all(map(torch.equal, before[0], after[0])) and before[1] == after[1] and torch.equal(before[2], after[2])
+
+
+@pytest.fixture
+def saved(tmp_path):
+    first = Training()
+    first.steps(3)
+    first.manager.save_checkpoint(tmp_path / "step", global_step=3)
+    other = Training(seed=7)
+    other.steps(2)
+    return tmp_path / "step", other
+
+
+def test_a_damaged_shard_under_a_fitting_checksum_leaves_everything_untouched(saved):
+    path, training = saved
+    [shard] = [one for one in (path / "shards").iterdir() if one.suffix == ".distcp"]
+    content = shard.read_bytes()
+    before = everything_of(training)
+    for begin in range(0, len(content), max(1, len(content) // 23)):
+        forged(path, f"shards/{shard.name}", content[:begin] + bytes(200) + content[begin + 200 :])
+        try:
+            training.manager.load_checkpoint(path)
+        except SerializationError:
+            assert unchanged(before, everything_of(training)), begin
+        else:  # bytes of a number, which no reader can tell
+            training.manager.save_checkpoint(path.with_name("again"))
+            before = everything_of(training)
+
+
+@pytest.mark.parametrize("kind", ["chunk of another dtype", "hole", "outside"])
+def test_a_list_of_chunks_that_does_not_fit_leaves_everything_untouched(saved, kind):
+    path, training = saved
+    chunks = json.loads((path / "shards/chunks.json").read_bytes())
+    before = everything_of(training)
+    tensor = chunks["tensors"]["model.2.weight"]
+    if kind == "hole":
+        tensor["chunks"] = []
+    elif kind == "outside":
+        tensor["chunks"][0][0] = [5, 5]
+    else:
+        tensor["chunks"][0][2:] = chunks["tensors"]["model.2.bias"]["chunks"][0][2:]
+    forged(path, "shards/chunks.json", json.dumps(chunks).encode())
+    with pytest.raises(SerializationError):
+        training.manager.load_checkpoint(path)
+    assert unchanged(before, everything_of(training))
+
+
+def places(value, path=()):
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        yield (*path, key)
+        yield from places(one, (*path, key))
+
+
+def test_a_crafted_structure_with_the_right_checksum_is_an_error_of_ours_and_changes_nothing(saved):
+    path, training = saved
+    name = "shards/structure.json"
+    whole = (path / name).read_bytes()
+    before = everything_of(training)
+    found = [one for one in places(json.loads(whole)) if "lr" not in one and len(one) < 5]
+    refused = 0
+    for place in found[:: max(1, len(found) // 25)]:
+        for wrong in (None, 7, "words", [], {"$tensor": "nowhere"}, {"$dict": [[{}, 1]]}, {"$tuple": 3}):
+            trees = json.loads(whole)
+            inner = trees
+            for key in place[:-1]:
+                inner = inner[key]
+            inner[place[-1]] = wrong
+            forged(path, name, json.dumps(trees).encode())
+            try:
+                training.manager.load_checkpoint(path)
+            except ProbeError:
+                refused += 1
+                assert unchanged(before, everything_of(training)), (place, wrong)
+            else:
+                before = everything_of(training)
+    assert refused > 20
+    for content in (b"[" * 100_000, b"\xff\xfe", b"", b"null", b'{"model": 3}', b'{"model": {}}'):
+        forged(path, name, content)
+        with pytest.raises(ProbeError):
+            training.manager.load_checkpoint(path)
+        assert unchanged(before, everything_of(training))
+
+
+def test_a_damaged_scheduler_or_generator_state_leaves_the_model_untouched(saved):
+    path, training = saved
+    before = everything_of(training)
+    for name in ("extra/lr_scheduler.safetensors", "extra/rng_rank_00000.safetensors"):
+        content = (path / name).read_bytes()
+        forged(path, name, content[:20])
+        with pytest.raises(SerializationError):
+            training.manager.load_checkpoint(path)
+        assert unchanged(before, everything_of(training))
+        forged(path, name, content)

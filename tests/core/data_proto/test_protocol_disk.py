@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
+import json
 import os
 import pickle
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import save_file
 from tensordict import NonTensorData, NonTensorStack, TensorDict
 
 from probe.core.protocol import DataProto
@@ -222,3 +226,119 @@ def test_safetensors_files_of_others_are_refused(tmp_path):
     save_file({"a": torch.ones(2)}, tmp_path / "data")
     with pytest.raises(SerializationError, match="format is None"):
         DataProto.load_from_disk(tmp_path / "data")
+
+
+# ---------------------------------------------------------------------------------------- crafted, with right checksums
+
+
+def crafted(source, target, change, change_tensors=lambda tensors: None):
+    """``source`` with its JSON changed, and checksums that fit."""
+    with safe_open(source, framework="pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata())
+    document = json.loads(tensors.pop("__probe_json__").numpy().tobytes())
+    change_tensors(tensors)
+    document["checksums"] = {
+        name: zlib.crc32(one.reshape(-1).view(torch.uint8).numpy()) if one.numel() else 0
+        for name, one in tensors.items()
+    }
+    text = json.dumps(change(document) or document).encode()
+    tensors["__probe_json__"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+    save_file(tensors, target, {**metadata, "json_crc32": str(zlib.crc32(text))})
+    return target
+
+
+def jagged(tmp_path):
+    rows = torch.nested.nested_tensor([torch.arange(3), torch.arange(5)], layout=torch.jagged)
+    DataProto.from_dict({"ids": rows, "score": torch.ones(2)}).save_to_disk(tmp_path / "data")
+    return tmp_path / "data"
+
+
+def column(document, name):
+    return next(column for key, column in document["batch"]["columns"] if key == name)
+
+
+@pytest.mark.parametrize(
+    "offsets", [[0, 3, 6], [0, 9, 8], [0, 3, 1 << 40], [1, 3, 8], [-4, 3, 8], [0, 8], [0, 3, 8, 8], [], [[0, 3, 8]]]
+)
+def test_a_jagged_column_s_offsets_are_checked(tmp_path, offsets):
+    told = torch.tensor(offsets, dtype=torch.int64)
+
+    def set_offsets(tensors):
+        tensors["batch/ids.offsets"] = told
+
+    def set_shape(document):
+        column(document, "ids")["offsets"]["shape"] = list(told.shape)
+
+    path = crafted(jagged(tmp_path), tmp_path / "crafted", set_shape, set_offsets)
+    with pytest.raises(SerializationError, match="isn't a whole DataProto file"):
+        DataProto.load_from_disk(path)
+
+
+@pytest.mark.parametrize("bounds", [[4, 5], [3, 4], [-1, 5], [3], [3, 5, 7], "35", None, [3.0, 5.0], {"3": 5}])
+def test_a_jagged_column_s_bounds_are_checked(tmp_path, bounds):
+    def change(document):
+        column(document, "ids")["bounds"] = bounds
+
+    if bounds is None:  # the rows themselves tell them
+        assert (
+            DataProto.load_from_disk(crafted(jagged(tmp_path), tmp_path / "crafted", change)).batch["ids"].shape[0] == 2
+        )
+        return
+    with pytest.raises(SerializationError, match="bounds"):
+        DataProto.load_from_disk(crafted(jagged(tmp_path), tmp_path / "crafted", change))
+
+
+def test_a_bound_of_any_size_makes_no_dimension_of_that_size(tmp_path):
+    def change(document):
+        column(document, "ids")["bounds"] = [0, 10**9]
+
+    loaded = DataProto.load_from_disk(crafted(jagged(tmp_path), tmp_path / "crafted", change))
+    assert loaded.batch["ids"]._max_seqlen == 5
+    assert loaded.batch["ids"].to_padded_tensor(0).shape == (2, 5)
+
+
+def nodes(value, path=()):
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in items:
+        yield from nodes(one, (*path, key))
+
+
+WRONG = (None, -1, 10**30, 1.5, "words", [], [[]], {}, {"$": "array"}, {"$": "nothing"}, True, "float99", [10**12])
+
+
+def test_a_crafted_file_of_any_kind_raises_an_error_of_ours(tmp_path):
+    rows = torch.nested.nested_tensor([torch.arange(3), torch.arange(5)], layout=torch.jagged)
+    DataProto.from_dict(
+        {"ids": rows, "score": torch.ones(2)},
+        {"names": np.array(["a", {"b": (1, 2)}], dtype=object), "numbers": np.arange(2)},
+        {"dtype": torch.bfloat16, "when": {3: complex(1, 2), "s": {1, 2}}, "x": np.float32(2), "b": b"xy"},
+    ).save_to_disk(tmp_path / "data")
+    seen = []
+
+    def collect(document):
+        seen.extend(path for path in nodes(document) if path and path[0] != "checksums")
+
+    crafted(tmp_path / "data", tmp_path / "crafted", collect)
+    for path in seen:
+        for wrong in WRONG:
+
+            def change(document, path=path, wrong=wrong):
+                inner = document
+                for key in path[:-1]:
+                    inner = inner[key]
+                inner[path[-1]] = wrong
+
+            crafted(tmp_path / "data", tmp_path / "crafted", change)
+            with contextlib.suppress(SerializationError):  # some are another whole file
+                DataProto.load_from_disk(tmp_path / "crafted")
+
+
+@pytest.mark.parametrize("text", [b"[" * 100_000, b'"\xff\xfe"', b"", b"null", b"[]", b'{"batch": 1}'])
+def test_a_file_with_another_json_is_an_error_of_ours(tmp_path, text):
+    data = torch.frombuffer(bytearray(text or b"\0"), dtype=torch.uint8)
+    metadata = {"format": "probe.DataProto", "version": "1", "json_crc32": str(zlib.crc32(text or b"\0"))}
+    save_file({"__probe_json__": data}, tmp_path / "crafted", metadata)
+    with pytest.raises(SerializationError):
+        DataProto.load_from_disk(tmp_path / "crafted")

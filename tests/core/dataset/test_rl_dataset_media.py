@@ -117,6 +117,13 @@ def test_an_image_too_many_too_few_or_broken_is_an_error(make, text, images, mes
         make([row("<image>", images=as_bytes(0)), row(text, images=images)])
 
 
+def test_an_image_that_isnt_there_is_no_model_on_the_hub(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("cat", "photos/cat", "file://photos/cat"):
+        with pytest.raises(FileNotFoundError, match="src: there is nothing at"):
+            load_image(name)
+
+
 def test_a_forgotten_processor_is_an_error(make):
     with pytest.raises(InputError, match=r"row 0 of .*processor: got None.*1 of 'images'"):
         make([row("<image> w1", images=as_bytes(0))], processor=None)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import http.server
 import logging
 import os
+import pty
+import re
 import subprocess
 import sys
 import tempfile
@@ -98,12 +101,42 @@ def test_a_missing_local_path_raises(tmp_path, path):
 def test_what_looks_like_something_else_gets_a_hint(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(fs.SourceMissingError, match=r"hf://some-org/some-model-0.5B"):
-        fs.copy_to_local("some-org/some-model-0.5B")
+        fs.copy_to_shm("some-org/some-model-0.5B")
     with pytest.raises(fs.SourceMissingError, match="as a string"):
         fs.copy_to_local(Path("s3://bucket/model"))
     (tmp_path / "data").mkdir()
     with pytest.raises(fs.SourceMissingError, match=r"nothing at 'data/train.parquet'$"):
         fs.copy_to_local("data/train.parquet")
+
+
+@pytest.mark.parametrize("name", ["Qwen/Qwen2.5-0.5B", "meta-llama/Llama-3.1-8B", "gpt2", "org/model.v2", "a-1/b_2"])
+def test_c_the_name_of_a_model_on_the_hub_comes_back(tmp_path, monkeypatch, caplog, name):
+    monkeypatch.chdir(tmp_path)
+    assert fs.copy_to_local(name) == name
+    assert fs.copy_to_local(name, str(tmp_path / "cache"), verbose=True, always_recopy=True) == name
+    assert not caplog.records
+    assert fs.copy_to_local(name, use_shm=True) == name
+    assert "isn't copied into shared memory" in caplog.text
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/no/such/model", "./model", "../model", "data/model", "a/b/c", "org/train.parquet", "photo.PNG", "~/model"],
+)
+def test_what_looks_like_a_path_and_is_not_there_raises(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    with pytest.raises(fs.SourceMissingError, match=r"src: (there is nothing at|'model' of './model' isn't there)"):
+        fs.copy_to_local(path)
+    with pytest.raises(fs.SourceMissingError):
+        fs.copy_to_local(Path("org/model"))  # a path is a path
+
+
+def test_a_folder_called_like_a_model_is_a_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    assert fs.copy_to_local("org/model/") == fs.copy_to_local("org/model") == "org/model"
 
 
 @pytest.mark.parametrize("given", [None, 3, b"/tmp", ["a"]])
@@ -292,6 +325,42 @@ def test_verbose_reports_through_logging(memory, tmp_path, caplog):
     fs.copy_to_local(NAMED, tmp_path, verbose=True, always_recopy=True)
     assert "copying memory://store/model to" in caplog.text
     assert "copied /store/model/a.txt, 3 bytes" in caplog.text
+
+
+def test_c_verbose_shows_progress(memory, tmp_path, capsys):
+    put(memory, a_txt=b"x" * 3_000_000, b_txt=b"y" * 7_000_000)
+    fs.copy_to_local(NAMED, tmp_path)
+    assert capsys.readouterr() == ("", "")
+    fs.copy_to_local(NAMED, tmp_path, verbose=True)
+    assert "memory://store/model is in the cache already" in capsys.readouterr().err
+    fs.copy_to_local(NAMED, tmp_path, verbose=True, always_recopy=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "copying memory://store/model: 2 files, 9.54 MiB" in err
+    done = [int(percent) for percent in re.findall(r"of 9.54 MiB copied \((\d+)%\)", err)]
+    assert done == sorted(set(done))  # no tenth is told twice
+    assert done[-1] == 100
+    assert len(done) <= 10
+
+
+def test_c_in_a_terminal_progress_is_a_bar(tmp_path):
+    code = (
+        "import sys, fsspec; from probe.core.fs import copy_to_local\n"
+        "fsspec.filesystem('memory').pipe_file('/store/model/a.txt', b'x' * 1_000_000)\n"
+        "copy_to_local('memory://store/model', sys.argv[1], verbose=True)\n"
+    )
+    terminal, descriptor = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
+    done = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=descriptor, env=environment)
+    os.close(descriptor)
+    seen = b""
+    with contextlib.suppress(OSError):  # what reading a terminal raises at its end
+        while block := os.read(terminal, 4096):
+            seen += block
+    os.close(terminal)
+    assert done.wait(60) == 0
+    assert "━" in seen.decode()
+    assert "976.6/976.6 KiB" in seen.decode()
 
 
 # --------------------------------------------------------------------------------------------------- what goes wrong

@@ -27,6 +27,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
 from torch.distributed.tensor import DTensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from probe import hooks
 from probe.core import fsdp
@@ -167,7 +168,34 @@ def test_nothing_to_wrap_by_is_none():
     assert fsdp.get_fsdp_wrap_policy(plain) is None
 
 
-@pytest.mark.parametrize("config", [None, {"min_num_params": 10**6}, {"transformer_layer_cls_to_wrap": []}])
+def test_c_by_size_no_lora_leaf_is_a_unit_of_its_own():
+    def layer():
+        made = nn.Module()
+        made.base = nn.Linear(16, 16, bias=False).requires_grad_(False)
+        made.lora_A, made.lora_B = nn.Linear(16, 2, bias=False), nn.Linear(2, 16, bias=False)
+        return made
+
+    model = nn.Module()
+    model.layers = nn.ModuleList([layer() for _ in range(4)])
+    policy = fsdp.get_fsdp_wrap_policy(model, {"min_num_params": 300}, is_lora=True)
+    assert not [name for name in wrapped_by(policy, model) if "lora" in name]
+    assert len(wrapped_by(fsdp.get_fsdp_wrap_policy(model, {}, is_lora=True), model)) == 8
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrapped = FSDP(model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu"))
+        assert len(FSDP.fsdp_modules(wrapped)) == 5  # four layers, and what is around them
+    finally:
+        dist.destroy_process_group()
+
+
+def test_c_init_fn_takes_its_module_as_x():
+    assert not fsdp.init_fn(x=nn.Linear(2, 1, device="meta")).weight.is_meta
+    assert not fsdp.init_fn(module=nn.Linear(2, 1, device="meta")).weight.is_meta
+
+
+@pytest.mark.parametrize("config", [None, {"transformer_layer_cls_to_wrap": []}])
 def test_lora_leaves_are_wrapped_whatever_else_is(config):
     model = make_model().requires_grad_(False)
     model.layers[1].up.requires_grad_()

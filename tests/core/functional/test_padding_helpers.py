@@ -13,8 +13,9 @@ from probe.core.torch_functional import (
     get_unpad_data,
     pad_2d_list_to_length,
     pad_sequence_to_length,
+    postprocess_data,
 )
-from probe.errors import InputError, InputTypeError, ShapeError
+from probe.errors import CapacityError, InputError, InputTypeError, ShapeError, UnknownNameError
 
 rows_of_ids = st.lists(st.lists(st.integers(-5, 100), max_size=9), max_size=6)
 
@@ -249,3 +250,43 @@ def test_an_observer_hears_what_was_padded():
     with hooks.subscribe(hear := Hear(), "padding.*"):
         pad_sequence_to_length(torch.ones(2, 3), 5, 0)
     assert hear.told == ("padding.pad_sequence_to_length", 5, (2, 5))
+
+
+# --------------------------------------------------------------------------------- what a tokenizer made, to one width
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 9), st.integers(0, 9), st.booleans(), st.sampled_from(["left", "right", "middle"]))
+def test_c_postprocess_data_gives_one_width(width, wanted, left, cut):
+    ids = torch.arange(1, 2 * width + 1).reshape(2, width)
+    got, mask = postprocess_data(ids, torch.ones_like(ids), wanted, pad_token_id=-7, left_pad=left, truncation=cut)
+    assert got.shape == mask.shape == (2, wanted)
+    assert torch.equal(got == -7, mask == 0)
+    for row in range(2):
+        told, kept = ids[row].tolist(), got[row][mask[row].bool()].tolist()
+        first = {"left": 0, "right": wanted, "middle": wanted // 2}[cut]
+        assert kept == (told if width <= wanted else told[:first] + told[width - (wanted - first) :])
+    padding = [-7] * (wanted - width)
+    if width <= wanted:
+        assert got[0].tolist() == (padding + ids[0].tolist() if left else ids[0].tolist() + padding)
+
+
+def test_c_postprocess_data_refuses_to_cut_unless_told_how():
+    ids = torch.tensor([[1, 2, 3]])
+    for kind in (NotImplementedError, CapacityError):
+        with pytest.raises(kind, match="3 tokens in a row, above max_length=2"):
+            postprocess_data(ids, ids, 2, 0)
+    with pytest.raises(AssertionError, match="truncation"):
+        postprocess_data(ids, ids, 2, 0, truncation="front")
+    with pytest.raises(UnknownNameError):
+        postprocess_data(ids, ids, 3, 0, truncation="front")
+    for wrong in ((ids[0], ids[0]), (ids, ids[:, :2])):
+        with pytest.raises(AssertionError, match="input_ids"):
+            postprocess_data(*wrong, 3, 0)
+
+
+def test_c_expand_as_nested_asserts():
+    nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(1)], layout=torch.jagged)
+    for wrong in ((torch.zeros(2), torch.zeros(2, 2)), (torch.zeros(3), nested), (torch.zeros(2, 1), nested)):
+        with pytest.raises(AssertionError):
+            expand_as_nested(*wrong)

@@ -159,3 +159,28 @@ def test_bad_arguments_are_named(make, arguments, error, named):
 def test_a_bad_stable_ratio():
     with pytest.raises(InputError, match="stable_ratio"):
         get_wsd_schedule_with_warmup(torch.optim.SGD([torch.zeros(1)], lr=1.0), 1, 2, stable_ratio=1.2)
+
+
+def cosine(steps, **options):
+    schedule = get_cosine_schedule_with_warmup(torch.optim.SGD([torch.zeros(1)], lr=1.0), 4, 12, **options)
+    return [schedule.lr_lambdas[0](step) for step in range(steps)]
+
+
+def test_c_a_warm_up_may_begin_above_zero():
+    assert cosine(5, init_lr_ratio=0.2) == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert cosine(14, init_lr_ratio=None) == cosine(14, init_lr_ratio=0.0) == cosine(14)
+    assert cosine(14, init_lr_ratio=0.7)[4:] == cosine(14)[4:]
+    assert cosine(14, min_lr_ratio=None) == cosine(14)
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(AssertionError, match="init_lr_ratio"):
+            cosine(1, init_lr_ratio=wrong)
+
+
+def test_c_steps_may_be_counted_from_one():
+    assert cosine(13, zero_indexed_step=False) == cosine(14, zero_indexed_step=True)[1:]
+    assert cosine(2, zero_indexed_step=False, init_lr_ratio=0.5) == pytest.approx([0.625, 0.75])
+    schedule = get_cosine_schedule_with_warmup(
+        torch.optim.SGD([torch.zeros(1)], lr=1.0), 4, 12, init_lr_ratio=0.5, zero_indexed_step=False
+    )
+    again = pickle.loads(pickle.dumps(schedule.lr_lambdas[0]))
+    assert [again(step) for step in range(14)] == [schedule.lr_lambdas[0](step) for step in range(14)]

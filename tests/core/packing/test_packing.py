@@ -198,8 +198,14 @@ def test_zero_lengths_and_nothing_at_all():
         assert packer.metrics.num_bins == 0
         assert math.isnan(packer.metrics.average_utilization)
         assert math.isnan(packer.metrics.waste_ratio)
-    with pytest.raises(InputError, match="1 bins are needed for 0 sequences"):
-        get_packer("concatenative", 5).pack([])
+    with pytest.raises(InputError, match="2 bins are needed for 0 sequences"):
+        get_packer("concatenative", 5, min_bin_count=2).pack([])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_c_no_sequence_needs_no_bin(algorithm):
+    assert get_packer(algorithm, 5).pack([]) == []
+    assert get_packer(algorithm, 5, bin_count_multiple=4).pack(np.array([], dtype=np.int64)) == []
 
 
 def test_metrics_count_real_tokens_and_not_rounded_ones():

@@ -408,3 +408,54 @@ def _rank(rank, world, store):
 @pytest.mark.parametrize("world", [2, 4])
 def test_what_is_cut_over_ranks_gives_what_the_whole_gives(tmp_path, world):
     run_ranks(_rank, (world, tmp_path / "store"), world)
+
+
+def _peers_functions(rank, world, store):
+    """``SeqAllToAll`` and ``Gather`` as verl's callers apply them: everything by position, the group first."""
+    warnings.simplefilter("error")
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+    try:
+        whole = torch.arange(2 * 6 * 4 * 3, dtype=torch.float32).reshape(2, 6, 4, 3)
+        mine = whole.chunk(world, 1)[rank].clone().requires_grad_()
+        weights = torch.arange(whole.numel(), dtype=torch.float32).reshape(whole.shape)
+        for group in (dist.group.WORLD, None):
+            mine.grad = None
+            heads = ul.SeqAllToAll.apply(group, mine, 2, 1, False)
+            assert torch.equal(heads, whole.chunk(world, 2)[rank])
+            back = ul.SeqAllToAll.apply(group, heads, 1, -2)
+            assert torch.equal(back, mine)
+            (heads * weights.chunk(world, 2)[rank]).sum().backward()
+            assert torch.equal(mine.grad, weights.chunk(world, 1)[rank])
+            for options, scale in (((), world), ((False,), 1), ((True, False), world)):
+                mine.grad = None
+                gathered = ul.Gather.apply(group, mine, 1, *options)
+                assert torch.equal(gathered, whole)
+                (gathered * weights).sum().backward()
+                assert torch.equal(mine.grad, weights.chunk(world, 1)[rank] * scale)
+        for function in (
+            lambda: ul.SeqAllToAll.apply(None, mine, 2, 1, True),
+            lambda: ul.Gather.apply(None, mine, 1, True, True),
+        ):
+            with pytest.raises(InputError, match="async_op"):
+                function()
+        with pytest.raises(ShapeError, match="scatter_dim=3 has size 3, expected a multiple of the 2 ranks"):
+            ul.SeqAllToAll.apply(None, mine, 3, 1)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.multiprocess
+def test_c_seq_all_to_all_and_gather_exchange_as_verls_do(tmp_path):
+    run_ranks(_peers_functions, (2, tmp_path / "store"), 2)
+
+
+def test_c_padding_takes_verls_keywords_and_ours():
+    ids, positions = torch.tensor([[7, 8, 9]]), torch.tensor([[0, 1, 0]])
+    expected = ul.ulysses_pad(ids, positions, 4)
+    for names in (("input_ids_rmpad", "position_ids_rmpad"), ("input_ids", "position_ids")):
+        got = ul.ulysses_pad(**dict(zip(names, (ids, positions), strict=True)), sp_size=4)
+        assert torch.equal(got[0], expected[0])
+        assert torch.equal(got[1], expected[1])
+        assert got[2] == 1
+    assert torch.equal(ul.ulysses_pad(ids, position_ids_rmpad=positions, sp_size=4)[1], expected[1])

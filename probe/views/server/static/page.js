@@ -228,6 +228,7 @@ class Page {
     this.command = command;
     this._say(null);
     document.title = `${config.title} · probe`;
+    part("title").textContent = config.title ?? "probe";
     if (this.model) return;
     const traits = { config, snapshot_head: head || {}, snapshot: buffers[0] };
     this.model = new Model(traits, (content) => this._post(content));

@@ -80,7 +80,7 @@ function barLayout(mark, bars, guides) {
     ...categoryTicks(mark, order), ...(across ? { showgrid: false } : {}),
   };
   const axes = across ? { x: value, y: place } : { x: place, y: value };
-  return { barmode: stacked ? "stack" : "group", height, bargap: across ? 0.18 : Math.max(0.18, 1 - names.length / 7), axes };
+  return { barmode: stacked ? "stack" : "group", height, bargap: across ? 0.18 : gapOf(names), axes };
 }
 
 /**
@@ -192,11 +192,35 @@ function barTrace(mark, bars, items, series) {
   /** @param {Item} one */
   const tick = (one) => (one.low === undefined ? "" : `${mark.spec.ticks?.title}: ${mark.spell(one.low)}`);
   return {
-    type: "bar", name: plain(series, 32), showlegend: categoryHue(mark) === undefined, orientation: across ? "h" : "v", x: across ? ends : names, y: across ? names : ends,
+    type: "bar", name: plain(series, 32), ...besideOthers(bars, own), showlegend: categoryHue(mark) === undefined, orientation: across ? "h" : "v", x: across ? ends : names, y: across ? names : ends,
     marker: barMarker(mark, own, own.length === items.length ? null : series), customdata: places, hoverinfo: "text",
     hovertext: own.map((one) => hoverText(`${one.x}: ${one.cells[2]}`, one.series, all(one), tick(one))), ...tickMarks(mark, own, bars),
-    text: own.length <= 14 && !stacked ? own.map((one) => one.cells[2]) : undefined, textposition: "auto", textangle: 0, insidetextanchor: "end", cliponaxis: false,
+    text: own.length <= 14 && !stacked ? own.map((one) => one.cells[2]) : undefined, textposition: own.some((one) => one.low !== undefined) ? "outside" : "auto", textangle: 0, insidetextanchor: "end", cliponaxis: false,
   };
+}
+
+/**
+ * Where the bars of a series stand: those that are there of a category share its place.
+ * @param {Bars} bars
+ * @param {Item[]} own
+ */
+function besideOthers({ data, names, stacked, across }, own) {
+  if (stacked) return {};
+  const room = 1 - (across ? 0.18 : gapOf(names));
+  const places = own.map((one) => {
+    const series = inOrder(data.filter(({ x }) => x === one.x), (each) => each.series);
+    const width = room / series.length;
+    return { width, offset: series.indexOf(one.series) * width - room / 2 };
+  });
+  return { width: places.map(({ width }) => width), offset: places.map(({ offset }) => offset) };
+}
+
+/**
+ * The share of a category's place that stays free.
+ * @param {string[]} names
+ */
+function gapOf(names) {
+  return Math.max(0.18, 1 - names.length / 7);
 }
 
 /**

@@ -45,7 +45,7 @@ export function directLabels(mark, ends, { end, height }) {
     type: "line", xref: "paper", yref: "paper", xsizemode: "pixel", xanchor: 1, x0: 2, x1: 11, y0: Math.min(Math.max(one.at / end, 0), 1), y1: placed[at] / room,
     line: { color: one.colour, width: 1.5 },
   }));
-  return { layout: { margin: { l: 8, r: Math.min(24 + 6.4 * longest, 220), t: ABOVE, b: 8 } }, shapes, annotations };
+  return { layout: { margin: { l: 8, r: Math.min(34 + 7 * longest, 240), t: ABOVE, b: 8 } }, shapes, annotations };
 }
 
 /**
@@ -57,15 +57,19 @@ export function directLabels(mark, ends, { end, height }) {
  */
 export function spread(wanted, gap, room) {
   const order = wanted.map((_, at) => at).sort((a, b) => wanted[a] - wanted[b] || a - b);
-  const places = [...wanted];
-  order.forEach((at, nth) => {
-    if (nth) places[at] = Math.max(places[at], places[order[nth - 1]] + gap);
+  /** Those that touch, as one: where the first of them wants to be, in the mean, and how many they are. @type {{at: number, many: number}[]} */
+  const blocks = [];
+  order.forEach((place, nth) => {
+    let block = { at: wanted[place] - nth * gap, many: 1 };
+    for (let before = blocks.at(-1); before && before.at >= block.at; before = blocks.at(-1)) {
+      blocks.pop();
+      block = { at: (before.at * before.many + block.at * block.many) / (before.many + block.many), many: before.many + block.many };
+    }
+    blocks.push(block);
   });
-  let most = room;
-  for (const at of [...order].reverse()) {
-    places[at] = Math.min(places[at], most);
-    most = places[at] - gap;
-  }
+  const starts = blocks.flatMap(({ at, many }) => new Array(many).fill(Math.max(Math.min(at, room - (wanted.length - 1) * gap), 0)));
+  const places = [...wanted];
+  order.forEach((place, nth) => (places[place] = starts[nth] + nth * gap));
   return places;
 }
 

@@ -115,7 +115,7 @@ export class Card {
    */
   _copier(sql) {
     const button = node("button", {
-      type: "button", class: "pp-plain", "aria-label": `Copy the SQL of ${this.title}`, title: "For run.sql(...) and probe sql", text: "Copy SQL",
+      type: "button", class: "pp-plain", "aria-label": `Copy SQL of ${this.title}`, title: "For run.sql(...) and probe sql", text: "Copy SQL",
       on: { click: () => copied(sql.replaceAll("{step}", String(this.store.step))).then((done) => say(button, done ? "Copied" : "Can't be copied here"), () => say(button, "Can't be copied here")) },
     });
     return node("p", {}, button);
@@ -165,7 +165,7 @@ export class Card {
 
   _seen() {
     const step = this.spec.of === "step" || this.spec.mark === "tiles" ? this.store.step : null;
-    return `${step}|${this.store.complete}|${this.tables.map((name) => this.store.table(name).version).join("|")}`;
+    return `${step}|${this.store.complete}|${this.store.pasts.version}|${this.store.thins}|${this.tables.map((name) => this.store.table(name).version).join("|")}`;
   }
 
   get theme() {

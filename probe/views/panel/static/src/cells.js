@@ -22,6 +22,7 @@ export class Cell {
     this.low = Infinity;
     this.last = NaN;
     this.count = 0;
+    this.place = Infinity; //  of its text among those that are preferred
     this.row = -1; //  which made the largest value; −1 where it is gone
     /** @type {Map<string, Map<string, number>> | null} */
     this.parts = null;

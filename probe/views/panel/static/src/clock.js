@@ -39,6 +39,20 @@ export class Clock {
     if (!(span[1] >= last) && !Number.isNaN(last)) span[1] = last;
   }
 
+  /**
+   * When all steps began and ended.
+   * @param {number[]} steps
+   * @param {ArrayLike<number>} begins
+   * @param {ArrayLike<number>} ends
+   */
+  fill(steps, begins, ends) {
+    steps.forEach((step, at) => {
+      const [begin, end] = this.span(step);
+      this.spans.set(step, [begin < begins[at] ? begin : begins[at], end > ends[at] ? end : ends[at]]);
+    });
+    this.steps = [...this.spans.keys()].sort((a, b) => a - b);
+  }
+
   /** @param {number} step */
   _insert(step) {
     let at = this.steps.length;

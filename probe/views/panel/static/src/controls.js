@@ -74,7 +74,7 @@ export class Controls {
   /** @param {string} value */
   _toAttempt(value) {
     this.wanted = value;
-    this.store.choose({ step: null, zoom: null, selection: null });
+    this.store.tell("state");
     this.panel.model.send({ v: 1, t: "mark", id: this.store.received, ask: "attempt", attempt: value === "" ? null : Number(value) });
   }
 
@@ -83,9 +83,12 @@ export class Controls {
     const newest = attempts.at(-1)?.[0];
     /** @type {[value: string, text: string][]} */
     const older = attempts.filter(([number]) => number !== newest).reverse().map(([number, first, last]) => [String(number), `attempt ${number}: steps ${first} to ${last}`]);
-    offer(this.attempt, [["", `attempt ${newest} (newest)`], ...older]);
+    offer(this.attempt, [["", newest === undefined ? "" : `attempt ${newest} (newest)`], ...older]);
     const shown = String(attempt ?? "");
-    if (this.wanted === shown) this.wanted = null;
+    if (this.wanted === shown) {
+      this.wanted = null;
+      this.store.choose({ step: null, zoom: null, selection: null }); //  they were of the attempt that has gone
+    }
     this.attempt.select.value = this.wanted ?? shown;
     this.attempt.root.hidden = attempts.length < 2 || live === false || this.store.mute() > 0; //  without a kernel there is nobody to ask
     this.attempt.root.toggleAttribute("data-chosen", true);
@@ -113,6 +116,7 @@ export class Controls {
     if (!clock.steps.length) return;
     const now = clock.indexOf(this.store.step ?? 0);
     this._scrub(Math.min(Math.max(now + by, 0), this._last()));
+    this.panel.announce(`step ${this.store.step}`, true);
   }
 
   /** The index of the step that is followed: the scrubber's end. What is newer is complete soon. */

@@ -4,7 +4,7 @@
 import { Cell, TOLERANT } from "./cells.js";
 import { groupLabel, listOf, matcher } from "./matching.js";
 
-/** @import { Spec } from "./types.js" */
+/** @import { Names, Spec } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 /** Rows of a table summed by step and group. */
@@ -28,6 +28,8 @@ export class Grouped {
     this.which = spec.least ? "smallest" : "largest";
     this.how = spec.reduce || "max";
     this.scale = spec.scale ?? 1;
+    /** Of its texts under `where` the first that a group has is what counts there. @type {string[]} */
+    this.preferred = spec.first ? listOf(/** @type {Names} */ (spec.where?.[spec.first])) : [];
     this.ys = pairsOf(listOf(spec.y), this.how);
     this.match = matcher(store, this.table, spec);
     /** By step and key. @type {Map<number, Map<string, Cell>>} */
@@ -97,6 +99,12 @@ export class Grouped {
         if (!this.meta.has(key)) this.meta.set(key, { y: at, values });
       }
       if (Number.isNaN(value)) return;
+      if (this.preferred.length) {
+        const place = this.preferred.indexOf(this.store.words.text(this.table.code(this.spec.first ?? "", row)));
+        if (place > cell.place) return;
+        if (place < cell.place) cells.set(key, (cell = new Cell(this.least)));
+        cell.place = place;
+      }
       const own = this.per.length ? cell.within(this._keyOf(this.per, row)) : cell;
       own.add(value, second === null ? NaN : this.table.get(second, row), row);
       if (this.each.length) own.addPart(this._keyOf(this.slots, row), this._keyOf(this.each, row), value);

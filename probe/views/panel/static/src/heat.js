@@ -49,7 +49,7 @@ export function heatOf(mark) {
   const most = items.reduce((a, b) => (b.value > a.value ? b : a));
   const summary = `${rows.length} × ${columns.length} cells; the fullest is ${most.label} with ${mark.spell(most.value)}` +
     `${cap ? `, cap ${mark.spell(cap)}` : ""}; ${over ? `${over} over the cap` : "none over the cap"}.`;
-  return framed(mark, { traces, layout, items, kind: null, head: [mark.title(listOf(spec.by)[0]), mark.title(listOf(spec.x)[0]), mark.title(listOf(spec.y)[0]), ""], summary });
+  return framed(mark, { traces, layout, items, kind: null, head: [mark.title(listOf(spec.by)[0]), mark.title(listOf(spec.x)[0]), mark.title(listOf(spec.y)[0]), "cap"], summary });
 }
 
 /**

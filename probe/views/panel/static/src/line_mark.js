@@ -1,7 +1,8 @@
 // The line mark: one uPlot each, with zoom and hover that all charts share.
 
 import uPlot from "uplot";
-import { node, say } from "./dom.js";
+import { spread } from "./callouts.js";
+import { drawn, node, say } from "./dom.js";
 import { extremes, lastKnown } from "./extremes.js";
 import { guideLines } from "./guides.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
@@ -20,6 +21,10 @@ const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
 
 /** A metric's scale is cut where something is so many times as large as its end. */
 const MUCH = 3;
+
+/** Pixels between the lines of names at the last values, and those of a leader. */
+const LINE = 17;
+const LEADER = 14;
 
 /** plotly's dashes as those of a canvas. @type {Record<string, number[]>} */
 const DASHES = { dash: [6, 4], dot: [2, 3], dashdot: [6, 3, 2, 3], longdash: [11, 4] };
@@ -52,12 +57,16 @@ export class LineMark {
     this.cut = null;
     this.following = false; //  the cursor is moved by another chart
     this.pressed = 0; //  where the mouse went down
+    this.walked = -1; //  which of the step's values the keyboard is on
     this.legend = node("div", { class: "pp-legend" });
     this.meaning = node("p", { class: "pp-quiet pp-meaning", hidden: true });
+    this.more = node("p", { class: "pp-quiet", hidden: true });
     this.holder = node("div", {
-      class: "pp-plot", tabindex: "0", role: "img", on: { keydown: (event) => this._key(event) },
+      class: "pp-plot", tabindex: "0", role: "img", on: { keydown: (event) => this._key(event), blur: () => this._leave() },
     });
-    card.body.append(this.legend, this.meaning, this.holder);
+    this.leaders = drawn("svg", { class: "pp-leaders", "aria-hidden": "true" });
+    this.stage = node("div", { class: "pp-lined" }, this.legend, this.holder, this.leaders);
+    card.body.append(this.meaning, this.stage, this.more);
     this.sized = new ResizeObserver(() => this._resize());
     this.sized.observe(this.holder);
   }
@@ -88,6 +97,7 @@ export class LineMark {
       this.frame = lines instanceof TimeLines ? lines.data(...shown) : binned(lines.data(), shown, this._pixels());
     }
     this.shown = shown;
+    this.walked = -1;
     this.cut = this._cut();
     this.guides = (spec.lines || []).flatMap((guide) => guideLines(store, spec, guide)).filter((guide) => guide.value > 0);
     const most = Math.max(0, ...this.frame.series.map((one) => one.values[extremes(one.values, 0, one.values.length)[1] ?? -1] || 0));
@@ -187,7 +197,7 @@ export class LineMark {
     return {
       width: Math.max(this.holder.clientWidth, 120),
       height: this._height(),
-      padding: [10, 20, 0, 0],
+      padding: [10, this.stage.hasAttribute("data-direct") ? 8 : 20, 0, 0],
       legend: { show: false },
       focus: { alpha: 0.35 },
       cursor: { drag: { x: true, y: false, setScale: false }, focus: { prox: 18 }, points: { size: 7 } },
@@ -199,7 +209,7 @@ export class LineMark {
         setCursor: [(plot) => this._moved(plot)],
         setSelect: [(plot) => this._zoom(plot)],
         drawClear: [(plot) => this._band(plot, look)],
-        draw: [(plot) => this._lighten(plot, look), (plot) => this._sayCut(plot, look)],
+        draw: [(plot) => this._lighten(plot, look), (plot) => this._sayCut(plot, look), (plot) => this._nameEnds(plot)],
       },
     };
   }
@@ -397,16 +407,16 @@ export class LineMark {
 
   /**
    * @param {number | null | undefined} index
-   * @param {number | null} [top] in the plot; without one the largest is chosen
+   * @param {number | undefined} top in the plot
    */
-  _choose(index, top = null) {
+  _choose(index, top) {
     const { plot } = this;
-    if (!plot || index === null || index === undefined) return;
+    if (!plot || index === null || index === undefined || top === undefined) return;
     let [best, distance] = [-1, Infinity];
     this.frame.series.forEach((one, at) => {
       const value = one.values[index];
       if (Number.isNaN(value) || !plot.series[at + 1].show) return;
-      const off = top === null ? -value : Math.abs(plot.valToPos(value, "y") - top);
+      const off = Math.abs(plot.valToPos(value, "y") - top);
       if (off < distance) [best, distance] = [at, off];
     });
     if (best >= 0) this.card.pick(this._picked(this.frame.series[best], index));
@@ -430,21 +440,45 @@ export class LineMark {
     return { table: this.spec.table, row: row === null ? null : lines.table.row(row, store.words), step, time: x, label: series.label };
   }
 
-  /** @param {KeyboardEvent} event */
+  /**
+   * Up and down go through the values of the step that is shown, the largest first; left and right are the panel's,
+   * which moves the step of all figures.
+   * @param {KeyboardEvent} event
+   */
   _key(event) {
-    const { length } = this.frame.xs;
-    if (!this.plot || !length) return;
-    const now = this.plot.cursor.idx ?? length - 1;
-    /** @type {Record<string, number>} */
-    const moves = { ArrowLeft: now - 1, ArrowRight: now + 1, Home: 0, End: length - 1 };
-    if (event.key in moves) {
-      const at = Math.min(Math.max(moves[event.key], 0), length - 1);
-      this.plot.setCursor({ left: this.plot.valToPos(this.frame.xs[at], "x"), top: 10 });
-      this.card.announce(this._spoken(at));
-    } else if (event.key === "Enter") this._choose(now);
-    else return;
+    const by = { ArrowDown: 1, ArrowUp: -1, Enter: 0 }[event.key];
+    const at = this._placeOfStep();
+    const { plot } = this;
+    if (by === undefined || !plot || at < 0) return;
     event.preventDefault();
-    event.stopPropagation();
+    const { series } = this.frame;
+    const known = series.filter((one, index) => !Number.isNaN(one.values[at]) && plot.series[index + 1].show).sort((a, b) => b.values[at] - a.values[at]);
+    if (!known.length) return;
+    this.walked = Math.min(Math.max(this.walked + by, 0), known.length - 1);
+    const one = known[this.walked];
+    if (by === 0) {
+      this.card.pick(this._picked(one, at));
+      return;
+    }
+    plot.setCursor({ left: plot.valToPos(this.frame.xs[at], "x"), top: plot.valToPos(one.values[at], "y") });
+    const text = [this._place(this.frame.xs[at]), one.label, spell(one.values[at], this.spec.unit)].filter(Boolean).join(", ");
+    this.card.announce(text);
+    this.card.point(text);
+  }
+
+  _leave() {
+    this.walked = -1;
+    this.plot?.setCursor({ left: -10, top: -10 });
+  }
+
+  /** Where the step that is shown stands among the points, else the one before it; −1 where there is none. */
+  _placeOfStep() {
+    const { xs } = this.frame;
+    const { step, clock } = this.store;
+    const until = step === null ? Infinity : this.kind === "step" ? step : clock.span(step)[1];
+    let at = xs.length - 1;
+    while (at > 0 && xs[at] > until) at -= 1;
+    return at;
   }
 
   // ---- words
@@ -457,8 +491,30 @@ export class LineMark {
       entries.push(node("span", { class: "pp-key" }, swatch, node("span", { text: guide.title }), node("b", { text: spell(guide.value, this.spec.unit) }), guide.far ? node("span", { text: "(far above)" }) : null));
     }
     const more = this.lines?.more.size;
-    if (more) entries.push(node("span", { class: "pp-quiet", text: `and ${many(more, "series", "series")} more: choose a role, rank or phase` }));
+    this.more.hidden = !more;
+    if (more) say(this.more, `and ${many(more, "series", "series")} more: choose a role, rank or phase`);
     this.legend.replaceChildren(...entries);
+    const named = entries.length > 1 || this.frame.series.some((one) => one.label);
+    this.stage.toggleAttribute("data-direct", named && entries.length * LINE <= this._height() - 40);
+  }
+
+  /**
+   * The names stand at the last values, with leaders, where they would touch: further apart. In a narrow panel, whose
+   * style has no place for them, they are a legend.
+   * @param {uPlot} plot
+   */
+  _nameEnds(plot) {
+    if (!this.stage.hasAttribute("data-direct")) return;
+    const [top, room] = [plot.bbox.top / devicePixelRatio, plot.bbox.height / devicePixelRatio];
+    const ends = [...this.frame.series.map((one, at) => ({ value: lastKnown(one.values), ...this.colours[at] })), ...this.guides.map((one) => ({ value: one.far ? Infinity : one.value, stroke: "var(--ink-3)", dash: [3, 3] }))];
+    const wanted = ends.map(({ value }) => (Number.isNaN(value) ? room : Math.min(Math.max(value === Infinity ? 0 : plot.valToPos(value, "y"), 0), room)));
+    const placed = spread(wanted, LINE, room);
+    [...this.legend.children].forEach((one, at) => {
+      if (one instanceof HTMLElement) one.style.setProperty("--pp-y", `${(top + placed[at] - LINE / 2).toFixed(1)}px`);
+    });
+    this.leaders.replaceChildren(...ends.map(({ stroke, dash }, at) => drawn("path", {
+      d: `M1 ${(top + wanted[at]).toFixed(1)}L${LEADER - 2} ${(top + placed[at]).toFixed(1)}`, style: `stroke: ${stroke}`, ...(dash.length ? { "stroke-dasharray": dash.join(" ") } : {}),
+    })));
   }
 
   /**
@@ -507,12 +563,6 @@ export class LineMark {
     if (this.kind === "step") return this.frame.steps && !exact ? `median of ${this.frame.steps} steps around ${x}` : `step ${x}`;
     const step = this.store.clock.stepAt(x);
     return step === null ? clockText(x) : `${clockText(x, 0.1)}, step ${step}`;
-  }
-
-  /** @param {number} at */
-  _spoken(at) {
-    const values = this.frame.series.map((one) => `${one.label} ${spell(one.values[at], this.spec.unit)}`);
-    return `${this._place(this.frame.xs[at])}: ${values.join(", ")}`;
   }
 
   /** The chart in a sentence. */

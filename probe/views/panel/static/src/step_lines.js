@@ -8,6 +8,7 @@ import { listOf } from "./matching.js";
 import { summed } from "./sums.js";
 
 /** @import { Cell } from "./cells.js" */
+/** @import { Past } from "./past.js" */
 /** @import { Line, LineData, Spec } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
@@ -21,11 +22,17 @@ export class StepLines {
   /**
    * @param {Store} store
    * @param {Spec} spec
+   * @param {boolean} [whole] whether it asks for steps whose rows are gone
    */
-  constructor(store, spec) {
+  constructor(store, spec, whole = true) {
+    this.store = store;
+    this.spec = spec;
+    this.whole = whole;
+    /** Steps whose rows may be gone. @type {Past | null} */
+    this.past = null;
     this.over = new Grouped(store, spec);
     /** @type {StepLines | null} */
-    this.under = spec.divide ? new StepLines(store, { ...spec.divide, x: "step" }) : null;
+    this.under = spec.divide ? new StepLines(store, { ...spec.divide, x: "step" }, false) : null;
     /** Whether each series is divided by its own, as `pairs` in probe/dashboards/spec.py; else all by one. */
     this.paired = spec.divide !== undefined && !spec.divide.divide && String(listOf(spec.by)) === String(listOf(spec.divide.by));
     this.version = 0;
@@ -51,7 +58,9 @@ export class StepLines {
   pull() {
     const changed = this.over.pull();
     const below = this.under ? this.under.pull() : new Set();
-    if (changed === null || below === null) {
+    const past = this.whole ? this.store.pastOf(this.spec) : null;
+    if (changed === null || below === null || past !== this.past) {
+      this.past = past;
       this._all();
       this.version += 1;
       return null;
@@ -64,12 +73,32 @@ export class StepLines {
 
   _all() {
     this.reset();
+    if (this.past) this._recall(this.past);
     for (const step of [...this.over.cells.keys()].sort((a, b) => a - b)) this._step(step);
+  }
+
+  /** @param {Past} past */
+  _recall({ steps, at, series, more }) {
+    this.steps = [...steps];
+    this.at = new Map(at);
+    for (const { key, y, values, numbers } of series) {
+      if (!this.over.meta.has(key)) this.over.meta.set(key, { y, values });
+      this.series.set(key, { key, label: this.over.label(key), values: [...numbers] });
+    }
+    for (let one = 0; one < more; one += 1) this.more.add(`more ${one}`);
+  }
+
+  /**
+   * Whether a step is one of those that were asked for.
+   * @param {number} step
+   */
+  _isPast(step) {
+    return this.past !== null && step >= 0 && step <= this.past.until;
   }
 
   /** @param {number} step */
   _step(step) {
-    if (step < 0) return;
+    if (step < 0 || this._isPast(step)) return;
     const cells = this.over.cells.get(step);
     if (!cells) return;
     if (!cells.size && !this.at.has(step)) return;
@@ -166,11 +195,24 @@ export class StepLines {
   }
 
   /**
+   * The values of a step, each with the values of `by`.
+   * @param {number} step
+   * @returns {[by: number[], value: number][]}
+   */
+  valuesAt(step) {
+    const { past } = this;
+    const at = past && !past.more && this._isPast(step) ? past.at.get(step) : undefined;
+    if (past && at !== undefined) return past.series.map(({ values, numbers }) => [values, numbers[at]]);
+    return [...this.over.cells.get(step) ?? []].map(([key, cell]) => [this.over.meta.get(key)?.values ?? [], this.valueOf(cell, step, key)]);
+  }
+
+  /**
    * The largest of all series at a step, also of those beyond what a chart shows; −1 is what has no step.
    * @param {number} step
    * @returns {number}
    */
   largest(step) {
+    if (this.past && this._isPast(step)) return this.past.largest[this.past.at.get(step) ?? -1] ?? NaN;
     const cells = this.over.cells.get(step);
     if (!cells) return NaN;
     if (this.paired) return largest([...cells].map(([key, cell]) => this._divided(this.over.unscaled(cell), step, key)));

@@ -3,11 +3,12 @@
 
 import { Clock } from "./clock.js";
 import { decode, sizeOf } from "./messages.js";
+import { Pasts } from "./past.js";
 import { TableSchema } from "./schema.js";
 import { LiveTable } from "./table.js";
 import { RunWords } from "./words_of_run.js";
 
-/** @import { Choices, Config, Head, Model, Numbers, Place, RunState, TableData, TableHead } from "./types.js" */
+/** @import { Choices, Config, Head, Model, Numbers, Place, RunState, Spec, TableData, TableHead } from "./types.js" */
 
 /** Messages kept while paused; the next keyframe heals what is more than that. */
 const WAITING = 1500;
@@ -47,6 +48,7 @@ export class Store {
     /** @type {Set<(why: string) => void>} */
     this.listeners = new Set();
     this.paused = false; //  what comes waits
+    this.pasts = new Pasts();
     /** The store itself, where this is what one of its views sees. @type {Store} */
     this.root = this;
     /** What its views see of it. @type {Set<Store>} */
@@ -154,6 +156,32 @@ export class Store {
     return made;
   }
 
+  /** Whether rows were left out or forgotten, so that a series over steps has to be asked for. */
+  get thins() {
+    return (this.state.thinned ?? 0) > 0 || [...this.tables.values()].some((table) => table.thinned > 0);
+  }
+
+  /** Whether there is somebody to ask. */
+  get answers() {
+    return this.state.live !== false && !this.mute();
+  }
+
+  /**
+   * A series over all steps, where rows of its tables are gone; null where all are here, or it isn't known yet.
+   * @param {Spec} spec
+   */
+  pastOf(spec) {
+    const { rank, role, phase } = this.ui;
+    if (role || phase || spec.free || !this.thins) return null;
+    return this.root.pasts.of(spec, rank);
+  }
+
+  /** Whether the rows of the step that is shown had to go. */
+  get lacksStep() {
+    const { step } = this.ui;
+    return step !== null && this.thins && this.clock.spans.has(step) && !this.table("spans").byStep.has(step) && !this.root.pasts.steps.has(step);
+  }
+
   get empty() {
     return ![...this.tables.values()].some((table) => table.count);
   }
@@ -185,6 +213,7 @@ export class Store {
     if (!head || head.v !== 1) return;
     this.contact = performance.now();
     if (head.t === "a") this._answered();
+    else if (head.t === "h") this._recall(head, buffers);
     else if (!["d", "k", "s"].includes(head.t)) return;
     else if (this.paused && head.t !== "s") this._wait(head, buffers);
     else this._apply(head, buffers);
@@ -244,6 +273,24 @@ export class Store {
   }
 
   /**
+   * What was asked for: series over all steps, or all rows of a step.
+   * @param {Head} head
+   * @param {DataView[]} buffers
+   */
+  _recall(head, buffers) {
+    this.words.learn(head.words ?? [], 0);
+    this.pasts.learn(head.histories ?? [], buffers, this.clock);
+    for (const one of head.tables ?? []) {
+      const table = this.table(one.name);
+      const columns = decode(one, buffers[one.buffer]);
+      const step = columns.get("step")?.[0] ?? -1;
+      // What some rows of are here has them twice then, unless a key tells that they are the same.
+      if (table.schema.key.length || !table.byStep.has(step)) table.append(columns, one.n);
+    }
+    this.tell("data");
+  }
+
+  /**
    * @param {Head} head
    * @param {DataView[]} buffers
    */
@@ -299,6 +346,7 @@ export class Store {
     this.clock.clear();
     for (const held of [this.ranks, this.roles, this.phases]) held.clear();
     for (const table of this.tables.values()) table.clear();
+    this.pasts.clear();
     for (const table of head.tables || []) this._addRows(table, buffers, true);
     if (this.losses.messages && this.broken) this.losses.healed = head.seq;
     if (head.state) this._hear(head.state);

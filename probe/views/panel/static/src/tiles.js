@@ -2,16 +2,17 @@
 
 import { largest } from "./cells.js";
 import { drawn, node, say } from "./dom.js";
-import { extremes, thinned } from "./extremes.js";
+import { thinned } from "./extremes.js";
 import { Grouped } from "./grouped.js";
 import { median } from "./medians.js";
-import { shownRange } from "./ranges.js";
+import { WINDOWS, shownRange } from "./ranges.js";
 import { StepLines, largestByStep, totalOf } from "./step_lines.js";
 import { summed } from "./sums.js";
 import { saidOf, whoSeries, whoStandsOut } from "./who.js";
 import { attemptOf, spell, unitWord } from "./words.js";
 
 /** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
+/** @import { Store } from "./store.js" */
 
 /** Height of a sparkline in its own units, of which it is 160 wide. */
 const HIGH = 32;
@@ -46,14 +47,17 @@ export class TilesMark {
     return true;
   }
 
-  /** Over what the numbers are, and what their lines are. */
+  /** Over what the numbers are, and what their lines are: only of what is drawn. */
   _told() {
-    const { ui, step, state } = this.store;
-    const windows = [...new Set(this.tiles.filter((one) => !one.spec.total && one.spec.unit !== "bytes").map((one) => one.spec.window ?? 1))];
-    const many = windows.length === 1 && windows[0] > 1 ? `is the median of the last ${windows[0]} steps` : "is of the last steps";
-    const number = ui.step === null ? `Each number ${many}, memory the largest of the run.` : `Each number is of step ${ui.step}.`;
-    const line = `The line is ${attemptOf(state)[0] ?? "the run"}`;
-    return `${number} ${line}${step === null ? "" : `, its dot step ${step}`}; dotted red is the capacity.`;
+    const { ui, state } = this.store;
+    const most = Math.max(...this.tiles.map((one) => one.many));
+    const memory = this.tiles.some((one) => one.spec.unit === "bytes" && one.drawn) ? ", memory the largest of the run" : "";
+    const middle = most > 1 ? `Each number is the median of the last ${most} steps${memory}.` : most ? `Each number is of one step${memory}.` : "";
+    const dots = [...new Set(this.tiles.filter((one) => one.drawn).map((one) => one.dotted))];
+    if (!dots.length) return "";
+    const line = `The line is ${windowOf(this.store) ?? attemptOf(state)[0] ?? "the run"}${dots.length === 1 ? `, its dot step ${dots[0]}` : ""}`;
+    const limit = this.tiles.some((one) => one.limited) ? "; dotted red is the capacity" : "";
+    return `${ui.step === null ? middle : `Each number is of step ${ui.step}.`} ${line}${limit}.`.trim();
   }
 
   summary() {
@@ -82,6 +86,11 @@ class Tile {
     this.text = "";
     /** The step that is shown. @type {number | null} */
     this.step = null;
+    this.many = 0; //  of how many steps the number is the median; 0 where it is none
+    this.drawn = false; //  whether there is a line
+    this.limited = false; //  and a limit
+    /** The step of the dot. @type {number | null} */
+    this.dotted = null;
     this.value = node("span", { class: "pp-value" });
     this.unit = node("span", { class: "pp-unit" });
     this.note = node("p", { class: "pp-note" });
@@ -106,6 +115,7 @@ class Tile {
     const [value, step, many] = this._value(values);
     const capacity = spec.capacity ? this._capacity() : NaN;
     this.step = step;
+    this.many = Number.isNaN(value) || spec.total || spec.unit === "bytes" || spec.pooled ? 0 : many;
     this.text = spell(value, spec.unit);
     this._number(this.text);
     say(this.unit, Number.isNaN(value) ? "" : unitWord(spec.unit));
@@ -228,14 +238,15 @@ class Tile {
    */
   _noted(value, capacity, step, values, many) {
     if (Number.isNaN(value)) return this._why();
+    const { unit, total, pooled } = this.spec;
     const parts = [];
-    if (this.spec.unit === "bytes" && this.store.state.memory) parts.push(this.store.state.memory);
-    if (capacity > 0) parts.push(`${spell(1 - value / capacity, "percent")} of ${spell(capacity, this.spec.unit)} free`);
-    if (this.spec.total) parts.push(step === null ? "in the run so far" : `up to step ${step}`);
-    else if (many > 1) parts.push(this.spec.pooled ? `the last ${many} steps together` : `median of ${many} steps`);
-    else if (step !== null) parts.push(`step ${step}`);
-    if (!this.spec.total && values.length > 1) parts.push(`run: ${this._extent(values)}`);
-    return parts.join(" · ");
+    if (unit === "bytes" && this.store.state.memory) parts.push(`This is ${this.store.state.memory}.`);
+    if (capacity > 0) parts.push(`${held(spell(1 - value / capacity, "percent"))} of ${held(spell(capacity, unit))} are free.`);
+    if (total) parts.push(step === null ? "In the run so far." : `Up to step ${step}.`);
+    else if (many > 1 && pooled) parts.push(`The last ${many} steps together.`);
+    else if (many > 1) parts.push(`${extentText(lastOf(values.slice(0, this._until(values)), many).map((at) => values[at]), unit)} in ${many} steps.`);
+    else if (step !== null) parts.push(`${unit === "bytes" && this.store.ui.step === null ? "The largest of the run, in" : "This is"} step ${step}.`);
+    return parts.join(" ");
   }
 
   /** Why there is no value. */
@@ -244,14 +255,8 @@ class Tile {
     const { rank, role, phase, step } = store.ui;
     const rows = step === null ? lines.steps.length > 0 : lines.at.has(step);
     const chosen = [role, rank, phase].filter(Boolean).join(", ");
-    if (!rows && (step !== null || chosen)) return ["not measured", step === null ? "" : `in step ${step}`, chosen && `for ${chosen}`].filter(Boolean).join(" ");
+    if (!rows && (step !== null || chosen)) return `${["Not measured", step === null ? "" : `in step ${step}`, chosen && `for ${chosen}`].filter(Boolean).join(" ")}.`;
     return whyMissing(spec, rows);
-  }
-
-  /** @param {number[]} values */
-  _extent(values) {
-    const [low = -1, high = -1] = extremes(values, 0, this._until(values));
-    return `${held(spell(values[low], this.spec.unit))} … ${held(spell(values[high], this.spec.unit))}`;
   }
 
   /**
@@ -268,6 +273,8 @@ class Tile {
     lines.steps.forEach((one, at) => {
       if (at < until && one >= from && one <= to && Number.isFinite(values[at])) inside.push(at);
     });
+    this.drawn = inside.length > 0;
+    this.limited = false;
     const kept = thinned(inside, [inside.map((at) => values[at])], 160)?.map((at) => inside[at]) ?? inside;
     if (!kept.length) {
       for (const part of [this.path, this.limit]) part.setAttribute("d", "");
@@ -276,6 +283,7 @@ class Tile {
     }
     const ys = kept.map((at) => values[at]);
     const limited = Math.max(...ys) >= NEAR * capacity;
+    this.limited = limited;
     const place = sparkPlace(kept.map((at) => lines.steps[at]), limited ? [...ys, capacity] : ys);
     const points = kept.map((at) => place(lines.steps[at], values[at]));
     const line = points.map(([x, y], at) => `${at ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
@@ -283,6 +291,7 @@ class Tile {
     this.limit.setAttribute("d", limited ? `M0 ${place(0, capacity)[1].toFixed(1)}H160` : "");
     const at = lines.at.get(step ?? -1) ?? kept[kept.length - 1];
     const shown = Number.isFinite(values[at]);
+    this.dotted = shown ? lines.steps[at] : null;
     this.dot.setAttribute("visibility", shown ? "visible" : "hidden");
     if (!shown) return;
     const [x, y] = place(lines.steps[at], values[at]);
@@ -314,6 +323,29 @@ class Tile {
  * @param {string} text
  */
 const held = (text) => text.replaceAll(" ", "\u00a0");
+
+/**
+ * From the smallest to the largest of some values, the unit said once where it is the same.
+ * @param {number[]} values
+ * @param {string | undefined} unit
+ */
+export function extentText(values, unit) {
+  const [low, high] = [Math.min(...values), Math.max(...values)].map((value) => spell(value, unit));
+  if (low === high) return held(high);
+  const at = low.lastIndexOf(" ");
+  const same = at > 0 && high.endsWith(low.slice(at));
+  return `${held(same ? low.slice(0, at) : low)} to ${held(high)}`;
+}
+
+/**
+ * The part of the run that was chosen, in words; null where that is all of it.
+ * @param {Store} store
+ */
+function windowOf(store) {
+  const { zoom, window } = store.ui;
+  if (zoom) return `steps ${shownRange(store, "step").join(" to ")}`;
+  return window === "all" ? null : `the ${WINDOWS[window]?.title ?? "run"}`;
+}
 
 /**
  * Where the last values that are known stand, at most `most` of them.
@@ -360,7 +392,7 @@ export function meaning(spec, value, status) {
  */
 export function whyMissing(spec, rows) {
   const { missing = {} } = spec;
-  return (rows ? missing.value : undefined) || missing.rows || "not measured";
+  return (rows ? missing.value : undefined) || missing.rows || "Not measured.";
 }
 
 /**

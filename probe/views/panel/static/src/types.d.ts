@@ -27,6 +27,8 @@ export interface Spec {
   table: string;
   mark?: string;
   where?: Record<string, Ask>;
+  /** of its texts under `where` the first that a group has is what counts there */
+  first?: string;
   x?: Names;
   y?: Names;
   by?: Names;
@@ -141,6 +143,7 @@ export interface RunState {
   memory?: string;
   missing?: { name: string; since: number; why: string }[];
   dropped?: number;
+  thinned?: number;
   errors?: { where?: string; message: string }[];
   cost?: { kernel_ms?: number; bytes?: number };
 }
@@ -155,6 +158,25 @@ export interface TableHead {
   buffer: number;
 }
 
+/** A series over all steps, in a message. */
+export interface HistoryHead {
+  key: string;
+  /** the last step that it has */
+  until: number;
+  /** of each the place of its y, and the values of `by` */
+  series: number[][];
+  more: number;
+  n: number;
+  buffer: number;
+}
+
+/** What the kernel is asked for: a series, or (without a spec) when each step began and ended. */
+export interface Wish {
+  key: string;
+  spec: Partial<Spec> | null;
+  who: string;
+}
+
 export interface Head {
   v: number;
   t: string;
@@ -164,6 +186,7 @@ export interface Head {
   words_from?: number;
   schema?: Record<string, TableData>;
   tables?: TableHead[];
+  histories?: HistoryHead[];
   state?: RunState;
   /** all that was known is to be forgotten */
   anew?: boolean;

@@ -125,8 +125,8 @@ export class Panel {
     if (why === "data" && this.store.paused) return undefined;
     if (why === "config") this._reconfigure();
     for (const card of this.cards) {
-      if (why === "data") card.dirty ||= card.stale();
-      else if (why !== "state") card.invalidate();
+      if (why === "data" || why === "state") card.dirty ||= card.stale();
+      else card.invalidate();
     }
     this.shell = true;
     if (why === "ui" || why === "config" || why === "state") this.soon = true;
@@ -165,7 +165,26 @@ export class Panel {
       const now = performance.now();
       if (card.dirty && card.visible && card.due <= now) this._safely(card, now);
     }
+    this._request();
     if (this.cards.some((card) => card.dirty && card.visible)) this.wake();
+  }
+
+  /** Ask for what was missing, and let what is shown wait for it. */
+  _request() {
+    const { root } = this.store;
+    const { pasts } = root;
+    if (root.answers) {
+      if (root.thins) pasts.wantClock();
+      const wanted = pasts.take();
+      if (wanted.length) this.model.send({ v: 1, t: "mark", id: root.received, ask: "history", wanted });
+      const { step } = this.store.ui;
+      if (this.store.lacksStep && step !== null) {
+        pasts.steps.add(step);
+        this.model.send({ v: 1, t: "mark", id: root.received, ask: "step", step });
+      }
+    }
+    // The old picture stays; a style makes it fainter where it takes longer.
+    this.root.toggleAttribute("data-loading", root.answers && (pasts.awaited.size > 0 || this.controls.wanted !== null));
   }
 
   /**

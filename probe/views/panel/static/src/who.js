@@ -31,8 +31,8 @@ export function whoSeries(tile) {
   const { who } = tile;
   if (!who) return null;
   if (typeof who !== "string") return { ...who, x: "step" };
-  const { table, where, y, each, reduce, per, least, slots, scale, divide, unit } = tile;
-  return { table, where, y, each, reduce, per, least, slots, scale, divide, unit, by: who, x: "step" };
+  const { table, where, first, y, each, reduce, per, least, slots, scale, divide, unit } = tile;
+  return { table, where, first, y, each, reduce, per, least, slots, scale, divide, unit, by: who, x: "step" };
 }
 
 /**
@@ -65,9 +65,7 @@ export function whoStandsOut(tile, lines, counts) {
  */
 function collect(lines, step, found) {
   let any = false;
-  for (const [key, cell] of lines.over.cells.get(step) ?? []) {
-    const rank = lines.over.meta.get(key)?.values[0] ?? -1;
-    const value = lines.valueOf(cell, step, key);
+  for (const [[rank = -1], value] of lines.valuesAt(step)) {
     if (rank < 0 || Number.isNaN(value)) continue;
     any = true;
     const known = found.get(rank);

@@ -1,0 +1,171 @@
+"""What each step of a whole run says, asked by SQL: what a page needs where the live tables had to forget rows.
+
+A live table is bounded, so that of a long run many steps are left out of it. A chart over steps is made of all of them
+all the same: a page that sees that rows were left out asks for the series of its charts, which are worked out from the
+rows at rest by the very specs that it reads itself; and for the rows of a step that was chosen and isn't there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from probe.dashboards import compile as sql
+from probe.dashboards.columns import Table
+from probe.dashboards.spec import SERIES, check_series, listed
+from probe.errors import InputError
+from probe.live.tables import Words
+from probe.runs import views
+from probe.runs.snapshot import Snapshot, query
+from probe.runs.version_1 import quoted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: The most series of a chart, as in the browser, and the most steps: a longer run keeps what the live tables have.
+MOST_SERIES: Final = 24
+MOST_STEPS: Final = 50_000
+
+#: Bytes of a number as it is sent.
+WIRE: Final = np.dtype("<f8")
+
+
+class Wish(NamedTuple):
+    """What a page asks for.
+
+    Attributes:
+        key: The page's own name for it.
+        spec: A series spec over steps; None asks when each step began and ended.
+        who: "rank 3", or the name of a process, whose rows alone count; "" for all.
+    """
+
+    key: str
+    spec: Mapping[str, Any] | None
+    who: str = ""
+
+
+class History(NamedTuple):
+    """The answer.
+
+    Attributes:
+        key: Of the wish.
+        until: The last step that it has; newer ones are in the live tables.
+        series: Of each the place of its ``y``, and the values of ``by``, words as codes.
+        more: How many series were left out.
+        values: Shape ``(2 + len(series), steps)``: the steps, the largest of all series, and each series; NaN where
+            there is no value. Of the steps' times: the steps, and begin and end in seconds.
+    """
+
+    key: str
+    until: int
+    series: list[list[float]]
+    more: int
+    values: npt.NDArray[np.float64]
+
+    def head(self, buffer: int) -> dict[str, Any]:
+        """What stands in the message, with the number of the buffer that has :meth:`data`."""
+        told = {"key": self.key, "until": self.until, "series": self.series, "more": self.more}
+        return {**told, "n": self.values.shape[1], "buffer": buffer}
+
+    def data(self) -> bytes:
+        """The values, row after row."""
+        return np.ascontiguousarray(self.values, dtype=WIRE).tobytes()
+
+
+def wish_of(given: Any) -> Wish | None:
+    """What a page says that it wants, checked: nothing of it becomes SQL that isn't a known column or a quoted text.
+
+    Args:
+        given: As it came.
+
+    Returns:
+        The wish; None where it is none.
+    """
+    if (
+        not isinstance(given, dict)
+        or not isinstance(given.get("key"), str)
+        or not isinstance(given.get("who", ""), str)
+    ):
+        return None
+    if given.get("spec") is None:
+        return Wish(given["key"], None)
+    try:
+        return Wish(given["key"], _checked(given["spec"]), given.get("who", ""))
+    except (InputError, TypeError, AttributeError, KeyError):
+        return None
+
+
+def _checked(spec: Any) -> dict[str, Any]:
+    known = {name: value for name, value in spec.items() if name in SERIES and value is not None}
+    if "divide" in known:
+        known["divide"] = _checked(known["divide"])
+    check_series({**known, "x": "step"}, "history")
+    return known | {"x": "step"}
+
+
+def missing(wish: Wish) -> History:
+    """The answer where there is none, so that nobody waits for it."""
+    return History(wish.key, -1, [], 0, np.empty((2, 0)))
+
+
+def read(
+    snapshot: Snapshot, wish: Wish, tables: Mapping[str, Table], words: Words, until: int, start_ns: int
+) -> History:
+    """The answer to a wish, from all rows of the run.
+
+    Args:
+        snapshot: Of the run.
+        wish: What is asked for.
+        tables: The live tables' declarations.
+        words: The texts of the live tables, which get those that are new.
+        until: The last step that counts.
+        start_ns: Wall-clock time of second 0, nanoseconds since the epoch.
+
+    Returns:
+        The answer, without steps where there are too many.
+    """
+    if wish.spec is None:
+        return _times(snapshot, wish, until, start_ns)
+    who = f"who(rank, process) = {quoted(wish.who)}" if wish.who else ""
+    found = f"select * from ({sql.series(wish.spec, who)}) where step is not null and step <= {until}"  # noqa: S608  (checked, quoted)
+    frame = query(snapshot, found, None)
+    values = frame["value"].astype("Float64").to_numpy(float, na_value=math.nan)
+    steps, at = np.unique(frame["step"].to_numpy(np.int64), return_inverse=True)
+    if len(steps) > MOST_STEPS:
+        return missing(wish)
+    names = [str(one) for one in listed(wish.spec.get("y"))[: 1 if wish.spec.get("reduce") == "ratio" else None]] or [
+        "rows"
+    ]
+    keys = [frame["y"].map(names.index).to_numpy(float)]
+    keys += [_values(frame[one], tables[str(wish.spec["table"])], one, words) for one in listed(wish.spec.get("by"))]
+    series, which = np.unique(np.stack(keys), axis=1, return_inverse=True)
+    which = which.reshape(-1)
+    made = np.full((2 + min(series.shape[1], MOST_SERIES), len(steps)), math.nan)
+    made[0] = steps
+    np.fmax.at(made[1], at, values)
+    here = which < MOST_SERIES
+    made[2 + which[here], at[here]] = values[here]
+    more = max(series.shape[1] - MOST_SERIES, 0)
+    return History(wish.key, until, series.T[:MOST_SERIES].tolist(), more, made)
+
+
+def _values(column: pd.Series, table: Table, name: str, words: Words) -> npt.NDArray[np.float64]:
+    """The values of a column as the live table has them: of a text its code, −1 where there is none."""
+    if name in table.words:
+        texts = column.astype(object).where(column.notna(), None).to_list()
+        return np.array(words.codes([None if one is None else str(one) for one in texts]), np.float64)
+    found: npt.NDArray[np.float64] = column.astype("Float64").to_numpy(float, na_value=-1.0)
+    return found
+
+
+def _times(snapshot: Snapshot, wish: Wish, until: int, start_ns: int) -> History:
+    text = f"select step, begin_ns, end_ns from ({views.query('steps')}) where step <= {until} order by step"  # noqa: S608  (our own names)
+    frame = query(snapshot, text, None)
+    if len(frame) > MOST_STEPS:
+        return missing(wish)
+    seconds = [(frame[one].to_numpy(np.int64) - start_ns) / 1e9 for one in ("begin_ns", "end_ns")]
+    return History(wish.key, until, [], 0, np.stack([frame["step"].to_numpy(np.float64), *seconds]))

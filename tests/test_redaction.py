@@ -1,0 +1,196 @@
+"""Secrets of a configuration go nowhere, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+from omegaconf import OmegaConf
+
+from probe.errors import InputTypeError
+from probe.exporting.tables import export_tables
+from probe.redaction import REDACTED, Redaction, redaction, without_secrets
+from probe.runs.layout import create_run
+from probe.runs.reader import Run
+from probe.session import start
+from probe.tracking.tracking import Tracking
+
+SECRET = "s3cr3t-value-of-a-key"
+
+SECRET_NAMES = [
+    "api_key", "openai_api_key", "OPENAI_API_KEY", "apiKey", "x-api-key", "access_key", "aws_secret_access_key",
+    "secret", "client_secret", "clientSecret", "password", "db_password", "passwd", "authorization", "Authorization",
+    "credentials", "hf_token", "HF_TOKEN", "hfToken", "auth_token", "use_auth_token", "hub_token", "wandb_token",
+    "access_token", "github-token", "MLFLOW_TRACKING_TOKEN", "HUGGING_FACE_HUB_TOKEN", "secret_key", "private_key",
+]  # fmt: skip
+
+OTHER_NAMES = [
+    "max_token_len", "prompt_key", "eos_token", "pad_token", "bos_token", "image_token", "token", "tokens", "tokenizer",
+    "token_level_scores", "loss_agg_mode", "stop_token", "mask_token", "key", "keys", "secretary", "password_length",
+    "api_key_env", "num_tokens", "max_new_tokens", "special_tokens", "credentials_file", "first_token", "unk_token",
+]  # fmt: skip
+
+SECRET_TEXTS = [
+    "hf_abcdefghijklmnopqrstuvwxyzABCDEFGH", "hf_AbC123xyz", "sk-proj-abcdefghijklmnopqrst", "sk-abc123DEF456",
+    "ghp_abcdefghijklmnopqrstuvwxyz0123456789", "github_pat_11ABCDEFG0abcdef", "AKIAIOSFODNN7EXAMPLE",
+    "glpat-abcdefghij0123456789", "xoxb-123456789012-abcdef", "AIzaSyA1234567890abcdefghijklmnopqrstuv",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcdefgh", "Bearer abcdef123456", "npm_abcdefghijklmnop",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
+]  # fmt: skip
+
+OTHER_TEXTS = [
+    "hf_model", "hf_rollout", "hf_transformers", "sk-learn", "token-mean", "seq-mean-token-sum", "</s>", "auto", "",
+    "Qwen/Qwen2.5-0.5B-Instruct", "/models/hf_home/snapshots", "https://huggingface.co/a/b?revision=main", "AKIA",
+    "tcp://10.0.0.1:29500", "flash_attention_2", "git@github.com:a/b.git", "s3://bucket/key", "a=b", "max_token=5",
+    "me@example.org", "${oc.env:HF_TOKEN}", "EleutherAI/gpt-neox-20b", "risk-adjusted-advantage-2024",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES)
+def test_b_texts_under_a_secret_s_name_are_left_out_and_nothing_else(name):
+    for config in ({name: SECRET}, {"a": {"b": [{name: SECRET}]}}, {f"actor.{name}": SECRET}, {name: {"x": [SECRET]}}):
+        assert SECRET not in json.dumps(Redaction()(config))
+    for value in (7, 1.5, True, False, None, [1, None], "", "${oc.env:KEY}"):
+        assert Redaction()({name: value}) == {name: value}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_b_names_of_the_field_are_none(name):
+    config = {name: "value", "a": {name: ["value", 3]}}
+    assert Redaction()(config) == config
+
+
+@pytest.mark.parametrize("text", SECRET_TEXTS)
+def test_b_texts_that_are_secrets_by_their_form_are_left_out_wherever_they_are(text):
+    for config in ({"x": text}, [text], {"x": ["a", {"y": f"--key {text}"}]}, text):
+        told = json.dumps(Redaction()(config))
+        assert text not in json.loads(f"[{told}]").__repr__()
+        assert REDACTED in told
+
+
+@pytest.mark.parametrize("text", OTHER_TEXTS)
+def test_b_texts_that_begin_alike_are_none(text):
+    assert Redaction()({"x": text}) == {"x": text}
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://me:pw@db.example.org/runs", f"postgresql://{REDACTED}@db.example.org/runs"),
+        ("https://oauth2:abc@git.example.org/a.git", f"https://{REDACTED}@git.example.org/a.git"),
+        ("https://x.org/a?token=abc&b=1", f"https://x.org/a?token={REDACTED}&b=1"),
+        ("https://x.org/a?X-Amz-Signature=abc", f"https://x.org/a?X-Amz-Signature={REDACTED}"),
+        ("trainer.hf_token=abc", f"trainer.hf_token={REDACTED}"),
+        ("+wandb.api_key=abc", f"+wandb.api_key={REDACTED}"),
+        ("Client(api_key='abc', url='x')", f"Client(api_key='{REDACTED}', url='x')"),
+        ('{"password": "abc"}', f'{{"password": "{REDACTED}"}}'),
+    ],
+)
+def test_b_urls_overrides_and_objects_that_carry_one_keep_the_rest(url, told):
+    assert Redaction()({"x": [url]}) == {"x": [told]}
+
+
+def test_b_the_list_can_be_changed():
+    config = {"licence": SECRET, "trainer_licence": SECRET, "password": SECRET, "hf_token": SECRET}
+    assert set(without_secrets(config, ["licence"]).values()) == {REDACTED}
+    assert without_secrets(config, Redaction(keep=frozenset({"password"})))["password"] == SECRET
+    assert without_secrets(config, False) is config
+    for wrong in ("licence", 3, [3], [""]):
+        with pytest.raises(InputTypeError, match="redact"):
+            redaction(wrong)
+
+
+@dataclass
+class Settings:
+    hf_token: str = SECRET
+    lr: float = 1e-6
+
+
+CONFIGS = [
+    {"hf_token": SECRET, "lr": 1e-6},
+    {"a": [{"hf_token": SECRET, "lr": 1e-6}]},
+    Settings(),
+    SimpleNamespace(hf_token=SECRET, lr=1e-6),
+    OmegaConf.create({"a": {"hf_token": SECRET, "lr": 1e-6, "b": "${a.hf_token}x"}, "c": [{"api_key": SECRET}]}),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda one: type(one).__name__)
+def test_b_a_secret_is_in_no_file_of_a_run_and_its_backends(tmp_path, config, monkeypatch):
+    if type(config).__name__ == "DictConfig":
+        config.a.b = "x"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/run/mlflow.db")
+    backends = ["file", "tensorboard", "mlflow"]
+    with start("p", run_dir=tmp_path / "run", track=backends, config=config) as session, session.step(0):
+        pass
+    export_tables(tmp_path / "run", tmp_path / "run" / "exported" / "tables")
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            assert SECRET.encode() not in path.read_bytes(), path
+    with Run(tmp_path / "run") as run:
+        assert "1e-06" in repr(run.info.config)
+        assert REDACTED in repr(run.info.config)
+    assert REDACTED in (tmp_path / "run/tracking/notes.json").read_text()
+
+
+def test_b_who_keeps_them_gets_files_for_its_owner_alone(tmp_path):
+    config = {"hf_token": SECRET}
+    for name, redact in (("kept", False), ("left", True), ("more", ["licence"])):
+        options = {"run_dir": tmp_path / name, "track": ["file"], "config": config, "redact": redact}
+        with start("p", **options) as session, session.step(0):
+            pass
+        mode = stat.S_IMODE((tmp_path / name / "run.json").stat().st_mode)
+        notes = tmp_path / name / "tracking" / "notes.json"
+        assert (SECRET in (tmp_path / name / "run.json").read_text()) == (redact is False)
+        assert (SECRET in notes.read_text()) == (redact is False)
+        assert (mode == 0o600) == (redact is False)
+        assert (stat.S_IMODE(notes.stat().st_mode) == 0o600) == (redact is False)
+    export_tables(tmp_path / "kept", tmp_path / "tables")
+    assert all(SECRET.encode() not in path.read_bytes() for path in (tmp_path / "tables").iterdir())
+
+
+def test_b_a_run_json_that_is_made_again_stays_private(tmp_path):
+    from probe.records import Scalar
+
+    with start("p", run_dir=tmp_path / "run", config={"hf_token": SECRET}, redact=False) as session:
+        (tmp_path / "run/run.json").unlink()
+        (tmp_path / "run/rank-00000.jsonl").unlink(missing_ok=True)
+        for path in (tmp_path / "run").glob("*.jsonl"):
+            path.unlink()
+        session.log({"x": 1}, 0)
+        session._write_rows(Scalar(key="k", value=1.0), None or __import__("probe.hooks").hooks.current_scope(), 1)
+        session.flush()
+    assert stat.S_IMODE((tmp_path / "run/run.json").stat().st_mode) == 0o600
+
+
+def test_b_a_tracking_of_one_s_own_leaves_them_out_too(tmp_path):
+    for name, redact, kept in (("a", True, False), ("b", False, True), ("c", ["lr"], False)):
+        with Tracking("p", "e", "file", CONFIGS[0], directory=tmp_path / name, redact=redact):
+            pass
+        text = "".join(path.read_text() for path in (tmp_path / name).rglob("*") if path.is_file())
+        assert (SECRET in text) == kept
+    with pytest.raises(InputTypeError, match="redact"):
+        Tracking("p", "e", "file", directory=tmp_path / "d", redact="licence")
+    with pytest.raises(InputTypeError, match="redact"):
+        create_run("p", "e", root=tmp_path, redact=3)
+    assert not (tmp_path / "p").exists()
+
+
+#: Fields of TRL 1.16's GRPOConfig and of transformers' TrainingArguments with a text as default, or a name that looks
+#: like a secret's. The real files are read in tests/frameworks/test_verl_secrets.py.
+TRL = {
+    "pad_to_multiple_of": "auto", "vllm_mode": "colocate", "vllm_model_impl": "vllm", "vllm_server_host": "0.0.0.0",
+    "importance_sampling_level": "token", "multi_objective_aggregation": "sum_then_normalize", "loss_type": "dapo",
+    "scale_rewards": "group", "vllm_importance_sampling_mode": "sequence_mask", "top_entropy_quantile": 1.0,
+    "mask_truncated_completions": False, "use_transformers_paged": False, "log_completions": False, "hub_token": None,
+    "optim": "adamw_torch", "lr_scheduler_type": "linear", "hub_strategy": "every_save", "report_to": "all",
+    "eos_token": "<EOS_TOKEN>", "pad_token": None, "max_completion_length": 256, "push_to_hub_token": None,
+}  # fmt: skip
+
+
+def test_b_no_default_of_trl_is_redacted():
+    assert Redaction()(TRL) == TRL
+    assert Redaction()({**TRL, "hub_token": "mine"})["hub_token"] == REDACTED

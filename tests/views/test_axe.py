@@ -1,0 +1,143 @@
+"""What axe finds in the panel, the report and the page of `probe open`, on the example run: nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.runs.reader import Run
+from probe.views.panel import assets
+from probe.views.panel.panel import Panel
+from probe.views.panel.widget import packed
+from probe.views.report.report import report_html
+from probe.views.server.server import PageServer
+from tests.views import stub_host as host
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+expect = playwright.expect
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
+
+#: What is asked for: WCAG 2.1 on levels A and AA, and what axe holds to be good practice, such as nesting.
+TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice")
+
+_RUN = """async ([place, tags]) => {
+    const { violations } = await axe.run(place, { runOnly: tags, resultTypes: ["violations"] });
+    return violations.flatMap((rule) => rule.nodes.map((one) => `${rule.id}: ${one.target} ${one.failureSummary}`));
+}"""
+
+#: A page, its theme and the width of its window.
+LOOKS = [("light", 1040), ("dark", 1040), ("light", 400), ("dark", 400)]
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """The source of axe. It is no part of what probe needs, so that a machine without it is no failure; CI has it."""
+    if not AXE.exists():
+        reason = "axe-core isn't there (npm ci)"
+        if os.environ.get("PROBE_REQUIRE_NODE"):
+            pytest.fail(f"{reason}, and PROBE_REQUIRE_NODE is set")
+        pytest.skip(reason)
+    return AXE.read_text()
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(shutil.copytree(ROOT / "docs" / "example_run", tmp_path_factory.mktemp("runs") / "first"))
+
+
+@pytest.fixture(params=LOOKS, ids=lambda look: f"{look[0]} {look[1]}")
+def window(request: pytest.FixtureRequest, browser: Any) -> Iterator[Any]:
+    theme, width = request.param
+    context = browser.new_context(
+        viewport={"width": width, "height": 1000}, color_scheme=theme, reduced_motion="reduce"
+    )
+    made = context.new_page()
+    made.set_default_timeout(60_000)
+    yield made
+    context.close()
+
+
+def found(page: Any, axe: str, place: str = "html") -> list[str]:
+    """What axe finds in a part of the page."""
+    page.evaluate(axe)
+    return [str(one) for one in page.evaluate(_RUN, [place, list(TAGS)])]
+
+
+_WAITING = """() => {
+    const awaits = (one) => !["drawn", "empty"].includes(one.dataset.state)
+        || (one.dataset.state === "drawn" && one.querySelector(".pp-plotly") && !one.querySelector(".main-svg"));
+    const waits = [...document.querySelectorAll(".pp-card")].filter(awaits);
+    waits[0]?.scrollIntoView();
+    return waits.length;
+}"""
+
+
+def settled(page: Any, tab: Any) -> None:
+    """The view of the tab is shown, and each of its figures has been in sight and is drawn."""
+    expect(tab).to_have_attribute("aria-selected", "true")
+    page.wait_for_timeout(400)  # the panel draws at most four times a second
+    end = time.monotonic() + 120
+    while page.evaluate(_WAITING):
+        assert time.monotonic() < end, page.inner_text("body")[:2000]
+        page.wait_for_timeout(50)
+
+
+def views_of(page: Any, axe: str, place: str) -> dict[str, list[str]]:
+    """What axe finds in each view of a panel, with its numbers unfolded and a detail opened."""
+    told = {}
+    tabs = page.locator("[role=tab]")
+    for at in range(tabs.count()):
+        tabs.nth(at).click()
+        settled(page, tabs.nth(at))
+        numbers = page.locator(".pp-card button", has_text="Numbers")
+        if numbers.count():
+            numbers.first.click()
+        page.locator(".pp-tile, .pp-plot, .pp-body[tabindex='0'], tbody tr").first.press("Enter")
+        told[tabs.nth(at).inner_text()] = found(page, axe, place)
+    return told
+
+
+def test_g_axe_finds_nothing_in_the_panel(window: Any, axe: str, example: Path) -> None:
+    window.goto(host.PAGE.as_uri())
+    with Panel(example) as panel:
+        panel.send_to(lambda head, buffers: None)
+        head, buffers = panel.pump.snapshot()
+        kept = {"snapshot": packed(head, buffers)[1], "plotly_gz": assets.plotly_packed()}
+        encoded = {name: base64.b64encode(one).decode() for name, one in kept.items()}
+        traits = {"config": json.loads(json.dumps(panel.config())), "snapshot_head": head}
+    window.evaluate(
+        "([code, css, traits, buffers]) => __host.open(code, css, traits, buffers)",
+        [assets.script(), assets.styles(), traits, encoded],
+    )
+    told = views_of(window, axe, ".probe-panel")
+    assert len(told) >= 6
+    assert {view: wrong for view, wrong in told.items() if wrong} == {}
+
+
+def test_g_axe_finds_nothing_in_the_page_of_probe_open(window: Any, axe: str, example: Path) -> None:
+    with PageServer(example) as server:
+        server.start()
+        server.follow()
+        window.goto(server.url)
+        window.locator(".pp-tile").first.wait_for()
+        told = views_of(window, axe, "html")
+    assert {view: wrong for view, wrong in told.items() if wrong} == {}
+
+
+def test_g_axe_finds_nothing_in_the_report(window: Any, axe: str, example: Path, tmp_path: Path) -> None:
+    with Run(example) as run:
+        (tmp_path / "report.html").write_text(report_html(run))
+    window.goto((tmp_path / "report.html").as_uri())
+    window.locator("html[data-ready]").wait_for(state="attached")
+    assert found(window, axe) == []

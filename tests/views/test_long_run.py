@@ -1,0 +1,141 @@
+"""A run of more rows than a page holds, in a browser: its pictures are made of all steps."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probe.views.server.server import PageServer
+from tests.live.long_run import PHASES, long_run, took_ms
+from tests.views import stub_host as host
+from tests.views.panel_page import shown
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
+expect = playwright.expect
+
+STEPS, RANKS = 1500, 4
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return long_run(tmp_path_factory.mktemp("long") / "run", STEPS, RANKS)
+
+
+@pytest.fixture
+def opened(browser: Any, directory: Path) -> Iterator[Any]:
+    """The page of `probe open` once it has all that it asked for."""
+    context = browser.new_context(viewport={"width": 1040, "height": 1000}, color_scheme="light", bypass_csp=True)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    with PageServer(directory) as server:
+        server.start()
+        server.follow()
+        page.goto(server.url)
+        page.locator(".pp-mark-stack .main-svg").first.wait_for()
+        until(page, "[...__probe_panels.values()][0].pasts.known.size > 3")
+        expect(page.locator(".probe-panel")).not_to_have_attribute("data-loading", "")
+        page.wait_for_timeout(600)
+        yield page
+    context.close()
+
+
+def until(page: Any, met: str) -> None:
+    end = time.monotonic() + 60
+    while not page.evaluate(met):
+        assert time.monotonic() < end, met
+        page.wait_for_timeout(50)
+
+
+def total(step: int) -> float:
+    """Seconds of a step, the mean of the ranks."""
+    return sum(took_ms(step, phase, rank) / 1000 / RANKS for phase in range(len(PHASES)) for rank in range(RANKS))
+
+
+def test_g_bars_of_several_steps_are_medians_and_ranges_of_all_of_them(opened: Any) -> None:
+    held = "[...__probe_panels.values()][0].table('spans').byStep.size"
+    assert opened.evaluate(held) < STEPS  # rows of many steps are gone, …
+    traces = opened.evaluate(
+        "document.querySelector('.pp-mark-stack .pp-plotly').data.map(({ name, x, y, base }) => ({ name, x, y, base }))"
+    )
+    parts = [one for one in traces if one["name"] in PHASES]
+    (spread,) = (one for one in traces if one["name"] == "range of its steps")
+    width = round(parts[0]["x"][1] - parts[0]["x"][0])
+    assert len(parts[0]["x"]) == -(-STEPS // width)
+    for at, (low, high) in enumerate(zip(spread["base"], spread["y"], strict=True)):
+        steps = range(at * width, min((at + 1) * width, STEPS))  # … and each of them counts
+        totals = [total(step) for step in steps]
+        assert low == pytest.approx(min(totals))
+        assert low + high == pytest.approx(max(totals))
+        assert sum(one["y"][at] for one in parts) == pytest.approx(statistics.median_low(totals))
+
+
+def test_g_each_step_of_an_opened_run_can_be_chosen_and_is_shown(opened: Any) -> None:
+    slider = opened.get_by_role("slider", name="Step")
+    expect(slider).to_have_attribute("max", str(STEPS - 1))
+    gone = opened.evaluate(
+        """() => {
+            const store = [...__probe_panels.values()][0];
+            return store.clock.steps.findIndex((step) => step > 100 && !store.table("spans").byStep.has(step));
+        }"""
+    )
+    assert gone > 100
+    slider.fill(str(gone))
+    expect(opened.locator(".pp-step")).to_have_text(f"step {gone}")
+    one = opened.locator(".pp-mark-timeline").first
+    until(opened, f"[...__probe_panels.values()][0].table('spans').byStep.get({gone})?.length === {4 * RANKS}")
+    expect(one.locator(".pp-place")).to_have_text(f"step {gone}")
+    expect(one).to_have_attribute("data-state", "drawn")
+    expect(opened.locator(".pp-tile", has_text="Step time").locator(".pp-value")).to_contain_text("ms")
+
+
+def test_g_what_is_shown_stays_and_turns_faint_while_other_data_is_on_its_way(page: Any) -> None:
+    made, _ = shown(page, steps=6)
+    root, grid = page.locator(".probe-panel"), page.locator(".pp-grid")
+    expect(page.locator(".pp-tile .pp-note").first).to_have_text("This is step 6.")
+    before = page.locator(".pp-tile").first.inner_text()
+    assert root.get_attribute("data-loading") is None
+    host.send(page, made.state(thinned=7))  # rows had to go, so that the page asks for the steps
+    expect(root).to_have_attribute("data-loading", "")
+    assert grid.evaluate("(one) => getComputedStyle(one).transitionDelay") == "0.3s"
+    expect(grid).to_have_css("opacity", "0.6")
+    assert page.locator(".pp-tile").first.inner_text() == before
+    wanted = "__host.sent.filter((one) => one.ask === 'history').flatMap((one) => one.wanted)"
+    until(page, f"new Set({wanted}.map((one) => one.spec?.y)).size > 3")  # as charts are drawn again
+    page.wait_for_timeout(1000)
+    asked = page.evaluate(wanted)
+    specs = [one["spec"] for one in asked if one["spec"]]
+    assert {spec["y"] for spec in specs if isinstance(spec["y"], str)} >= {"duration", "peak"}
+    assert len(specs) == len(asked) - 1  # and when each step began and ended
+    none = [{"key": one["key"], "until": -1, "series": [], "more": 0, "n": 0, "buffer": 0} for one in asked]
+    head = {"v": 1, "t": "h", "seq": made.seq, "words": made.words, "words_from": 0, "histories": none, "tables": []}
+    host.send(page, {"head": head, "buffers": [""]})
+    expect(root).not_to_have_attribute("data-loading", "")
+    expect(grid).to_have_css("opacity", "1")
+    assert page.locator(".pp-tile").first.inner_text() == before
+
+
+def test_g_the_old_attempt_stays_until_the_other_one_is_there(page: Any) -> None:
+    shown(page, steps=6)
+    attempts = [[1, 1, 20], [2, 1, 6]]
+    made, older = host.Encoder(), host.Run(ranks=2)
+    made.seq = 6
+    host.send(page, made.state(attempts=attempts, attempt=None))
+    page.get_by_role("button", name="One step back").click()
+    expect(page.locator(".pp-step")).to_have_text("step 5")
+    page.get_by_label("Attempt", exact=True).select_option("1")
+    expect(page.locator(".probe-panel")).to_have_attribute("data-loading", "")
+    expect(page.locator(".pp-step")).to_have_text("step 5")  # nothing jumps
+    for tables in older.steps(1, 20):
+        made.delta(tables)
+    made.seq = 7
+    whole = made.keyframe(attempts=attempts, attempt=1)
+    whole["head"]["anew"] = True
+    host.send(page, whole)
+    expect(page.locator(".probe-panel")).not_to_have_attribute("data-loading", "")
+    expect(page.locator(".pp-step")).to_have_text("step 20")
