@@ -8,9 +8,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from probe.cli.output import add_json, print_json, visible
+from probe.cli.output import add_json, print_json
 from probe.cli.runs import RUN_HELP, find_run
-from probe.text import rows
+from probe.text import rows, visible
 
 ABOUT: Final = "compare two runs: metrics, configuration, findings"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from probe.cli.output import add_json, print_json, visible
+from probe.cli.output import add_json, print_json
 from probe.cli.runs import add_attempt, add_run, find_run
-from probe.text import rows
+from probe.text import rows, visible
 
 ABOUT: Final = "say what was found in a run, and what to do about it"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from probe.cli.output import add_json, print_json, remark, visible
+from probe.cli.output import add_json, print_json, remark
 from probe.errors import ProbeError
 from probe.runs.finding import runs_below
-from probe.text import seconds
+from probe.text import seconds, visible
 
 ABOUT: Final = "list the runs below a directory"
 
