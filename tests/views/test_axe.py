@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
@@ -141,3 +142,20 @@ def test_g_axe_finds_nothing_in_the_report(window: Any, axe: str, example: Path,
     window.goto((tmp_path / "report.html").as_uri())
     window.locator("html[data-ready]").wait_for(state="attached")
     assert found(window, axe) == []
+
+
+def test_g_the_names_beside_the_lines_of_the_report_are_whole(window: Any, example: Path, tmp_path: Path) -> None:
+    with Run(example) as run:
+        (tmp_path / "report.html").write_text(report_html(run))
+    window.goto((tmp_path / "report.html").as_uri())
+    window.locator("html[data-ready]").wait_for(state="attached")
+    wide = window.evaluate("document.documentElement.clientWidth") >= 640
+    for id in ("balance_over_steps", "own_cost"):
+        chart = window.locator(f"#{id}")
+        legend, names = chart.locator(".legend"), chart.locator("g.annotation", has_text=re.compile("[×%]$"))
+        assert (legend.count() == 0) is wide
+        assert (names.filter(has_text=re.compile("ranks")).count() > 0) is wide
+        right = chart.bounding_box()
+        for one in names.all():
+            place = one.bounding_box()
+            assert place["x"] + place["width"] <= right["x"] + right["width"] + 1

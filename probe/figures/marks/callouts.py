@@ -18,7 +18,7 @@ _SAID: Final = 2
 
 #: Pixels between two names at last values, of the longest row of them, and of a figure above and below its axes.
 _LINE: Final = 15
-_LONGEST: Final = 220
+_LONGEST: Final = 250
 _AROUND: Final = 64
 
 #: The names at last values are annotations of this name: a page that has no room for them takes the legend instead.
@@ -76,7 +76,7 @@ def name_ends(
             arrowcolor=one.colour,
         )
     longest = max(len(one.label[:28]) + len(text) for one, text in zip(ends, told, strict=True))
-    figure.update_layout(showlegend=False, margin={"r": min(28 + 6.4 * longest, _LONGEST), "t": 14})
+    figure.update_layout(showlegend=False, margin={"r": min(32 + 6.6 * longest, _LONGEST), "t": 14})
 
 
 def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:

@@ -56,14 +56,16 @@
     const layout = themed(figure.layout);
     layout.template = templates[dark.matches ? "dark" : "light"];
     layout.autosize = true;
-    if (document.documentElement.clientWidth < 640 && layout.annotations?.some((/** @type {{name?: string}} */ one) => one.name === "end")) {
+    const named = layout.annotations?.some((/** @type {{name?: string}} */ one) => one.name === "end");
+    const beside = named && document.documentElement.clientWidth >= 640 && width >= 420;
+    if (named && !beside) {
       // No room for names beside the lines: the legend has them.
       layout.annotations = layout.annotations.filter((/** @type {{name?: string}} */ one) => one.name !== "end");
       Object.assign(layout, { showlegend: true, margin: { ...layout.margin, r: 8, t: 34 } });
     }
     if (width < 560) {
       layout.font = { ...layout.font, size: 11 };
-      layout.margin = { ...layout.margin, l: 4, r: 4 };
+      layout.margin = { ...layout.margin, l: 4, r: beside ? layout.margin.r : 4 };
       layout.modebar = { remove: ["zoom", "pan", "zoomIn", "zoomOut", "autoScale", "resetScale", "toImage"] };
     }
     return layout;
