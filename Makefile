@@ -5,7 +5,8 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 # Of the modules of a large environment few are imported: these are compiled then, which is quicker than all of them now.
-INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+# It isn't quiet: some hundred megabytes take minutes, and who waits wants to see that something happens.
+INSTALL := -m pip install --disable-pip-version-check --no-compile
 PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
 # Where the environment says that Python shall write no bytecode, each of the suite's hundreds of processes would compile
 # torch, pandas and all the rest again: half of its time.
@@ -80,7 +81,7 @@ $(VENV)/.notebook: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@
 
 notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
-	$(BIN)/jupyter lab notebooks/01_first_look.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_first_look.ipynb
 
 # verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too.
 $(VENV)-tensordict-010/.made: pyproject.toml

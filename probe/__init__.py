@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from probe.analysis.findings import findings
+    from probe.comparing import compare
     from probe.core.batched_data_dict import BatchedDataDict
     from probe.core.checkpoint import FSDPCheckpointManager, find_latest_ckpt_path
     from probe.core.codec import materialize, pack_jagged_fields, response_from_nested, to_nested_by_length
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from probe.core.fsdp import get_fsdp_wrap_policy
     from probe.core.memory_logger import GPUMemoryLogger, log_gpu_memory_usage
     from probe.core.metric import Metric, append_to_dict, reduce_metrics
+    from probe.core.micro_batch import micro_batch
     from probe.core.protocol import DataProto, DataProtoItem
     from probe.core.rl_dataset import RLHFDataset
     from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches
@@ -32,12 +34,11 @@ if TYPE_CHECKING:
     )
     from probe.core.ulysses import gather_outpus_and_unpad, gather_outputs_and_unpad, ulysses_pad_and_slice_inputs
     from probe.hooks import Listener, emit, observed, phase, point, points, scope, subscribe, watch
-    from probe.inspection.comparison import compare
     from probe.inspection.inspector import inspect
     from probe.notebook.magic import load_ipython_extension, unload_ipython_extension
     from probe.notebook.training import run
+    from probe.runs.finding import open_run as open  # noqa: A004  (`probe.open(path)` is how a person says it)
     from probe.runs.reader import Run
-    from probe.runs.reader import Run as open  # noqa: A004  (`probe.open(path)` is how a person says it)
     from probe.session import Session, current_session, start
     from probe.tracking.tracking import Tracking
     from probe.views.report.report import write_report
@@ -56,7 +57,7 @@ EXPORTS = {
     "Session": "probe.session:Session",
     "Tracking": "probe.tracking.tracking:Tracking",
     "append_to_dict": "probe.core.metric:append_to_dict",
-    "compare": "probe.inspection.comparison:compare",
+    "compare": "probe.comparing:compare",
     "copy_to_local": "probe.core.fs:copy_to_local",
     "current_session": "probe.session:current_session",
     "emit": "probe.hooks:emit",
@@ -74,9 +75,10 @@ EXPORTS = {
     "masked_mean": "probe.core.torch_functional:masked_mean",
     "masked_whiten": "probe.core.torch_functional:masked_whiten",
     "materialize": "probe.core.codec:materialize",
+    "micro_batch": "probe.core.micro_batch:micro_batch",
     "micro_batches": "probe.core.seqlen_balancing:micro_batches",
     "observed": "probe.hooks:observed",
-    "open": "probe.runs.reader:Run",
+    "open": "probe.runs.finding:open_run",
     "pack_jagged_fields": "probe.core.codec:pack_jagged_fields",
     "phase": "probe.hooks:phase",
     "point": "probe.hooks:point",
@@ -96,7 +98,10 @@ EXPORTS = {
     "write_report": "probe.views.report.report:write_report",
 }
 
-__all__ = [*sorted(EXPORTS), "__version__"]
+#: Names that a module has already: `from probe import *` leaves them what they are.
+_NOT_BY_STAR = frozenset({"inspect", "open"})
+
+__all__ = [*sorted(EXPORTS.keys() - _NOT_BY_STAR), "__version__"]
 
 
 def __getattr__(name: str) -> Any:

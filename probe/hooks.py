@@ -30,10 +30,19 @@ from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from probe.errors import InputTypeError
+from probe.errors import InputError, InputTypeError
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+#: The environment variable that switches probe off: ``PROBE=off``.
+SWITCH: Final = "PROBE"
+
+#: What is said to who wants to see what nobody recorded.
+OFF: Final = f"{SWITCH}=off in the environment: nothing is recorded, so there is no run to show; unset it to record"
+
+_OFF: Final = frozenset({"off", "0", "false", "no", "disabled"})
+_ON: Final = frozenset({"", "on", "1", "true", "yes", "enabled"})
 
 #: Failures of one listener after which it is switched off.
 MAX_FAILURES: Final = 3
@@ -45,6 +54,20 @@ _thread_id: Final = threading.get_ident
 
 #: What hooks have taken, by thread: each key has one writer, so that no update is lost.
 _spent_ns: Final[dict[int, int]] = {}
+
+
+def is_off() -> bool:
+    """Whether the environment says ``PROBE=off``: nobody then hears of anything, and a session records nothing.
+
+    It is asked when a listener subscribes and when a session starts, never at a point.
+
+    Raises:
+        InputError: The variable has another value than off, 0, false, no, disabled, or on, 1, true, yes, enabled.
+    """
+    value = os.environ.get(SWITCH, "").strip().lower()
+    if value not in _OFF | _ON:
+        raise InputError(f"{SWITCH}: the environment says {value!r}, expected 'off' or 'on'")
+    return value in _OFF
 
 
 def spent_ns() -> int:
@@ -515,7 +538,14 @@ def subscribe(listener: Listener, *patterns: str) -> Subscription:
         listener: What is told; several are told in the order of subscription when a call begins, and in the reverse
             order when it ends.
         *patterns: Names of points, or shell patterns such as ``"data_proto.*"``.
+
+    Where the environment says ``PROBE=off`` nothing is told.
+
+    Raises:
+        InputError: The environment's ``PROBE`` is neither on nor off.
     """
+    if is_off():
+        return Subscription(listener)
     with _lock:
         _subscriptions.extend((pattern, listener) for pattern in patterns)
         for where in _points.values():

@@ -94,7 +94,7 @@ class MicroBatch(Row, kw_only=True, tag="micro_batches"):
     """One micro-batch of one batch on one rank; ``micro_batch`` of the stamp is its index."""
 
     batch_id: int  #: unique in the process: rows of one call share it
-    micro_batches: int  #: how many the batch was cut into
+    micro_batches: int | None  #: how many the batch was cut into; None where the code that cut it didn't tell
     sequences: int
     lengths: list[int]  #: tokens of each of its sequences
     indices: list[int] = []  #: rows of the batch that it holds
@@ -111,7 +111,12 @@ class MicroBatch(Row, kw_only=True, tag="micro_batches"):
 
 #: Sources of padding rows that tell of micro-batches: where a process has such rows in a step, they make up its padding
 #: tax, since the batches that they were cut from hold the same tokens.
-PLANNED_SOURCES: Final = ("seqlen_balancing.partition", "packing.packed", "batched_data_dict.partition")
+PLANNED_SOURCES: Final = (
+    "seqlen_balancing.partition",
+    "packing.packed",
+    "batched_data_dict.partition",
+    "micro_batch.told",
+)
 
 #: Sources of padding rows that tell of no rectangle of the trainer's: they never count for the padding tax.
 APART_SOURCES: Final = ("codec.packed", "ulysses.padded")

@@ -33,6 +33,7 @@ from probe.hooks import (
     begin_at_root,
     current_scope,
     emit,
+    is_off,
     point,
     scope,
     silenced,
@@ -220,6 +221,8 @@ class Session:
         self._rows: dict[int, list[Row]] = {}
         self._switched_off: set[tuple[int, str]] = set()  # what is asked of a recorder no more, as it failed
         self._step: int | None = None  # the one that the process is in
+        self._begun: scope | None = None  # by begin_step, and not ended yet
+        self._ended: Scope | None = None  # the last that end_step ended
         self._writer = RunWriter(
             directory,
             rank=process.rank,
@@ -264,6 +267,47 @@ class Session:
         if not is_whole(step) or step < 0:
             raise InputError(f"step: got {step!r}, expected a whole number of at least 0")
         return _Step(self, int(step))  # numpy's become Python's
+
+    def begin_step(self, step: int) -> None:
+        """Begin a training step where no ``with`` block can stand, as in a trainer's callbacks; see :meth:`end_step`.
+
+        A step that was begun so and never ended, because of an exception or a ``continue``, ends now, and an incident
+        tells of it.
+
+        Args:
+            step: The trainer's global step.
+
+        Raises:
+            InputError: ``step`` isn't a non-negative whole number. Nothing has begun or ended then.
+        """
+        opened = self.step(step)
+        self._end_abandoned(f"step {step} was begun")
+        if current_scope() is self._ended:  # by another thread, which can't take this one out of it
+            begin_at_root()
+        opened.__enter__()
+        self._begun = opened
+
+    def end_step(self) -> None:
+        """End the step that :meth:`begin_step` began, from any thread: its metrics are reduced and logged.
+
+        Without one it does nothing, and an incident tells of it: a callback that was added in the middle of a step is
+        no reason to stop a training.
+        """
+        opened, self._begun = self._begun, None
+        if opened is None:
+            message = "end_step was called without a begin_step before it: no step has ended"
+            self._incident("step", "session.end_step", message, None)
+            return
+        self._ended = opened.scope
+        opened.__exit__(None, None, None)
+
+    def _end_abandoned(self, when: str) -> None:
+        """End the step that begin_step began and nobody ended."""
+        opened, self._begun = self._begun, None
+        if opened is not None and opened.scope is not None:
+            message = f"step {opened.scope.step} was begun and not ended: it ends as {when}, and its time is too long"
+            self._incident("step", "session.begin_step", message, None)
+            opened.__exit__(None, None, None)
 
     def log(self, metrics: Mapping[str, Any], step: int) -> None:
         """Log the trainer's own metrics: to the tracking backends (rank 0) and as rows of this run.
@@ -311,6 +355,7 @@ class Session:
             self.closed = True
             if _current is self:
                 _current, _closing = None, self
+        self._end_abandoned("the session was closed")
         atexit.unregister(self.close)
         for subscription in self._subscriptions:
             subscription.close()
@@ -518,13 +563,23 @@ def start(
             and of what backends get; see :mod:`probe.redaction`. A list of names adds these. False keeps all, in a
             run.json that its owner alone can read. A :class:`Tracking` of one's own has its own ``redact``.
 
+    Returns:
+        The open session. Where the environment says ``PROBE=off`` it is one that does nothing: no directory, no file,
+        no thread, and no argument is looked at.
+
     Raises:
-        InputError: ``peaks``, ``publish`` or ``budget`` is none of the above.
+        InputError: ``peaks``, ``publish`` or ``budget`` is none of the above, ``run_dir`` or ``root`` is a URL, or the
+            environment's ``PROBE`` is neither on nor off.
         SessionError: This process has an open session already.
         UnknownNameError: There is no such recorder or backend.
         BackendError: A backend can't be set up.
     """
     global _current
+    if is_off():
+        from probe.inert import InertSession
+
+        _current = InertSession(project, experiment, root=root, run_dir=run_dir)
+        return _current
     if peaks not in ("nested", "observe"):
         raise InputError(f"peaks: got {peaks!r}, expected 'nested' or 'observe'")
     rule = redaction(redact)

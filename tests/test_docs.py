@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import doctest
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -367,6 +368,30 @@ def test_the_site_builds_strictly_and_asks_for_nothing_elsewhere(built: Path) ->
             r"<link[^>]*rel=\"?(?:stylesheet|preconnect)[^>]*href=\"?(https?:[^\"\s>]+)", page.read_text()
         )
         assert not asked, f"{page.name}: {asked}"
+
+
+@needs_mkdocs
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("oom", "guides/troubleshooting.html"),
+        ("leak", "guides/troubleshooting.html"),
+        ("disable", "guides/instrument.html#switch-it-off"),
+        ("slurm", "guides/ranks.html#slurm"),
+        ("trl", "guides/instrument.html#callbacks"),
+        ("compare", "guides/compare.html"),
+    ],
+)
+def test_d_the_search_finds_what_people_look_for(built: Path, word: str, page: str) -> None:
+    """In the index that the page's search reads; it looks for words of the text and of the titles."""
+    index = json.loads((built / "search" / "search_index.json").read_text(encoding="utf-8"))
+    found = [
+        one["location"]
+        for one in index["docs"]
+        if word in re.findall(r"\w+", re.sub(r"<[^>]+>", " ", f"{one['title']} {one['text']}").lower())
+    ]
+    assert any(location.startswith(page) for location in found), found
 
 
 @needs_mkdocs

@@ -57,3 +57,31 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     where = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=600, kernel_name="python3", resources=where, store_widget_state=False).execute()
     assert all(cell.execution_count for cell in notebook.cells if cell.cell_type == "code")
+
+
+def test_d_the_notebook_on_wasted_tokens_answers_its_question() -> None:
+    import nbformat
+
+    notebook = nbformat.read(next(one for one in NOTEBOOKS if one.stem.startswith("02")), 4)
+    texts = [
+        output.data.get("text/plain", "")
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if "data" in output
+    ]
+    (table,) = [text for text in texts if "percent_padding" in text]
+    lines = [line.split() for line in table.splitlines() if line[:1].isdigit() and len(line.split()) > 5]
+    ways = {name: [int(one) for one in numbers[:4]] for _, name, *numbers in lines}
+    assert set(ways) == {"by_rows", "by_tokens", "sorted_and_trimmed"}
+    assert all(slots - tokens == fixed + longest for slots, tokens, fixed, longest in ways.values())
+    assert ways["sorted_and_trimmed"][0] < ways["by_rows"][0] / 4  # the cure
+
+
+def test_d_the_last_notebook_ends_on_a_picture_with_something_in_it() -> None:
+    import nbformat
+
+    notebook = nbformat.read(NOTEBOOKS[-1], 4)
+    *_, last = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    figure = last["application/vnd.plotly.v1+json"]
+    assert len(figure["data"]) >= 2
+    assert all(len(trace["x"]) > 0 for trace in figure["data"])

@@ -106,16 +106,17 @@ def peak(run: Run) -> list[Finding]:
     high = row["peak_allocated_bytes"] if unknown(high) else high  # there is no step yet
     what = memory_of(row["source"])
     text = f"The largest peak of {what} was {at(row['peak_kind'])}{size(high)}, made by {place(row)}"
-    text += _batch_of(run, row) + "."
+    batch = _batch_of(run, row)
+    text += f" ({_said(batch)})." if batch else "."
     if row["source"] == "process_rss" or unknown(row["headroom_ratio"]):
         return [Finding("fine", "memory", text, "no accelerator capacity is known to compare it with", 40)]
     text += f" {percent(row['headroom_ratio'])} of the device's {size(row['device_total_bytes'])} was left."
     tight = row["headroom_ratio"] < TIGHT_HEADROOM
-    advice = (
-        "lower max_token_len of that phase"
-        if tight
-        else f"there is room for larger micro-batches in {name(row['phase'], 'it')}"
-    )
+    advice = f"there is room for larger micro-batches in {name(row['phase'], 'it')}"
+    if tight and batch and batch["sequences"] == 1:  # a lower cap would refuse it
+        advice = "shorten the longest sequences: this one is a micro-batch by itself, which no lower cap makes smaller"
+    elif tight:
+        advice = "lower max_token_len of that phase"
     return [Finding("problem" if tight else "fine", "memory", text, advice, 80)]
 
 
@@ -156,7 +157,12 @@ def over_cap(run: Run) -> list[Finding]:
     text = f"{count(many)} of {count(total['micro_batches'])} micro-batches"
     text += f" {'are' if many > 1 else 'is'} over the cap;"
     text += f" the worst has {count(row['tokens'])} tokens of {count(row['cap_tokens'])} ({place(row)})."
-    return [Finding("problem", "token_balance", text, "cut with strict=True, which keeps the cap", 85)]
+    advice = "cut with strict=True, which keeps the cap"
+    alone = token_balance.longer_than_cap(run)  # no way of cutting brings such a sequence under it
+    if alone is not None:
+        advice = f"the longest sequence has {count(alone['longest'])} tokens by itself: no cut keeps it under a cap of "
+        advice += f"{count(alone['cap_tokens'])}; raise the cap, or shorten or leave out such rows"
+    return [Finding("problem", "token_balance", text, advice, 85)]
 
 
 def uneven(run: Run) -> list[Finding]:
@@ -302,16 +308,22 @@ def left_out(run: Run) -> list[Finding]:
 LOOKS: Final = (missing_rows, left_out, trouble, peak, unequal_memory, over_cap, uneven, tax, misread_metrics, cost)
 
 
-def _batch_of(run: Run, row: dict[str, Any]) -> str:
+def _batch_of(run: Run, row: dict[str, Any]) -> dict[str, int]:
+    """Tokens, sequences and longest of the micro-batch that made a peak; empty where they aren't known."""
     if unknown(row["micro_batch"]):
-        return ""
+        return {}
     frame = memory.by_tokens(run, rank=row["rank"])
     here = frame[(frame["rank"] == row["rank"]) & (frame["peak_allocated_bytes"] == row["peak_allocated_bytes"])]
     if here.empty:
-        return ""
+        return {}
     one = here.iloc[0]
-    tokens, sequences, longest = (count(one[name]) for name in ("tokens", "sequences", "longest"))
-    return f" ({tokens} tokens in {sequences} sequences, longest {longest})"
+    return {key: int(one[key]) for key in ("tokens", "sequences", "longest")}
+
+
+def _said(batch: dict[str, int]) -> str:
+    many = "s" if batch["sequences"] != 1 else ""
+    tokens, sequences, longest = (count(batch[key]) for key in ("tokens", "sequences", "longest"))
+    return f"{tokens} tokens in {sequences} sequence{many}, longest {longest}"
 
 
 def _grade(value: float, limits: tuple[float, float]) -> Severity:

@@ -203,6 +203,15 @@ def violations(run: Run, limit: int = 200) -> pd.DataFrame:
     )
 
 
+def longer_than_cap(run: Run) -> dict[str, Any] | None:
+    """The longest sequence above its micro-batch's cap by itself: longest, cap_tokens. None without one."""
+    frame = run.sql(
+        """select list_max(lengths) as longest, cap_tokens from micro_batches
+        where over_cap and list_max(lengths) > cap_tokens order by longest desc, cap_tokens limit 1"""
+    )
+    return None if frame.empty else {str(key): int(value) for key, value in frame.iloc[0].items()}
+
+
 def totals(run: Run) -> pd.DataFrame:
     """One row: micro_batches, tokens, over_cap, empty_micro_batches, utilisation_ratio (tokens ÷ caps, of
     those that have a cap and aren't empty)."""

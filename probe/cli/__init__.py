@@ -25,7 +25,10 @@ from probe.text import visible
 #: Command to module.
 COMMANDS: Final = {
     "demo": "probe.cli.demo",
+    "list": "probe.cli.listing",
     "open": "probe.cli.open",
+    "findings": "probe.cli.findings",
+    "compare": "probe.cli.compare",
     "report": "probe.cli.report",
     "tail": "probe.cli.tail",
     "export": "probe.cli.export",

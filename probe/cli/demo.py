@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from probe.errors import InputError
+from probe.errors import InputError, MissingDependencyError
+from probe.hooks import OFF, is_off
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, report, and say where everything is."""
+    _refuse_what_cannot_work(arguments.track)
     from probe.demo.launch import launch
     from probe.runs.layout import create_run
 
@@ -152,6 +155,15 @@ def where_to_look(locations: Mapping[str, str]) -> list[str]:
     []
     """
     return [told for name, told in _DASHBOARDS.items() if name in locations]
+
+
+def _refuse_what_cannot_work(track: list[str]) -> None:
+    """Before anything is made, and before ranks fail one by one."""
+    if is_off():
+        raise InputError(OFF)
+    for package in (*(one for one in ("tensorboard", "mlflow") if one in track), "datasets", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingDependencyError.of("probe demo", package, "demo")
 
 
 def _refuse_old_run(given: Path | None) -> None:

@@ -298,13 +298,15 @@ class DataProto:
         return (self._item(row) for row in range(len(self)))
 
     def __getitem__(self, item: Any) -> Any:
-        """One row (a :class:`DataProtoItem`) for an integer, a DataProto for anything else.
+        """One row (a :class:`DataProtoItem`) for an integer, a column for its name, a DataProto for anything else.
 
         Args:
             item: An integer (also numpy's, or a 0-d tensor), a slice, or a list, array or tensor of integers or
-                booleans. Negative ones count from the end.
+                booleans. Negative ones count from the end. A text is the name of a column, as in ``batch`` or
+                ``non_tensor_batch``.
 
         Raises:
+            MissingKeyError: There is no column of that name.
             ShapeError: A mask has another length.
             InputTypeError: It is anything else.
             RowIndexError: The number is outside the batch.
@@ -315,9 +317,21 @@ class DataProto:
         """
         if isinstance(item, slice):
             return self._slice(item)
+        if isinstance(item, str):
+            return self._column(item)
         count = len(self)
         row = rows.row_number(item, count)
         return self._rows_at_indices(rows.row_numbers(item, count)) if row is None else self._item(row)
+
+    def _column(self, name: str) -> Any:
+        if self.batch is not None and name in self.batch.keys():  # noqa: SIM118  (a TensorDict asks for it)
+            return self.batch.get(name)
+        if name in self.non_tensor_batch:
+            return self.non_tensor_batch[name]
+        known = [*(() if self.batch is None else self.batch.keys()), *self.non_tensor_batch]
+        raise MissingKeyError(
+            f"index: there is no column {name!r}; the batch has {', '.join(map(repr, known)) or 'none'}"
+        )
 
     def _item(self, row: int) -> DataProtoItem:
         batch = None if self.batch is None else self.batch[row]

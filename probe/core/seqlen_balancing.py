@@ -5,7 +5,7 @@ The arithmetic is in ``probe.core.balancing.partition``; here it meets batches, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, TypeVar
 
@@ -301,9 +301,15 @@ class MicroBatches:
         options: The arguments of :func:`micro_batches`, checked.
     """
 
-    def __init__(self, batch: DataProto | TensorDictBase, options: _Options) -> None:
+    def __init__(self, batch: DataProto | TensorDictBase | Mapping[str, Any], options: _Options) -> None:
         self._data = batch if isinstance(batch, DataProto) else None
-        tensors = batch if isinstance(batch, TensorDictBase) else _tensors(batch)
+        self._columns: Mapping[str, Any] | None = None
+        if isinstance(batch, TensorDictBase):
+            tensors = batch
+        elif isinstance(batch, Mapping):
+            tensors, self._columns = _columns_of(batch)
+        else:
+            tensors = _tensors(batch)
         self.indices, lengths = _partition(tensors, options, "micro_batches")
         self._tokens = [sum(lengths[row] for row in rows) for rows in self.indices]
         self._selector = RowSelector(tensors)
@@ -317,27 +323,42 @@ class MicroBatches:
             tokens = self._tokens[index]
             with scope("micro_batch", str(index), micro_batch=index, tokens=tokens, sequences=len(rows)):
                 try:
-                    if self._data is None:
-                        yield self._selector.select(rows)
-                    else:
-                        yield _part(self._data, self._selector, rows)
+                    yield self._cut(rows)
                 except GeneratorExit:  # the loop was left early, which is no failure of this micro-batch
                     return
+
+    def _cut(self, rows: list[int]) -> Any:
+        """The micro-batch of ``rows``, of the class of the batch."""
+        if self._data is not None:
+            return _part(self._data, self._selector, rows)
+        tensors = self._selector.select(rows)
+        if self._columns is None:
+            return tensors
+        return {
+            key: tensors.get(key) if key in tensors.keys() else _rows_of(value, rows)  # noqa: SIM118  (a TensorDict)
+            for key, value in self._columns.items()
+        }
 
 
 @observed("seqlen_balancing.micro_batches", "a batch is about to be iterated over in micro-batches")
 def micro_batches(
-    batch: DataProto | TensorDictBase, max_token_len: int, dp_group: Any = None, **options: Any
+    batch: DataProto | TensorDictBase | Mapping[str, Any], max_token_len: int, dp_group: Any = None, **options: Any
 ) -> MicroBatches:
     """Iterate over balanced micro-batches, each in a scope of its own while the loop's body runs.
 
     A micro-batch so has its own peak memory and its own time. ``for part in micro_batches(batch, max_token_len=8192)``.
 
     Args:
-        batch: A DataProto or a TensorDict; the parts are of the same class.
+        batch: A DataProto, a TensorDict, or a dict; the parts are of the same class. Of a dict, such as a collate
+            function gives, tensors, arrays and lists are columns with an entry for each row; anything else, such as a
+            number, goes into each part as it is. Lengths come from ``attention_mask`` (B, S) or jagged ``input_ids``.
         max_token_len: Most tokens of a micro-batch.
         dp_group: Ranks that must make the same number of micro-batches, see :func:`rearrange_micro_batches`.
         **options: The other arguments of :func:`rearrange_micro_batches`, which also says what is raised.
+
+    >>> batch = {"attention_mask": torch.tensor([[1, 1], [1, 0]]), "uid": ["a", "b"]}
+    >>> [part["uid"] for part in micro_batches(batch, max_token_len=2)]
+    [['a'], ['b']]
     """
     return MicroBatches(batch, _options(max_token_len, dp_group, options))
 
@@ -485,10 +506,31 @@ def _filled(units: _Units, fitting: list[list[int]], count: int, options: _Optio
 
 def _tensors(data: DataProto) -> TensorDictBase:
     if not isinstance(data, DataProto):
-        raise InputTypeError(f"batch: got {type(data).__name__}, expected a DataProto or a TensorDict")
+        raise InputTypeError(f"batch: got {type(data).__name__}, expected a DataProto, a TensorDict or a dict")
     if data.batch is None:
         raise InputError("batch: the DataProto has no tensors, expected an attention_mask or jagged input_ids")
     return data.batch
+
+
+def _columns_of(batch: Mapping[str, Any]) -> tuple[TensorDictBase, Mapping[str, Any]]:
+    """The tensors of a dict as a TensorDict, and the dict itself, checked: each column has an entry for each row."""
+    tensors = {key: one for key, one in batch.items() if isinstance(one, torch.Tensor) and one.ndim}
+    if not tensors:
+        raise InputError(f"batch: got a dict with {sorted(map(str, batch))}, expected tensors such as attention_mask")
+    count = len(tensors.get("attention_mask", next(iter(tensors.values()))))
+    for key, one in batch.items():
+        is_column = key in tensors or isinstance(one, list | tuple) or (isinstance(one, np.ndarray) and one.ndim)
+        if is_column and len(one) != count:
+            raise ShapeError(f"batch[{key!r}]: got {len(one)} rows, expected {count} as in the other columns")
+    return TensorDict(tensors, batch_size=[count]), dict(batch)
+
+
+def _rows_of(value: Any, rows: list[int]) -> Any:
+    """Entries of a column that isn't a tensor; anything else as it is."""
+    if isinstance(value, list | tuple):
+        chosen = [value[row] for row in rows]
+        return tuple(chosen) if isinstance(value, tuple) else chosen
+    return value[rows] if isinstance(value, np.ndarray) and value.ndim else value
 
 
 def _part(data: DataProto, selector: RowSelector, rows: list[int]) -> DataProto:

@@ -25,7 +25,12 @@ class Status:
     def now(cls) -> Status:
         """How things stand in this process."""
         session = current_session()
-        told = [("session", "none is open; probe.start(project) opens one")] if session is None else _about(session)
+        if hooks.is_off():
+            told = [("session", hooks.OFF)]
+        elif session is None:
+            told = [("session", "none is open; probe.start(project) opens one")]
+        else:
+            told = _about(session)
         return cls((*told, *_listeners(), *_device()))
 
     def __repr__(self) -> str:

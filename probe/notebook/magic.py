@@ -18,7 +18,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe.errors import InputError, ProbeError
-from probe.hooks import phase, scope, watch
+from probe.hooks import OFF, is_off, phase, scope, watch
 from probe.inspection.plain_text import one_line
 from probe.notebook.cell_status import Status
 from probe.notebook.cell_summary import CellSummary, Direct, from_session
@@ -149,9 +149,9 @@ class ProbeMagic:
         if words == ["status"]:
             return Status.now()
         if len(words) == 2 and words[0] == "open":
-            from probe.runs.reader import Run
+            from probe.runs.finding import open_run
 
-            return Run(words[1] if "://" in words[1] else os.path.expanduser(words[1]))  # noqa: PTH111  (no Path: it may be a URL)
+            return open_run(words[1] if "://" in words[1] else os.path.expanduser(words[1]))  # noqa: PTH111  (no Path: it may be a URL)
         raise InputError(f"got {line!r}" if words else "got nothing")
 
     # -------------------------------------------------------------------------------------------------- a cell
@@ -211,7 +211,9 @@ class ProbeMagic:
         if opened.scope is None:
             return
         try:
-            if session is not None:
+            if is_off():
+                base = replace(base, measured="nothing", note=OFF)
+            elif session is not None:
                 base = from_session(session, self._reader(session), opened.scope, span, base)
             elif direct is not None:
                 base = direct.summary(opened.scope, base)

@@ -9,6 +9,7 @@ Kinds of batches are told apart by ``source``:
 * ``data_proto.from_dict``, ``from_single_dict`` and ``concat``: batches as they are put together;
 * ``codec.packed``, ``codec.materialized``: a batch before and after a wire, with what the codec decided for each
   field. What is packed has no padding left; what was taken off stands in ``stripped_tokens``;
+* ``micro_batch.told``: a micro-batch that other code has cut and tells of; ``reason`` is what it calls itself;
 * ``packing.packed``, ``batched_data_dict.partition``: micro-batches that were planned by packing or by dynamic
   batching (:mod:`probe.recorders.packing_padding`);
 * ``ulysses.padded``: one field filled up so that the ranks of sequence parallelism get equal parts.
@@ -41,6 +42,7 @@ from probe.records import GIB, PLANNED_SOURCES, Deferred, Incident, Padding, Row
 
 PREFIX = "probe/padding_tax/"
 PARTITION: Final = "seqlen_balancing.partition"
+TOLD: Final = "micro_batch.told"
 PAD_ROWS: Final = "data_proto.pad_to_divisor"
 PADDED: Final = "data_proto.padded"
 PACKED: Final = "codec.packed"
@@ -69,6 +71,7 @@ class PaddingTaxRecorder(Recorder):
     rows: ClassVar[tuple[type[Row], ...]] = (Padding,)
     points: ClassVar[tuple[str, ...]] = (
         PARTITION,
+        TOLD,
         PAD_ROWS,
         PADDED,
         "data_proto.from_dict",
@@ -99,7 +102,7 @@ class PaddingTaxRecorder(Recorder):
         return depth
 
     def fire(self, event: Event) -> Rows:
-        """A batch was cut into micro-batches, which keep its width, or rows were added to one, or a codec told."""
+        """A batch was cut into micro-batches, which keep its width, rows were added, or a codec or a trainer told."""
         values = event.values
         if event.point.name in PLANNED:
             return deferred_packing_rows(event)
@@ -109,10 +112,17 @@ class PaddingTaxRecorder(Recorder):
         if event.point.name == PADDED:
             # Where an observed call did it, that call's end tells of the rows.
             return None if values["source"] == PAD_ROWS else self._formed(event, values["data"], values["pad_rows"])
-        width = values.get("width_tokens")
-        fields = token_fields(values.get("batch"), width)
+        width, batch = values.get("width_tokens"), values.get("batch")
+        fields = token_fields(batch, width)
+        stamp = {"source": event.point.name}
+        if event.point.name == TOLD or batch is None:  # other code's: its name, and where no field is known its tokens
+            stamp["reason"] = values.get("source") or ""
+            fields = fields or [Field("tokens", 0)]
+        if event.point.name == TOLD:
+            lengths = values["lengths"]
+            return Deferred(partial(_rectangle_of, values["micro_batch"], lengths, width, fields, stamp))
         computed = None if values.get("packed") else width
-        return Deferred(partial(_partition_rows, lengths_of(event), partitions_of(event), computed, fields))
+        return Deferred(partial(_partition_rows, lengths_of(event), partitions_of(event), computed, fields, stamp))
 
     def leave(self, event: Event, state: int) -> Rows:
         """A DataProto was put together or filled up. Of calls inside each other the outer one counts."""
@@ -242,17 +252,22 @@ def _rows_of_causes(
 
 
 def _partition_rows(
-    lengths: list[int], partitions: list[list[int]], width: int | None, fields: list[Field]
+    lengths: list[int], partitions: list[list[int]], width: int | None, fields: list[Field], stamp: dict[str, Any]
 ) -> list[Padding]:
     rows: list[Padding] = []
     for index, part in enumerate(partitions):
-        inside = [int(lengths[row]) for row in part]
-        stamp: dict[str, Any] = {"batch_id": next_batch_id(), "source": PARTITION, "micro_batch": index}
-        if width is None:
-            rows += [_without_padding(sum(inside), len(inside), field, stamp) for field in fields]
-        else:
-            rows += padding_rows(inside, width, fields, **stamp)
+        rows += _rectangle_of(index, [int(lengths[row]) for row in part], width, fields, stamp)
     return rows
+
+
+def _rectangle_of(
+    index: int, lengths: list[int], width: int | None, fields: list[Field], stamp: dict[str, Any]
+) -> list[Padding]:
+    """The rows of the micro-batch ``index``, or of its tokens alone where nothing is padded."""
+    own: dict[str, Any] = {**stamp, "batch_id": next_batch_id(), "micro_batch": index}
+    if width is None:
+        return [_without_padding(sum(lengths), len(lengths), field, own) for field in fields]
+    return padding_rows(lengths, width, fields, **own)
 
 
 def _without_padding(tokens: int, rows: int, field: Field, stamp: dict[str, Any]) -> Padding:

@@ -1,7 +1,8 @@
 """How evenly tokens are spread: one row for each micro-batch of every batch that is cut up.
 
 Batches are cut up in three ways, told apart by ``source``: balanced partitions, dynamic batching (micro-batches of
-all shards, each with a width of its own) and sequence packing (bins, which have no rectangle).
+all shards, each with a width of its own) and sequence packing (bins, which have no rectangle). Other code that cuts
+batches tells of each micro-batch as it begins, by the name that it gives itself.
 
 Imbalance across ranks needs the rows of all of them; the analysis works it out from the run.
 """
@@ -9,7 +10,8 @@ Imbalance across ranks needs the rows of all of them; the analysis works it out 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -21,13 +23,14 @@ from probe.records import Deferred, MicroBatch, Row
 
 PREFIX = "probe/token_balance/"
 PACKED: Final = "packing.packed"
+TOLD: Final = "micro_batch.told"
 
 
 class TokenBalanceRecorder(Recorder):
     """Micro-batches, from the lengths that the partitioner has on the CPU anyway."""
 
     rows: ClassVar[tuple[type[Row], ...]] = (MicroBatch,)
-    points: ClassVar[tuple[str, ...]] = ("seqlen_balancing.partition", "batched_data_dict.partition", PACKED)
+    points: ClassVar[tuple[str, ...]] = ("seqlen_balancing.partition", "batched_data_dict.partition", PACKED, TOLD)
     #: An imbalance is the largest micro-batch over the mean one of its batch, empty ones included; 1 is even.
     #: Those of packing are about its bins alone, in real tokens: rounding counts as waste. Its balance is
     #: 1 − standard deviation / mean of the bins' utilisation; 1 is even.
@@ -45,9 +48,14 @@ class TokenBalanceRecorder(Recorder):
         f"{PREFIX}packing/bins",
     )
 
+    def __init__(self) -> None:
+        self._batches = threading.local()
+
     def fire(self, event: Event) -> Rows:
-        """A batch was cut up."""
+        """A batch was cut up, or other code begins with a micro-batch of one that it has cut."""
         values = event.values
+        if event.point.name == TOLD:
+            return Deferred(partial(_told_rows, self._batch_of(event), dict(values, batch=None)))
         packed = event.point.name == PACKED
         computed = None if packed or values.get("packed") else values.get("width_tokens")
         workload, widths = values.get("workload"), values.get("widths")
@@ -65,6 +73,15 @@ class TokenBalanceRecorder(Recorder):
                 source=PACKED if packed else values.get("source") or event.point.name,
             )
         )
+
+    def _batch_of(self, event: Event) -> int:
+        """The number of its batch: of the one before, if that began in the same scope and with a smaller index."""
+        around, index = event.scope.id, event.values["micro_batch"]
+        before, last, batch_id = getattr(self._batches, "last", (None, -1, 0))
+        if around != before or index <= last:
+            batch_id = batch_id_of(event)
+        self._batches.last = (around, index, batch_id)
+        return batch_id
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
         """Over all batches that this process cut up in the step."""
@@ -144,6 +161,21 @@ def micro_batch_rows(
             )
         )
     return rows
+
+
+def _told_rows(batch_id: int, values: Mapping[str, Any]) -> list[MicroBatch]:
+    """The row of a micro-batch that other code has cut."""
+    lengths, shared = values["lengths"], {"batch_id": batch_id, "workload": values["workload"]}
+    (row,) = micro_batch_rows(
+        lengths,
+        [range(len(lengths))],
+        cap_tokens=values["cap_tokens"],
+        width_tokens=values["width_tokens"],
+        source=values["source"],
+        **shared,
+    )
+    row.micro_batch, row.micro_batches, row.indices = values["micro_batch"], values["count"], values["indices"] or []
+    return [row]
 
 
 def _workload(workload: Sequence[float] | None, index: int, part: Sequence[int], sequences: int) -> float | None:

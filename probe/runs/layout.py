@@ -50,6 +50,8 @@ _SEGMENT: Final = re.compile(_PLACE + r"(?:\.(?P<number>\d+))?\.jsonl")
 _PART: Final = re.compile(rf"(?P<table>[a-z_]+)-{_PLACE}-(?P<number>\d+)\.parquet")
 _OF_RANK: Final = re.compile(r"rank-(\d{5,})")
 _PACKAGES: Final = ("torch", "tensordict", "numpy", "verl", "nemo-rl", "ray", "vllm", "transformers")
+#: Also of a Path made from a URL, which has one slash less; a drive of Windows has one letter.
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _LONGEST_NAME: Final = 120
 _LONGEST_PLACE: Final = 60
 _DEEPEST_CONFIG: Final = 40
@@ -194,7 +196,7 @@ def create_run(
         The absolute path.
 
     Raises:
-        InputError: A name is empty.
+        InputError: A name is empty, or a directory is a URL.
         InputTypeError: A name is no text, or ``redact`` is none of what it may be.
         SchemaVersionError: The run is there and was written by a newer probe.
         RunError: The directory can't be made.
@@ -204,6 +206,13 @@ def create_run(
     if experiment is not None:
         _check_name("experiment", experiment)
     given = run_dir if run_dir is not None else os.environ.get(RUN_DIR_VARIABLE) or None
+    named = "run_dir" if run_dir is not None else RUN_DIR_VARIABLE
+    for argument, place in ((named, given), ("root", root)):
+        if place is not None and _URL.match(os.fspath(place)):
+            raise InputError(
+                f"{argument}: got {os.fspath(place)!r}, expected a directory of this machine; "
+                "a run that is copied to a store can be read there by its URL"
+            )
     try:
         if given is not None:
             directory = Path(given).expanduser().absolute()

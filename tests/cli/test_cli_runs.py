@@ -10,9 +10,9 @@ import fsspec
 import pytest
 
 from probe.cli import main
-from probe.cli import runs as finding
 from probe.cli.runs import find_run
 from probe.errors import InputError, RunError, RunNotFoundError
+from probe.runs import finding
 from tests.sample_run import write_run
 
 

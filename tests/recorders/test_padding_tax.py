@@ -136,9 +136,10 @@ def test_jagged_micro_batches_have_no_padding(collect):
     ]
 
 
-def test_without_a_batch_there_are_no_fields(collect):
+def test_without_a_batch_the_tokens_are_the_only_field(collect):
     partition(None, [3], [[0]], 4)
-    assert collect.rows() == []
+    (row,) = collect.rows()
+    assert (row.field, row.cause, row.tokens, row.bytes, row.rectangle_tokens) == ("tokens", "fixed_width", 1, 0, 4)
 
 
 @pytest.mark.parametrize("width", [8, 9000])  # summed at once, and in the writer thread

@@ -8,6 +8,7 @@ date as often as need be, and the live panel doesn't flicker.
 
 from __future__ import annotations
 
+import html
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -46,6 +47,11 @@ class Outputs:
         _display().display(view, raw=True, display_id=self._id, metadata=dict(metadata))
         _display().display(copy, raw=True, display_id=self._copy_id)
         self.shown = self.live = True
+
+    def say(self, sentence: str) -> None:
+        """Display a sentence above what is shown next."""
+        text = {"text/plain": sentence, "text/html": f"<p>{html.escape(sentence)}</p>"}
+        _display().display(text, raw=True)
 
     def show_static(self, bundle: Bundle) -> None:
         """Display what needs no kernel."""

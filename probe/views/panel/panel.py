@@ -115,6 +115,7 @@ class Panel:
         self._copying = threading.Lock()  # a copy takes its time, and the newest must be the last
         self._pid = os.getpid()
         self._widget: Any = None
+        self._lacks = ""  # what is to be installed for a live panel
         self._started = False
 
     # --------------------------------------------------------------------------------------------- what it shows
@@ -189,6 +190,8 @@ class Panel:
     def _ipython_display_(self) -> None:
         view = self._view()
         if view is None:
+            if self._lacks:
+                self._outputs.say(self._lacks)
             self._outputs.show_static(self._static())
             return
         self._outputs.show_live(*view, self._copy())
@@ -286,6 +289,7 @@ class Panel:
             data, metadata = self.widget._repr_mimebundle_()
         except MissingDependencyError as error:
             self._pump.fail("widget", error)
+            self._lacks = f"{error}. Until then this is a picture of the run as it is now."
             return None
         name = "".join(one if one.isprintable() else " " for one in self.title)
         said = f"{name}: live panel, and below it the copy that is saved\n{self._hint()}"

@@ -1,0 +1,38 @@
+"""Say what was found in a run: what is wrong, what is worth a look, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from probe.cli.output import add_json, print_json
+from probe.cli.runs import add_attempt, add_run, find_run
+from probe.text import rows, visible
+
+ABOUT: Final = "say what was found in a run, and what to do about it"
+
+EXAMPLE: Final = """\
+probe findings runs/arithmetic/grpo-small
+probe findings runs/arithmetic --json | jq '.findings[] | select(.severity == "problem")'"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe findings``."""
+    add_run(parser)
+    add_attempt(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print them, problems first."""
+    place = find_run(arguments.run_path)
+    from probe.analysis.findings import findings
+    from probe.runs.reader import Run
+
+    with Run(place, arguments.attempt) as opened:
+        found = findings(opened)
+    if arguments.json:
+        print_json({"run": place, "findings": rows(found)})
+    else:
+        print(visible(repr(found)))
+    return 0

@@ -1,0 +1,121 @@
+"""What ``probe.start`` gives where the environment says ``PROBE=off``: a session that does nothing."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from probe import session as open_sessions
+from probe.errors import SessionError
+from probe.hooks import OFF, SWITCH, scope
+from probe.records import Process
+from probe.runs.layout import RUN_DIR_VARIABLE
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+    from probe.views.panel.panel import Panel
+
+
+class NoPanel:
+    """Stands where a panel would: it says why there is none."""
+
+    def __repr__(self) -> str:
+        return OFF
+
+    def _repr_html_(self) -> str:
+        return f"<div>{html.escape(OFF)}</div>"
+
+    def _ipython_display_(self) -> None:
+        from IPython import display as ipython
+
+        put: Any = ipython.display  # its functions have no annotations
+        put({"text/plain": OFF, "text/html": self._repr_html_()}, raw=True)
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class InertSession(open_sessions.Session):
+    """A session without recorders, writer, directory and backends; every call of it is there.
+
+    Args:
+        project: As of :func:`probe.session.start`; nothing is checked.
+        experiment: Likewise.
+        root: Likewise.
+        run_dir: Likewise.
+
+    Attributes:
+        directory: Where the run would be. Nothing is made there.
+        process: A row about this process that nobody reads.
+    """
+
+    def __init__(self, project: Any, experiment: Any = None, *, root: Any = "runs", run_dir: Any = None) -> None:
+        given = run_dir or os.environ.get(RUN_DIR_VARIABLE)
+        names = [str(one) for one in (root, project, experiment) if one is not None]
+        self.directory = Path(str(given)) if given else Path(*names)
+        self.process = Process(host="", pid=os.getpid())
+        self.budget = self.tracking = self.publisher = None
+        self.closed = False
+
+    def step(self, step: int) -> scope:
+        """A block that is in the step, and that nobody hears of.
+
+        Args:
+            step: The trainer's global step.
+        """
+        return scope("step", "step", step=step)
+
+    def begin_step(self, step: int) -> None:
+        """Nothing.
+
+        Args:
+            step: The trainer's global step.
+        """
+
+    def end_step(self) -> None:
+        """Nothing."""
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Nothing.
+
+        Args:
+            metrics: Names to numbers.
+            step: The global step.
+        """
+
+    @property
+    def run(self) -> Run:
+        """There is none.
+
+        Raises:
+            SessionError: Always.
+        """
+        raise SessionError(OFF)
+
+    def panel(self, **options: Any) -> Panel:  # noqa: ARG002  # the session's signature
+        """What says why there is no panel, where one would be shown."""
+        return cast("Panel", NoPanel())
+
+    def flush(self, timeout_s: float = 5.0) -> bool:  # noqa: ARG002  # likewise
+        """There is nothing to wait for.
+
+        Args:
+            timeout_s: Is not used.
+        """
+        return True
+
+    def close(self, exit_code: int = 0) -> None:  # noqa: ARG002  # likewise
+        """The process can start another session.
+
+        Args:
+            exit_code: Is not used.
+        """
+        self.closed = True
+        if open_sessions._current is self:
+            open_sessions._current = None
+
+    def __repr__(self) -> str:
+        return f"Session({SWITCH}=off: nothing is recorded)"

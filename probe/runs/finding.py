@@ -1,0 +1,202 @@
+"""Finding a run, for ``probe.open`` and the commands: by its directory, its URL, or a directory that holds runs."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from probe.errors import InputError, InputTypeError, ProbeError, RunError, RunNotFoundError
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: How far below the directory a run may lie: ``./runs/<project>/<experiment>``.
+DEEPEST: Final = 3
+
+#: The folder in which tracking keeps what waits to be sent.
+TRACKING: Final = "tracking"
+
+#: Directories that are looked into. Who asks for "/" is told so instead of waiting.
+MOST: Final = 5_000
+
+
+def open_run(path: str | os.PathLike[str], attempt: int | None = None) -> Run:
+    """Open a run to read it, while it is being written or when it is over.
+
+    Args:
+        path: The run directory, an ``fsspec`` URL of one, or a directory that holds runs, at most three levels down:
+            of these the one that began last. The commands take the same.
+        attempt: The attempt that is shown, alone and whole; None shows each step of the newest that has it.
+
+    Returns:
+        A :class:`~probe.runs.reader.Run`, whose ``path`` says which one it is.
+
+    Raises:
+        RunNotFoundError: There is nothing, or no run in it.
+        InputTypeError: ``path`` is neither text nor a path.
+        InputError: ``path`` is empty or no kind of URL that is known, or ``attempt`` isn't one of the run's.
+        RunError: It can't be read.
+        SchemaVersionError: A newer probe wrote it.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise InputTypeError(f"path: got {path!r}, expected a run directory, its URL, or a directory that holds runs")
+    from probe.runs.reader import Run  # brings pandas; find_run does without
+
+    return Run(find_run(os.fspath(path)), attempt)
+
+
+def find_run(text: str, *, argument: str = "path", tell: Callable[[str], None] | None = None) -> str:
+    """The run that ``text`` means, as an absolute path or a URL.
+
+    A directory that isn't a run but holds some, at most three levels down, means the one that began last. Names that
+    begin with a dot are passed over.
+
+    Args:
+        text: A directory or a URL.
+        argument: What errors call it.
+        tell: Is told in a sentence which of several runs is taken.
+
+    Raises:
+        RunNotFoundError: There is nothing, or no run in it.
+        InputError: An empty text, or no kind of URL that is known.
+        RunError: The store can't be read.
+    """
+    from probe.runs.layout import INFO_NAME
+
+    if not text:
+        raise InputError(f"{argument}: got an empty text, expected a run directory or the directory above")
+    files, root = _opened(text, argument)
+    try:
+        if files.exists(_below(root, INFO_NAME)):
+            return _location(files, root)
+        if not files.exists(root):
+            raise RunNotFoundError(
+                f"{argument}: there is nothing at {text!r}; check the spelling and the working directory"
+            )
+        if not files.isdir(root):
+            raise RunNotFoundError(
+                f"{argument}: {text!r} is a file, expected a run directory or a directory that holds runs"
+            )
+        found = list(_runs_below(files, root, text, argument))
+        newest = _newest(files, found, text, argument)
+    except ProbeError:
+        raise
+    except Exception as error:  # isolation boundary: each store has its own errors, most of them no OSError
+        raise RunError(f"{argument}: {text!r} can't be read: {type(error).__name__}: {error}") from error
+    location = _location(files, newest)
+    if tell is not None:
+        tell(f"{text} holds {len(found)} run{'s' * (len(found) > 1)}; taking {location}")
+    return location
+
+
+def runs_below(text: str, *, argument: str = "path") -> list[str]:
+    """Every run at or below ``text``, at most three levels down, as absolute paths or URLs; sorted by level and name.
+
+    Args:
+        text: A directory or a URL.
+        argument: What errors call it.
+
+    Raises:
+        RunNotFoundError: There is nothing.
+        InputError: An empty text, or no kind of URL that is known.
+        RunError: The store can't be read.
+    """
+    from probe.runs.layout import INFO_NAME
+
+    files, root = _opened(text, argument)
+    try:
+        if files.exists(_below(root, INFO_NAME)):
+            return [_location(files, root)]
+        if not files.isdir(root):
+            raise RunNotFoundError(f"{argument}: there is no directory at {text!r}")
+        return [_location(files, one) for one in _runs_below(files, root, text, argument)]
+    except ProbeError:
+        raise
+    except Exception as error:  # isolation boundary: as above
+        raise RunError(f"{argument}: {text!r} can't be read: {type(error).__name__}: {error}") from error
+
+
+def _opened(text: str, argument: str) -> tuple[Any, str]:
+    import fsspec
+
+    try:
+        files, root = fsspec.core.url_to_fs(text)
+    except Exception as error:  # isolation boundary: an unknown protocol, a missing package, a client's own refusal
+        raise InputError(f"{argument}: {text!r} can't be opened: {error}") from error
+    return files, str(Path(root).absolute()) if _is_local(files) else root.rstrip("/")
+
+
+def _is_local(files: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(files, LocalFileSystem)
+
+
+def _location(files: Any, root: str) -> str:
+    return root if _is_local(files) else str(files.unstrip_protocol(root))
+
+
+def _below(root: str, name: str) -> str:
+    return f"{root.rstrip('/')}/{name}"
+
+
+def _runs_below(files: Any, root: str, text: str, argument: str) -> Iterator[str]:
+    """The run directories below ``root``, the upper ones first; there is no run inside a run."""
+    from probe.runs.layout import INFO_NAME
+
+    level, listed = [root], 0
+    for depth in range(DEEPEST + 1):
+        deeper: list[str] = []
+        for directory in level:
+            listed += 1
+            if listed > MOST:
+                raise RunNotFoundError(
+                    f"{argument}: {text!r} holds more than {MOST:,} directories, expected one nearer the run"
+                )
+            entries = _entries(files, directory)
+            names = {name for name, _ in entries}
+            if posixpath.basename(directory) == TRACKING and "lock" in names:
+                continue  # what tracking knows of a run, which has a run.json of its own
+            if depth and INFO_NAME in names:
+                yield directory
+            else:
+                deeper += [_below(directory, name) for name, is_directory in entries if is_directory]
+        level = deeper
+
+
+def _entries(files: Any, directory: str) -> list[tuple[str, bool]]:
+    """Name of each entry, and whether it is a directory; sorted."""
+    try:
+        listed = files.ls(directory, detail=True)
+    except PermissionError:
+        return []  # somebody else's directory between ours
+    names = [(posixpath.basename(one["name"].rstrip("/")), one["type"] == "directory") for one in listed]
+    return sorted((name, kind) for name, kind in names if name and not name.startswith("."))
+
+
+class _Begun(msgspec.Struct):
+    wall_ns: int = 0
+
+
+def _newest(files: Any, found: list[str], text: str, argument: str) -> str:
+    """The one whose ``run.json`` tells the latest beginning; of equals the last by name."""
+    from probe.runs.layout import INFO_NAME
+
+    begun: list[tuple[int, str]] = []
+    for root in found:
+        try:  # not many at once, which would take the name for a pattern
+            data = files.cat_file(_below(root, INFO_NAME))
+            begun.append((msgspec.json.decode(data, type=_Begun).wall_ns, root))
+        except (FileNotFoundError, PermissionError, msgspec.MsgspecError, UnicodeDecodeError):
+            continue  # unreadable: whoever names that run gets its error
+    if not begun:
+        raise RunNotFoundError(
+            f"{argument}: there is no run in {text!r}, nor up to {DEEPEST} directories below; expected a run directory "
+            f"such as runs/<project>/<experiment>"
+        )
+    return max(begun)[1]
