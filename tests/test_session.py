@@ -438,7 +438,7 @@ def recorded(directory, more=()):
                 frame = frame[~frame["key"].str.contains("probe/memory|probe/cost")]
             whole = [one for one in frame if one not in stamp | timed and "bytes" not in one and one != "value"]
             # In which order rows of the writer's own stand among the others is a matter of its rounds.
-            rows[name] = len(frame) if name == "memory" else sorted(frame[whole].astype(str).values.tolist())
+            rows[name] = len(frame) if name == "memory" else sorted(frame[whole].astype(str).values.tolist(), key=repr)
         exact = run.scalars[run.scalars["key"].str.startswith(("probe/padding_tax", "probe/token_balance"))]
         return rows, exact[["step", "key", "value"]].values.tolist(), run.incidents
 
