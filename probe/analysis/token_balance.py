@@ -92,6 +92,22 @@ def _of_rounds(name: str) -> str:
     return sql.series({**spec, **({"per": per} if per else {}), "x": "step", "by": ["phase", "round"]})
 
 
+def rates(run: Run) -> pd.DataFrame:
+    """How many tokens a step goes through in a second.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Step and the quantities tokens, tokens_per_second (each token of a batch once) and tokens_processed_per_second
+        (in each phase and epoch that computes on it). NaN where a step has no such value.
+    """
+    names = ("tokens", "tokens_per_second", "tokens_processed_per_second")
+    found = courses(run, [quantity(name) for name in names])
+    columns = [pd.Series(one.values, index=one.steps, name=name) for name, one in zip(names, found, strict=True)]
+    return pd.concat(columns, axis=1).sort_index().rename_axis("step").reset_index()
+
+
 def imbalance(run: Run) -> pd.DataFrame:
     """How uneven each step was, and who was fullest in its worst round.
 

@@ -179,6 +179,8 @@ _MICRO: Final = Table(
         "batch": Column("i4", "id", "batch_id"),
         # The n-th batch of its process in its step and phase, from 1: ranks wait for each other in each of them.
         "round": Column("i4", "id"),
+        # 1 in the phase of its process and step that cuts micro-batches first, where each token of a batch stands once.
+        "once": Column("u1", "flag"),
         "micro_batch": _MICRO_BATCH,
         "tokens": Column("i4", "tokens", "tokens"),
         "sequences": Column("i4", "count", "sequences"),

@@ -280,7 +280,7 @@ def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: str, s
     if table == "spans":
         sources = {"memory": f"(select * from memory where ({rows}) or step is null)"} if rows else {}  # noqa: S608
         return f"({views.query(_spans(needed, where, how), sources, start_ns)})"
-    if table == "micro" and "round" in needed:
+    if table == "micro" and needed & {"round", "once"}:
         return _view("micro_batches_counted", "micro_batches", rows)
     if table == "padding":
         tax = how in ("sum", "ratio") and where.get("counted") == 2 and not _ALL_FIELDS & needed

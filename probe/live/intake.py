@@ -283,7 +283,7 @@ class Intake:
         name, table, rows = gathered.name, gathered.table, gathered.rows
         known: dict[str, Sequence[Any]] = {"t": gathered.seconds}
         if name == "micro":
-            known["round"] = [0] * len(rows)  # told by the rows around it, once they are a block
+            known["round"] = known["once"] = [0] * len(rows)  # told by the rows around it, once they are a block
         plan = self._plan(name, table)
         for (one, column), values in zip(plan.copied, zip(*map(plan.fields, rows), strict=True), strict=True):
             known[one] = self._coded(column, values)

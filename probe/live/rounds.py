@@ -1,8 +1,9 @@
-"""Which batch of its step and phase a batch is: ranks wait for each other in each of them.
+"""Which batch of its step and phase a batch is, since ranks wait for each other in each of them; and which phase of a
+step was the first that cut any, since each token of a batch stands there once.
 
 The round of a batch is its place, from 1, among the batches of its process, step and phase in the order of their
-numbers. A batch may be told of late (its lengths came from a device), and then the rounds of those behind it change:
-their rows are given once more.
+numbers. A batch may be told of late (its lengths came from a device), and then the rounds of those behind it change,
+or the phase that was first: their rows are given once more.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Rounds:
     def __init__(self, table: LiveTable) -> None:
         self._table = table
         self._batches: dict[Place, list[int]] = {}
+        self._firsts: dict[tuple[int, int], tuple[int, int]] = {}  # of process and step the first batch, and its phase
         self._forgotten = -2  # the largest step of which batches may stand in the table and not here
 
     def learn(self, block: Block) -> None:
@@ -54,7 +56,8 @@ class Rounds:
         for place, batch in dict.fromkeys(zip(places, block["batch"].tolist(), strict=True)):
             if self._note(place, batch):
                 late.add(place)
-        block["round"] = self._rounds(places, block["batch"])
+            late |= self._note_first(place, batch)
+        block["round"], block["once"] = self._rounds(places, block["batch"]), self._once(places)
         changed = self._changed(late)
         self._forget()
         return block if changed is None else {name: np.append(block[name], changed[name]) for name in block}
@@ -70,6 +73,25 @@ class Rounds:
             return False
         batches.insert(at, batch)
         return at < len(batches) - 1
+
+    def _note_first(self, place: Place, batch: int) -> set[Place]:
+        """The places of which it becomes known that they are the first of their step, or no longer."""
+        process, step, phase = place
+        first = self._firsts.pop((process, step), None)
+        if first is None and step <= self._forgotten:
+            first = self._read_first(process, step)
+        now = (batch, phase) if first is None else min(first, (batch, phase))
+        self._firsts[process, step] = now  # the newest last
+        return set() if first is None or first[1] == now[1] else {(process, step, first[1]), place}
+
+    def _read_first(self, process: int, step: int) -> tuple[int, int] | None:
+        columns = self._table.columns()
+        here = (columns["process"] == process) & (columns["step"] == step)
+        pairs = zip(columns["batch"][here].tolist(), columns["phase"][here].tolist(), strict=True)
+        return min(pairs, default=None)
+
+    def _once(self, places: list[Place]) -> npt.NDArray[np.uint8]:
+        return np.array([self._firsts[process, step][1] == phase for process, step, phase in places], dtype=np.uint8)
 
     def _read_again(self, place: Place) -> list[int]:
         columns = self._table.columns()
@@ -97,15 +119,20 @@ class Rounds:
         for place in late:
             here |= self._rows_at(place)
         held = {name: values[here] for name, values in self._table.columns().items()}
-        now = self._rounds(_places(held), held["batch"])
-        moved = now != held["round"]
-        return {**{name: values[moved] for name, values in held.items()}, "round": now[moved]}
+        places = _places(held)
+        now: Block = {"round": self._rounds(places, held["batch"]), "once": self._once(places)}
+        moved = (now["round"] != held["round"]) | (now["once"] != held["once"])
+        return {name: values[moved] for name, values in {**held, **now}.items()}
 
     def _forget(self) -> None:
         while len(self._batches) > REMEMBERED:
             place = next(iter(self._batches))
             del self._batches[place]
             self._forgotten = max(self._forgotten, place[1])
+        while len(self._firsts) > REMEMBERED:
+            process, step = next(iter(self._firsts))
+            del self._firsts[process, step]
+            self._forgotten = max(self._forgotten, step)
 
 
 def _places(block: Block) -> list[Place]:

@@ -180,9 +180,12 @@ from {scopes} where kind = 'step' and step is not null group by step;
 
 -- view micro_batches_counted
 -- Micro-batches with their round: the n-th batch of its process, step and phase. Ranks wait for each other after each
--- batch, so that batches of several ranks belong together by step, phase and round.
+-- batch, so that batches of several ranks belong together by step, phase and round. `once` is 1 in the phase of a
+-- process and step that cuts micro-batches first: the tokens of a batch stand there once, and again in each later phase
+-- and epoch.
 select step, rank, process, role, phase, batch_id as batch,
        dense_rank() over (partition by process, step, phase order by batch_id) as round,
+       (phase is not distinct from first_value(phase) over (partition by process, step order by batch_id))::int as once,
        micro_batch, tokens, sequences, coalesce(list_max(lengths), 0) as longest,
        coalesce(list_min(lengths), 0) as shortest, width_tokens as width, cap_tokens as cap, workload,
        over_cap::int as over, source, wall_ns
