@@ -29,9 +29,9 @@ def by_step(run: Run, rows: str = "") -> pd.DataFrame:
 
     Returns:
         Step, and each quantity of ``dashboards/quantities.yaml`` under its name with its unit: step_time_s, tokens,
-        tokens_per_second, tokens_processed_per_second, peak_memory_bytes, rank_imbalance_ratio, sync_wait_ratio,
-        micro_batch_imbalance_ratio, padding_tax_ratio, reward, own_cost_ratio, alerts. NaN where a step has no such
-        value.
+        tokens_per_second, tokens_processed, tokens_processed_per_second, peak_memory_bytes, rank_imbalance_ratio,
+        sync_wait_ratio, micro_batch_imbalance_ratio, padding_tax_ratio, reward, own_cost_ratio, alerts. NaN where a
+        step has no such value.
     """
     specs = list(quantities().values())
     found = courses(run, specs, rows)

@@ -82,7 +82,12 @@ class Rounds:
             first = self._read_first(process, step)
         now = (batch, phase) if first is None else min(first, (batch, phase))
         self._firsts[process, step] = now  # the newest last
-        return set() if first is None or first[1] == now[1] else {(process, step, first[1]), place}
+        if first is None or first[1] == now[1]:
+            return set()
+        before = (process, step, first[1])
+        if before not in self._batches:
+            self._batches[before] = self._read_again(before)
+        return {before, place}
 
     def _read_first(self, process: int, step: int) -> tuple[int, int] | None:
         columns = self._table.columns()

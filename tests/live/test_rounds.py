@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probe.analysis.token_balance import rates
+from probe.dashboards.quantities import quantity
 from probe.live import opening
 from probe.live.feed import Feed
 from probe.records import MicroBatch
 from probe.runs.reader import Run
+from probe.views.panel import static_bundle
 from tests.live.live_run import append, as_dicts, opened
 from tests.sample_run import MS, clock, write_run
 
@@ -31,17 +34,17 @@ def batch(number: int, size: int, **where: Any) -> list[MicroBatch]:
     ]  # fmt: skip
 
 
-def rounds(feed: Feed) -> dict[tuple[Any, ...], int]:
+def rounds(feed: Feed, column: str = "round") -> dict[tuple[Any, ...], int]:
     """By process, batch and micro-batch."""
     names = ("process", "batch", "micro_batch")
     found = as_dicts(feed, "micro")
     assert len({tuple(row[name] for name in names) for row in found}) == len(found)
-    return {tuple(row[name] for name in names): row["round"] for row in found}
+    return {tuple(row[name] for name in names): row[column] for row in found}
 
 
-def by_sql(directory: Path) -> dict[tuple[Any, ...], int]:
+def by_sql(directory: Path, column: str = "round") -> dict[tuple[Any, ...], int]:
     with Run(directory) as run:
-        frame = run.sql("select process, batch, micro_batch, round from micro_batches_counted")
+        frame = run.sql(f"select process, batch, micro_batch, {column} from micro_batches_counted")
     return {tuple(row[:3]): row[3] for row in frame.itertuples(index=False)}
 
 
@@ -86,10 +89,33 @@ def test_what_was_forgotten_is_read_from_the_table_again(tmp_path, monkeypatch):
     for step in (0, 1, 2):
         append(directory, batch(2 * step, 1, step=step))
         feed.update()
-    append(directory, batch(1, 1, step=0))
+    append(directory, [*batch(1, 1, step=0), *batch(3, 1, step=0, phase="later")])
     feed.update()
-    assert rounds(feed) == by_sql(directory)
+    for column in ("round", "once"):
+        assert rounds(feed, column) == by_sql(directory, column)
     assert rounds(feed)["rank-00000", 1, 0] == 2
+    assert rounds(feed, "once")["rank-00000", 3, 0] == 0
+
+
+def test_g_tokens_count_once_in_the_phase_that_cuts_first(tmp_path):
+    directory = write_run(tmp_path / "run", {0: []})
+    feed = opened(directory)
+    update = [*batch(5, 3), *batch(6, 3)]  # two epochs
+    append(directory, update)
+    feed.update()
+    assert set(rounds(feed, "once").values()) == {1}  # so far it is the first
+    append(directory, [*batch(2, 2, phase="old_log_prob"), *batch(3, 1, phase="old_log_prob")])
+    block = feed.update()["micro"]
+    assert len(block["batch"]) == 9  # the others are no longer, and are told again
+    assert {place[1]: once for place, once in rounds(feed, "once").items()} == {2: 1, 3: 1, 5: 0, 6: 0}
+    assert rounds(feed, "once") == by_sql(directory, "once")
+    with Run(directory) as run:
+        frame = rates(run)
+    assert frame["tokens"].tolist() == [1 + 2 + 1]
+    live = static_bundle.course_of(feed.tables, feed.words, quantity("tokens"))
+    assert live.values == [4]
+    processed = static_bundle.course_of(feed.tables, feed.words, quantity("tokens_processed"))
+    assert processed.values == [1 + 2 + 1 + 2 * 6]
 
 
 @pytest.mark.slow
@@ -114,4 +140,5 @@ def test_rounds_are_those_of_sql_whatever_the_order(tmp_path_factory, at_once, s
                 patch.setattr(opening, "LARGE_BYTES", -1)
                 feed = opened(directory)
         feed.update()
-    assert rounds(feed) == by_sql(directory)
+    for column in ("round", "once"):
+        assert rounds(feed, column) == by_sql(directory, column)
