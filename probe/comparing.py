@@ -33,7 +33,7 @@ def compare(a: Any, b: Any) -> Comparison | RunComparison:
 
     >>> compare({"reward": [0.0, 1.0]}, {"reward": [0.0, 1.5]})
     dict, 2 rows: 1 of 1 keys differ
-      reward: values: 1 of 2 differ; first at [1]: 1.0 and 1.5; largest difference 0.5
+      reward: values: 1 of 2 differ; first at [1]: 1.0 and 1.5
     """
     reader = sys.modules.get("probe.runs.reader")  # who has a run has loaded it
     runs = [reader is not None and isinstance(one, reader.Run) for one in (a, b)]

@@ -96,6 +96,8 @@ def _column(field: Any, hint: Any) -> Column:
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = field.default_factory()
+    if optional and default is msgspec.NODEFAULT:  # it must be said when a row is made, and may be None
+        default = None
     return Column(field.name, _TYPES[inner], optional, default)
 
 

@@ -91,7 +91,7 @@ def spread(wanted: Sequence[float], gap: float, room: float) -> list[float]:
         The places, in the order of ``wanted``.
 
     >>> spread([10, 90, 12], 15, 200), spread([198, 199], 15, 200)
-    ([3.5, 90.0, 18.5], [185.0, 200.0])
+    ([3.5, 90.0, 18.5], [185, 200])
     """
     order = sorted(range(len(wanted)), key=lambda at: wanted[at])
     blocks: list[tuple[float, int]] = []  # those that touch: where the first of them wants to be, and how many they are
