@@ -83,11 +83,12 @@ $(VENV)/.notebook: $(VENV)/.made pyproject.toml constraints.txt
 notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_first_look.ipynb
 
-# verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too.
+# verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too. moto and boto3 are pinned, since pip
+# looks for minutes for versions of them that go with s3fs.
 $(VENV)-tensordict-010/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-tensordict-010
 	$(VENV)-tensordict-010/bin/python $(INSTALL) \
-		torch==2.13.0 tensordict==0.10.0 --editable '.[demo,s3]' hypothesis 'moto[s3,server]' \
+		torch==2.13.0 tensordict==0.10.0 --editable '.[demo,s3]' hypothesis 'moto[s3,server]==5.2.5' boto3==1.43.117 \
 		omegaconf pytest pytest-timeout
 	@touch $@
 
