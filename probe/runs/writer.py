@@ -10,6 +10,7 @@ once, told as an :class:`~probe.records.Incident` row, and the thread goes on.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -132,7 +133,9 @@ class RunWriter:
         self._parquet_at_close = parquet_at_close
         self._off = False
         self._stop = threading.Event()
-        self._wake = threading.Event()
+        # A plain lock and no Event, whose own lock Ctrl-C in the training thread can leave held for ever.
+        self._bell = threading.Lock()
+        self._bell.acquire()
         self._lock = threading.Lock()
         self._process = process
         process.rank = rank
@@ -215,8 +218,8 @@ class RunWriter:
         """
         if not self._off:
             self._marks.add(KEPT, "mark", (self._queue.next_number(), callback))
-            if len(self._queue) > SOON and not self._wake.is_set():
-                self._wake.set()
+            if len(self._queue) > SOON:
+                self._ring()
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until what was put before can be read by others.
@@ -235,7 +238,7 @@ class RunWriter:
             reached.set()
 
         self.mark(arrive)
-        self._wake.set()
+        self._ring()
         return reached.wait(timeout_s) and writable[0]
 
     def close(self, timeout_s: float = 10.0) -> None:
@@ -253,12 +256,17 @@ class RunWriter:
         atexit.unregister(self.close)
         _alive.discard(self)
         self._stop.set()
-        self._wake.set()
+        self._ring()
         if threading.current_thread() is self._thread:
             return
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             _log.warning("the run writer of %s did not end within %s s; it is left behind", self.directory, timeout_s)
+
+    def _ring(self) -> None:
+        """A round begins at once."""
+        with contextlib.suppress(RuntimeError):  # it has been rung
+            self._bell.release()
 
     def _disable(self) -> None:
         """In a forked child: the thread is gone and the file belongs to the parent."""
@@ -280,8 +288,7 @@ class RunWriter:
                     self._isolated(self._sample)
                 self._isolated(self._round)
                 self._cpu_ns = time.thread_time_ns()
-                self._wake.wait(self._pause(next_tick))
-                self._wake.clear()
+                self._bell.acquire(timeout=self._pause(next_tick))
             self._isolated(self._finish)
             self._place.leave()
             if self._late_place is not None:

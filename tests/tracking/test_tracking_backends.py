@@ -553,6 +553,7 @@ def test_g_all_figures_of_a_run_weigh_at_most_8_mb_in_mlflow(tmp_path):
         for number in range(40):
             spec = json.dumps({"data": [{"y": [rng.random() for _ in range(20_000)]}], "layout": {}})
             tracking.log({f"figure/{number}": Figure(spec)}, 0)
+        assert tracking.flush(300)  # it is more than the end waits for
     own = tracking.logger["mlflow"]
     place = Path(mlflow_client(own.tracking_uri).download_artifacts(own.run_id, "", str(tmp_path)))
     kept = [place / "figures.html", *(place / "figures").rglob("*.json")]
