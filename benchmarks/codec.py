@@ -181,7 +181,7 @@ def rows(full: bool = False, device: str = "cpu") -> list[dict[str, Any]]:
             for kind, ours, plain, floor in cases(count, width, dtype, device):
                 works = [finished(work, device) for work in (ours, plain, floor)]
                 mine, theirs, least = seconds(*works, repeats=41 if full else 15)
-                note = f"floor {duration(least)}, {mine / least:.1f} times it"
+                note = f"floor {duration(least)} ({least / theirs:.2f} of the alternative), {mine / least:.1f} times it"
                 name = f"{kind} {count} × {width} {str(dtype).removeprefix('torch.')}"
                 found.append(row(name, mine, theirs, TARGETS[kind], note))
         return found + (observing() if device == "cpu" else [])

@@ -2,7 +2,8 @@
 
 The alternatives read the same files: pyarrow and pandas load the one table that the query is about and group it; DuckDB
 is asked the same query over the same list of files. Neither makes an overview. Every process tells its largest memory.
-Then how fast compaction is, from parts and from JSONL files. ``full`` does the same at 100,000,000 rows.
+Then ``probe tail --once`` and the report, with no answer kept and as ``probe compact`` leaves the run, and how fast
+compaction is, from parts and from JSONL files. ``full`` does the same at 100,000,000 rows.
 
 python -m benchmarks.large_run
 """
@@ -10,6 +11,7 @@ python -m benchmarks.large_run
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,6 +22,7 @@ from typing import Any, Final
 
 from benchmarks.large_run_data import write_large_run
 from benchmarks.measure import row
+from probe.runs import answers
 from probe.runs.compaction import Compaction, compact
 from probe.runs.layout import Segment, create_run
 
@@ -55,6 +58,21 @@ DUCKDB: Final = """
 import duckdb
 duckdb.sql(query.replace("padding", f"read_parquet({files})")).fetchall()
 """
+TAIL: Final = """
+import contextlib, io
+from probe.cli import main
+with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")):
+    main(["tail", "--once", directory])
+"""
+REPORT: Final = """
+from probe.runs.reader import Run
+from probe.views.report.report import report_html
+with Run(directory) as run:
+    report_html(run)
+"""
+WORK_OUT: Final = "import sys; from probe.cli import main; main(['compact', sys.argv[1]])"
+#: What people look at: its name, what it does, and the goal.
+VIEWS: Final = {"tail --once": (TAIL, "0.5 s"), "report": (REPORT, "3 s, 700 MiB")}
 CHILD: Final = """
 import glob, json, sys, time
 directory, query = sys.argv[1], sys.argv[2]
@@ -82,6 +100,8 @@ def _large(directory: Path, wanted: int) -> list[dict[str, Any]]:
     done = compact(directory)
     found.append(_speed(f"compact {written / 1e6:.0f} M rows, parts to parts", done))
     found.extend(_looks(directory, wanted, f"{written / 1e6:.0f} M rows, compacted"))
+    if wanted == min(TARGETS):
+        found.extend(_views(directory, f"{written / 1e6:.0f} M rows, compacted"))
     shutil.rmtree(directory)
     return found
 
@@ -98,10 +118,33 @@ def _looks(directory: Path, wanted: int, about: str) -> list[dict[str, Any]]:
     ]
 
 
-def _child(directory: Path, work: str, repeats: int = 3) -> tuple[float, float]:
+def _views(directory: Path, about: str) -> list[dict[str, Any]]:
+    """What people look at: with no answer kept, and as ``probe compact`` leaves a run. The alternative is pandas."""
+    shutil.rmtree(directory / answers.FOLDER, ignore_errors=True)
+    pandas = _child(directory, PANDAS, 1)
+    cold = {name: _child(directory, work, 1, keeps=False) for name, (work, _) in VIEWS.items()}
+    begin = time.perf_counter()
+    subprocess.run([sys.executable, "-c", WORK_OUT, str(directory)], check=True, capture_output=True)
+    worked_out = f"`probe compact` has worked it out in {time.perf_counter() - begin:.0f} s"
+    warm = {name: _child(directory, work, 3) for name, (work, _) in VIEWS.items()}
+    return [
+        row(f"{about}: {name}, {how}; beside pandas", took[0], pandas[0], goal, f"ours {took[1]:.0f} MiB{told}")
+        for name, (_, goal) in VIEWS.items()
+        for how, took, told in (
+            ("nothing kept", cold[name], ""),
+            ("first time after probe compact", warm[name], f"; {worked_out}"),
+        )
+    ]
+
+
+def _child(directory: Path, work: str, repeats: int = 3, *, keeps: bool = True) -> tuple[float, float]:
     """The fastest of some new processes: seconds, and MiB at most."""
+    environment = {**os.environ, answers.KEEP_VARIABLE: "1" if keeps else "0"}
     command = [sys.executable, "-c", CHILD.replace("{work}", work.strip()), str(directory), QUERY]
-    told = [json.loads(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(repeats)]
+    told = [
+        json.loads(subprocess.run(command, check=True, capture_output=True, env=environment).stdout)
+        for _ in range(repeats)
+    ]
     return min(seconds for seconds, _ in told), max(mib for _, mib in told)
 
 
@@ -113,7 +156,7 @@ def _of_lines(folder: Path, ranks: int = 210) -> list[dict[str, Any]]:
     directory = create_run("benchmark", "lines", root=folder)
     lines = b"".join(map(encode, [process(0), *sample_rows(1, 50)[0]]))
     for rank in range(ranks):
-        (directory / Segment(rank, 0).name).write_bytes(lines.replace(b'"rank":0', b'"rank":%d' % rank))
+        (directory / Segment.of_rank(rank).name).write_bytes(lines.replace(b'"rank":0', b'"rank":%d' % rank))
     from probe.runs import liveness
 
     quiet, liveness.QUIET_S = liveness.QUIET_S, 0.0  # the files are of now, and of a machine that isn't there

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from probe.records import TABLES
-from probe.runs.layout import PARTS_NAME, Segment
+from probe.runs.layout import PARTS_NAME, Segment, place_of_rank
 from probe.runs.parts import LINE, roll_over, schema
 
 #: Steps of the stretch that is repeated, and what its counters are moved by from one stretch to the next.
@@ -30,7 +30,7 @@ SIZES: Final = ("peak_allocated_bytes", "allocated_bytes", "host_duration_ns", "
 def write_large_run(directory: Path, ranks: int, rows: int, workers: int = 2) -> int:
     """Write a run of ``ranks`` ranks with about ``rows`` rows of eight tables; returns how many it has."""
     stretch = _one_rank(directory)
-    with ProcessPoolExecutor(workers, initializer=_begin, initargs=(directory, stretch)) as pool:
+    with ProcessPoolExecutor(workers, initializer=_begin, initargs=(directory, stretch, ranks)) as pool:
         return sum(pool.map(_write_rank, range(ranks), itertools.repeat(rows // ranks), chunksize=16))
 
 
@@ -38,16 +38,17 @@ def _one_rank(directory: Path) -> dict[str, Any]:
     from tests.sample_run import sample_rows, write_run
 
     write_run(directory, {0: sample_rows(1, STEPS)[0]}, project="large", experiment=directory.name)
-    for _ in roll_over(directory, Segment(0, 0)):
+    for _ in roll_over(directory, Segment.of_rank(0)):
         pass
-    return {table: pq.read_table(directory / PARTS_NAME / Segment(0, 0).part(table)) for table in TABLES}
+    paths = {table: directory / PARTS_NAME / Segment.of_rank(0).part(table) for table in TABLES}
+    return {table: pq.read_table(path) for table, path in paths.items() if path.exists()}
 
 
 _now: dict[str, Any] = {}
 
 
-def _begin(directory: Path, stretch: dict[str, Any]) -> None:
-    _now.update(directory=directory, stretch=stretch)
+def _begin(directory: Path, stretch: dict[str, Any], ranks: int) -> None:
+    _now.update(directory=directory, stretch=stretch, ranks=ranks)
 
 
 def _write_rank(rank: int, wanted: int) -> int:
@@ -57,7 +58,7 @@ def _write_rank(rank: int, wanted: int) -> int:
     for table, base in stretch.items():
         times = repeats if table not in ("process", "incidents") else 1
         found = pa.concat_tables([_moved(base, rank, index) for index in range(times)])
-        path = _now["directory"] / PARTS_NAME / Segment(rank, 0).part(table)
+        path = _now["directory"] / PARTS_NAME / Segment.of_rank(rank).part(table)
         pq.write_table(found.replace_schema_metadata(base.schema.metadata), path, compression="zstd")
         written += len(found)
     return written
@@ -68,6 +69,10 @@ def _moved(base: pa.Table, rank: int, index: int) -> pa.Table:
     random = np.random.default_rng([rank, index])
     columns = {name: base[name] for name in base.column_names}
     columns["rank"] = pa.array(np.full(len(base), rank))
+    columns["process"] = pa.array([place_of_rank(rank)] * len(base))
+    if "pid" in columns:
+        columns["pid"] = pa.array(np.full(len(base), 100 + rank))
+        columns["world_size"] = pa.array(np.full(len(base), _now["ranks"]))
     for name, by in MOVED.items():
         if name in columns and index:
             columns[name] = pc.add(columns[name], by * index)

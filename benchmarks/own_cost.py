@@ -1,4 +1,10 @@
-"""What a run says of its own cost, against what its steps take with probe off: the same steps, taking turns."""
+"""What a run says of its own cost, against what its steps take with probe off: the same steps, taking turns.
+
+Both are told in their parts, so that a difference says where it comes from. What is said are hooks, and waiting for the
+lock that the writer's thread holds. What is measured is CPU time that the training thread uses more (hooks, and what
+it loses by caches and the allocator to what probe does), and time that it doesn't run (waits for the lock, and for a
+core where the writer takes it: on one core that is all of the writer's CPU time).
+"""
 
 from __future__ import annotations
 
@@ -11,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.measure import row
 from probe.analysis.quantities import course
 from probe.dashboards.quantities import over_run, quantity
 from probe.hooks import phase
+from probe.own_cost import HOOKS, WRITER
 from probe.runs.reader import Run
 from probe.session import start
 
@@ -38,21 +45,28 @@ def _compared(name: str, step_s: float, work: Callable[[], Any], rounds: int) ->
     steps = max(8, round(TURN_S / step_s))
     shares: list[float] = []
     said: list[float] = []
+    parts: list[tuple[float, ...]] = []
     _off(work, steps)
     for index in range(rounds):
-        turns: dict[bool, float] = {}
+        turns: dict[bool, Took] = {}
         for on in (True, False)[:: 1 if index % 2 else -1]:
             if on:
                 turns[on], told = _on(work, steps)
-                said.append(told)
+                said.append(told.ratio)
             else:
                 turns[on] = _off(work, steps)
-        shares.append(1 - turns[False] / turns[True])
+        off, whole = turns[False], turns[True].wall_s
+        shares.append(1 - off.wall_s / whole)
+        more = turns[True].cpu_s - off.cpu_s
+        parts.append((told.hooks_s / whole, told.ratio - told.hooks_s / whole, told.writer_s / whole, more / whole))
     truth, ours = statistics.median(shares), statistics.median(said)
     low, high = _interval(shares)
     verdict = "within" if truth / 1.5 <= ours <= truth * 1.5 else "not within"
     note = f"off to on {truth:.2%}, 95 of 100 such medians are from {low:.2%} to {high:.2%}: "
     note += f"{verdict} a factor of 1.5" if low > 0 else "too little to tell from noise"
+    hooks, lock, writer, cpu = (statistics.median(one) for one in zip(*parts, strict=True))
+    note += f"; said: hooks {hooks:.2%}, the lock {lock:.2%} of the writer's {writer:.2%} CPU time"
+    note += f"; measured: CPU time {cpu:.2%}, not running {truth - cpu:.2%}"
     both = (float(f"{100 * one:.3g}") for one in (ours, truth))
     return row(f"{name}: said / measured", *both, target="0.67 to 1.5", note=note) | {"unit": "% of a step"}
 
@@ -65,17 +79,32 @@ def _interval(values: list[float]) -> tuple[float, float]:
     return ordered[reach], ordered[many - 1 - reach]
 
 
-def _off(work: Callable[[], Any], steps: int) -> float:
+class Took(NamedTuple):
+    """Seconds that the steps of a turn took: of the clock, and of the training thread's CPU time."""
+
+    wall_s: float
+    cpu_s: float
+
+
+class Told(NamedTuple):
+    """What a run says of them: its own cost as a share, and in it the seconds of hooks; the writer's CPU time."""
+
+    ratio: float
+    hooks_s: float
+    writer_s: float
+
+
+def _off(work: Callable[[], Any], steps: int) -> Took:
     gc.collect()  # reading a run leaves many objects, whose collection would come in somebody's step
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.thread_time()
     for _ in range(steps):
         with phase("work"):
             work()
-    return time.perf_counter() - begin
+    return Took(time.perf_counter() - begin, time.thread_time() - cpu)
 
 
-def _on(work: Callable[[], Any], steps: int) -> tuple[float, float]:
-    """Seconds that the steps took, and what the run says of them; what a session does once isn't timed."""
+def _on(work: Callable[[], Any], steps: int) -> tuple[Took, Told]:
+    """What the steps took, and what the run says of them; what a session does once isn't timed."""
     with tempfile.TemporaryDirectory() as folder:
         with start("benchmark", run_dir=Path(folder) / "run") as session:
             for step in range(2):
@@ -83,13 +112,19 @@ def _on(work: Callable[[], Any], steps: int) -> tuple[float, float]:
                     work()
             session.flush()
             gc.collect()
-            begin = time.perf_counter()
+            begin, cpu = time.perf_counter(), time.thread_time()
             for step in range(2, steps + 2):
                 with session.step(step), phase("work"):
                     work()
-            took = time.perf_counter() - begin
+            took = Took(time.perf_counter() - begin, time.thread_time() - cpu)
         with Run(Path(folder) / "run") as run:
-            return took, over_run(quantity("own_cost"), course(run, "own_cost", "step >= 2"))
+            ratio = over_run(quantity("own_cost"), course(run, "own_cost", "step >= 2"))
+            return took, Told(ratio, _sum_s(run, HOOKS), _sum_s(run, WRITER))
+
+
+def _sum_s(run: Run, key: str) -> float:
+    """Of a metric in ms, over the steps that are timed."""
+    return float(run.sql(f"select sum(value) / 1e3 as s from scalars where key = '{key}' and step >= 2")["s"][0])
 
 
 def _compute(seconds: float) -> Callable[[], Any]:

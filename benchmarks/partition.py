@@ -149,7 +149,7 @@ def rows(full: bool = False) -> list[dict[str, Any]]:
     for shape in ("uniform", "bimodal", "constant", "giant"):
         found += compare(shape, 512, 16, False, 1 / 100)
     for shape in ("lognormal", "uniform", "bimodal", "constant", "giant"):
-        found += compare(shape, 512, 16, True, None)
+        found += compare(shape, 512, 16, True, 1)
         found += compare(shape, 1024, 128, False, None)
     return found
 

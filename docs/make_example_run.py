@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 TARGET = Path(__file__).resolve().with_name("example_run")
-STEPS = "12"
+STEPS = "8"
 
 
 def main() -> None:

@@ -1,14 +1,15 @@
 """Takes the pictures that only a browser draws: ``python docs/make_pictures.py``; needs Chromium and playwright.
 
 The live panel is opened on docs/example_run by ``probe open``. Each panel that no dashboard has is kept as
-images/live_<id>.png, the panel's first view as images/panel.png, and the run's report as images/report.png, in few
-colours.
+images/live_<id>.png, the panel's first view as images/panel.png, the run's report as images/report.png, and the crash
+record of a run that failed as images/post_mortem.png, in few colours.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def take(page: Any, view: str, title: str) -> bytes | None:
     """A PNG of the panel with this title, in its view; None where the run has nothing for it, such as the padding of
     micro-batches that are packed: the picture of an earlier run stays.
     """
-    page.get_by_role("tab", name=view, exact=True).click()
+    page.get_by_role("tab", name=re.compile(rf"^{re.escape(view)}")).click()  # behind it, how many findings
     card = page.locator("figure", has=page.get_by_text(title, exact=True)).first
     card.scroll_into_view_if_needed()
     page.wait_for_function("card => ['drawn', 'empty'].includes(card.dataset.state)", arg=card.element_handle())
@@ -64,6 +65,7 @@ def whole(page: Any, url: str) -> bytes:
     """A PNG of the panel's first view."""
     page.goto(url)
     page.wait_for_function(_DRAWN)
+    page.wait_for_selector(".pp-verdict[data-kind]")  # what was found
     page.wait_for_timeout(1000)
     return bytes(page.screenshot(full_page=True))
 
@@ -80,12 +82,23 @@ def beginning(page: Any, run: Path) -> bytes:
     return bytes(page.screenshot())
 
 
-def keep(picture: bytes, name: str) -> None:
-    """Store a picture in few colours."""
+def crash_record(browser: Any, place: Path) -> bytes:
+    """A PNG of ``run.post_mortem()`` as a notebook's cell shows it, of a fault of the zoo."""
+    from probe.demo.zoo import fault
+
+    with Run(fault("out_of_memory")(1.0, 17).run(place / "out_of_memory")) as run:
+        cell = run.post_mortem()._repr_html_()
+    page = browser.new_page(viewport={"width": WIDE, "height": 600}, device_scale_factor=1.5)
+    page.set_content(f"<body style='font:14px/1.5 system-ui,sans-serif;margin:20px;width:max-content'>{cell}</body>")
+    return bytes(page.locator(".probe-post-mortem").screenshot())
+
+
+def keep(picture: bytes, name: str, colours: int = COLOURS) -> None:
+    """Store a picture in few colours. One with small marks in colours of their own needs more of them."""
     from PIL import Image
 
     opened = Image.open(io.BytesIO(picture)).convert("RGB")
-    opened.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
+    opened.quantize(colours, dither=Image.Dither.NONE).save(DOCS / name, optimize=True)
 
 
 def main() -> None:
@@ -106,6 +119,7 @@ def main() -> None:
             wide = browser.new_page(viewport={"width": WIDE, "height": 900})
             keep(whole(wide, url), "images/panel.png")
         keep(beginning(wide, run), "images/report.png")
+        keep(crash_record(browser, Path(place)), "images/post_mortem.png")
         browser.close()
 
 

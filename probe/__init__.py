@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from probe.analysis.findings import findings
+    from probe.adapters.attachment import attach
+    from probe.analysis.verdict import findings
     from probe.comparing import compare
     from probe.core.batched_data_dict import BatchedDataDict
     from probe.core.checkpoint import FSDPCheckpointManager, find_latest_ckpt_path
@@ -37,10 +38,14 @@ if TYPE_CHECKING:
     from probe.inspection.inspector import inspect
     from probe.notebook.magic import load_ipython_extension, unload_ipython_extension
     from probe.notebook.training import run
+    from probe.replaying import replay
     from probe.runs.finding import open_run as open  # noqa: A004  (`probe.open(path)` is how a person says it)
+    from probe.runs.lake import lake
     from probe.runs.reader import Run
+    from probe.sampled import samples, trained
     from probe.session import Session, current_session, start
     from probe.tracking.tracking import Tracking
+    from probe.transformers import TrainerCallback
     from probe.views.report.report import write_report
 
 #: Public name → "module:attribute".
@@ -56,18 +61,21 @@ EXPORTS = {
     "Run": "probe.runs.reader:Run",
     "Session": "probe.session:Session",
     "Tracking": "probe.tracking.tracking:Tracking",
+    "TrainerCallback": "probe.transformers:TrainerCallback",
+    "attach": "probe.adapters.attachment:attach",
     "append_to_dict": "probe.core.metric:append_to_dict",
     "compare": "probe.comparing:compare",
     "copy_to_local": "probe.core.fs:copy_to_local",
     "current_session": "probe.session:current_session",
     "emit": "probe.hooks:emit",
     "find_latest_ckpt_path": "probe.core.checkpoint:find_latest_ckpt_path",
-    "findings": "probe.analysis.findings:findings",
+    "findings": "probe.analysis.verdict:findings",
     "gather_outpus_and_unpad": "probe.core.ulysses:gather_outpus_and_unpad",
     "gather_outputs_and_unpad": "probe.core.ulysses:gather_outputs_and_unpad",
     "get_constant_schedule_with_warmup": "probe.core.torch_functional:get_constant_schedule_with_warmup",
     "get_fsdp_wrap_policy": "probe.core.fsdp:get_fsdp_wrap_policy",
     "inspect": "probe.inspection.inspector:inspect",
+    "lake": "probe.runs.lake:lake",
     "load_ipython_extension": "probe.notebook.magic:load_ipython_extension",
     "log_gpu_memory_usage": "probe.core.memory_logger:log_gpu_memory_usage",
     "logprobs_from_logits": "probe.core.torch_functional:logprobs_from_logits",
@@ -84,22 +92,25 @@ EXPORTS = {
     "point": "probe.hooks:point",
     "points": "probe.hooks:points",
     "rearrange_micro_batches": "probe.core.seqlen_balancing:rearrange_micro_batches",
+    "replay": "probe.replaying:replay",
     "reduce_metrics": "probe.core.metric:reduce_metrics",
     "response_from_nested": "probe.core.codec:response_from_nested",
     "run": "probe.notebook.training:run",
+    "samples": "probe.sampled:samples",
     "scope": "probe.hooks:scope",
     "simple_timer": "probe.core.timing:simple_timer",
     "start": "probe.session:start",
     "subscribe": "probe.hooks:subscribe",
     "to_nested_by_length": "probe.core.codec:to_nested_by_length",
+    "trained": "probe.sampled:trained",
     "ulysses_pad_and_slice_inputs": "probe.core.ulysses:ulysses_pad_and_slice_inputs",
     "unload_ipython_extension": "probe.notebook.magic:unload_ipython_extension",
     "watch": "probe.hooks:watch",
     "write_report": "probe.views.report.report:write_report",
 }
 
-#: Names that a module has already: `from probe import *` leaves them what they are.
-_NOT_BY_STAR = frozenset({"inspect", "open"})
+#: Names that a module has already (`from probe import *` leaves them what they are), or that need another package.
+_NOT_BY_STAR = frozenset({"TrainerCallback", "inspect", "open"})
 
 __all__ = [*sorted(EXPORTS.keys() - _NOT_BY_STAR), "__version__"]
 
@@ -109,7 +120,15 @@ def __getattr__(name: str) -> Any:
         module, attribute = EXPORTS[name].split(":")
     except KeyError:
         raise AttributeError(f"module 'probe' has no attribute {name!r}") from None
-    value = getattr(import_module(module), attribute)
+    try:
+        value = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        from probe._check import view_missing_in  # the front door itself costs next to nothing
+
+        missing = view_missing_in(error, f"probe.{name}")
+        if missing is None:
+            raise
+        raise missing from error
     globals()[name] = value
     return value
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import inspect
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
-from probe.errors import ConflictError, InputError, InputTypeError
+from probe.errors import ConflictError, InputError, InputTypeError, MissingDependencyError
+
+#: What looking at a run needs and recording one doesn't: packages of the extra "views", by the module they bring.
+VIEWS: Final = {
+    "duckdb": "duckdb",
+    "pandas": "pandas",
+    "plotly": "plotly",
+    "pyarrow": "pyarrow",
+    "rich": "rich",
+    "yaml": "pyyaml",
+}
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,3 +100,35 @@ def whole_number(argument: str, given: Any, least: int | None = None, *, expecte
     if least is not None and given < least:
         raise InputError(f"{argument}: got {given}, expected at least {least}")
     return int(given)
+
+
+def missing_view() -> str | None:
+    """The first package of the extra "views" that isn't installed; None where all are. Nothing is imported."""
+    return next((package for module, package in VIEWS.items() if importlib.util.find_spec(module) is None), None)
+
+
+def needs_views(what: str) -> None:
+    """Refuse what can't be done with the packages of the base installation, before anything of it was done.
+
+    Args:
+        what: What was asked for, as the error calls it.
+
+    Raises:
+        MissingDependencyError: A package of the extra "views" isn't installed.
+    """
+    package = missing_view()
+    if package is not None:
+        raise MissingDependencyError.of(what, package, "views")
+
+
+def view_missing_in(error: ImportError, what: str) -> MissingDependencyError | None:
+    """The error to raise in the place of a module's own, where a package of the extra "views" isn't there.
+
+    Args:
+        error: What importing a module raised.
+        what: What was asked for, as the error calls it.
+    """
+    package = VIEWS.get((error.name or "").partition(".")[0])
+    if package is None or isinstance(error, MissingDependencyError):
+        return None
+    return MissingDependencyError.of(what, package, "views")

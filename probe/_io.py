@@ -11,8 +11,9 @@ import contextlib
 import os
 import secrets
 import shutil
+import site
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -25,6 +26,19 @@ except ImportError:  # Windows
 
 #: How the name of a file ends that isn't complete yet.
 ASIDE: Final = ".tmp"
+
+
+def child_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Of a process beside the training: that of this one, with this package found first and no accelerator in sight.
+
+    Args:
+        given: The environment of this process.
+    """
+    root = str(Path(__file__).resolve().parent.parent)
+    made = dict(given) | {"CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
+    if root not in {*site.getsitepackages(), site.getusersitepackages()}:
+        made["PYTHONPATH"] = os.pathsep.join(filter(None, [root, given.get("PYTHONPATH", "")]))
+    return made
 
 
 class AsideFile:
@@ -163,7 +177,7 @@ def sync_directory(directory: Path) -> None:
             os.close(descriptor)
 
 
-def lock_descriptor(descriptor: int, *, wait: bool = False) -> bool:
+def lock_descriptor(descriptor: int, *, wait: bool = False, shared: bool = False) -> bool:
     """Lock an open file or directory, for as long as it is open; the system lets go of it when the process ends.
 
     The lock is advisory, and seen on every machine that mounts the directory where its file system supports that. Where
@@ -172,6 +186,7 @@ def lock_descriptor(descriptor: int, *, wait: bool = False) -> bool:
     Args:
         descriptor: Of the open file or directory.
         wait: Wait for whoever has it.
+        shared: Whether others may have it, too, who share it.
 
     Returns:
         False where somebody else has it locked, which may be this process by another descriptor.
@@ -179,7 +194,7 @@ def lock_descriptor(descriptor: int, *, wait: bool = False) -> bool:
     if fcntl is None:
         return True
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
     except (BlockingIOError, PermissionError):
         return False
     except OSError:  # a file system without such locks
@@ -196,10 +211,12 @@ class FileLock:
     Args:
         path: Of the file, or of a directory that exists.
         create: Make the file where it is missing.
+        shared: Whether others may hold it, too, who share it.
     """
 
-    def __init__(self, path: Path, *, create: bool = True) -> None:
+    def __init__(self, path: Path, *, create: bool = True, shared: bool = False) -> None:
         self._path = path
+        self._shared = shared
         self._flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
         self._descriptor: int | None = None
 
@@ -218,11 +235,11 @@ class FileLock:
         while True:
             descriptor = os.open(self._path, self._flags | getattr(os, "O_CLOEXEC", 0), 0o666)
             try:
-                ours = lock_descriptor(descriptor)
+                ours = lock_descriptor(descriptor, shared=self._shared)
                 if not ours and before_waiting is not None:
                     before_waiting()
                     before_waiting = _nothing
-                    ours = lock_descriptor(descriptor, wait=True)
+                    ours = lock_descriptor(descriptor, wait=True, shared=self._shared)
                 # Whoever had it may have deleted the file with it: then others lock the one that is there now.
                 if not ours or _is_at(descriptor, self._path):
                     break
@@ -247,8 +264,30 @@ class FileLock:
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the file while it is held: a process that inherits it holds the lock, too."""
+        return self._descriptor
+
+    def inherit(self, descriptor: int) -> bool:
+        """Hold the lock that the process which started this one has handed over.
+
+        Args:
+            descriptor: That was open there, and is here.
+
+        Returns:
+            False where somebody else has it: some file systems hand no lock over.
+        """
+        if not lock_descriptor(descriptor, shared=self._shared):
+            os.close(descriptor)
+            return False
+        self._descriptor = descriptor
+        _held.add(self)
+        return True
+
     def forget(self) -> None:
-        """Close it without unlocking: what a forked child does, whose parent goes on holding the lock."""
+        """Close it without unlocking: a forked child, whose parent goes on holding it, or who has handed it over."""
+        _held.discard(self)
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

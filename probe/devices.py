@@ -20,7 +20,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
@@ -31,6 +31,9 @@ _resource: Any = importlib.import_module("resource") if importlib.util.find_spec
 
 _clock: Final = time.monotonic_ns
 _getrusage: Any = getattr(_resource, "getrusage", None)
+#: Of whom the mark is asked. Linux tells any thread that of the whole process, and a thread's usage needn't be added up
+#: over all threads, which takes twice as long.
+_WHO: Final = getattr(_resource, "RUSAGE_THREAD", 0) if sys.platform == "linux" else 0
 _MAXRSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 
 #: Timing events that a device keeps for the next scope instead of making new ones.
@@ -44,7 +47,8 @@ class Counters(NamedTuple):
     """Memory of one device at one moment, in bytes; None is unknown.
 
     The peaks are since they were last reset. ``used_bytes`` is what all processes use of the device together, and
-    ``process_used_bytes`` what this one does, as the driver counts it.
+    ``process_used_bytes`` what this one does, as the driver counts it. ``alloc_retries`` counts the allocations that
+    failed until the allocator had given its cache back.
     """
 
     allocated_bytes: int | None = None
@@ -54,6 +58,7 @@ class Counters(NamedTuple):
     used_bytes: int | None = None
     total_bytes: int | None = None
     process_used_bytes: int | None = None
+    alloc_retries: int | None = None
 
 
 UNKNOWN: Final = Counters()
@@ -138,6 +143,29 @@ class Device(ABC):
     def recycle(self, *events: Any) -> None:  # noqa: B027  (not every device can use them again)
         """Take back events that nobody needs any longer."""
 
+    def watch_out_of_memory(self, observer: Callable[[], None], entries: int) -> bool:  # noqa: ARG002  (it can't)
+        """Call ``observer`` in the thread that asks for more memory than there is, before that is raised, and remember
+        from now on what allocated what.
+
+        Args:
+            observer: It must not raise.
+            entries: How many allocations and frees are remembered at most.
+
+        Returns:
+            Whether this device can, and does from now on.
+        """
+        return False
+
+    def ignore_out_of_memory(self, observer: Callable[[], None]) -> None:  # noqa: B027  (where it can't watch)
+        """End what :meth:`watch_out_of_memory` has begun."""
+
+    def label_allocations(self, text: str) -> None:  # noqa: B027  (as above)
+        """What is allocated from now on is called so in :meth:`snapshot`."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """What is allocated, in the form of ``torch.cuda.memory._snapshot``."""
+        return {"segments": [], "device_traces": []}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
@@ -152,7 +180,13 @@ def counters_of(statistics: Mapping[str, Any]) -> Counters:
         return UNKNOWN
     allocated = statistics.get("allocated_bytes", {}).get("all", {})
     reserved = statistics.get("reserved_bytes", {}).get("all", {})
-    return Counters(allocated.get("current"), reserved.get("current"), allocated.get("peak"), reserved.get("peak"))
+    return Counters(
+        allocated.get("current"),
+        reserved.get("current"),
+        allocated.get("peak"),
+        reserved.get("peak"),
+        alloc_retries=statistics.get("num_alloc_retries"),
+    )
 
 
 def detect(device: Any = None) -> Device:
@@ -341,6 +375,56 @@ class CudaDevice(Device):
     def recycle(self, *events: Any) -> None:
         self._spare.extend(events)
 
+    def watch_out_of_memory(self, observer: Callable[[], None], entries: int) -> bool:
+        core, memory = self._torch._C, self._torch.cuda.memory
+        attach = getattr(core, "_cuda_attach_out_of_memory_observer", None)
+        if not self._bound or attach is None:
+            return False
+        if not _observers.attached:  # torch can't take an observer off: one stays, and calls those of now
+            attach(_observers.ran_out)
+            _observers.attached = True
+        _observers.told.append(observer)
+        if not core._cuda_isHistoryEnabled():  # else the trainer records it, and in its own way
+            memory._record_memory_history("all", context="alloc", stacks="python", max_entries=entries)
+            _observers.records = True
+        return True
+
+    def ignore_out_of_memory(self, observer: Callable[[], None]) -> None:
+        _observers.told.remove(observer)
+        if _observers.records and not _observers.told:
+            self._torch.cuda.memory._record_memory_history(None)
+            _observers.records = False
+
+    def label_allocations(self, text: str) -> None:
+        label = getattr(self._torch._C, "_cuda_setMemoryMetadata", None)
+        if label is not None:
+            label(text)
+
+    def snapshot(self) -> dict[str, Any]:
+        return dict(self._torch.cuda.memory._snapshot())
+
+
+class _Observers:
+    """Who is told when CUDA's allocator has no more memory to give.
+
+    Attributes:
+        told: Are called, each in the thread that asked for memory.
+        attached: Whether torch calls :meth:`ran_out`.
+        records: Whether we have begun torch's recording of the history.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[Callable[[], None]] = []
+        self.attached = self.records = False
+
+    def ran_out(self, *_: Any) -> None:
+        """What torch calls, with the device, the size that was asked for, and the sizes of what there is."""
+        for one in tuple(self.told):
+            one()
+
+
+_observers: Final = _Observers()
+
 
 def _query(event: Any) -> bool:
     try:
@@ -444,7 +528,7 @@ class AcceleratorDevice(Device):
             return UNKNOWN
         flat = self._torch.accelerator.memory_stats(self._index)
         values = (flat.get(f"{what}_bytes.all.{when}") for when in ("current", "peak") for what in _KINDS)
-        counters = Counters(*values)
+        counters = Counters(*values)._replace(alloc_retries=flat.get("num_alloc_retries"))
         return counters._replace(**self._whole()) if whole else counters
 
     def _whole(self) -> dict[str, int]:
@@ -522,7 +606,8 @@ class CpuDevice(Device):
         now = _clock()
         if now - self._read_ns < SAME_NS and not whole:
             return self._last
-        resident, peak = process_rss_bytes(), _peak_rss_bytes()
+        resident = process_rss_bytes()
+        peak = None if _getrusage is None else _getrusage(_WHO).ru_maxrss * _MAXRSS_UNIT  # as _peak_rss_bytes
         if peak is not None and resident is not None and peak < resident:
             peak = resident  # the kernel brings its mark up to date late
         if not whole:
@@ -599,7 +684,7 @@ def _peak_rss_bytes() -> int | None:
     It may have been inherited from the program that started this one, and then it only stands still for
     longer.
     """
-    if _resource is None:
+    if _getrusage is None:
         return None
-    peak: int = _getrusage(0).ru_maxrss  # RUSAGE_SELF
+    peak: int = _getrusage(_WHO).ru_maxrss
     return peak * _MAXRSS_UNIT

@@ -27,7 +27,7 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar
-from types import MappingProxyType, TracebackType
+from types import FrameType, MappingProxyType, TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from probe.errors import InputError, InputTypeError
@@ -85,6 +85,22 @@ def _spend(begin_ns: int) -> None:
     _spent_ns[thread] = _spent_ns.get(thread, 0) + _clock() - begin_ns
 
 
+class spending:  # noqa: N801  (reads as a word at the point of use: `with spending():`)
+    """The block's time is probe's own: it counts in :func:`spent_ns`, what hooks in it take not twice.
+
+    For what stands before a point, such as the reading of lengths that it is to carry.
+    """
+
+    __slots__ = ("_before_ns", "_begin_ns")
+
+    def __enter__(self) -> None:
+        self._begin_ns = _clock()
+        self._before_ns = _spent_ns.get(_thread_id(), 0)
+
+    def __exit__(self, *_: object) -> None:
+        _spent_ns[_thread_id()] = self._before_ns + _clock() - self._begin_ns
+
+
 # ---------------------------------------------------------------------------------------------------------- scopes
 
 
@@ -111,7 +127,7 @@ class Scope:
         micro_batch: Index of the micro-batch within its batch, from 0.
     """
 
-    __slots__ = ("_block", "_path", "id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
+    __slots__ = ("_begun_ns", "_block", "_path", "id", "kind", "micro_batch", "name", "parent", "phase", "role", "step")
 
     def __init__(
         self,
@@ -127,6 +143,7 @@ class Scope:
         self.id = next(_scope_ids)
         self._block: weakref.ref[scope] | None = None  # what opened it and has not left it yet
         self._path: str | None = None
+        self._begun_ns = 0  # as of whoever follows the scopes; 0 where nobody does
         self.kind = kind
         self.name = name
         self.parent = parent
@@ -150,6 +167,12 @@ class Scope:
             names = [scope.name for scope in self.ancestors() if scope.parent is not None]
             self._path = "/".join(reversed(names))
         return self._path
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """What :class:`scope` was given of it, such as the tokens of a micro-batch; nothing once its block is gone."""
+        block = None if self._block is None else self._block()
+        return _NOTHING if block is None else block.values
 
     def ancestors(self) -> Iterator[Scope]:
         """This scope, its parent, and so on outward."""
@@ -179,6 +202,7 @@ def _inherited(
     made = _new_scope(Scope)
     made.id = next(_scope_ids)
     made._block = made._path = None
+    made._begun_ns = 0
     made.kind = kind
     made.name = name
     made.parent = parent
@@ -190,6 +214,7 @@ def _inherited(
 
 
 _new_scope: Final = object.__new__
+_reference: Final = weakref.ref
 _scope_ids = itertools.count()
 _PROCESS: Final = Scope("process", "process")
 _current: ContextVar[Scope] = ContextVar("probe_scope", default=_PROCESS)
@@ -258,29 +283,32 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
         if found._block is not None and found._block() is None:
             found = _open_around(found)
         self._outer = found
-        opened = self.scope = self._opened(found)
-        opened._block = weakref.ref(self)
+        step, role, phase, micro_batch = self._changes
+        if self.kind == "step":
+            if found.step is None:
+                role, phase = role or found.role, phase or found.phase
+            around = _PROCESS
+        else:
+            around = found
+        opened = self.scope = _inherited(self.kind, self.name, around, step, role, phase, micro_batch)
+        opened._block = _reference(self)
         try:
             _current.set(opened)
             thread = _thread_id()
+            begin_ns = _clock()
+            if _entered is not None:
+                _entered(opened, thread, begin_ns)
             if SCOPE.listeners and thread not in _busy:
-                begin_ns = _clock()
                 event = Event(SCOPE, None, (), _NOTHING, self.values, opened)
-                self._notice = (event, _enter(event))
+                self._notice = (event, _enter(event, thread))
                 event.begin_ns = now = _clock()
                 _spent_ns[thread] = _spent_ns.get(thread, 0) + now - begin_ns
         except BaseException:  # Ctrl-C: the block won't run
             _current.set(found)
+            if _left is not None:
+                _left(opened, found, _thread_id())
             raise
         return self
-
-    def _opened(self, around: Scope) -> Scope:
-        step, role, phase, micro_batch = self._changes
-        if self.kind == "step":
-            if around.step is None:
-                role, phase = role or around.role, phase or around.phase
-            around = _PROCESS
-        return _inherited(self.kind, self.name, around, step, role, phase, micro_batch)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -292,6 +320,8 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
                 event.end_ns = _clock()
                 event.error = error
                 _leave(event, states)
+            if error is not None and _raised is not None:
+                _raised(self, error)
         finally:  # Ctrl-C in a listener
             opened = cast("Scope", self.scope)
             # A scope inside may have been left open (a generator that nobody closed), and this scope may be closed
@@ -299,16 +329,65 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
             now = _current.get()
             if now is opened or opened._is_around(now):
                 _current.set(self._outer)
+                if _left is not None:
+                    _left(opened, self._outer, _thread_id())
             opened._block = None  # it ended; a task that it began stays in it
 
     def suspend(self) -> None:
         """Step out without ending: a generator gives control back to its consumer."""
         _current.set(self._outer)
+        if _left is not None:
+            _left(cast("Scope", self.scope), self._outer, _thread_id())
 
     def resume(self) -> None:
         """Step in again after :meth:`suspend`."""
         self._outer = _current.get()
-        _current.set(cast("Scope", self.scope))
+        opened = cast("Scope", self.scope)
+        _current.set(opened)
+        if _entered is not None:
+            _entered(opened, _thread_id(), opened._begun_ns or _clock())
+
+    def abandon(self) -> None:
+        """Of a generator that is closed inside the block, before it ends: whoever iterates over it has left its loop.
+        By ``break`` or by an exception, which Python doesn't say; it says where, and who follows the scopes compares.
+        """
+        if _abandoned is not None:
+            _abandoned(self, sys._getframe(1).f_back)
+
+
+# ------------------------------------------------------------------------------------------------ following scopes
+
+#: What is called at each change of the current scope, without the detour over points: it is to know each of them, those
+#: of generators that step out and in among them, as soon as it happens.
+_entered: Callable[[Scope, int, int], None] | None = None
+_left: Callable[[Scope, Scope, int], None] | None = None
+_raised: Callable[[scope, BaseException], None] | None = None
+_abandoned: Callable[[scope, FrameType | None], None] | None = None
+
+
+def follow(
+    *,
+    entered: Callable[[Scope, int, int], None] | None = None,
+    left: Callable[[Scope, Scope, int], None] | None = None,
+    raised: Callable[[scope, BaseException], None] | None = None,
+    abandoned: Callable[[scope, FrameType | None], None] | None = None,
+) -> None:
+    """Follow the scopes of this process from now on, in the place of who did so before; with nothing nobody does.
+
+    Forked children follow nothing. None of these may raise: nothing stands between them and training.
+
+    Args:
+        entered: Called with the scope that is entered, the thread and ``time.monotonic_ns()``, before listeners hear.
+        left: Called with the scope that is left, the one that is current from now on and the thread.
+        raised: Called with the block that an exception leaves and the exception, before the scope is left.
+        abandoned: Called where a generator is closed inside its block, with the block and the frame that closes it.
+    """
+    global _entered, _left, _raised, _abandoned
+    _entered, _left, _raised, _abandoned = entered, left, raised, abandoned
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=follow)
 
 
 # ---------------------------------------------------------------------------------------------- points and listeners
@@ -342,6 +421,7 @@ class Event:
     """
 
     __slots__ = (
+        "_shared",
         "args",
         "begin_ns",
         "end_ns",
@@ -373,6 +453,15 @@ class Event:
         self.error: BaseException | None = None
         self.begin_ns = 0
         self.end_ns = 0
+        self._shared: dict[str, Any] | None = None
+
+    @property
+    def shared(self) -> dict[str, Any]:
+        """What one listener has worked out for the others, by a name that they know; it goes with the event."""
+        found = self._shared
+        if found is None:
+            found = self._shared = {}
+        return found
 
     def argument(self, name: str, default: Any = None) -> Any:
         """The value that parameter ``name`` has in this call, its own default included; else ``default``.
@@ -394,7 +483,7 @@ class Event:
         if self.function is not None:  # else there are no arguments either
             self.function, self.args, self.kwargs = None, (), _NOTHING
         self.values = _NOTHING
-        self.result = self.error = None
+        self.result = self.error = self._shared = None
 
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -611,13 +700,14 @@ def observed(name: str, about: str = "") -> Callable[[Callable[P, R]], Callable[
 
 
 def _call(where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if _thread_id() in _busy:
+    thread = _thread_id()
+    if thread in _busy:
         return function(*args, **kwargs)
     begin_ns = _clock()
     event = Event(where, function, args, kwargs, _NOTHING, _current.get())
-    states = _enter(event)
-    _spend(begin_ns)
-    event.begin_ns = _clock()
+    states = _enter(event, thread)
+    event.begin_ns = now = _clock()
+    _spent_ns[thread] = _spent_ns.get(thread, 0) + now - begin_ns
     try:
         result = function(*args, **kwargs)
     except BaseException as error:
@@ -658,9 +748,8 @@ def emit(where: Point, **values: Any) -> None:
         _spend(event.begin_ns)
 
 
-def _enter(event: Event) -> list[tuple[Listener, Any]]:
+def _enter(event: Event, thread: int) -> list[tuple[Listener, Any]]:
     states: list[tuple[Listener, Any]] = []
-    thread = _thread_id()
     try:
         _busy.add(thread)  # whoever calls has seen that it is not
         for listener in event.point.listeners:
@@ -680,7 +769,8 @@ def _leave(event: Event, states: list[tuple[Listener, Any]]) -> None:
     before = thread in _busy  # a scope may end where its beginner is silenced
     try:
         _busy.add(thread)
-        for listener, state in reversed(states):
+        states.reverse()
+        for listener, state in states:
             try:
                 listener.leave(event, state)
             except KeyboardInterrupt:
@@ -861,3 +951,50 @@ def _async_generator(
                 around.resume()
 
     return run
+
+
+# --------------------------------------------------------------------------------------------- calls of other code
+
+
+class call_of:  # noqa: N801  (reads as a noun at the point of use: `with call_of(point, function, args, kwargs):`)
+    """Context manager: the block is the call of a function that somebody else made a point, such as a framework's.
+
+    Args:
+        where: The point that fires, as it would for a function of our own under :func:`observed`.
+        function: The function that is called in the block.
+        args: Positional arguments as the caller gave them.
+        kwargs: Keyword arguments as the caller gave them.
+
+    Attributes:
+        result: To be set inside the block: what the function returned.
+    """
+
+    __slots__ = ("_args", "_event", "_function", "_kwargs", "_states", "_where", "result")
+
+    def __init__(
+        self, where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._where, self._function, self._args, self._kwargs = where, function, args, kwargs
+        self._event: Event | None = None
+        self._states: list[tuple[Listener, Any]] = []
+        self.result: Any = None
+
+    def __enter__(self) -> call_of:
+        if not self._where.listeners or _thread_id() in _busy:
+            return self
+        begin_ns = _clock()
+        event = self._event = Event(self._where, self._function, self._args, self._kwargs, _NOTHING, _current.get())
+        self._states = _enter(event, _thread_id())
+        _spend(begin_ns)
+        event.begin_ns = _clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        event, self._event = self._event, None
+        if event is not None:
+            event.end_ns = _clock()
+            event.error = error
+            event.result = self.result
+            _leave(event, self._states)

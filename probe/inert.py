@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from probe import session as open_sessions
-from probe.errors import SessionError
 from probe.hooks import OFF, SWITCH, scope
+from probe.nothing import Nothing, say_so
 from probe.records import Process
 from probe.runs.layout import RUN_DIR_VARIABLE
 
@@ -19,23 +18,14 @@ if TYPE_CHECKING:
     from probe.views.panel.panel import Panel
 
 
-class NoPanel:
+class NoPanel(Nothing):
     """Stands where a panel would: it says why there is none."""
-
-    def __repr__(self) -> str:
-        return OFF
-
-    def _repr_html_(self) -> str:
-        return f"<div>{html.escape(OFF)}</div>"
 
     def _ipython_display_(self) -> None:
         from IPython import display as ipython
 
         put: Any = ipython.display  # its functions have no annotations
         put({"text/plain": OFF, "text/html": self._repr_html_()}, raw=True)
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 class InertSession(open_sessions.Session):
@@ -57,8 +47,9 @@ class InertSession(open_sessions.Session):
         names = [str(one) for one in (root, project, experiment) if one is not None]
         self.directory = Path(str(given)) if given else Path(*names)
         self.process = Process(host="", pid=os.getpid())
-        self.budget = self.tracking = self.publisher = None
-        self.closed = False
+        self.budget = self.tracking = self.publisher = self.upload = self.alarms = None
+        self.closed = self.automatic = self.counts_alone = False
+        say_so()
 
     def step(self, step: int) -> scope:
         """A block that is in the step, and that nobody hears of.
@@ -88,16 +79,15 @@ class InertSession(open_sessions.Session):
 
     @property
     def run(self) -> Run:
-        """There is none.
-
-        Raises:
-            SessionError: Always.
-        """
-        raise SessionError(OFF)
+        """What stands where the run would be: see :class:`probe.nothing.Nothing`."""
+        return cast("Run", Nothing())
 
     def panel(self, **options: Any) -> Panel:  # noqa: ARG002  # the session's signature
         """What says why there is no panel, where one would be shown."""
         return cast("Panel", NoPanel())
+
+    def on_alarm(self, callback: Any) -> None:
+        """Nothing is looked for."""
 
     def flush(self, timeout_s: float = 5.0) -> bool:  # noqa: ARG002  # likewise
         """There is nothing to wait for.

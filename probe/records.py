@@ -55,6 +55,7 @@ class Process(Row, kw_only=True, tag="process"):
     name: str = ""  #: what it is shown as while it has no rank: of an actor, a child process, a script
     node: str = ""  #: the machine as its launcher calls it; "" until known
     local_rank: int | None = None
+    adapters: str = ""  #: the frameworks that are observed in it, and which of their points weren't found
     tables: str = ""  #: the row types that its recorders bring themselves, as probe/runs/row_types.py describes them
 
 
@@ -88,6 +89,29 @@ class Memory(Row, kw_only=True, tag="memory"):
     process_rss_bytes: int | None = None
     host_duration_ns: int | None = None  #: only at "leave", and always there
     device_duration_ns: int | None = None  #: from device events; None where there are none
+    #: how often, since the process began, an allocation failed at first and went well after torch gave its cache back
+    alloc_retries: int | None = None
+
+
+class HostMemory(Row, kw_only=True, tag="host_memory"):
+    """What a process and its container hold of the machine's memory, as Linux counts it; sampled every half minute."""
+
+    sampled: ClassVar[bool] = True
+
+    rss_bytes: int | None = None  #: resident, what is shared with others included
+    pss_bytes: int | None = None  #: resident, what is shared divided by those who share it
+    uss_bytes: int | None = None  #: resident and of nobody else: what goes when the process ends
+    shared_bytes: int | None = None  #: resident and mapped by others, too: libraries, files, memory of a parent
+    shmem_bytes: int | None = (
+        None  #: its part of shared memory such as /dev/shm, which loaders' workers send batches in
+    )
+    pinned_bytes: int | None = (
+        None  #: locked or pinned, as far as the kernel knows; a driver's own pins may not be in it
+    )
+    swapped_bytes: int | None = None
+    cgroup_limit_bytes: int | None = None  #: at which the container's processes are killed; None without a limit
+    cgroup_used_bytes: int | None = None  #: by all processes of the container, cached files included
+    cgroup_reclaimable_bytes: int | None = None  #: of it cached files that the kernel gives up first
 
 
 class MicroBatch(Row, kw_only=True, tag="micro_batches"):
@@ -106,7 +130,29 @@ class MicroBatch(Row, kw_only=True, tag="micro_batches"):
     utilisation_ratio: float | None = None  #: tokens / cap
     over_cap: bool = False
     workload: float | None = None  #: attention-aware cost in arbitrary units
+    effective_tokens: int | None = None  #: that the loss counts; None where the code that cut it didn't tell
     source: str = ""  #: the hook point that formed it
+
+
+class Partition(Row, kw_only=True, tag="partitions"):
+    """One cut of a batch into micro-batches, one dealing of its rows to ranks, or one packing of rows of the data set
+    into sequences: by whose rule, and what it was given.
+
+    With the lengths of the rows that is enough to cut the batch again. Those of micro-batches stand in the rows of
+    ``micro_batches`` with the same ``batch_id``, by index.
+    """
+
+    batch_id: int  #: unique in the process, that of the micro-batches
+    level: str  #: "micro_batches", "ranks" or "data_set"
+    parts: int  #: how many
+    sequences: int
+    padded_rows: int = 0  #: of the sequences, the last ones, which only fill the batch up
+    packer: str = ""  #: by whose rule, such as "probe" or "verl 0.9.1"; "" where there is none to name
+    arguments: str = "{}"  #: all that the packer was given, as JSON by name
+    lengths: list[int] = []  #: tokens of each sequence; not of micro-batches
+    assignment: list[int] = []  #: the part that each sequence went to; of ranks only
+    parts_tokens: list[int] = []  #: of each part
+    source: str = ""  #: the function that cut it
 
 
 #: Sources of padding rows that tell of micro-batches: where a process has such rows in a step, they make up its padding
@@ -119,7 +165,7 @@ PLANNED_SOURCES: Final = (
 )
 
 #: Sources of padding rows that tell of no rectangle of the trainer's: they never count for the padding tax.
-APART_SOURCES: Final = ("codec.packed", "ulysses.padded")
+APART_SOURCES: Final = ("codec.packed", "padding.added", "ulysses.padded")
 
 
 def counts_for_tax(source: str, cut: bool) -> bool:
@@ -159,6 +205,154 @@ class Padding(Row, kw_only=True, tag="padding"):
     stripped_bytes: int = 0
 
 
+class Sample(Row, kw_only=True, tag="samples"):
+    """One answer of a batch that was told by ``probe.samples`` or an adapter; ``step`` is the one it was told in.
+
+    Numbers of a token are over its response tokens that the loss counts; log-probabilities are natural logarithms. Of a
+    large batch only some samples have a row, ``chosen_by`` says why this one has; ``token_fates`` knows of all of them.
+    """
+
+    sampled: ClassVar[bool] = True
+
+    batch_id: int  #: unique in the process: the told batch
+    row: int  #: its place in that batch, from 0
+    uid: str = ""
+    group: str = ""  #: answers of one prompt share it
+    prompt_tokens: int | None = None
+    response_tokens: int  #: sampled, and those that tools gave between them
+    loss_tokens: int | None = None  #: of the response, that the loss counts
+    turns: int | None = None
+    ended: str = ""  #: why generation ended, such as "stop" or "length"
+    truncated: bool | None = None  #: whether it ended at the limit of tokens
+    reward: float | None = None
+    advantage_mean: float | None = None
+    advantage_smallest: float | None = None
+    advantage_largest: float | None = None
+    rollout_log_prob_mean: float | None = None  #: as the engine that sampled says
+    rollout_log_prob_smallest: float | None = None
+    log_prob_mean: float | None = None  #: as the model that trains says, before the update
+    log_prob_smallest: float | None = None
+    difference_mean: float | None = None  #: training minus rollout
+    difference_largest: float | None = None  #: the largest magnitude of these differences, its sign kept
+    difference_at: int | None = None  #: at which response token, from 0
+    entropy_mean: float | None = None
+    nan_count: int = 0  #: NaN among its rewards, advantages, log-probabilities and entropies
+    weight_version: int | None = None  #: of the weights that sampled it, as the trainer counts them
+    replica: str = ""  #: name of the engine that sampled it
+    begin_ns: int | None = None  #: of its request, monotonic; None where only those of the whole batch are known
+    end_ns: int | None = None  #: when its answer was whole, likewise
+    dropped: str = ""  #: why it was never trained: "truncated", "stale", "filtered", "failed", or another word
+    passes: int | None = None  #: how often it was trained in this step; None where nobody told
+    micro_batches: list[int] = []  #: of each pass the index of its micro-batch, −1 where that isn't known
+    masked_tokens: int = 0  #: its tokens by fate, with these sums to response_tokens
+    no_advantage_tokens: int = 0
+    clipped_tokens: int = 0
+    carried_tokens: int = 0
+    clip_unknown_tokens: int = 0
+    unknown_tokens: int = 0
+    dropped_tokens: int = 0
+    chosen_by: str = "all"  #: "all", "nan", "worst", "longest", "no_advantage" or "random"
+    prompt_text: str | None = None  #: texts and ids only where ``probe.start(samples="text")`` asks for them
+    response_text: str | None = None
+    prompt_ids: list[int] = []
+    response_ids: list[int] = []
+
+
+class TokenBlock(Row, kw_only=True, tag="token_blocks"):
+    """What is known of each response token of one sample: arrays of one length, packed.
+
+    ``data`` is the arrays one behind the other, little-endian, compressed by zlib, in base64;
+    :func:`probe.analysis.token_blocks.unpack` takes them apart. The ratio of training to rollout is
+    ``exp(log_probs - rollout_log_probs)``.
+    """
+
+    sampled: ClassVar[bool] = True
+
+    batch_id: int  #: with ``row``, the sample
+    row: int
+    tokens: int  #: length of each array
+    arrays: list[str]  #: their names, in order
+    dtypes: list[str]  #: of each "f2" (half precision: 3 significant digits), "f4" or "u1"
+    data: str
+    chosen_by: str = ""  #: as of the sample
+
+
+class Rollout(Row, kw_only=True, tag="rollouts"):
+    """What one replica did of a told batch: all of its samples, whatever was left out of ``samples``.
+
+    ``requests_begin_ns`` and ``requests_end_ns`` are after ``begin_ns``, of one request each, in the order of their
+    ends; of more than 4096 of a batch they are every k-th of them, the last among them. A quantile of n times is the
+    smallest that at least this share of them doesn't exceed. Sums are over tokens that the loss counts and of which
+    both log-probabilities are finite; r is the importance ratio, training ÷ rollout, its logarithm cut to ±20.
+    """
+
+    batch_id: int  #: unique in the process: the told batch; −1 for samples that were only timed
+    source: str  #: who told
+    replica: str = ""  #: its name; "" where nobody told
+    samples: int
+    timed: int = 0  #: of these, with begin and end of its own
+    together: bool = False  #: begin and end are those of the whole batch: when each answer ended isn't known
+    begin_ns: int | None = None  #: of the first request, monotonic
+    end_ns: int | None = None  #: of the last one that ended
+    median_ns: int | None = None  #: from request to end
+    ninth_decile_ns: int | None = None  #: likewise: 90 % took no longer
+    longest_ns: int | None = None
+    requests_begin_ns: list[int] = []
+    requests_end_ns: list[int] = []
+    trainer_version: int | None = None  #: of the weights that the trainer has as it trains these samples
+    weight_versions: list[int] = []  #: of the weights that sampled, each once
+    version_samples: list[int] = []  #: how many samples of each
+    compared_tokens: int | None = None  #: None where nobody told both log-probabilities
+    minus_log_ratio_sum: float = 0.0  #: of −log r
+    k3_sum: float = 0.0  #: of r − 1 − log r
+    ratio_sum: float = 0.0  #: of r
+    ratio_squares_sum: float = 0.0  #: of r²
+    below_tokens: int = 0  #: with r below 0.5
+    above_tokens: int = 0  #: with r above 2
+
+
+class TokenFate(Row, kw_only=True, tag="token_fates"):
+    """What became of the sampled tokens of one told batch: one row a fate, "carried" always among them.
+
+    The tokens of a ``(process, batch_id)`` sum exactly to its ``batch_tokens``, whatever was left out of ``samples``.
+    """
+
+    batch_id: int
+    source: str  #: who told of the batch
+    fate: str  #: one of :data:`FATES`
+    tokens: int
+    samples: int  #: that have at least one such token
+    batch_tokens: int  #: response tokens of all samples
+    batch_prompt_tokens: int | None = None
+    batch_samples: int
+    complete: bool = True  #: whether the fate of each of its tokens is known
+    kept_samples: int  #: that have a row in ``samples``
+    kept_blocks: int = 0  #: that have one in ``token_blocks``
+    equal_tokens: int | None = None  #: of this fate, in groups whose rewards are all equal; None without groups
+    loss_terms: list[str] = []  #: what else the loss has, such as "KL": its gradient flows without advantage, too
+
+
+#: What becomes of a sampled token: the first that applies. "clip_unknown" has reached the loss with an advantage, and
+#: nobody told whether it was clipped; "unknown" is what nobody told.
+FATES: Final = (
+    "truncated",
+    "stale",
+    "filtered",
+    "failed",
+    "dropped",
+    "masked",
+    "no_advantage",
+    "clipped",
+    "carried",
+    "clip_unknown",
+    "unknown",
+)
+
+
+#: Fates of tokens of which something isn't known.
+NOT_KNOWN: Final = ("clip_unknown", "unknown")
+
+
 class Call(Row, kw_only=True, tag="calls"):
     """One call of an observed function, or one scope (``point`` is then "scope.<kind>")."""
 
@@ -182,12 +376,23 @@ class Reduction(Row, kw_only=True, tag="reductions"):
 
     key: str
     reducer: str  #: "mean", "max", "min", "sum", "weighted_mean"
-    chosen_by: str  #: "name" (the documented substring rule) or "type" (a Metric)
+    chosen_by: str  #: "name" (the documented substring rule), "type" (a Metric) or "weights" (they were given)
     count: int
     smallest: float | None = None
     largest: float | None = None
     nan_count: int = 0
     value: float | None = None  #: None where it isn't a number; NaN is a number
+    nan_at: int | None = None  #: place of the first NaN among the values, from 0; None without one, or without order
+    outlier_at: int | None = None  #: place of the value with the largest magnitude, where there are at least three
+    outlier_share_ratio: float | None = None  #: that magnitude ÷ the sum of all magnitudes
+    total: float | None = None  #: sum of the values that aren't NaN
+    last: float | None = None  #: the last of the values; None without order
+    #: What the values that aren't NaN stand for, and their means by it; None where it isn't known of each of them.
+    tokens: float | None = None
+    token_mean: float | None = None
+    sequences: float | None = None
+    sequence_mean: float | None = None
+    weights_from: str | None = None  #: "scope" (the micro-batch that they were collected in) or "given" (with them)
 
 
 class Scalar(Row, kw_only=True, tag="scalars"):
@@ -209,15 +414,70 @@ class Incident(Row, kw_only=True, tag="incidents"):
     switched_off: bool = False
 
 
+class Failure(Row, kw_only=True, tag="failures"):
+    """Something went wrong with the training: an exception left a micro-batch, a phase, a watched function or a step,
+    or ended the process. The stamp is that of the innermost scope that it left, with its micro-batch.
+
+    It is written at once, and again as it leaves more: of the rows of one ``(process, exception_id)`` the one with the
+    largest ``revision`` counts, and says what the others said. ``run.failures()`` has it alone.
+    """
+
+    exception_id: int  #: unique in the process; from 1
+    revision: int = 0
+    kind: str = "failure"  #: or "interrupted", by Ctrl-C
+    #: what it has left so far: "micro_batch", "phase" (or a watched function), "step", "thread" (it ended
+    #: one) or "process" (it ended that, or the recording in it)
+    outermost: str
+    caught: bool | None = None  #: whether somebody has caught it; None while that isn't known
+    scope_kind: str = ""  #: of the innermost scope that it left
+    type: str  #: qualified, such as "torch.OutOfMemoryError"
+    message: str = ""  #: up to 2,000 characters
+    traceback: str = ""  #: up to 20,000 characters, from its middle where it is longer
+    causes: list[str] = []  #: "type: message" of what it came from, the nearest first
+    out_of_memory: bool = False  #: of a device, also where that is among its causes
+    lengths: list[int] = []  #: tokens of each sequence of the micro-batch
+    fields: str = "{}"  #: of the micro-batch, as JSON: by key its shape, dtype, bytes and device
+    device: str = ""
+    source: str = ""  #: as of memory
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    non_torch_bytes: int | None = None
+    device_total_bytes: int | None = None
+    phases: str = "{}"  #: as JSON: by phase of this process so far, floor_bytes at its last begin and peak_bytes
+    batch_path: str = ""  #: the micro-batch itself, below the run directory; "" unless it was asked for
+    snapshot_path: str = ""  #: torch's memory snapshot, likewise
+
+
+class Stack(Row, kw_only=True, tag="stacks"):
+    """A scope is open for much longer than ever before: where the training thread is in the code."""
+
+    open_ns: int  #: how long the scope has been open
+    threshold_ns: int  #: beyond which it counted as overdue
+    longest_ns: int | None = None  #: the longest that a scope of this name took in this process; None without one
+    kind: str = ""  #: of the scope
+    stack: str = ""  #: the innermost line last, up to 20,000 characters
+    innermost: str = ""  #: its last line, as "file:line function"
+    thread: str = ""
+    seen: bool = True  #: False where the thread couldn't be looked at
+
+
 ROW_TYPES: Final[tuple[type[Row], ...]] = (
     Process,
     Memory,
+    HostMemory,
     MicroBatch,
+    Partition,
     Padding,
+    Sample,
+    TokenBlock,
+    Rollout,
+    TokenFate,
     Call,
     Reduction,
     Scalar,
     Incident,
+    Failure,
+    Stack,
 )
 
 #: Row type by table name, as in ``run.sql("select * from micro_batches")``.
@@ -240,6 +500,23 @@ class Deferred:
     def __init__(self, build: Callable[[], Iterable[Row]], ready: Callable[[], bool] | None = None) -> None:
         self.build = build
         self.ready = ready
+
+
+class Later(msgspec.Struct, gc=False):
+    """A :class:`Deferred` that is one object: its kinds have what their rows are made of in fields, and :meth:`build`.
+
+    Garbage collection doesn't follow it, so that those which wait start none: nothing in a field may refer to it.
+    """
+
+    ready: ClassVar[None] = None
+
+    def build(self) -> Iterable[Row]:
+        """The rows; called once, in the session's writer thread."""
+        raise NotImplementedError
+
+
+#: Rows that don't exist yet.
+Unbuilt = Deferred | Later
 
 
 def place_of_process(process: str) -> str:
@@ -268,7 +545,7 @@ def who(rank: int | None, process: str) -> str:
 
 
 def stamp(row: Row, scope: Any, *, rank: int | None, time_ns: int, process: str = "", attempt: int = 1) -> Row:
-    """Write into ``row`` where and when it happened. What the recorder has set itself stays.
+    """:func:`stamp_all` of one row.
 
     Args:
         row: Changed in place and returned.
@@ -281,20 +558,39 @@ def stamp(row: Row, scope: Any, *, rank: int | None, time_ns: int, process: str 
     Returns:
         The row.
     """
-    row.attempt = attempt
-    row.process = process
-    row.rank = rank
-    if not row.time_ns:
-        row.time_ns = time_ns
-    if row.step is None:
-        row.step = scope.step
-    if row.role is None:
-        row.role = scope.role
-    if row.phase is None:
-        row.phase = scope.phase
-    if row.micro_batch is None:
-        row.micro_batch = scope.micro_batch
-    if not row.scope_id:
-        row.scope_id = scope.id
-        row.scope = scope.path
+    stamp_all((row,), scope, rank=rank, time_ns=time_ns, process=process, attempt=attempt)
     return row
+
+
+def stamp_all(
+    rows: Iterable[Row], scope: Any, *, rank: int | None, time_ns: int, process: str = "", attempt: int = 1
+) -> None:
+    """Write into ``rows`` where and when they happened. What the recorder has set itself stays.
+
+    Args:
+        rows: Of one scope and moment; changed in place.
+        scope: A ``probe.hooks.Scope``, duck-typed so that this module imports nothing.
+        rank: The rank of this process.
+        time_ns: Used where a row has none.
+        process: The name of this process, unique in the run.
+        attempt: The launch of the job that this process belongs to.
+    """
+    step, role, phase, micro_batch = scope.step, scope.role, scope.phase, scope.micro_batch
+    scope_id, path = scope.id, scope.path
+    for row in rows:
+        row.attempt = attempt
+        row.process = process
+        row.rank = rank
+        if not row.time_ns:
+            row.time_ns = time_ns
+        if row.step is None:
+            row.step = step
+        if row.role is None:
+            row.role = role
+        if row.phase is None:
+            row.phase = phase
+        if row.micro_batch is None:
+            row.micro_batch = micro_batch
+        if not row.scope_id:
+            row.scope_id = scope_id
+            row.scope = path

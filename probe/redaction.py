@@ -2,11 +2,13 @@
 
 Only texts are looked at, never numbers, booleans or None. A text is left out where the last words of its name are those
 of a secret (:data:`NAMES`), where it is one by its form (:data:`FORMS`: what providers' keys begin with), and, in part,
-where it is a URL that carries one. An empty text and a reference such as ``${oc.env:HF_TOKEN}`` are none.
+where it is a URL that carries one. A name that holds one is told without it. An empty text and a reference such as
+``${oc.env:HF_TOKEN}`` are none.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -43,6 +45,9 @@ service session slack swanlab telegram together tracking trackio vault wandb wri
 """
 #: What stands before "token" in the name of one that opens something.
 PROVIDERS: Final = frozenset(_PROVIDERS.split())
+
+#: Last words of names of several, which are secrets where the name of one is.
+_SEVERAL: Final = frozenset({"apikeys", "keys", "passphrases", "passwords", "passwds", "secrets", "tokens"})
 
 #: Texts that are secrets whatever they are called. The words of the field that begin alike ("hf_model", "sk-learn")
 #: are shorter, or have neither capitals nor digits.
@@ -101,22 +106,36 @@ class Redaction:
         if depth >= _DEEPEST:
             return value
         if isinstance(value, Mapping):
-            return {
-                key: self._of(one, str(key), self._is_secret(str(key), secret), depth + 1) for key, one in value.items()
-            }
+            found: dict[Any, Any] = {}
+            for key, one in value.items():
+                found[self._of_key(key, found)] = self._of(one, str(key), self._is_secret(str(key), secret), depth + 1)
+            return found
         if isinstance(value, list | tuple):
-            found = [self._of(one, name, secret, depth + 1) for one in value]
-            return found if isinstance(value, list) else tuple(found)
+            several = [self._of(one, name, secret, depth + 1) for one in value]
+            return several if isinstance(value, list) else tuple(several)
         return value
 
+    def _of_key(self, key: Any, beside: Mapping[Any, Any]) -> Any:
+        """A name, as that of a host or of a token's owner may be: without what is a secret in it, and no other's."""
+        if not isinstance(key, str):
+            return key
+        told = self._of_text(key, False, kept=_snake(key) in self.keep)
+        if told == key:
+            return key
+        same = (told if number == 1 else f"{told} {number}" for number in itertools.count(1))
+        return next(one for one in same if one not in beside)
+
     def _is_secret(self, name: str, around: bool) -> bool:
-        """Whether texts of that name are secrets: all that is in ``credentials`` is."""
+        """Whether texts of that name are secrets: all that is in ``credentials`` is, and so are those of several."""
         words = _snake(name).split("_")
         if "_".join(words) in self.keep:
             return False
+        return around or self._names_one(words) or (words[-1] in _SEVERAL and self._names_one(_of_one(words)))
+
+    def _names_one(self, words: list[str]) -> bool:
         ends = {"_".join(words[begin:]) for begin in range(len(words))}
         opens = len(words) > 1 and words[-1] == "token" and words[-2] in PROVIDERS
-        return around or opens or not ends.isdisjoint(NAMES | self.names)
+        return opens or not ends.isdisjoint(NAMES | self.names)
 
     def _of_text(self, text: str, secret: bool, *, kept: bool) -> str:
         if kept or not text or _REFERENCE.fullmatch(text):
@@ -176,6 +195,10 @@ def without_secrets(config: Any, redact: Redact) -> Any:
     """
     rule = redaction(redact)
     return config if rule is None else rule(config)
+
+
+def _of_one(words: list[str]) -> list[str]:
+    return [*words[:-1], words[-1].removesuffix("s")]
 
 
 def _snake(name: str) -> str:

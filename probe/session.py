@@ -18,12 +18,13 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from probe import devices, own_cost, recorders
-from probe._check import is_whole
-from probe.core.metric import reduce_metrics
+from probe._check import is_whole, missing_view, needs_views
+from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputError, InputTypeError, SessionError
+from probe.failing import Failing
 from probe.hooks import (
     SCOPE,
     Event,
@@ -33,30 +34,37 @@ from probe.hooks import (
     begin_at_root,
     current_scope,
     emit,
+    follow,
     is_off,
     point,
     scope,
     silenced,
     subscribe,
 )
+from probe.oom_snapshots import Entered, Left, Snapshots
 from probe.own_cost import Budget, EndedStep, OwnCost
+from probe.publishing.alarms import Alarm, Alarms, alert, wanted_alarms
+from probe.publishing.last import has_to_be_there
 from probe.publishing.publisher import Publisher, interval, worthwhile
-from probe.recorders.recorder import Recorder, Rows
+from probe.recorders.recorder import Recorder, Rows, StepRows
 from probe.records import Incident, Memory, Process, Row, Scalar, who
 from probe.redaction import Redact, redaction
 from probe.runs.attempts import Joined
-from probe.runs.layout import create_run
-from probe.runs.processes import describe, local_rank, node, rank_and_size
+from probe.runs.ending import end, told_ns
+from probe.runs.layout import complete_run, create_run
+from probe.runs.processes import describe, local_rank, node, part_in_ray, rank_and_size
 from probe.runs.row_types import bring, table_name
+from probe.runs.upload import EVERY_S, UPLOAD_VARIABLE, Upload, checked, from_environment
 from probe.runs.writer import RunWriter, take_place
+from probe.sampled import what_is_kept
 from probe.text import percent
 from probe.tracking.recovery import is_behind
 from probe.tracking.spans import StepSpans
-from probe.tracking.tracking import Tracking
+from probe.tracking.tracking import Tracking, exit_code_of
 
 if TYPE_CHECKING:
+    from probe.adapters.attachment import Attachment
     from probe.runs.reader import Run
-    from probe.views.panel.panel import Panel
 
 _log = logging.getLogger("probe.session")
 
@@ -66,11 +74,21 @@ KEYS: Final = own_cost.KEYS
 #: Rows of one step that are kept for its metrics; beyond it the step's metrics are left out and an incident says so.
 ROWS_PER_STEP: Final = 200_000
 
+#: Steps whose rows are kept for their metrics.
+STEPS_KEPT: Final = 64
+
 #: Between two times that a session tells what its budget left out, seconds.
 TELL_S: Final = 10.0
 
-#: How long the end of a session waits for the metrics of its last step, seconds.
-CLOSE_S: Final = 10.0
+_STR: Final = frozenset({str})
+_METRIC: Final = frozenset({Metric})
+
+#: How long the end of a session waits for all that others do with it, seconds: the metrics of its last step, a last
+#: look for alarms, the last edition of the dashboards and the backends. The rest stays for ``probe doctor``.
+END_S: Final = 10.0
+
+#: Of it, what is kept for the backends while the last edition is waited for, seconds.
+BACKENDS_S: Final = 3.0
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
 
@@ -154,6 +172,7 @@ class _Step(scope):
     def __enter__(self) -> scope:
         self._begun = self._session._cost.begin()
         self._session._step = self._number
+        self._session._failing.step_begun()
         return super().__enter__()
 
     def __exit__(
@@ -184,6 +203,9 @@ class Session:
         asked: The recorders as they were asked for, for forked children.
         parquet_at_close: As of :class:`~probe.runs.writer.RunWriter`.
         budget: What probe may cost; None for no limit.
+        device: The device whose memory a failure tells.
+        save_failed_batch: Whether the micro-batch of a failure is kept in a file.
+        oom_snapshot: Whether the device's memory is kept in a file where it runs out.
 
     Attributes:
         directory: The run directory, absolute.
@@ -191,6 +213,11 @@ class Session:
         tracking: Where the metrics go, None on ranks other than 0 and when nothing was asked for.
         budget: Thins rows at inner points so that probe costs no more; None where nothing is thinned.
         publisher: Keeps the dashboards there up to date, None where nothing was asked for or could show them.
+        upload: Copies the run to a store, None where nothing was asked for.
+        alarms: Watches the run for alarms, None where nobody asked for them.
+        closed: Whether it has ended.
+        automatic: Whether it began because a framework was observed; a :func:`start` of the user's takes it over.
+        counts_alone: Whether it began for calls that are counted, and records nothing else.
     """
 
     def __init__(
@@ -205,21 +232,30 @@ class Session:
         asked: Sequence[str | Recorder] | None = None,
         parquet_at_close: bool = True,
         budget: Budget | None = None,
+        device: devices.Device | None = None,
+        save_failed_batch: bool = False,
+        oom_snapshot: bool = False,
     ) -> None:
         self.directory = directory
         self.process = process
         self.budget = budget
         self._told_left_out: dict[tuple[str, str], int] = {}
+        self._told_adapters: tuple[tuple[str, int], ...] = ()
         self._tell_at = time.monotonic() + TELL_S
         self._late = late
         self._asked = asked
+        self._forked = not parquet_at_close
         self.tracking = tracking
         self.publisher: Publisher | None = None
+        self.upload: Upload | None = None
+        self.alarms: Alarms | None = None
         self._spans = None if tracking is None else StepSpans(tracking, process)
         self.closed = False
+        self.automatic = self.counts_alone = False
         self._recorders = recorders
         self._rows: dict[int, list[Row]] = {}
         self._switched_off: set[tuple[int, str]] = set()  # what is asked of a recorder no more, as it failed
+        self._ended_ns: int | None = None  # when the driver last said that it ends; None before the first look
         self._step: int | None = None  # the one that the process is in
         self._begun: scope | None = None  # by begin_step, and not ended yet
         self._ended: Scope | None = None  # the last that end_step ended
@@ -234,8 +270,19 @@ class Session:
             parquet_at_close=parquet_at_close,
             before_round=self._learn_rank,
         )
-        self._recordings = [self._recording(recorder) for recorder in recorders]
-        self._subscriptions: list[Subscription] = [subscribe(one, *one.recorder.points) for one in self._recordings]
+        self._subscriptions: list[Subscription] = []
+        snapshots = Snapshots(device, directory, lambda: process.process) if oom_snapshot and device else None
+        self._failing = Failing(
+            self._put_failure,
+            directory,
+            device,
+            lambda: process.process,
+            save_batch=save_failed_batch,
+            snapshots=snapshots,
+        )
+        self._failing.install()
+        self._follow()
+        self._listen()
         self._cost = OwnCost(lambda: self._writer.cost_ns)
         atexit.register(self.close)
         _watch_forks()
@@ -249,6 +296,11 @@ class Session:
     def world_size(self) -> int:
         """How many ranks the job has."""
         return self.process.world_size
+
+    def record_all(self) -> None:
+        """One that :attr:`counts_alone` records everything from now on: more than counts is observed in its process."""
+        self._asked, self.counts_alone = None, False
+        self._record_with(_recorders(None, devices.detect(), "nested"))
 
     # ------------------------------------------------------------------------------------------------ for the user
 
@@ -329,14 +381,62 @@ class Session:
         self.flush()
         return Run(self.directory)
 
-    def panel(self, **options: Any) -> Panel:
-        """The live panel of this run, for a notebook. See :class:`probe.views.panel.panel.Panel` for the options."""
+    @property
+    def attached(self) -> list[Attachment]:
+        """The frameworks that are observed in this process, with what was found and what is missing in each."""
+        from probe.adapters.attachment import attached
+
+        return attached()
+
+    def learn(self, *, project: str | None = None, config: Any = None, **facts: Any) -> None:
+        """What a framework says of a run that began because it was observed; what a user's :func:`start` said stays.
+
+        Args:
+            project: The project's name, for run.json.
+            config: The trainer's configuration, for run.json; secrets in it are left out.
+            **facts: Of this process, such as ``role="driver"``.
+        """
+        if not self.automatic:
+            return
+        if facts:
+            self._writer.mark(partial(self._writer.tell, **facts))
+        if config is not None:
+            complete_run(self.directory, project or self.directory.parent.name, config)
+
+    def panel(self, **options: Any) -> Any:
+        """The live panel of this run, for a notebook: a :class:`probe.views.panel.panel.Panel`, which has the options.
+        ``where="tab"`` asks JupyterLab for it beside the notebook, see :class:`probe.views.panel.tab.Tab`.
+        """
+        needs_views("session.panel")
         from probe.views.panel.panel import panel  # a view: a worker that shows none never loads it
 
         return panel(self, **options)
 
     def _ipython_display_(self) -> None:
         self.panel()._ipython_display_()
+
+    def on_alarm(self, callback: Callable[[Alarm], None]) -> None:
+        """Call ``callback`` with each alarm that is found in the run from now on; on rank 0, elsewhere nothing happens.
+
+        A process beside the training reads the run, within a hundredth of a core, and says what is wrong within ten
+        seconds; it doesn't wait for a step to end. The callback is called from the thread that writes rows, and for
+        what the last look finds from the one that closes the session; what it raises is logged, and it isn't called
+        again.
+
+        Args:
+            callback: Takes the alarm as a dict: what :meth:`probe.analysis.verdict.finding.Finding.to_dict` gives.
+
+        Raises:
+            InputTypeError: It can't be called.
+        """
+        if not callable(callback):
+            raise InputTypeError(f"callback: got {type(callback).__name__}, expected something that can be called")
+        if self.closed or self.process.rank not in (None, 0):
+            return
+        if self.alarms is None:
+            self.alarms = _alarms(self.directory, None, self.tracking)
+        if self.alarms is not None:
+            self.alarms.add(callback)
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until what was recorded so far can be read. Returns False when the time ran out."""
@@ -345,10 +445,14 @@ class Session:
     def close(self, exit_code: int = 0) -> None:
         """End the recording: hooks come off, rows are rolled over, backends are finished. Safe to call twice.
 
+        It waits for all backends and the last edition of the dashboards together :data:`END_S` at most, and says so
+        where that takes a moment; what isn't sent then is in the run directory, for ``probe doctor RUN --recover``.
+
         Args:
             exit_code: 0 for success; it gives a tracked run its status.
         """
         global _current, _closing
+        until = time.monotonic() + END_S
         with _lock:
             if self.closed:
                 return
@@ -357,21 +461,40 @@ class Session:
                 _current, _closing = None, self
         self._end_abandoned("the session was closed")
         atexit.unregister(self.close)
+        follow()
+        self._failing.close()
+        exit_code = exit_code or self._failing.exit_code()
         for subscription in self._subscriptions:
             subscription.close()
         for recorder in self._recorders:
             self._isolated("close", recorder.close)
         if self.budget is not None:
             self._tell_left_out(self.budget)
+        try:
+            if self.alarms is not None:
+                self._writer.flush(_left(until))
+                # What its last look finds goes to the backends, too.
+                self._isolated("alarms", partial(self.alarms.finish, _left(until, BACKENDS_S)))
+        finally:  # also when somebody loses patience with it
+            self._finish_tracking(exit_code, until)
+        _closing = None
+        self._writer.close(failed=self._failing.fatal, exit_code=exit_code)
+        if part_in_ray() == "driver" and not self._forked:
+            self._isolated("end", partial(end, self.directory, self.process.attempt))
+        if self.upload is not None:  # what is left: all of it is in files now
+            self._isolated("upload", self.upload.finish)
+
+    def _finish_tracking(self, exit_code: int, until: float) -> None:
         if self.tracking is not None:
-            self._writer.flush(CLOSE_S)  # the last step's metrics are logged from the writer's thread
+            self._writer.flush(_left(until))  # the last step's metrics are logged from the writer's thread
             try:
                 if self.publisher is not None:
-                    self._isolated("publisher", self.publisher.finish)
+                    begun, asked = time.monotonic(), has_to_be_there()
+                    patience = None if asked else _left(until, BACKENDS_S)
+                    self._isolated("publisher", partial(self.publisher.finish, patience))
+                    until += time.monotonic() - begun if asked else 0.0
             finally:  # also when somebody loses patience with it
-                self.tracking.finish(exit_code)
-        _closing = None
-        self._writer.close()
+                self.tracking.finish(exit_code, _left(until))
 
     def __enter__(self) -> Session:
         return self
@@ -379,13 +502,58 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close(exit_code=0 if error is None else 1)
+        if error is not None:
+            self._failing.ended(error)
+        self.close(exit_code=exit_code_of(error))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
         return f"Session({str(self.directory)!r}, {who(self.rank, self.process.process)}, {state})"
 
     # -------------------------------------------------------------------------------------- on the training thread
+
+    def _listen(self) -> None:
+        self._recordings = [self._recording(recorder) for recorder in self._recorders]
+        self._subscriptions = [subscribe(one, *one.recorder.points) for one in self._recordings]
+
+    def _follow(self) -> None:
+        """Each change of scope is written through, so that a process that is killed was seen where it was."""
+        now, where = self._writer.now, current_scope()
+        entered: Entered | None = None if now is None else now.entered
+        left: Left | None = None if now is None else now.left
+        if self._failing.snapshots is not None:
+            entered, left = self._failing.snapshots.following(entered, left)
+        follow(
+            entered=entered,
+            left=left,
+            raised=self._failing.raised,
+            abandoned=self._failing.abandoned,
+        )
+        if now is not None and where.parent is not None:  # a forked child begins to record inside its first scope
+            now.entered(where, threading.get_ident(), time.monotonic_ns())
+
+    def _keep_of_failures(self, device: devices.Device, *, batch: bool, snapshot: bool) -> None:
+        """What is kept from now on: the micro-batch, and a snapshot of the device's memory where that runs out."""
+        self._failing.save_batch = batch
+        if snapshot:
+            self._failing.snapshots = Snapshots(device, self.directory, lambda: self.process.process)
+            self._follow()
+
+    def _put_failure(self, rows: Rows, where: Scope, time_ns: int, wait: bool) -> None:
+        put = self._writer.put_through if wait else self._writer.add_rows
+        put(rows, where, time_ns)
+
+    def _record_with(self, recorders: Sequence[Recorder]) -> None:
+        """These recorders hear from now on, in the place of those before."""
+        for subscription in self._subscriptions:
+            subscription.close()
+        for recorder in self._recorders:
+            if recorder not in recorders:
+                self._isolated("close", recorder.close)
+        self._recorders = recorders
+        tables = bring(kind for recorder in recorders for kind in recorder.rows)
+        self._writer.mark(partial(self._writer.tell, tables=tables))
+        self._listen()
 
     def _recording(self, recorder: Recorder) -> _Recording:
         thinnable = recorder.rows and all(kind.sampled for kind in recorder.rows)
@@ -420,11 +588,20 @@ class Session:
     # -------------------------------------------------------------------------------------- in the writer's thread
 
     def _see(self, rows: list[Row]) -> None:
+        failing = getattr(self, "_failing", None)  # the writer's first round may come before we have it
+        if failing is not None:
+            failing.see(rows)
+        last, kept = None, []
         for row in rows:
-            if row.step is not None:
-                kept = self._rows.setdefault(row.step, [])
-                if len(kept) <= ROWS_PER_STEP:
-                    kept.append(row)
+            step = row.step
+            if step is None:
+                continue
+            if step != last:
+                last, kept = step, self._rows.setdefault(step, [])
+                while len(self._rows) > STEPS_KEPT:  # of a process that never ends one
+                    del self._rows[min(self._rows)]
+            if len(kept) <= ROWS_PER_STEP:
+                kept.append(row)
 
     def _sample(self) -> list[Any]:
         with silenced():
@@ -433,12 +610,39 @@ class Session:
 
     def _learn_rank(self) -> None:
         """A process group is made, or ``RANK`` set, after many a process has begun to record."""
+        self._tell_adapters()
+        self._hear_of_the_end()
+        if self.alarms is not None:
+            self.alarms.hand_on()
         if self._late is None or self.process.rank is not None or not hasattr(self, "_writer"):
             return  # the writer's first round may come before we have it
         rank, world_size = self._late()
         if rank is not None:
             known = {} if world_size is None else {"world_size": world_size}
             self._writer.tell(rank=rank, local_rank=local_rank(), node=node(), **known)
+
+    def _tell_adapters(self) -> None:
+        """Which frameworks are observed in this process stands in its row, for `probe doctor` and whoever reads it."""
+        module: Any = sys.modules.get("probe.adapters.attachment")
+        if module is None or not hasattr(self, "_writer"):
+            return
+        there = [one for one in module.attached() if one.imported]
+        revisions = tuple((one.framework, one.revision) for one in there)
+        if revisions == self._told_adapters:
+            return
+        self._told_adapters = revisions
+        said = "; ".join(one.summary() for one in there)
+        if said != self.process.adapters:
+            self._writer.tell(adapters=said)
+
+    def _hear_of_the_end(self) -> None:
+        """Ray ends its workers without asking: they make Parquet of their rows when the driver says that it ends."""
+        if not hasattr(self, "_writer") or part_in_ray() != "worker":
+            return
+        told = told_ns(self.directory, self.process.attempt)
+        if self._ended_ns is not None and told > self._ended_ns:
+            self._writer.seal()
+        self._ended_ns = told
 
     def _sample_scope(self) -> Scope:
         """A sample is of the process, in whatever step it is."""
@@ -454,7 +658,7 @@ class Session:
                 self._tell_left_out(self.budget)
         if self.publisher is not None:
             self.publisher.at(step)
-        rows = self._rows.pop(step, [])
+        rows = StepRows(self._rows.pop(step, ()))
         for stale in [other for other in self._rows if other < step]:
             del self._rows[stale]
         if len(rows) > ROWS_PER_STEP:
@@ -469,8 +673,8 @@ class Session:
                 values.update(self._of_recorder(recorder, "metrics", partial(_reduced, recorder, rows)) or {})
             if self.tracking is not None and values:
                 self.tracking.log(values, step)
-        scalars = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
-        self._write_rows(scalars, current_scope(), time.monotonic_ns())
+        scalars: list[Row] = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
+        self._writer.add_late(scalars, current_scope(), time.monotonic_ns())
 
     def _tell_left_out(self, budget: Budget) -> None:
         """What was left out since the last time, by table and point, and what probe costs without it."""
@@ -509,6 +713,11 @@ class Session:
             return None
 
 
+def _left(until: float, kept_s: float = 0.0) -> float:
+    """Seconds until then, without those that are kept for what comes later."""
+    return max(0.0, until - kept_s - time.monotonic())
+
+
 def start(
     project: str,
     experiment: str | None = None,
@@ -527,6 +736,11 @@ def start(
     publish: bool | float | None = None,
     budget: float | None = None,
     redact: Redact = True,
+    upload: str | os.PathLike[str] | None = None,
+    alarms: bool | str | None = None,
+    save_failed_batch: bool = False,
+    oom_snapshot: bool = False,
+    samples: Literal["text"] | None = None,
 ) -> Session:
     """Begin to record this process. Every process of a job calls it with the same project and experiment.
 
@@ -562,17 +776,34 @@ def start(
         redact: Whether secrets of ``config`` (keys, tokens, passwords, URLs that carry one) are left out of run.json
             and of what backends get; see :mod:`probe.redaction`. A list of names adds these. False keeps all, in a
             run.json that its owner alone can read. A :class:`Tracking` of one's own has its own ``redact``.
+        upload: Where a process beside the training copies the run to while it is written, such as
+            ``"s3://bucket/runs/project/experiment"``, so that others open it there; see :mod:`probe.runs.sync`. All
+            processes of a job may give the same. A store that fails is tried again, and is an incident. None asks the
+            environment (``PROBE_UPLOAD``), where a URL that can't be opened is an incident, too.
+        alarms: Whether a process beside rank 0 looks for alarms, and outlives it. Each is logged once, and told by the
+            alert calls of W&B and Trackio where ``track`` has them. A URL, such as ``"https://example.org/hook"``, gets
+            each as JSON by POST, too: its name, sentence, place and cost; nothing of the configuration, no text of the
+            run and no tokens. See also :meth:`Session.on_alarm`.
+        save_failed_batch: Whether the micro-batch in which an exception came is kept in a file of the run, without
+            pickle, for :func:`probe.replay`.
+        oom_snapshot: Whether torch's memory snapshot is kept in a file of the run where CUDA runs out of memory, with
+            the step, phase and micro-batch of each allocation; see :mod:`probe.oom_snapshots`. Torch then records the
+            stacks of allocations, about 2 µs each.
+        samples: ``"text"`` keeps prompts and answers, as text and token ids, of the samples that get a row, where
+            :func:`probe.samples` or an adapter is told them. None keeps numbers alone.
 
     Returns:
         The open session. Where the environment says ``PROBE=off`` it is one that does nothing: no directory, no file,
         no thread, and no argument is looked at.
 
     Raises:
-        InputError: ``peaks``, ``publish`` or ``budget`` is none of the above, ``run_dir`` or ``root`` is a URL, or the
-            environment's ``PROBE`` is neither on nor off.
+        InputError: ``peaks``, ``publish`` or ``budget`` is none of the above, ``run_dir`` or ``root`` is a URL,
+            ``upload`` is one that can't be opened, ``alarms`` is none, or the environment's ``PROBE`` is neither on nor
+            off.
         SessionError: This process has an open session already.
-        UnknownNameError: There is no such recorder or backend.
+        UnknownNameError: There is no such recorder or backend, or ``samples`` is another word.
         BackendError: A backend can't be set up.
+        MissingDependencyError: ``publish`` asks for figures, and a package that draws them isn't installed.
     """
     global _current
     if is_off():
@@ -586,31 +817,141 @@ def start(
     redact = False if rule is None else rule
     every_s = interval(publish)
     limit = _budget(budget)
+    copy_to, refused = from_environment() if upload is None else (checked(upload), "")
+    post_to = wanted_alarms(alarms)
     if publish not in (None, False) and not track:
         raise InputError(f"publish: got {publish!r} without track: name the backends that it is for")
+    if publish not in (None, False):
+        needs_views(f"publish={publish!r}")
+    given = _Given(project, config, redact, track, publish, every_s, copy_to, post_to)
+    automatic = _current if _current is not None and _current.automatic else None
+    if automatic is not None and run_dir is not None and Path(run_dir).expanduser().absolute() != automatic.directory:
+        _log.warning("recorded to %s so far, because of PROBE_RUN_DIR; from now on to %s", automatic.directory, run_dir)
+        automatic.close()
     with _lock:
+        if _current is not None and _current.automatic:
+            who_it_is = {"rank": rank, "world_size": world_size, "name": name, "role": role}
+            changed = (recorders, device, samples, peaks, _current.counts_alone) != (None, None, None, "nested", False)
+            chosen = _recorders(recorders, devices.detect(device), peaks, samples) if changed else None
+            _current._keep_of_failures(devices.detect(device), batch=save_failed_batch, snapshot=oom_snapshot)
+            return _take_over(_current, given, chosen, limit, who_it_is, recorders)
         if _current is not None:
             raise SessionError(f"this process already records to {_current.directory}; close that session first")
         begin_at_root()
         _watch_cells()
         found = devices.detect(device)
-        chosen = _recorders(recorders, found, peaks)
+        chosen = _recorders(recorders, found, peaks, samples)
         tables = bring(kind for recorder in chosen for kind in recorder.rows)
         directory = create_run(project, experiment, root=root, run_dir=run_dir, config=config, redact=redact)
         who_we_are: dict[str, Any] = {"rank": rank, "world_size": world_size, "name": name, "role": role}
         process = describe(**who_we_are, device=found.name, device_name=found.description, tables=tables)
         place = take_place(directory, process)
         try:
-            tracks = process.rank in (None, 0)
-            tracking = _tracking(track, project, directory, config, place.attempt, redact) if tracks else None
+            tracking = _tracking_of(process, given, directory, place.attempt)
             ours: dict[str, Any] = {"late": rank_and_size if rank is None else None, "asked": recorders}
+            ours |= {"device": found, "save_failed_batch": save_failed_batch, "oom_snapshot": oom_snapshot}
             _current = Session(directory, chosen, process, tracking=tracking, place=place, budget=limit, **ours)
         except BaseException:
             place.leave()
             raise
-        if tracking is not None and every_s is not None and (publish is not None or worthwhile(tracking)):
-            _current.publisher = _publisher(directory, tracking, every_s)
+        _publish(_current, given)
+        if refused:
+            _current._incident("upload", UPLOAD_VARIABLE, refused, None)
         return _current
+
+
+def start_automatically(
+    directory: str | os.PathLike[str] | None,
+    project: str | None = None,
+    experiment: str | None = None,
+    *,
+    counts_alone: bool = False,
+) -> Session:
+    """Begin to record this process because of something that was observed in it, and not because its code says so.
+
+    A :func:`start` of the user's takes the session over instead of raising.
+
+    Args:
+        directory: The run directory; None is ``runs/<project>/<experiment>``.
+        project: The project's name; None takes it from ``directory``, as does ``experiment``.
+        experiment: The experiment's name.
+        counts_alone: Whether only calls that are counted are recorded, until more is observed.
+
+    Raises:
+        SessionError: This process has an open session already.
+        RunError: The directory can't be made.
+    """
+    where = None if directory is None else Path(directory).expanduser().absolute()
+    if where is not None:
+        project, experiment = project or where.parent.name or where.name, experiment or where.name
+    opened = start(
+        project or "run",
+        experiment,
+        run_dir=where,
+        recorders=["counted_calls", "timed_samples"] if counts_alone else None,
+    )
+    opened.automatic, opened.counts_alone = True, counts_alone
+    return opened
+
+
+class _Given(NamedTuple):
+    """What a user gave :func:`start` that isn't about this process alone."""
+
+    project: str
+    config: Any
+    redact: Redact
+    track: str | Sequence[str] | Tracking | None
+    publish: bool | float | None
+    every_s: float | None
+    upload: str | None
+    alarms: str | None  # "" where they are wanted and posted nowhere
+
+
+def _take_over(
+    session: Session,
+    given: _Given,
+    chosen: Sequence[Recorder] | None,
+    limit: Budget | None,
+    who_it_is: dict[str, Any],
+    asked: Sequence[str | Recorder] | None,
+) -> Session:
+    """A session that began automatically becomes the user's: with their recorders, names, backends and limits. What
+    can't be had raises before anything has changed.
+    """
+    if given.config is not None:
+        complete_run(session.directory, given.project, given.config, redact=given.redact)
+    session.tracking = _tracking_of(session.process, given, session.directory, session.process.attempt)
+    session.automatic = session.counts_alone = False
+    if limit is not None:
+        session.budget = limit
+    if chosen is not None:
+        session._asked = asked
+    if chosen is not None or limit is not None:
+        session._record_with(session._recorders if chosen is None else chosen)
+    facts = {fact: value for fact, value in who_it_is.items() if value is not None}
+    if facts:
+        session._writer.mark(partial(session._writer.tell, **facts))
+    session._spans = None if session.tracking is None else StepSpans(session.tracking, session.process)
+    _publish(session, given)
+    return session
+
+
+def _tracking_of(process: Process, given: _Given, directory: Path, attempt: int) -> Tracking | None:
+    if process.rank not in (None, 0):
+        return None
+    return _tracking(given.track, given.project, directory, given.config, attempt, given.redact)
+
+
+def _publish(session: Session, given: _Given) -> None:
+    tracking = session.tracking
+    if tracking is not None and given.every_s is not None and (given.publish is not None or worthwhile(tracking)):
+        session.publisher = _publisher(session.directory, tracking, given.every_s)
+    if given.upload is not None and (session.upload is None or session.upload.url != given.upload):
+        if session.upload is not None:  # the environment's: what it has by now it sends, and ends
+            session.upload.finish(0)
+        session.upload = _upload(session.directory, given.upload)
+    if given.alarms is not None and session.process.rank in (None, 0):
+        session.alarms = _alarms(session.directory, given.alarms or None, tracking)
 
 
 def _budget(ratio: float | None) -> Budget | None:
@@ -640,8 +981,11 @@ def current_session() -> Session | None:
     return _current
 
 
-def _recorders(asked: Sequence[str | Recorder] | None, device: Any, peaks: str) -> list[Recorder]:
-    options = {"memory": {"device": device, "peaks": peaks}}
+def _recorders(
+    asked: Sequence[str | Recorder] | None, device: Any, peaks: str, samples: str | None = None
+) -> list[Recorder]:
+    options: dict[str, dict[str, Any]] = {"memory": {"device": device, "peaks": peaks}}
+    options["samples"] = {"text": what_is_kept(samples)}
     names = list(recorders.RECORDERS) if asked is None else asked
     return [recorders.load(one)(**options.get(one, {})) if isinstance(one, str) else one for one in names]
 
@@ -685,12 +1029,41 @@ def _send_leftovers(directory: Path, attempt: int) -> None:
 
 
 def _publisher(directory: Path, tracking: Tracking, every_s: float) -> Publisher | None:
+    missing = missing_view()
+    if missing is not None:  # numbers go to the backends all the same
+        _log.warning("figures aren't published: %s isn't installed: pip install 'probe-rl[views]'", missing)
+        return None
     try:
         return Publisher(directory, tracking, _record_incident, every_s=every_s)
     except OSError as error:  # no memory for one more process, say: the run does without
         _log.warning("no publisher: %s", error)
         _record_incident(Incident(kind="publisher", where="publishing", message=f"it can't be started: {error}"))
         return None
+
+
+def _upload(directory: Path, url: str) -> Upload | None:
+    try:
+        return Upload(directory, url, _record_incident, every_s=EVERY_S)
+    except OSError as error:  # no memory for one more process, say: `probe sync` copies the run later
+        _log.warning("no upload: %s", error)
+        _record_incident(Incident(kind="upload", where="upload", message=f"it can't be started: {error}"))
+        return None
+
+
+def _alarms(directory: Path, post_to: str | None, tracking: Tracking | None) -> Alarms | None:
+    missing = missing_view()
+    if missing is not None:
+        _log.warning("alarms aren't looked for: %s isn't installed: pip install 'probe-rl[views]'", missing)
+        return None
+    try:
+        made = Alarms(directory, post_to)
+    except OSError as error:  # no memory for one more process, say
+        _log.warning("no alarms: %s", error)
+        _record_incident(Incident(kind="alarms", where="alarms", message=f"what looks for them can't start: {error}"))
+        return None
+    if tracking is not None:
+        made.add(partial(alert, tracking))
+    return made
 
 
 def _record_incident(incident: Incident) -> None:
@@ -752,8 +1125,10 @@ def _start_child(parent: Session) -> Session | None:
         process.rank = process.local_rank = None  # the environment's are its parent's
         place = take_place(parent.directory, process, before.attempt)
         ours: dict[str, Any] = {"asked": parent._asked, "parquet_at_close": False}
+        ours |= {"device": found, "save_failed_batch": parent._failing.save_batch}
         ours["budget"] = None if parent.budget is None else Budget(parent.budget.ratio)
         _current = Session(parent.directory, chosen, process, place=place, **ours)
+        _current.counts_alone = parent.counts_alone
         finalizer: Any = sys.modules.get("multiprocessing.util")
         if finalizer is not None:  # its children end without atexit
             finalizer.Finalize(_current, _current.close, exitpriority=0)
@@ -785,7 +1160,9 @@ def _forked() -> None:
     _lock = threading.Lock()  # a thread that isn't here may have held it
     if parent is not None:
         begin_at_root()
-        parent.closed, parent.tracking, parent.publisher = True, None, None
+        parent._failing.close()
+        parent.closed, parent.tracking, parent.publisher, parent.upload = True, None, None, None
+        parent.alarms = None
         atexit.unregister(parent.close)
         for subscription in parent._subscriptions:
             subscription.close()
@@ -798,7 +1175,9 @@ def _reduced(recorder: Recorder, rows: Sequence[Row]) -> dict[str, float]:
     Raises:
         InputTypeError: It gives something else than a mapping of names.
     """
-    found = recorder.metrics(tuple(rows))  # which it can't change for the next one
+    found = recorder.metrics(rows)
+    if type(found) is dict and _STR.issuperset(map(type, found)) and _METRIC.issuperset(map(type, found.values())):
+        return {name: metric.aggregate() for name, metric in found.items()}
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise InputTypeError(f"metrics: got {found!r:.200}, expected a dict of names to Metric")
     return reduce_metrics(dict(found))

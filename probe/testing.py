@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from probe.devices import Counters, Device, Statistics, counters_of
 from probe.errors import InputError
 from probe.hooks import Event, Listener
 from probe.recorders.recorder import Recorder
-from probe.records import Deferred, Row
+from probe.records import Row, Unbuilt
 
 _MIB = 1024**2
 
@@ -55,6 +56,7 @@ class FakeAllocation:
         device, self._device = self._device, None
         if device is not None:
             device._add(-self.size_bytes)
+            device._labels.pop(id(self), None)
 
 
 class FakeEvent:
@@ -106,7 +108,11 @@ class FakeDevice(Device):
         self._lock = threading.Lock()
         self._allocated = self._reserved = 0
         self._peak_allocated = self._peak_reserved = 0
+        self._fragments = self._retries = 0
         self._queued_ns = self._done_ns = 0
+        self._observers: list[Callable[[], None]] = []
+        self._label = ""
+        self._labels: dict[int, tuple[int, str]] = {}  # size and label of each allocation
 
     # ------------------------------------------------------------------------------------ what a trainer does
 
@@ -115,20 +121,44 @@ class FakeDevice(Device):
 
         Raises:
             InputError: The size is negative.
-            MemoryError: The device is full.
+            torch.OutOfMemoryError: The device is full. It is a MemoryError, too.
         """
         if size_bytes < 0:
             raise InputError(f"size_bytes: got {size_bytes}, expected at least 0")
-        self._add(size_bytes)
-        return FakeAllocation(self, size_bytes)
+        try:
+            self._add(size_bytes)
+        except MemoryError:
+            for observer in self._observers:
+                observer()
+            raise
+        made = FakeAllocation(self, size_bytes)
+        self._labels[id(made)] = (size_bytes, self._label)
+        return made
 
     def free(self, allocation: FakeAllocation) -> None:
         """Give memory back; it stays reserved."""
         allocation.free()
 
+    def fragment(self, size_bytes: int) -> None:
+        """Let more of what is reserved lie idle, in pieces that fit no allocation, until the cache is given back.
+
+        Args:
+            size_bytes: Of the pieces together.
+
+        Raises:
+            InputError: The size is negative.
+        """
+        if size_bytes < 0:
+            raise InputError(f"size_bytes: got {size_bytes}, expected at least 0")
+        with self._lock:
+            self._fragments += size_bytes
+            self._reserved = min(self._needed(self._allocated), self.total_bytes - self.non_torch_bytes)
+            self._peak_reserved = max(self._peak_reserved, self._reserved)
+
     def empty_cache(self) -> None:
         """Give back what is reserved and not allocated."""
         with self._lock:
+            self._fragments = 0
             self._reserved = self._rounded(self._allocated)
 
     def memory_allocated(self) -> int:
@@ -193,6 +223,23 @@ class FakeDevice(Device):
     def elapsed_ns(self, begin: FakeEvent, end: FakeEvent) -> int | None:
         return end.position_ns - begin.position_ns if self.done(begin) and self.done(end) else None
 
+    def watch_out_of_memory(self, observer: Callable[[], None], entries: int) -> bool:  # noqa: ARG002  (no history)
+        self._observers.append(observer)
+        return True
+
+    def ignore_out_of_memory(self, observer: Callable[[], None]) -> None:
+        self._observers.remove(observer)
+
+    def label_allocations(self, text: str) -> None:
+        self._label = text
+
+    def snapshot(self) -> dict[str, Any]:
+        blocks = [
+            {"size": size, "state": "active_allocated", "user_metadata": label, "frames": []}
+            for size, label in self._labels.values()
+        ]
+        return {"segments": [{"device": 0, "total_size": self._reserved, "blocks": blocks}], "device_traces": [[]]}
+
     # --------------------------------------------------------------------------------------------- the inside
 
     def _user(self, what: str, when: str) -> int:
@@ -201,15 +248,21 @@ class FakeDevice(Device):
     def _add(self, size_bytes: int) -> None:
         with self._lock:
             allocated = self._allocated + size_bytes
-            reserved = max(self._reserved, self._rounded(allocated))
+            reserved = max(self._reserved, self._needed(allocated))
+            if reserved + self.non_torch_bytes > self.total_bytes and self._fragments:  # as torch: its cache goes first
+                self._fragments, self._retries = 0, self._retries + 1
+                reserved = self._rounded(allocated)
             if reserved + self.non_torch_bytes > self.total_bytes:
-                raise MemoryError(
+                raise _out_of_memory()(
                     f"fake device out of memory: {size_bytes} bytes asked for, {self._allocated} of "
                     f"{self.total_bytes} allocated"
                 )
             self._allocated, self._reserved = allocated, reserved
             self._peak_allocated = max(self._peak_allocated, allocated)
             self._peak_reserved = max(self._peak_reserved, reserved)
+
+    def _needed(self, allocated: int) -> int:
+        return self._rounded(allocated + self._fragments)
 
     def _rounded(self, size_bytes: int) -> int:
         return -(-size_bytes // self._segment_bytes) * self._segment_bytes
@@ -218,6 +271,7 @@ class FakeDevice(Device):
         with self._lock:
             return {
                 "num_ooms": 0,
+                "num_alloc_retries": self._retries,
                 "allocated_bytes": {"all": {"current": self._allocated, "peak": self._peak_allocated}},
                 "reserved_bytes": {"all": {"current": self._reserved, "peak": self._peak_reserved}},
             }
@@ -225,6 +279,14 @@ class FakeDevice(Device):
     def _reset(self, index: int) -> None:  # noqa: ARG002  (as torch's)
         with self._lock:
             self._peak_allocated, self._peak_reserved = self._allocated, self._reserved
+
+
+@functools.cache
+def _out_of_memory() -> type[Exception]:
+    """What torch raises; a MemoryError as well, as this device has always raised."""
+    import torch
+
+    return type("OutOfMemoryError", (torch.OutOfMemoryError, MemoryError), {"__module__": "torch"})
 
 
 class Collect(Listener):
@@ -261,4 +323,4 @@ class Collect(Listener):
 def _built(item: Any) -> Iterable[Row]:
     if item is None or isinstance(item, Row):
         return [] if item is None else [item]
-    return item.build() if isinstance(item, Deferred) else [row for one in item for row in _built(one)]
+    return item.build() if isinstance(item, Unbuilt) else [row for one in item for row in _built(one)]

@@ -137,10 +137,16 @@ def seconds(value: float | None) -> str:
 
     >>> seconds(0.0123), seconds(2.5), seconds(75), seconds(7300), seconds(None)
     ('12.3 ms', '2.50 s', '1 min 15 s', '2 h 1 min', '–')
+    >>> seconds(0.0000012), seconds(0)
+    ('1.20 µs', '0 s')
     """
     if missing(value):
         return UNKNOWN
     number = float(value or 0)
+    if number == 0:
+        return "0 s"
+    if abs(number) < 1e-5:  # of which a millisecond's two decimals would leave nothing
+        return f"{_digits(number * 1e6)} µs"
     if number < 1:
         return f"{_digits(number * 1e3)} ms"
     if number < 60:
@@ -181,6 +187,56 @@ def whole(value: Any) -> int | None:
 def name(value: Any, otherwise: str = "no role") -> str:
     """A user's name, or words for its absence."""
     return otherwise if missing(value) or value == "" else str(value)
+
+
+def short(text: Any, length: int = 120) -> str:
+    """A text on one line without a full stop, cut after so many characters.
+
+    >>> short("one\\ntwo."), short("abcdef", 4)
+    ('one two', 'abc…')
+    """
+    line = " ".join(str(text).split()).rstrip(".")
+    return line if len(line) <= length else line[: length - 1] + "…"
+
+
+def stop(text: str) -> str:
+    """A text that ends as a sentence does.
+
+    >>> stop("one"), stop("a text that was c…")
+    ('one.', 'a text that was c…')
+    """
+    return text if text.endswith((".", "…", "!", "?")) else f"{text}."
+
+
+#: Folders of Python's own files and of what is installed.
+_INSTALLED: Final = re.compile(r"[/\\](site-packages|dist-packages|python3\.\d+)[/\\]|^<")
+
+
+def own_line(stack: str) -> str:
+    """The innermost line of a stack or traceback that is of the user's own code, where it isn't the innermost of all.
+
+    Args:
+        stack: As :mod:`traceback` formats it, the innermost line last.
+
+    Returns:
+        "file, line n, in function"; "" where all lines are of installed packages, or the last one isn't.
+
+    >>> own_line('  File "/a/train.py", line 3, in step\\n    x()\\n  File "/v/site-packages/t.py", line 9, in x\\n')
+    '"/a/train.py", line 3, in step'
+    """
+    lines = [one.strip()[5:] for one in stack.splitlines() if one.strip().startswith("File ")]
+    own = [one for one in lines if not _INSTALLED.search(one.split('"')[1] if one.count('"') >= 2 else one)]
+    return own[-1] if own and own[-1] != lines[-1] else ""
+
+
+def sizes(low: float, high: float) -> str:
+    """Two numbers of bytes, one where they are written alike.
+
+    >>> sizes(2**30, 3 * 2**30), sizes(2**27, 2**27 + 1)
+    ('1.00 GiB to 3.00 GiB', '128 MiB')
+    """
+    ends = (size(low), size(high))
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
 def place(row: Mapping[str, Any], *, rank: bool = True) -> str:
@@ -231,6 +287,28 @@ def in_order(name: Any) -> tuple[tuple[str, int], ...]:
     """
     parts = re.findall(r"(\D*)(\d*)", str(name))
     return tuple((text, int(number or -1)) for text, number in parts if text or number)
+
+
+def plain(value: Any) -> Any:  # noqa: PLR0911  (one line for each kind of value)
+    """``value`` as JSON can hold it. A missing value is null; NaN and the infinities are the texts that the run's own
+    files have for them, so that nothing is taken for missing that was a number.
+
+    >>> plain({"a": float("nan"), "b": [None, -math.inf, 0.5]})
+    {'a': 'NaN', 'b': [None, '-Infinity', 0.5]}
+    """
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if hasattr(value, "item"):  # numpy's scalars
+        return plain(value.item())
+    return str(value)
 
 
 def rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

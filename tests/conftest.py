@@ -18,13 +18,18 @@ from typing import Any
 if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: workers share the cores
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# On a loaded machine a last edition takes longer than the end of a session waits for it in a container, and would be
+# left to a process that a test then leaves behind. Tests of that say otherwise.
+os.environ.setdefault("PROBE_LAST_EDITION", "wait")
+
 import hypothesis
 import pytest
 
 from probe import hooks
+from tests.mlflow_server import MLflowServer
 from tests.once import once
 
-THREADS_END_S = 60  # much longer than a thread needs on a loaded machine: only one that never ends is left behind
+THREADS_END_S = 300  # much longer than a thread needs on a loaded machine: only one that never ends is left behind
 
 # The same examples in every run, on every machine. `make fuzz` draws others.
 hypothesis.settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
@@ -55,16 +60,22 @@ hypothesis.register_random(TORCH_RANDOM)
 SLOW_FIXTURES = {"demo", "mlflow_server", "own_mlflow_server", "mlflow_database"}
 DEMO_STEPS = 8
 
+#: What Playwright raises where a page needs longer than a test waits. An assertion that fails is never tried again.
+BROWSER_TIMEOUT = r"^TimeoutError: .*Timeout \d+ms exceeded"
+
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a server or a browser is marked for it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whoever asks for a server or a browser is marked for it; a page that was too slow once is opened once more."""
+    reruns = config.pluginmanager.hasplugin("rerunfailures")  # not in the environments of the frameworks
     for item in items:
         asked = set(getattr(item, "fixturenames", ()))
         if asked & SLOW_FIXTURES:
             item.add_marker("slow")
         if "chromium" in asked:
             item.add_marker("browser")
+        if reruns and item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[BROWSER_TIMEOUT]))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -100,7 +111,12 @@ def _is_ours(thread: threading.Thread) -> bool:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a short demo, as ``make demo`` makes one; beside it ``said.txt``, what it printed."""
+    """The run directory of a short demo, as ``make demo`` makes one; beside it ``said.txt``, what it printed.
+
+    CI has run ``make demo`` before, and says in ``PROBE_DEMO`` where.
+    """
+    if made := os.environ.get("PROBE_DEMO"):
+        return Path(made) / "run"
     return once(tmp_path_factory, "demo", _demo) / "run"
 
 
@@ -110,6 +126,30 @@ def _demo(place: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=plain, check=False)
     assert done.returncode == 0, done.stderr
     (place / "said.txt").write_text(done.stdout)
+
+
+@pytest.fixture(scope="session")
+def one_mlflow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MLflowServer]:
+    """One for all tests: what starts it loads MLflow in several processes, and makes its tables."""
+    server = MLflowServer(tmp_path_factory.mktemp("mlflow-server"))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def mlflow_server(one_mlflow_server: MLflowServer) -> str:
+    """Its URL."""
+    one_mlflow_server.start()
+    return one_mlflow_server.url
+
+
+@pytest.fixture
+def own_mlflow_server(one_mlflow_server: MLflowServer) -> MLflowServer:
+    """The server itself, which the test may stop and start: the next one that asks has it running."""
+    one_mlflow_server.start()
+    return one_mlflow_server
 
 
 @pytest.fixture(scope="session")
@@ -124,5 +164,5 @@ def chromium() -> str:
     with contextlib.suppress(ImportError):
         from playwright.sync_api import expect
 
-        expect.set_options(timeout=60_000)  # five seconds prove nothing on a loaded machine
+        expect.set_options(timeout=180_000)  # five seconds prove nothing on a loaded machine
     return path

@@ -1,7 +1,7 @@
 """A made-up but consistent run on disk: what several ranks would have written, row by row.
 
 ``write_run`` puts any rows into the run layout; ``sample_rows`` makes a rich run to look at. The story it
-tells is always the same: rank 1 is the straggler, step 3 has one micro-batch over its cap, and that one
+tells is always the same: rank 1 is the fullest, step 3 has one micro-batch over its cap, and that one
 makes the memory peak.
 """
 
@@ -25,6 +25,7 @@ from probe.records import (
     Reduction,
     Row,
     Scalar,
+    TokenFate,
 )
 from probe.runs.lines import encode
 from probe.runs.reader import Run
@@ -61,6 +62,7 @@ def write_run(
     project: str = "arithmetic",
     experiment: str = "grpo-small",
     processes: Mapping[int, Process] | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write ``run.json`` and one file for each rank; returns ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,7 @@ def write_run(
         "schema_version": SCHEMA_VERSION,
         "project": project,
         "experiment": experiment,
-        "config": {"train_batch_size": 64},
+        "config": {"train_batch_size": 64} if config is None else dict(config),
         "host": "node-0",
         "versions": {"probe": "0.1.0", "torch": "2.13.0", "python": "3.11.2"},
         "started_at": "2026-09-21T14:13:20+00:00",
@@ -144,6 +146,7 @@ class _Rank:
         ]
         self.close("step", "step", None, stamp, outer, begin, max(peaks))
         self.reductions(step)
+        self.fates(step, sum(lengths))
         self.sample()
 
     def lengths(self, step: int) -> list[int]:
@@ -158,6 +161,21 @@ class _Rank:
             home = next((b for b in bins if sum(lengths[i] for i in b) + lengths[index] <= cap), None)
             bins.append([index]) if home is None else home.append(index)
         return bins + [[] for _ in range(8 - len(bins))]
+
+    def fates(self, step: int, tokens: int) -> None:
+        nothing = tokens // (3 + step % 2)
+        for fate, count in (("no_advantage", nothing), ("carried", tokens - nothing)):
+            row = TokenFate(
+                batch_id=step,
+                source="probe.samples",
+                fate=fate,
+                tokens=count,
+                samples=16,
+                batch_tokens=tokens,
+                batch_samples=32,
+                kept_samples=32,
+            )
+            self.add(row, step=step)
 
     def open(self, kind: str, name: str, parent: int | None, stamp: dict, allocated: float) -> tuple[int, int]:
         self.scopes += 1

@@ -133,9 +133,15 @@ def test_a_directory_that_holds_a_run_is_left_alone(
 @pytest.mark.multiprocess
 def test_the_demo_ends_with_a_report_and_where_to_look_and_goes_on_where_it_was(tmp_path: Path) -> None:
     directory = tmp_path / "my run"
-    done = probe(*QUICK, "--run-dir", str(directory))
+    done = probe(*QUICK, "--run-dir", str(directory), COLUMNS="1200")  # a finding on a line of its own
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
+    with Run(directory) as run:
+        worst = run.findings()[0]
+    title = next(at for at, line in enumerate(lines) if "What probe found" in line)
+    first = lines[title + 4]  # below the head of the table
+    assert worst.sentence in first
+    assert worst.change is None or worst.change.advice in first
     assert f"run         {directory}" in lines
     assert f"report      {directory / 'report.html'}" in lines
     assert f"metrics     {directory / 'metrics.jsonl'}" in lines

@@ -22,6 +22,7 @@ import yaml
 import probe
 from probe import dashboards
 from probe.cli import COMMANDS
+from probe.demo.zoo import FAULTS, fault
 from probe.recorders import RECORDERS, load
 from probe.records import TABLES
 from probe.runs.reader import Run
@@ -87,6 +88,38 @@ def test_the_code_of_a_page_runs_and_prints_what_the_page_says(page: str, tmp_pa
             probe.current_session().close()
     for block, printed in outputs:
         assert block.code == printed, f"{page}, line {block.line}: run docs/make_outputs.py"
+
+
+@pytest.mark.parametrize("page", sorted(one.name for one in (DOCS / "frameworks").glob("*.md")))
+def test_9_of_12_a_framework_s_page_says_what_to_set_what_is_seen_what_isn_t_and_what_it_costs_with_a_picture(page):
+    text = text_of(f"frameworks/{page}")
+    pictures = re.findall(r"!\[[^\]]{40,}\]\(\.\./(images/\w+\.png)\)", text)
+    assert pictures
+    assert all((DOCS / one).is_file() for one in pictures)
+    said = (
+        "PROBE_RUN_DIR",
+        r"seen|done to a process",
+        r"isn't|Not seen|can't see",
+        r"What it costs|what a step of theirs costs",
+    )
+    for words in said:
+        assert re.search(words, text), words
+    assert "benchmarks" in text  # where the figure of its cost comes from
+
+
+@pytest.mark.parametrize("page", ["numbers", "tokens", "mismatch", "long_tail"])
+def test_15_each_page_on_what_happened_to_the_tokens_has_a_picture_of_a_fault_that_the_demo_plants(page):
+    text = text_of(f"guides/{page}.md")
+    pictures = set(re.findall(r"!\[[^\]]{40,}\]\(\.\./images/(\w+)\.png\)", text))
+    assert pictures
+    maker = (DOCS / "make_token_pictures.py").read_text()
+    for picture in pictures:
+        assert (DOCS / "images" / f"{picture}.png").is_file()
+        assert f'"{picture}": take_{picture},' in maker
+    said = re.search(r"pictures? (?:is|are) of `probe demo --fault (\w+)`", text)
+    assert said
+    assert said[1] in FAULTS
+    assert f'fault("{said[1]}")' in maker
 
 
 def test_blocks_are_found_run_and_refused(tmp_path: Path, site: ModuleType) -> None:
@@ -173,14 +206,21 @@ def test_links_between_pages_lead_somewhere(generated: dict[str, str]) -> None:
                 assert str(path.relative_to(DOCS)) in there, f"{page}: {target}"
 
 
+def test_8_every_fault_that_can_be_planted_leads_to_a_runbook() -> None:
+    index = text_of("runbooks/index.md")
+    for name in FAULTS:
+        assert f"`{fault(name).finds}`" in index, name
+    titles = " ".join(text_of(page).partition("\n")[0] for page in PAGES if page.startswith("runbooks/"))
+    assert all(word in titles for word in ("OOM", "leak", "Hang", "NaN", "Slow rank", "Padding", "metric"))
+    for page in PAGES:
+        if page.startswith("runbooks/") and page != "runbooks/index.md":
+            assert Path(page).name in index
+            assert f"images/runbook_{Path(page).stem}.png" in text_of(page)
+            assert "## What to do" in text_of(page)
+            assert "## Check that it is gone" in text_of(page)
+
+
 # --------------------------------------------------------------------------------------------------- generated pages
-
-
-@pytest.mark.slow
-def test_the_page_of_hook_points_is_current() -> None:
-    code = "import sys; sys.path.insert(0, 'docs'); import make_hooks; sys.stdout.write(make_hooks.page())"
-    made = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert made == text_of("hooks.md"), "run python docs/make_hooks.py"
 
 
 def test_every_panel_has_its_page_and_its_picture(generated: dict[str, str]) -> None:
@@ -245,11 +285,11 @@ def test_every_public_name_is_documented(generated: dict[str, str]) -> None:
 
 
 def test_every_finding_and_limit_is_documented(generated: dict[str, str]) -> None:
-    from probe.analysis import findings
+    from probe.analysis.verdict.verdict import LOOKS
 
     page = generated["reference/findings.md"]
-    assert all(f"**{look.__name__.replace('_', ' ')}**" in page for look in findings.LOOKS)
-    assert "| `UNEVEN` | `(1.1, 1.3)` |" in page
+    assert all(f": {look.__name__.replace('_', ' ')}**" in page for look in LOOKS)
+    assert "| `balance.UNEVEN` | `1.1` |" in page
 
 
 def test_small_tables_are_filled_in(site: ModuleType) -> None:

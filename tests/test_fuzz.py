@@ -34,7 +34,7 @@ def tree(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
     (tmp_path / "probe").symlink_to(TESTS.parent / "probe")
     shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
-    for name in ("conftest.py", "fuzz.py", "once.py"):
+    for name in ("conftest.py", "fuzz.py", "mlflow_server.py", "once.py", "ports.py"):
         shutil.copy(TESTS / name, tmp_path / "tests")
     (tmp_path / "tests" / "test_planted.py").write_text(PLANTED.format(drawn=str(tmp_path / "drawn")))
     return tmp_path

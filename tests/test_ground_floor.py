@@ -288,3 +288,13 @@ def test_c_an_argument_may_have_a_second_name():
             misuse()
     with pytest.raises(TypeError, match="first"):
         both(other=3)
+
+
+def test_the_environment_of_a_process_beside_the_training_finds_this_package_and_no_accelerator(monkeypatch) -> None:
+    made = _io.child_environment({"PYTHONPATH": "/mine", "CUDA_VISIBLE_DEVICES": "0,1", "HOME": "/h"})
+    assert made["CUDA_VISIBLE_DEVICES"] == ""
+    assert made["HOME"] == "/h"
+    root = str(Path(_io.__file__).resolve().parents[1])
+    assert made["PYTHONPATH"] == os.pathsep.join([root, "/mine"])
+    monkeypatch.setattr(_io.site, "getsitepackages", lambda: [root])
+    assert _io.child_environment({"PYTHONPATH": "/mine"})["PYTHONPATH"] == "/mine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,7 @@ def test_there_are_notebooks() -> None:
         "03_where_is_the_peak",
         "04_inside_a_batch",
         "05_reopen_and_share",
+        "06_which_tokens_taught_the_model",
     ]
 
 
@@ -77,10 +79,30 @@ def test_d_the_notebook_on_wasted_tokens_answers_its_question() -> None:
     assert ways["sorted_and_trimmed"][0] < ways["by_rows"][0] / 4  # the cure
 
 
-def test_d_the_last_notebook_ends_on_a_picture_with_something_in_it() -> None:
+def test_15_notebook_06_finds_the_planted_fault_and_shows_the_number_after_its_cure() -> None:
     import nbformat
 
-    notebook = nbformat.read(NOTEBOOKS[-1], 4)
+    notebook = nbformat.read(next(one for one in NOTEBOOKS if one.stem.startswith("06")), 4)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    told = "".join(output.get("text", "") for output in outputs)
+    shown = [output.data.get("text/plain", "") for output in outputs if "data" in output]
+    assert "The fault was named first" in told
+    counted = r"(?:of (\d+) sampled|slots of \w+; its micro-batches have (\d+))"
+    sums = re.findall(rf"^([\d +]+) = (\d+) {counted}", told, re.MULTILINE)
+    assert len(sums) == 3
+    for parts, total, *others in sums:  # both ledgers are exact
+        assert sum(map(int, parts.split(" + "))) == int(total) == int("".join(others))
+    (table,) = [text for text in shown if "effective_sample" in text and "carried" in text]
+    before, after = [line.split() for line in table.splitlines() if line[:1] == "1"]
+    assert (before[0], before[1], after[0], after[1]) == ("1.4", "temperature", "1.0", "agree")
+    assert float(after[2]) < float(before[2]) / 100
+    assert any("accidental_reducer" in text for text in shown)
+
+
+def test_d_notebook_05_ends_on_a_picture_with_something_in_it() -> None:
+    import nbformat
+
+    notebook = nbformat.read(next(one for one in NOTEBOOKS if one.stem.startswith("05")), 4)
     *_, last = [output.data for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     figure = last["application/vnd.plotly.v1+json"]
     assert len(figure["data"]) >= 2

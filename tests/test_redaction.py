@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import stat
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -16,6 +17,8 @@ from probe.redaction import REDACTED, Redaction, redaction, without_secrets
 from probe.runs.layout import create_run
 from probe.runs.reader import Run
 from probe.session import start
+from probe.tracking.backends import mlflow
+from probe.tracking.media import Text
 from probe.tracking.tracking import Tracking
 
 SECRET = "s3cr3t-value-of-a-key"
@@ -24,12 +27,14 @@ SECRET_NAMES = [
     "api_key", "openai_api_key", "OPENAI_API_KEY", "apiKey", "x-api-key", "access_key", "aws_secret_access_key",
     "secret", "client_secret", "clientSecret", "password", "db_password", "passwd", "authorization", "Authorization",
     "credentials", "hf_token", "HF_TOKEN", "hfToken", "auth_token", "use_auth_token", "hub_token", "wandb_token",
+    "api_keys", "passwords", "db-passwords", "secrets", "access_keys", "auth_tokens", "hfTokens", "SECRET_KEYS",
     "access_token", "github-token", "MLFLOW_TRACKING_TOKEN", "HUGGING_FACE_HUB_TOKEN", "secret_key", "private_key",
 ]  # fmt: skip
 
 OTHER_NAMES = [
     "max_token_len", "prompt_key", "eos_token", "pad_token", "bos_token", "image_token", "token", "tokens", "tokenizer",
     "token_level_scores", "loss_agg_mode", "stop_token", "mask_token", "key", "keys", "secretary", "password_length",
+    "non_tensor_batch_keys", "reward_keys", "secrets_file", "response_tokens", "input_tokens", "prompt_keys",
     "api_key_env", "num_tokens", "max_new_tokens", "special_tokens", "credentials_file", "first_token", "unk_token",
 ]  # fmt: skip
 
@@ -71,9 +76,18 @@ def test_b_texts_that_are_secrets_by_their_form_are_left_out_wherever_they_are(t
         assert REDACTED in told
 
 
+@pytest.mark.parametrize("text", SECRET_TEXTS)
+def test_b_a_name_that_is_a_secret_by_its_form_is_left_out_too_and_none_gets_lost(text):
+    found = Redaction()({"users": {text: 1, f"{text} ": 2, "eos_token": "</s>", 3: 4}, "b": [{text: 1}]})
+    assert text.split()[-1] not in json.dumps(found)
+    assert list(found["users"].values()) == [1, 2, "</s>", 4]
+    assert [key for key in found["users"] if REDACTED not in str(key)] == ["eos_token", 3]
+
+
 @pytest.mark.parametrize("text", OTHER_TEXTS)
 def test_b_texts_that_begin_alike_are_none(text):
     assert Redaction()({"x": text}) == {"x": text}
+    assert Redaction()({text: 1}) == {text: 1}
 
 
 @pytest.mark.parametrize(
@@ -118,16 +132,24 @@ CONFIGS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One of MLflow's for all of them: making its tables takes seconds."""
+    return tmp_path_factory.mktemp("store") / "mlflow.db"
+
+
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda one: type(one).__name__)
-def test_b_a_secret_is_in_no_file_of_a_run_and_its_backends(tmp_path, config, monkeypatch):
+def test_b_a_secret_is_in_no_file_of_a_run_and_its_backends(tmp_path, config, store, monkeypatch):
     if type(config).__name__ == "DictConfig":
         config.a.b = "x"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/run/mlflow.db")
-    backends = ["file", "tensorboard", "mlflow"]
-    with start("p", run_dir=tmp_path / "run", track=backends, config=config) as session, session.step(0):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
+    # A publisher reads what the run's files hold, which no secret is in whatever the configuration was made of: one of
+    # them is published, too.
+    options = {"track": ["file", "tensorboard", "mlflow"], "publish": config is CONFIGS[-1], "config": config}
+    with start("p", run_dir=tmp_path / "run", **options) as session, session.step(0):
         pass
     export_tables(tmp_path / "run", tmp_path / "run" / "exported" / "tables")
-    for path in tmp_path.rglob("*"):
+    for path in [*tmp_path.rglob("*"), *store.parent.iterdir()]:
         if path.is_file():
             assert SECRET.encode() not in path.read_bytes(), path
     with Run(tmp_path / "run") as run:
@@ -139,7 +161,8 @@ def test_b_a_secret_is_in_no_file_of_a_run_and_its_backends(tmp_path, config, mo
 def test_b_who_keeps_them_gets_files_for_its_owner_alone(tmp_path):
     config = {"hf_token": SECRET}
     for name, redact in (("kept", False), ("left", True), ("more", ["licence"])):
-        options = {"run_dir": tmp_path / name, "track": ["file"], "config": config, "redact": redact}
+        track = ["file", "tensorboard"] if name == "kept" else ["file"]
+        options = {"run_dir": tmp_path / name, "track": track, "config": config, "redact": redact}
         with start("p", **options) as session, session.step(0):
             pass
         mode = stat.S_IMODE((tmp_path / name / "run.json").stat().st_mode)
@@ -148,8 +171,36 @@ def test_b_who_keeps_them_gets_files_for_its_owner_alone(tmp_path):
         assert (SECRET in notes.read_text()) == (redact is False)
         assert (mode == 0o600) == (redact is False)
         assert (stat.S_IMODE(notes.stat().st_mode) == 0o600) == (redact is False)
+        for path in (tmp_path / name).rglob("*"):  # whatever holds the configuration, or what was said of the run
+            if path.is_file() and SECRET.encode() in path.read_bytes():
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+        assert (stat.S_IMODE((tmp_path / name / "metrics.jsonl").stat().st_mode) == 0o600) == (redact is False)
     export_tables(tmp_path / "kept", tmp_path / "tables")
     assert all(SECRET.encode() not in path.read_bytes() for path in (tmp_path / "tables").iterdir())
+
+
+def test_b_what_was_private_stays_private_when_another_process_adds_to_it(tmp_path):
+    (tmp_path / "metrics.jsonl").touch(0o644)
+    for redact in (False, True):
+        with Tracking(
+            "p", "e", ["file", "tensorboard"], {"hf_token": SECRET}, directory=tmp_path, redact=redact
+        ) as one:
+            one.log({"answer": Text("words")}, 1)
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and "tracking" not in path.parts]
+    assert len(kept) > 2
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept if path.suffix != ".end"} == {0o600}
+    assert stat.S_IMODE((tmp_path / "tracking").stat().st_mode) == 0o700
+
+
+def test_b_a_database_that_mlflow_finds_is_for_its_owner_alone(tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    for name, private in (("kept", True), ("left", False)):
+        uri, _ = mlflow._place(tmp_path / name, private=private)
+        with sqlite3.connect(tmp_path / name / "mlflow.db") as database:
+            database.execute("create table params (value)")
+        database.close()
+        assert uri.endswith(f"{name}/mlflow.db")
+        assert (stat.S_IMODE((tmp_path / name / "mlflow.db").stat().st_mode) == 0o600) == private
 
 
 def test_b_a_run_json_that_is_made_again_stays_private(tmp_path):

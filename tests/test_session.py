@@ -11,7 +11,6 @@ import sys
 import textwrap
 import threading
 import time
-from functools import partial
 
 import pytest
 import torch
@@ -81,15 +80,17 @@ def test_training_with_probe_on_and_off_is_bitwise_equal(directory):
         assert torch.equal(plain, after)
 
 
-def test_training_with_a_publisher_is_bitwise_equal_and_its_end_bounded(directory):
-    """One that hangs from the first moment on."""
+def test_training_with_a_publisher_is_bitwise_equal_and_its_end_bounded(directory, monkeypatch):
+    """One that hangs from the first moment on, and that can't be left alone."""
+    monkeypatch.setattr("probe.publishing.last.able", lambda *_: False)
+    monkeypatch.setenv("PROBE_LAST_EDITION", "wait")
+    monkeypatch.setattr("probe.publishing.publisher.FINAL_S", 0.5)
     weights, losses = train()
     with start("p", run_dir=directory, track="file", publish=False) as session:
         assert session.publisher is None
         session.publisher = Publisher(
             directory, session.tracking, _record_incident, command=[sys.executable, "-c", HANGS]
         )
-        session.publisher.finish = partial(session.publisher.finish, 0.5)
         observed_weights, observed_losses = train(session=session)
     assert losses == observed_losses
     assert all(map(torch.equal, weights, observed_weights))
@@ -109,7 +110,7 @@ def test_a_publisher_is_there_where_pictures_can_be_shown(directory, tmp_path, m
         def __init__(self, *args, **options):
             started.append(options)
 
-        def finish(self):
+        def finish(self, timeout_s=None):
             started.append("finished")
 
     monkeypatch.setattr("probe.session.Publisher", Noted)
@@ -471,7 +472,7 @@ def test_a_recorder_that_fails_when_sampled_is_told_once(tmp_path):
     bad.metrics = lambda rows: {"probe/bad/x": Metric("sum", 1)}
     with start("p", run_dir=tmp_path / "run", recorders=[bad]) as session:
         session._writer._sample_interval_s = 0.01
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not session._switched_off and time.monotonic() < deadline:
             time.sleep(0.01)
         count = len(asked)

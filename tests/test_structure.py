@@ -121,17 +121,20 @@ def test_ci_runs_every_command_that_can_fail():
 
 
 @pytest.mark.slow
-def test_every_hook_point_stands_in_the_docs():
-    # In a process of its own: other tests make points, too.
+def test_every_hook_point_stands_in_the_docs_and_their_page_is_current():
+    # In a process of its own: other tests make points, too. It imports all there is, so that one has to do for both.
     modules = [module.removesuffix(".__init__") for module in MODULES]
     code = (
-        f"import json; from importlib import import_module\nfor name in {modules!r}: import_module(name)\n"
-        "from probe import hooks; print(json.dumps({name: one.about for name, one in hooks.points().items()}))"
+        f"import json, sys; from importlib import import_module\nfor name in {modules!r}: import_module(name)\n"
+        "from probe import hooks; points = {name: one.about for name, one in hooks.points().items()}\n"
+        f"sys.path.insert(0, {str(ROOT / 'docs')!r}); import make_hooks\n"
+        "print(json.dumps([points, make_hooks.page()]))"
     )
-    ours = json.loads(run_python(code))
+    ours, page = json.loads(run_python(code))
     documented = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "hooks.md").read_text(), re.MULTILINE))
     assert all(ours.values()), f"points without a word about them: {[n for n, about in ours.items() if not about]}"
     assert documented == set(ours)
+    assert page == (ROOT / "docs" / "hooks.md").read_text(encoding="utf-8"), "run python docs/make_hooks.py"
 
 
 def test_no_user_error_is_an_assert():

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
 import threading
 
 import pytest
 import torch
 
 import probe
-from probe import hooks
-from probe.errors import InputError, SessionError
+from probe import hooks, nothing
+from probe.errors import InputError
 from probe.session import current_session, start
+from probe.tracking.journal import unsent
+from probe.tracking.recovery import recover
+from probe.tracking.tracking import Tracking
 from tests.test_session import make_batch, train
 
 
@@ -55,10 +61,55 @@ def test_d_switched_off_the_panel_and_the_run_say_so_in_a_sentence(off):
     assert str(session.directory) == "runs/p/e"
     for told in (repr(session.panel()), session.panel()._repr_html_()):
         assert "PROBE=off in the environment: nothing is recorded" in told
-    with pytest.raises(SessionError, match="PROBE=off in the environment: nothing is recorded"):
-        _ = session.run
+    run = session.run  # a line that reads the run stops no training
+    with run as opened:
+        assert opened.findings().alarms.to_frame()["kind"].tolist() is opened
+    assert [list(run.steps), len(run.memory), bool(run)] == [[], 0, False]
+    for told in (repr(run), run._repr_html_()):
+        assert "PROBE=off in the environment: nothing is recorded" in told
     assert "PROBE=off" in repr(session)
     session.close()
+
+
+def test_d_switched_off_a_tracking_of_one_s_own_sends_nothing_and_says_so_once(off, caplog):
+    nothing.say_so.cache_clear()
+    before = set(threading.enumerate())
+    with Tracking("p", "e", ["file", "nonsense"], {"lr": 1}, directory=off / "run", capacity="many") as tracking:
+        tracking.log({"loss": torch.ones(())}, 0, backend="file")
+        tracking.log("nonsense", -1)
+        tracking.describe("words")
+        tracking.tag({"a": "b"})
+        tracking.layout({})
+        tracking.alert("a", "b")
+        tracking.logger["file"].anything(1)
+        assert tracking.flush()
+        assert tracking.shows("figure") == []
+        assert "PROBE=off" in repr(tracking)
+    tracking.finish(1)
+    start("p", "e", track=tracking).close()
+    assert set(threading.enumerate()) == before
+    assert list(off.iterdir()) == []
+    assert [one.getMessage() for one in caplog.records] == [
+        "PROBE=off in the environment: nothing is recorded, and no metric goes to any backend"
+    ]
+
+
+def test_d_switched_off_what_a_run_has_left_is_sent_on_request(tmp_path, monkeypatch):
+    script = """
+        import os, sys
+        from probe.tracking.backends import file
+        from probe.tracking.tracking import Tracking
+        def away(*_): raise ConnectionError("away")
+        file.File.log = file.File.log_many = away
+        tracking = Tracking("p", "e", "file", directory=sys.argv[1], announce=False)
+        tracking.log({"x": 1}, 1)
+        tracking.finish(timeout_s=60)  # it is tried three times
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], check=True, timeout=300)
+    assert unsent(tmp_path) == {"file": 1}
+    monkeypatch.setenv("PROBE", "off")
+    assert recover(tmp_path) == {}
+    assert '"x": 1' in (tmp_path / "metrics.jsonl").read_text()
 
 
 def test_d_switched_off_a_listener_hears_nothing_and_on_again_it_does(off, monkeypatch):

@@ -29,7 +29,7 @@ from probe.runs.reader import Run
 from probe.session import current_session, start
 from tests.tracking.test_tracking_notes import custom_scalars
 
-TIMEOUT_S = 60
+TIMEOUT_S = 300
 
 
 def wait_until(met: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:

@@ -23,6 +23,7 @@ _RUN: Final = {
     "description": "describe",
     "tags": "tag",
     "layout": "layout",
+    "alerts": "alert",
     "exit code": "exit_code",
 }
 

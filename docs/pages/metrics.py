@@ -18,6 +18,8 @@ _UNITS: Final = {
     "gib": "GiB (1024³ bytes)",
     "ratio": "quotient",
     "tokens": "tokens",
+    "k1": "nats",
+    "k3": "nats",
     "ms": "milliseconds",
     "s": "seconds",
     "bytes": "bytes",

@@ -53,7 +53,7 @@ def _filled(course: Course, steps: list[int]) -> pd.Series:
 
 def _memory(run: Run) -> str:
     """What memory means where that isn't the memory of a device."""
-    found = run.sql("select source from memory where source <> '' limit 1")
+    found = run.sql("select source from memory where source <> '' limit 1", keep=True)
     process = not found.empty and found["source"][0] == "process_rss"
     return SOURCES["process_rss"] if process else ""
 
@@ -79,6 +79,7 @@ def numbers(run: Run) -> pd.DataFrame:
         told = standing(tile, course)
         value = None if math.isnan(told.value) else told.value
         history = _filled(course, steps).tolist()
-        note = "; ".join(filter(None, [told.note, memory if tile.get("unit") == "bytes" else ""]))
+        about = f"This is {memory}." if memory and tile.get("unit") == "bytes" else ""
+        note = " ".join(filter(None, [told.note, about]))
         rows.append((tile["id"], tile["title"], value, told.text, note, told.means, told.status, history, told.who))
     return pd.DataFrame(rows, columns=list(NUMBERS))

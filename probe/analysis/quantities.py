@@ -96,7 +96,7 @@ class _Asked:
 
     def _ask(self, text: str) -> Future[pd.DataFrame]:
         if text not in self._answers:
-            self._answers[text] = self._pool.submit(self._run.sql, text)
+            self._answers[text] = self._pool.submit(self._run.sql, text, keep=not self._rows)
         return self._answers[text]
 
 
@@ -114,8 +114,8 @@ def _course(spec: Mapping[str, Any], parts: list[Future[pd.DataFrame]], beside: 
 
 def _by_rank(frame: pd.DataFrame) -> dict[tuple[int, int], float]:
     known = frame.dropna(subset=["step", "rank"])
-    places = zip(known["step"], known["rank"], known["value"], strict=True)
-    return {(int(step), int(rank)): _number(value) for step, rank, value in places}
+    places = zip(*(known[name].astype("int64").tolist() for name in ("step", "rank")), strict=True)
+    return dict(zip(places, _numbers(known["value"]), strict=True))
 
 
 def _quotients(spec: Mapping[str, Any], frame: pd.DataFrame) -> Course:
@@ -123,9 +123,13 @@ def _quotients(spec: Mapping[str, Any], frame: pd.DataFrame) -> Course:
     by = listed(spec.get("by"))
     within = frame[frame["step"].notna()]
     found: dict[int, dict[tuple[Any, ...], tuple[float, float]]] = {}
-    columns = (within[name] for name in ("step", "over", "under", *by))
-    for step, over, under, *series in zip(*columns, strict=True):
-        found.setdefault(int(step), {})[tuple(map(str, series))] = (_number(over), _number(under))
+    steps_of = within["step"].astype("int64").tolist()
+    numbers = zip(_numbers(within["over"]), _numbers(within["under"]), strict=True)
+    series = (
+        zip(*([str(one) for one in within[name].tolist()] for name in by), strict=True) if by else [()] * len(within)
+    )
+    for step, key, pair in zip(steps_of, series, numbers, strict=True):
+        found.setdefault(step, {})[key] = pair
     steps = sorted(found)
     return Course(steps, [_largest(found[step]) for step in steps], parts=[found[step] for step in steps])
 
@@ -137,7 +141,13 @@ def _largest(parts: Parts) -> float:
 
 def _values(frame: pd.DataFrame) -> Values:
     within = frame[frame["step"].notna()]
-    return {int(step): _number(value) for step, value in zip(within["step"], within["value"], strict=True)}
+    return dict(zip(within["step"].astype("int64").tolist(), _numbers(within["value"]), strict=True))
+
+
+def _numbers(column: pd.Series) -> list[float]:
+    """A column as plain numbers, NaN where there is none."""
+    found: list[float] = column.astype("Float64").to_numpy(float, na_value=math.nan).tolist()
+    return found
 
 
 def _number(value: Any) -> float:

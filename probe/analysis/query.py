@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-import pandas as pd
-
 if TYPE_CHECKING:
+    import pandas as pd
+
     from probe.runs.reader import Run
 
 #: Points of one line that are enough for a screen.
@@ -60,4 +60,6 @@ def started_ns(run: Run) -> int:
 
 def empty(columns: Sequence[str]) -> pd.DataFrame:
     """A frame without rows: what an analysis gives where nothing was recorded."""
+    import pandas as pd
+
     return pd.DataFrame({name: [] for name in columns})

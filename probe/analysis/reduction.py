@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
@@ -15,27 +15,34 @@ if TYPE_CHECKING:
     from probe.runs.reader import Run
 
 
+#: The words that stand for a reducer, as verl's rules find them in a name.
+_NAMED: Final = {"min": ("min",), "max": ("max",), "sum": ("sum", "total")}
+
+
 def accidental(key: str, reducer: str) -> bool:
     """Whether ``reducer`` was found inside a word of ``key`` instead of being one.
 
     >>> accidental("timing/update_actor", "min"), accidental("actor/grad_norm_max", "max")
     (True, False)
-    >>> accidental("global_seqlen/minmax_diff", "max")
-    True
+    >>> accidental("global_seqlen/minmax_diff", "max"), accidental("reward/summary_quality/mean", "sum")
+    (True, True)
     """
-    if reducer not in ("min", "max"):
-        return False
-    words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", key)
-    return reducer not in (word.lower() for word in words)
+    names = _NAMED.get(reducer, ())
+    found = [name for name in names if name in key.lower()]
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", key)}
+    whole = words & ({*names, *(f"{name}imum" for name in names)} if reducer in ("min", "max") else {*names, "totals"})
+    return bool(found) and not whole
 
 
 def word(key: str, reducer: str) -> str:
     """The word of ``key`` that ``reducer`` was found in.
 
-    >>> word("timing/update_actor", "min")
-    'timing'
+    >>> word("timing/update_actor", "min"), word("reward/summary_quality/mean", "sum")
+    ('timing', 'summary')
     """
-    return next((one for one in re.split(r"[^A-Za-z0-9]+", key) if reducer in one), key)
+    names = _NAMED.get(reducer, (reducer,))
+    parts = re.split(r"[^A-Za-z0-9]+", key)
+    return next((one for one in parts if any(name in one.lower() for name in names)), key)
 
 
 def audit(run: Run) -> pd.DataFrame:
@@ -43,8 +50,9 @@ def audit(run: Run) -> pd.DataFrame:
 
     Returns:
         Key, reducer, chosen_by, calls, values (given to it in total), smallest, largest, nan_count, last
-        (result), last_step, accidental, inside (the word the reducer was found in, else None), differs
-        (whether its values ever differed, so that the reducer mattered).
+        (result), last_step, token_weighted and sequence_weighted (what these means would have been of it), accidental,
+        inside (the word the reducer was found in, else None), differs (whether its values ever differed, so that the
+        reducer mattered).
     """
     frame = run.sql(
         """
@@ -52,6 +60,7 @@ def audit(run: Run) -> pd.DataFrame:
                min(smallest) filter (not isnan(smallest)) as smallest,
                max(largest) filter (not isnan(largest)) as largest, sum(nan_count)::bigint as nan_count,
                arg_max(value, wall_ns) as last, arg_max(step, wall_ns) as last_step,
+               arg_max(token_mean, wall_ns) as token_weighted, arg_max(sequence_mean, wall_ns) as sequence_weighted,
                coalesce(bool_or(largest > smallest), false) as differs
         from reductions group by key, reducer, chosen_by
         """

@@ -1,4 +1,4 @@
-"""Two runs side by side: their numbers, their configurations, and what was found in each."""
+"""Two runs side by side: their numbers, what makes them differ, their configurations, and what was found in each."""
 
 from __future__ import annotations
 
@@ -7,26 +7,34 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pandas as pd
 
-from probe.analysis.findings import LOOKS, Finding
+from probe.analysis.advice.promises import PROMISES, promises, said
+from probe.analysis.difference import Difference, difference
+from probe.analysis.difference.markup import markup
 from probe.analysis.quantities import courses
+from probe.analysis.verdict import Finding
+from probe.analysis.verdict.verdict import LOOKS
 from probe.dashboards.quantities import over_run, quantities, spell
 from probe.text import percent, rows
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
     from probe.runs.reader import Run
 
 METRICS: Final = ("metric", "unit", "a", "b", "change_ratio")
 CONFIG: Final = ("key", "a", "b")
-FINDINGS: Final = ("about", "severity_a", "severity_b", "finding_a", "finding_b")
+FINDINGS: Final = ("about", "kind_a", "kind_b", "finding_a", "finding_b")
 
 #: What a configuration has at a key that only the other one knows.
 ABSENT: Final = "(absent)"
 
-_NONE: Final = "Nothing is a problem, or worth a look, in either."
+_NONE: Final = "Nothing is an alarm, or worth a change, in either."
+
+_NO_PROMISES: Final = "Nothing that was advised for the first run was carried out in the second."
 
 #: Characters of a line of text.
 _WIDTH: Final = 100
@@ -42,8 +50,11 @@ class RunComparison:
         metrics: A frame: metric, unit, a, b, and change_ratio (b ÷ a − 1; NaN where a is 0 or either is unknown).
             Quantities of the overview are those of the whole run; a metric that the trainer logged is its last value.
         config: A frame: key (dotted), a, b; only what differs.
-        findings: A frame: about (what was looked at), severity_a, severity_b, finding_a, finding_b; what is a problem
-            or worth a notice in either run, None where the other has none.
+        findings: A frame: about (what was looked at), kind_a, kind_b, finding_a, finding_b; what is an alarm or
+            worth a change in either run, None where the other has none.
+        difference: What makes step time, peak memory and tokens that carried policy gradient differ, cause by cause.
+        promises: A frame, see :func:`probe.analysis.advice.promises.promises`: of what the advice for the first run
+            promised and the second has carried out, what came.
     """
 
     a: str
@@ -51,6 +62,22 @@ class RunComparison:
     metrics: pd.DataFrame
     config: pd.DataFrame
     findings: pd.DataFrame
+    difference: Difference
+    promises: pd.DataFrame
+
+    def figure(self, measure: str = "step_time", *, theme: Literal["light", "dark"] = "light") -> go.Figure:
+        """The waterfall of a difference.
+
+        Args:
+            measure: ``"step_time"``, ``"peak_memory"`` or ``"carried_tokens"``.
+            theme: Colours of the figure.
+
+        Raises:
+            UnknownNameError: There is no such difference; ``difference.missing`` says why.
+        """
+        from probe.figures.waterfall import draw  # a view: who only compares never loads it
+
+        return draw(self.difference[measure], theme=theme)
 
     def __repr__(self) -> str:
         metrics = self._spelled()
@@ -60,14 +87,18 @@ class RunComparison:
             f"{row['about']}\n{_indented('a', _side(row, 'a'))}\n{_indented('b', _side(row, 'b'))}"
             for row in rows(self.findings)
         )
-        told = (f"a: {self.a}\nb: {self.b}", f"Metrics\n{numbers}", f"Configuration\n{settings}", f"Findings\n{found}")
-        return "\n\n".join(told if found else (*told[:3], f"Findings\n{_NONE}"))
+        told = [f"a: {self.a}\nb: {self.b}", f"Difference\n{self.difference!r}", f"Metrics\n{numbers}"]
+        told.append(f"Configuration\n{settings}")
+        if len(self.promises):
+            told.append("\n".join(["Promises of advice", *(_filled(one) for one in said(self.promises))]))
+        return "\n\n".join([*told, f"Findings\n{found or _NONE}"])
 
     def _repr_html_(self) -> str:
         head = f"<p>a: <code>{html.escape(self.a)}</code><br>b: <code>{html.escape(self.b)}</code></p>"
         told = [(row["about"], _side(row, "a"), _side(row, "b")) for row in rows(self.findings)]
         found = pd.DataFrame(told, columns=["about", "a", "b"])
         parts = (
+            ("Promises of advice", pd.DataFrame({"": said(self.promises)}), _NO_PROMISES),
             ("Metrics", self._spelled(), "Neither run has any."),
             ("Configuration", self.config, "It is the same."),
             ("Findings", found, _NONE),
@@ -77,7 +108,7 @@ class RunComparison:
                 f"<h4>{title}</h4>" + (f"<p>{none}</p>" if frame.empty else frame.to_html(index=False, border=0))
                 for title, frame, none in parts
             )
-        return f'<div class="probe-comparison">{head}{body}</div>'
+        return f'<div class="probe-comparison">{head}<h4>Difference</h4>{markup(self.difference)}{body}</div>'
 
     def _spelled(self) -> pd.DataFrame:
         """The metrics, each with its unit."""
@@ -92,20 +123,35 @@ class RunComparison:
         return pd.DataFrame(told, columns=["metric", "a", "b", "change"])
 
 
-def compare_runs(a: Run, b: Run) -> RunComparison:
+def compare_runs(a: Run, b: Run, *, causes: bool = True) -> RunComparison:
     """What differs between two runs: numbers, configuration, findings.
 
     Args:
         a: A run, such as the one before a change.
         b: What it is compared with, such as the one after it.
+        causes: Whether to ask what makes them differ, and whether advice kept its promise: most of the time it takes.
 
     Returns:
-        Three frames, which a notebook shows one below the other.
+        Frames and waterfalls, which a notebook shows one below the other.
     """
-    return RunComparison(a.path, b.path, _metrics(a, b), _config(a.info.config, b.info.config), _findings(a, b))
+    settings = _config(a.info.config, b.info.config)
+    numbers, found = metrics(a, b), _findings(a, b)
+    if not causes:
+        return RunComparison(
+            a.path, b.path, numbers, settings, found, Difference(()), pd.DataFrame(columns=list(PROMISES))
+        )
+    with a.asked_often(), b.asked_often():
+        made = difference(a, b)
+        return RunComparison(a.path, b.path, numbers, settings, found, made, promises(a, b, made))
 
 
-def _metrics(a: Run, b: Run) -> pd.DataFrame:
+def metrics(a: Run, b: Run) -> pd.DataFrame:
+    """The numbers of two runs, as :attr:`RunComparison.metrics` has them.
+
+    Args:
+        a: A run.
+        b: What it is compared with.
+    """
     specs = quantities()
     found = [courses(run, list(specs.values())) for run in (a, b)]
     told: list[tuple[str, str, float, float]] = []
@@ -157,22 +203,26 @@ def _findings(a: Run, b: Run) -> pd.DataFrame:
         one, other = look(a), look(b)
         for at in range(max(len(one), len(other))):
             pair = [side[at] if at < len(side) else None for side in (one, other)]
-            if any(found is not None and found.severity != "fine" for found in pair):
-                told.append((look.__name__.replace("_", " "), *map(_severity, pair), *map(_text, pair)))
+            if any(found is not None and found.kind != "fine" for found in pair):
+                told.append((look.__name__.replace("_", " "), *map(_kind, pair), *map(_text, pair)))
     return pd.DataFrame(told, columns=list(FINDINGS), dtype="object")
 
 
-def _severity(found: Finding | None) -> str | None:
-    return None if found is None else found.severity
+def _kind(found: Finding | None) -> str | None:
+    return None if found is None else found.kind
 
 
 def _text(found: Finding | None) -> str | None:
-    return None if found is None else found.finding
+    return None if found is None else found.sentence
 
 
 def _side(row: Mapping[str, Any], side: str) -> str:
-    severity, finding = row[f"severity_{side}"], row[f"finding_{side}"]
-    return "nothing" if severity is None else f"{severity}: {finding}"
+    kind, finding = row[f"kind_{side}"], row[f"finding_{side}"]
+    return "nothing" if kind is None else f"{kind}: {finding}"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(f"  {text}", _WIDTH, subsequent_indent="    ")
 
 
 def _indented(side: str, text: str) -> str:

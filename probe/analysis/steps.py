@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
 from probe import text as words
 from probe.analysis.query import empty, literal
+from probe.dashboards import compile as sql
 from probe.dashboards import frames, panel
 from probe.dashboards.quantities import quantity
 from probe.runs import views
@@ -60,8 +62,9 @@ def _compared(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _numbered(names: pd.Series) -> pd.Series:
-    """Texts in an order in which "rank 2" comes before "rank 10"."""
-    return names.map(words.in_order)
+    """The place of each text in an order in which "rank 2" comes before "rank 10"."""
+    places = {name: place for place, name in enumerate(sorted(names.unique().tolist(), key=words.in_order))}
+    return names.map(places)
 
 
 def on_padding(run: Run) -> pd.DataFrame:
@@ -79,22 +82,25 @@ def on_padding(run: Run) -> pd.DataFrame:
         over those micro-batches), ratio (padding_s ÷ time_s), micro_batches (how many the numbers are from), left_out
         (others that ran); by step and phase.
     """
-    padding = (
-        frames.series(run, panel("padding_time").live or {}).rename(columns={"value": "padding_s"}).drop(columns="y")
-    )
-    around = run.sql(
-        """
-        with per_process as (
+    timed = views.query("micro_batches_timed")
+    series = sql.series(panel("padding_time").live or {}).replace(f"({timed})", "timed")
+    found = run.sql(
+        f"""
+        with timed as materialized ({timed}),
+        per_process as (
           select step, phase, process, sum(end_ns - begin_ns) filter (tokens / nullif(slots, 0) is not null) as ns,
                  count(tokens / nullif(slots, 0)) as known, count(*) as every
-          from spans where kind = 'micro_batch' and end_ns is not null and step is not null group by all
-        )
-        select step, phase, avg(ns) / 1e9 as time_s, sum(known)::bigint as micro_batches,
-               sum(every - known)::bigint as left_out
-        from per_process group by step, phase
-        """
+          from timed where end_ns is not null and step is not null group by all),
+        around as (
+          select step, phase, avg(ns) / 1e9 as time_s, sum(known)::bigint as micro_batches,
+                 sum(every - known)::bigint as left_out
+          from per_process group by step, phase)
+        select around.step, around.phase, p.value as padding_s, time_s, micro_batches, left_out
+        from ({series}) p join around on p.step = around.step and p.phase is not distinct from around.phase
+        order by around.step, around.phase nulls last
+        """  # noqa: S608  (our own names)
     )
-    found = padding.merge(around, on=["step", "phase"]).sort_values(["step", "phase"], kind="stable", ignore_index=True)
+    found["padding_s"] = found["padding_s"].astype("Float64").to_numpy(float, na_value=math.nan)
     found.insert(4, "ratio", found["padding_s"] / found["time_s"].where(found["time_s"] > 0))
     return found
 

@@ -1,4 +1,4 @@
-"""How evenly tokens lie over micro-batches and across ranks, and who makes the others wait.
+"""How evenly tokens lie over micro-batches and across ranks, and which rank is the fullest.
 
 Imbalance is largest ÷ mean: 1 is perfect, 2 means that the largest has twice the mean. How large it is say the
 quantities ``rank_imbalance``, ``sync_wait`` and ``micro_batch_imbalance``. Batches of several ranks belong together
@@ -67,7 +67,7 @@ def rounds(run: Run) -> pd.DataFrame:
         run: The run.
 
     Returns:
-        Step, phase, round (from 1), ranks, tokens, straggler (rank with most tokens; missing where only one cut),
+        Step, phase, round (from 1), ranks, tokens, straggler (the fullest rank; missing where only one cut),
         straggler_tokens, mean_tokens, micro_batches, over_cap (number of micro-batches), and of this round alone
         rank_imbalance_ratio, micro_batch_imbalance_ratio (the worst rank's) and sync_wait_ratio (what ranks lose that
         wait for each other after every micro-batch); in order of step.

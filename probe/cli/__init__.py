@@ -19,21 +19,31 @@ from importlib import import_module, metadata
 from io import TextIOWrapper
 from typing import Any, Final
 
+from probe._check import view_missing_in
 from probe.errors import InputError, InputTypeError, ProbeError, RunNotFoundError
 from probe.text import visible
 
 #: Command to module.
 COMMANDS: Final = {
+    "run": "probe.cli.run",
     "demo": "probe.cli.demo",
     "list": "probe.cli.listing",
     "open": "probe.cli.open",
     "findings": "probe.cli.findings",
+    "ledger": "probe.cli.ledger",
+    "mismatch": "probe.cli.mismatch",
+    "long-tail": "probe.cli.long_tail",
+    "advise": "probe.cli.advise",
+    "audit": "probe.cli.audit",
     "compare": "probe.cli.compare",
+    "check": "probe.cli.check",
     "report": "probe.cli.report",
     "tail": "probe.cli.tail",
     "export": "probe.cli.export",
     "sql": "probe.cli.sql",
+    "mcp": "probe.cli.mcp",
     "compact": "probe.cli.compact",
+    "sync": "probe.cli.sync",
     "doctor": "probe.cli.doctor",
 }
 
@@ -62,8 +72,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = arguments.run(arguments)
         sys.stdout.flush()
     except ProbeError as error:
-        print(f"probe {arguments.command}: {visible(str(error))}", file=sys.stderr)
-        return 2 if isinstance(error, MISUSE) else 1
+        return _refused(arguments.command, error)
+    except ModuleNotFoundError as error:  # a view, in an installation that only records
+        missing = view_missing_in(error, f"probe {arguments.command}")
+        if missing is None:
+            raise
+        return _refused(arguments.command, missing)
     except KeyboardInterrupt:
         print(f"probe {arguments.command}: interrupted", file=sys.stderr)
         return 130
@@ -71,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _drop_output()
         return 141
     return code
+
+
+def _refused(command: str, error: ProbeError) -> int:
+    """Say it, and give the exit code."""
+    print(f"probe {command}: {visible(str(error))}", file=sys.stderr)
+    return 2 if isinstance(error, MISUSE) else 1
 
 
 def make_parser(only: str | None = None) -> argparse.ArgumentParser:

@@ -1,7 +1,7 @@
 """Merge the many small files of a run into few large ones, which open faster; the rows stay the same.
 
 The rows of processes that have ended or were killed become Parquet as well. What a process is still writing is left
-alone.
+alone. Of a large run the answers to what panel, terminal and overview ask first are kept beside the rows, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Final
 
 from probe.cli.output import add_json, print_json, remark
 from probe.cli.runs import add_run, find_run
+from probe.errors import ProbeError
 from probe.text import size
 
 ABOUT: Final = "merge the files of a run into few large ones"
@@ -34,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     from probe.runs.compaction import compact
 
     done = compact(place, force=arguments.force)
+    _work_out(place, done.bytes_after)
     if arguments.json:
         print_json({"run": place, **{name: getattr(done, name) for name in _FIELDS}})
         return 0
@@ -47,3 +49,19 @@ def run(arguments: argparse.Namespace) -> int:
     for name, why in done.left.items():
         remark("compact", f"{name} was left alone: {why}")
     return 0
+
+
+def _work_out(place: str, size_bytes: int) -> None:
+    """Of a large run what views ask first: it is compacted once and looked at often."""
+    from probe.runs import answers
+
+    if size_bytes < answers.LEAST_BYTES:
+        return
+    from probe.cli import tail
+    from probe.views.first_look import work_out
+
+    try:
+        work_out(place)
+        tail.once(place)
+    except ProbeError as error:  # it is compacted all the same
+        remark("compact", f"what views ask first wasn't worked out: {error}")

@@ -1,4 +1,6 @@
-"""Compare two runs: their numbers, their configurations, and what was found in each.
+"""Compare two runs: what makes step time, peak memory and tokens that carried policy gradient differ; their numbers,
+their configurations, and what was found in each. Where the second has carried out what `probe advise` says of the
+first, whether the promise held.
 
 Numbers are those of the whole run, as the report shows them; of a metric that the trainer logged it is the last value.
 """
@@ -12,7 +14,7 @@ from probe.cli.output import add_json, print_json
 from probe.cli.runs import RUN_HELP, find_run
 from probe.text import rows, visible
 
-ABOUT: Final = "compare two runs: metrics, configuration, findings"
+ABOUT: Final = "compare two runs: what makes them differ, metrics, configuration, findings"
 
 EXAMPLE: Final = "probe compare runs/arithmetic/before runs/arithmetic/after"
 
@@ -34,7 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
         found = compare_runs(a, b)
     if arguments.json:
         frames = {"metrics": found.metrics, "config": found.config, "findings": found.findings}
-        print_json({"a": found.a, "b": found.b, **{name: rows(frame) for name, frame in frames.items()}})
+        frames["promises"] = found.promises
+        told = {name: rows(frame) for name, frame in frames.items()}
+        print_json({"a": found.a, "b": found.b, **told, "difference": found.difference.to_dict()})
     else:
         print(visible(repr(found)))
     return 0

@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
+from probe._check import needs_views
 from probe.errors import InputError, MissingDependencyError
 from probe.hooks import OFF, is_off
+from probe.text import visible
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from rich.console import Console
 
+    from probe.analysis.verdict import Findings
     from probe.demo.settings import Settings
 
 ABOUT: Final = "train a small policy under observation, in about a minute"
@@ -47,7 +46,7 @@ _DASHBOARDS: Final = {
     "mlflow": "In MLflow, the run's Overview says what was found, and its artifact figures.html has the figures.",
 }
 
-_MARKS: Final = {"problem": "[red]problem[/]", "notice": "[yellow]notice[/]", "fine": "[green]fine[/]"}
+_MARKS: Final = {"alarm": "[red]alarm[/]", "tuning": "[yellow]worth a change[/]", "fine": "[green]fine[/]"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,11 +58,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, from its latest checkpoint")
     add("--track", type=_backends, default=DEFAULT_BACKENDS, metavar="NAMES", help=TRACK_HELP)
     add("--seed", type=_whole, metavar="N", help="of the problems and of the training (0)")
+    add("--fault", metavar="NAME", help="plant a fault in a small training, and say what was found; 'list' says which")
+    add("--strength", type=_share, default=1.0, metavar="X", help="how plain the fault is, up to 1 (1)")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Train, report, and say where everything is."""
+    if arguments.fault is not None:
+        return _plant(arguments)
     _refuse_what_cannot_work(arguments.track)
+    from rich.console import Console
+
     from probe.demo.launch import launch
     from probe.runs.layout import create_run
 
@@ -83,6 +88,28 @@ def run(arguments: argparse.Namespace) -> int:
     for line in where_to_look(locations):
         console.print(line, soft_wrap=True, markup=False, highlight=False)
     return 0
+
+
+def _plant(arguments: argparse.Namespace) -> int:
+    """Plant a fault in a training that takes a second, and say what was found. The exit code says whether it was the
+    fault.
+    """
+    from probe.demo.zoo import FAULTS, fault
+
+    if arguments.fault == "list":
+        for name in FAULTS:
+            print(f"{name:24}{fault(name).about}")
+        return 0
+    from probe.runs.layout import create_run
+
+    _refuse_old_run(arguments.run_dir)
+    training = fault(arguments.fault)(arguments.strength, arguments.seed or 0)
+    directory = create_run("zoo", run_dir=arguments.run_dir, config=training.config)
+    found = training.found(directory)
+    named = training.is_named_by(found)
+    print(f"Planted: {training.about}.\n\n{visible(repr(found))}\n")
+    print(f"{'The fault was named first' if named else 'The fault was not named first'}. The run: {directory}")
+    return 0 if named else 1
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -164,6 +191,7 @@ def _refuse_what_cannot_work(track: list[str]) -> None:
     for package in (*(one for one in ("tensorboard", "mlflow") if one in track), "datasets", "transformers"):
         if importlib.util.find_spec(package) is None:
             raise MissingDependencyError.of("probe demo", package, "demo")
+    needs_views("probe demo")
 
 
 def _refuse_old_run(given: Path | None) -> None:
@@ -179,6 +207,8 @@ def _bar(
     console: Console, warmup: int, steps: int, rewards: list[float], *, quiet: bool
 ) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
     """A progress bar that is moved by what it yields, which also collects the rewards."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -203,8 +233,8 @@ def _bar(
         yield on_step
 
 
-def _look(directory: Path) -> tuple[Path, pd.DataFrame]:
-    from probe.analysis.findings import findings
+def _look(directory: Path) -> tuple[Path, Findings]:
+    from probe.analysis.verdict import findings
     from probe.runs.reader import Run
     from probe.views.report.report import write_report
 
@@ -212,11 +242,12 @@ def _look(directory: Path) -> tuple[Path, pd.DataFrame]:
         return write_report(run, directory / "report.html"), findings(run)
 
 
-def _show_findings(console: Console, found: pd.DataFrame) -> None:
+def _show_findings(console: Console, found: Findings) -> None:
+    from rich.table import Table
+
     table = Table("", "finding", "what to do", title="What probe found", title_justify="left")
-    rows: list[dict[Any, Any]] = found.head(SHOWN).to_dict("records")
-    for row in rows:
-        table.add_row(_MARKS[row["severity"]], row["finding"], row["advice"])
+    for one in found[:SHOWN]:
+        table.add_row(_MARKS[one.kind], one.sentence, one.change.advice if one.change is not None else "")
     console.print(table)
     if len(found) > SHOWN:
         console.print(f"and {len(found) - SHOWN} more in the report")
@@ -244,6 +275,16 @@ def _whole(text: str, least: int = 0) -> int:
 
 def _count(text: str) -> int:
     return _whole(text, least=1)
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number above 0 and up to 1")
+    return value
 
 
 def _backends(text: str) -> list[str]:

@@ -1,20 +1,26 @@
-"""Look for what is wrong, and say what helps: with the environment, the hooks, tracking backends, and a run.
+"""Look for what is wrong, and say what helps: with the environment, frameworks, the hooks, backends, and a run.
 
-Of a run: files that are torn, lines that are no rows, ranks that are missing, rows that were dropped, incidents, and
-values that a backend hasn't got. --recover sends those, also of the directory of a ``Tracking`` that no run is in.
+Of each framework that is installed: whether the functions that probe observes are in its files. It isn't imported.
 
-Ends with 1 when a check failed; warnings alone end with 0.
+Of a run: what is wrong in the training (its alarms come first; `probe findings` says more), files that are torn, lines
+that are no rows, ranks that are missing, rows that were dropped, incidents, and values that a backend hasn't got.
+--recover sends those, also of the directory of a ``Tracking`` that no run is in.
+
+Ends with 1 when a check failed or there is an alarm; warnings alone end with 0.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
+from probe._check import missing_view
 from probe.cli.doctor_checks import Check, environment, guarded, hooks, tracking
+from probe.cli.doctor_frameworks import frameworks
 from probe.cli.output import add_json, print_json
 from probe.cli.runs import add_run, find_run
 from probe.errors import InputError
@@ -65,7 +71,12 @@ def _some(count: int, what: str) -> str:
 
 def _checks(place: str | None, backends: list[str], *, recover: bool) -> Iterator[Check]:
     local = Path(place) if place is not None and "://" not in place else None
+    if place is not None and not _is_tracked_alone(place):
+        from probe.cli.doctor_findings import finding_checks
+
+        yield from guarded("run", "findings", lambda: finding_checks(place))
     yield from environment(local or Path.cwd())
+    yield from guarded("frameworks", "installed", frameworks)
     yield from hooks()
     if place is not None:
         from probe.cli.doctor_run import run_checks, unsent_checks
@@ -90,19 +101,33 @@ def _is_tracked_alone(place: str) -> bool:
 def _logged(place: str | None) -> list[tuple[str, int]]:
     from probe.cli.doctor_run import logged
 
-    return logged(place) if place is not None and not _is_tracked_alone(place) else []
+    known = place is not None and not _is_tracked_alone(place) and missing_view() is None
+    return logged(cast("str", place)) if known else []
 
 
 def _shown(checks: Iterable[Check], *, quiet: bool) -> Iterator[Check]:
     """The same checks, each printed as soon as it's done."""
+    show = _plain if quiet or importlib.util.find_spec("rich") is None else _coloured()
+    for check in checks:
+        if not quiet:
+            about = f"{check.area}, {check.name}" if check.area != check.name else check.area
+            show(check.level, visible(about), visible(check.message))
+        yield check
+
+
+def _plain(level: str, about: str, message: str) -> None:
+    print(f"{level:8}{about}: {message}")
+
+
+def _coloured() -> Callable[[str, str, str], None]:
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False)
-    for check in checks:
-        if not quiet:
-            about = f"{check.area}, {check.name}" if check.area != check.name else check.area
-            line = Text.assemble((f"{check.level:8}", _STYLES[check.level]), (visible(about), "bold"), ": ")
-            line.append(visible(check.message))
-            console.print(line, soft_wrap=True)
-        yield check
+
+    def show(level: str, about: str, message: str) -> None:
+        line = Text.assemble((f"{level:8}", _STYLES[level]), (about, "bold"), ": ")
+        line.append(message)
+        console.print(line, soft_wrap=True)
+
+    return show

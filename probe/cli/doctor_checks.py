@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, Literal, cast
+
+from probe._check import missing_view
 
 Level = Literal["ok", "warning", "error"]
 
@@ -18,7 +21,7 @@ class Check:
     """One thing that was looked at.
 
     Attributes:
-        area: One of "environment", "hooks", "tracking" and "run".
+        area: One of "environment", "frameworks", "hooks", "tracking" and "run".
         name: The name of the check.
         message: What was found, and what helps.
     """
@@ -150,7 +153,8 @@ def _extras() -> Iterator[Check]:
             (there if all(map(_version, _brought_by(extra))) else absent).append(extra)
     message = f"installed: {', '.join(there) or 'none'}"
     if absent:
-        message += f"; not installed: {', '.join(absent)} (pip install '{DISTRIBUTION}[{absent[0]}]')"
+        first = "views" if "views" in absent else absent[0]
+        message += f"; not installed: {', '.join(absent)} (pip install '{DISTRIBUTION}[{first}]')"
     yield Check("environment", "extras", "ok", message)
 
 
@@ -182,7 +186,6 @@ def _rows_arrive() -> Iterator[Check]:
     from probe import session
     from probe.core.protocol import DataProto
     from probe.core.seqlen_balancing import rearrange_micro_batches
-    from probe.runs.reader import Run
 
     if session.current_session() is not None:
         yield Check("hooks", "rows", "ok", "not tried: this process records already")
@@ -192,9 +195,7 @@ def _rows_arrive() -> Iterator[Check]:
             mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
             data = DataProto.from_dict({"input_ids": mask.clone(), "attention_mask": mask})
             rearrange_micro_batches(cast("Any", data.batch), max_token_len=4)
-        with Run(Path(place) / "run") as run:
-            counts = {name: len(run.table(name)) for name in ("calls", "memory", "micro_batches", "padding")}
-            incidents = list(run.incidents["message"])
+        counts, incidents = _read_back(Path(place) / "run")
     missing = [name for name, count in counts.items() if not count]
     for message in incidents:
         yield Check("hooks", "rows", "error", f"an incident in a session of one step: {message}")
@@ -203,6 +204,24 @@ def _rows_arrive() -> Iterator[Check]:
     if not missing and not incidents:
         told = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
         yield Check("hooks", "rows", "ok", f"a session of one step was read back: {told}")
+
+
+def _read_back(directory: Path) -> tuple[dict[str, int], list[str]]:
+    """How many rows each of some tables has, and what incidents say; by the views where they are installed."""
+    names = ("calls", "memory", "micro_batches", "padding")
+    if missing_view() is None:
+        from probe.runs.reader import Run
+
+        with Run(directory) as run:
+            return {name: len(run.table(name)) for name in names}, list(run.incidents["message"])
+    from probe.records import Incident
+    from probe.runs.files import RunFiles
+    from probe.runs.follower import Follower
+    from probe.runs.lines import table_of
+
+    rows = Follower(RunFiles(directory)).poll()
+    counts = Counter(table_of(row) for row in rows)
+    return {name: counts[name] for name in names}, [row.message for row in rows if isinstance(row, Incident)]
 
 
 # ----------------------------------------------------------------------------------------------------- tracking

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.cli.doctor_checks import Check, Level, guarded
-from probe.errors import RunError
+from probe.cli.doctor_frameworks import of_run
+from probe.errors import MissingDependencyError, ProbeError, RunError
 
 if TYPE_CHECKING:
     from probe.runs.files import RunFiles
@@ -36,6 +37,9 @@ def run_checks(place: str) -> Iterator[Check]:
     try:
         run = Run(place)
         run.refresh()
+    except MissingDependencyError as error:  # the run may be whole: nobody here can tell
+        yield Check("run", "opens", "warning", str(error))
+        return
     except RunError as error:
         yield Check("run", "opens", "error", str(error))
         yield from guarded("run", "files", lambda: _files(place))
@@ -43,9 +47,11 @@ def run_checks(place: str) -> Iterator[Check]:
     with run:
         for name, check in (
             ("opens", lambda: _opens(run)),
+            ("end", lambda: _end(run)),
             ("files", lambda: _files(place)),
             ("lines", lambda: _bad_lines(run)),
             ("ranks", lambda: _ranks(run)),
+            ("frameworks", lambda: of_run(run)),
             ("clock", lambda: _clock(run)),
             ("dropped", lambda: _dropped(run)),
             ("incidents", lambda: _incidents(run)),
@@ -57,6 +63,33 @@ def _opens(run: Run) -> Iterator[Check]:
     counts = run.sql(_COUNTS).iloc[0]
     told = ", ".join(f"{int(counts[name]):,} {name.replace('_', ' ')}" for name in counts.index)
     yield Check("run", "opens", "ok", f"{run.path}: {run.written_by}; {told}")
+
+
+#: How a run may be, and what is to be thought of it.
+_ENDS: Final[dict[str, tuple[Level, str]]] = {
+    "failed": ("error", "failed"),
+    "killed": ("error", "killed"),
+    "hangs": ("error", "hangs"),
+    "interrupted": ("warning", "interrupted"),
+    "unknown": ("warning", "not known"),
+    "exited": ("warning", "exited"),
+    "ended": ("ok", "finished"),
+    "runs": ("ok", "runs"),
+}
+
+
+def _end(run: Run) -> Iterator[Check]:
+    """What ended the run, unless it is an alarm that stands above. Of one by a probe that didn't tell where its
+    processes are nothing is said.
+    """
+    from probe.analysis.verdict import ended
+
+    told = run.post_mortem()
+    level, word = _ENDS[told.state]
+    if told.standing or told.happened:
+        more = f"; probe.open({str(run.path)!r}).post_mortem() has all of it" if told.happened else ""
+        said = word if level == "error" and ended.stopped(run) else f"{word}: {told.sentence.rstrip('.')}"
+        yield Check("run", "end", level, f"{said}{more}")
 
 
 _COUNTS: Final = """
@@ -233,6 +266,39 @@ def unsent_checks(place: str, *, recover: bool) -> Iterator[Check]:
         yield Check("run", f"unsent: {name}", "error" if recover else "warning", message)
     if not waiting:
         yield Check("run", "unsent", "ok", "nothing waits to be sent")
+    yield from _edition_checks(directory, recover=recover)
+
+
+def _edition_checks(directory: Path, *, recover: bool) -> Iterator[Check]:
+    """A last edition of the dashboards that isn't made; with ``recover`` it is made now, or waited for."""
+    from probe.publishing import last
+
+    found = last.due(directory)
+    if found and recover:
+        yield from _make_editions(directory)
+        return
+    for one in found:
+        if last.under_way(one):
+            message = f"the last edition of the dashboards is being made by process {one['pid']}"
+            yield Check("run", "dashboards", "ok", message)
+        else:
+            message = "the backends lack the last edition of the dashboards; `probe doctor RUN --recover` makes it"
+            yield Check("run", "dashboards", "warning", message)
+
+
+def _make_editions(directory: Path) -> Iterator[Check]:
+    from probe.publishing import last
+
+    patience = time.monotonic() + last.HELD_S
+    while any(map(last.under_way, last.due(directory))) and time.monotonic() < patience:
+        time.sleep(0.2)
+    try:
+        for message in last.make(directory):
+            yield Check("run", "dashboards", "warning", message)
+    except (ProbeError, OSError) as error:
+        yield Check("run", "dashboards", "error", f"the last edition of the dashboards can't be made: {error}")
+    else:
+        yield Check("run", "dashboards", "ok", "the last edition of the dashboards was made")
 
 
 def _recover(directory: Path, waiting: dict[str, int]) -> Generator[Check, None, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Say what was found in a run: what is wrong, what is worth a look, and what to do about it."""
+"""Say what was found in a run: what is wrong, what is worth a change, and which."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 from probe.cli.output import add_json, print_json
 from probe.cli.runs import add_attempt, add_run, find_run
-from probe.text import rows, visible
+from probe.text import visible
 
 ABOUT: Final = "say what was found in a run, and what to do about it"
 
 EXAMPLE: Final = """\
 probe findings runs/arithmetic/grpo-small
-probe findings runs/arithmetic --json | jq '.findings[] | select(.severity == "problem")'"""
+probe findings runs/arithmetic --json | jq '.[] | select(.kind == "alarm") | .sentence'"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print them, problems first."""
+    """Print them, alarms first. The exit code is 1 where there is an alarm."""
     place = find_run(arguments.run_path)
-    from probe.analysis.findings import findings
+    from probe.analysis.verdict import findings
     from probe.runs.reader import Run
 
     with Run(place, arguments.attempt) as opened:
         found = findings(opened)
     if arguments.json:
-        print_json({"run": place, "findings": rows(found)})
+        print_json([one.to_dict() for one in found])
     else:
         print(visible(repr(found)))
-    return 0
+    return 1 if found.alarms else 0

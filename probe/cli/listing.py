@@ -39,6 +39,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _about(place: str) -> dict[str, Any]:
     """What is told of one run; a run that can't be read is listed with the reason."""
+    import pandas as pd
+
+    from probe.runs.files import RunFiles
+    from probe.runs.now import now
+    from probe.runs.outcome import outcome
     from probe.runs.reader import Run
 
     try:
@@ -46,6 +51,7 @@ def _about(place: str) -> dict[str, Any]:
             row = opened.sql(
                 "select count(distinct step) as steps, (max(wall_ns) - min(wall_ns)) / 1e9 as duration_s from memory"
             ).iloc[0]
+            end = outcome(now(RunFiles(place)))
             return {
                 "path": place,
                 "project": opened.info.project,
@@ -53,11 +59,14 @@ def _about(place: str) -> dict[str, Any]:
                 "started_at": opened.info.started_at,
                 "processes": int(opened.processes["process"].nunique()),
                 "steps": int(row["steps"]),
-                "duration_s": None if row["duration_s"] != row["duration_s"] else float(row["duration_s"]),
+                "duration_s": None if pd.isna(row["duration_s"]) else float(row["duration_s"]),
+                "ended": None if end is None else end.short,
+                "failed": list(end.who) if end is not None and end.word == "failed" else [],
                 "error": None,
             }
     except (ProbeError, OSError) as error:
-        nothing = dict.fromkeys(("project", "experiment", "started_at", "processes", "steps", "duration_s"))
+        names = ("project", "experiment", "started_at", "processes", "steps", "duration_s", "ended", "failed")
+        nothing = dict.fromkeys(names)
         return {"path": place, **nothing, "error": str(error)}
 
 
@@ -69,6 +78,7 @@ def _lines(found: list[dict[str, Any]]) -> list[str]:
             told.append((started, "?", "?", "?", f"{one['path']} ({one['error']})"))
             continue
         lasted = "?" if one["duration_s"] is None else seconds(one["duration_s"])
+        lasted += f", {one['ended']}" if one["ended"] not in (None, "finished") else ""
         told.append((started, str(one["processes"]), str(one["steps"]), lasted, one["path"]))
     widths = [max(len(row[at]) for row in told) for at in range(4)]
     return ["  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in told]

@@ -1,5 +1,8 @@
 """Show the live panel of a run in a page of this machine's own: a run that is being written, or one that is over.
 
+RUN may also be what others wrote of a training that probe wasn't in: a log of verl's `file` logger, a directory with
+one, or TensorBoard's. What they don't tell is missing.
+
 The page is the panel of the notebook. It is served on 127.0.0.1 alone, under a URL that nobody can guess; ssh can
 forward it (ssh -L 8000:127.0.0.1:8000). Standard output gets the URL and nothing else. Ctrl-C ends it.
 """
@@ -23,6 +26,7 @@ ABOUT: Final = "show the live panel of a run in a page on this machine"
 
 EXAMPLE: Final = """\
 probe open runs/arithmetic/grpo-small
+probe open logs/gsm8k/grpo.jsonl --rollouts rollouts
 probe open s3://bucket/runs/arithmetic/grpo-small --no-browser --port 8000"""
 
 
@@ -32,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_attempt(parser)
     add = parser.add_argument
     add("--port", type=_port, default=0, metavar="N", help="to listen on (a free one)")
+    add("--rollouts", metavar="DIR", help="verl's trainer.rollout_data_dir, where RUN is its log")
     add("--no-browser", action="store_true", help="only print the URL")
     add("--json", action="store_true", help='print {"url": ..., "run": ...} instead of the URL')
 
@@ -40,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Serve until somebody ends it."""
     from probe.views.server.server import PageServer
 
-    location = find_run(arguments.run_path)
+    location = find_run(arguments.run_path, rollouts=arguments.rollouts)
     with _asked_to_end() as ended, PageServer(_source(location, arguments.attempt), port=arguments.port) as server:
         server.start()
         told = json.dumps({"url": server.url, "run": server.panel.path}) if arguments.json else server.url

@@ -28,13 +28,19 @@ def add_attempt(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attempt", type=int, metavar="N", help=about)
 
 
-def find_run(text: str) -> str:
+def find_run(text: str, *, rollouts: str | None = None) -> str:
     """The run that ``text`` means, as :func:`probe.runs.finding.find_run` says; which one is taken is said on
     standard error.
+
+    Args:
+        text: A directory or a URL.
+        rollouts: Where verl's rollout dumps are.
 
     Raises:
         RunNotFoundError: There is nothing, or no run in it.
         InputError: An empty text, or no kind of URL that is known.
         RunError: The store can't be read.
     """
-    return finding.find_run(text, argument="RUN", tell=lambda told: print(f"probe: {told}", file=sys.stderr))
+    return finding.find_run(
+        text, argument="RUN", tell=lambda told: print(f"probe: {told}", file=sys.stderr), rollouts=rollouts
+    )

@@ -16,10 +16,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.cli.output import plain
 from probe.cli.runs import add_attempt, add_run, find_run
 from probe.errors import InputError
-from probe.text import visible
+from probe.text import plain, visible
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -22,6 +22,7 @@ from probe.core.columns import batch_columns as columns
 from probe.core.columns import rows
 from probe.errors import InputError, MissingKeyError, RowIndexError
 from probe.hooks import observed, scope
+from probe.moments import Content
 
 DictT = TypeVar("DictT")
 
@@ -428,11 +429,17 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         tokens = [one for batch in planned for one in batch] if planned is not None else None
         for index, (start, stop) in enumerate(spans):
             known: dict[str, Any] = {} if tokens is None else {"tokens": tokens[index]}
-            with scope("micro_batch", str(index), micro_batch=index, sequences=stop - start, **known):
+            with scope("micro_batch", str(index), micro_batch=index, sequences=stop - start, **known) as opened:
                 try:
-                    yield self.slice(start, stop)
-                except GeneratorExit:  # the loop was left early, which is no failure of this micro-batch
+                    yield self._told(opened, start, stop)
+                except GeneratorExit:  # the loop was left early, by a break or by an exception in its body
+                    opened.abandon()
                     return
+
+    def _told(self, opened: scope, start: int, stop: int) -> SlicedDataDict:
+        part = self.slice(start, stop)
+        opened.values["content"] = Content(part, None)
+        return part
 
     def _cut_micro_batches(
         self, spans: Sequence[tuple[int, int]], lengths: Sequence[int], sequence_dim: int

@@ -63,8 +63,10 @@ class Metric:
         self.aggregation: AggregationType = _aggregation(aggregation)
         self.values: list[float] = []
         self.weights: list[float] | None = [] if self.aggregation is AggregationType.WEIGHTED_MEAN else None
-        if value is not None:
-            self.extend(value)
+        if isinstance(value, Metric):
+            self._merge(value)
+        elif value is not None:
+            self._add(numbers_of(value, "values"), None)
 
     @property
     def count(self) -> int:
@@ -250,6 +252,7 @@ class Metric:
 
 
 _FLOATS: Final = frozenset({float})
+_PLAIN: Final = frozenset({float, int})
 
 #: The order in which the documented rule looks into a key; what holds neither is averaged.
 _NAMED: Final = (AggregationType.MAX, AggregationType.MIN)
@@ -266,9 +269,10 @@ def reducer_for(key: str) -> AggregationType:
 
 @observed(
     "metric.reduce_metrics",
-    "values become one number each; argument metrics: dict of key to values, result: dict of key to float",
+    "values become one number each; arguments metrics: dict of key to values, weights: dict of key to theirs or None; "
+    "result: dict of key to float",
 )
-def reduce_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+def reduce_metrics(metrics: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> dict[str, float]:
     """Reduce each entry of ``metrics`` to one Python float, by verl's documented rule.
 
     "max" in the key means the largest value, else "min" in it the smallest, else the mean; case counts, and
@@ -278,46 +282,74 @@ def reduce_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
     Args:
         metrics: Name to a Metric, a number or a list of numbers; it stays as it is.
+        weights: Name to what each of its values stands for, such as the tokens that it is the mean of: what the rule
+            would average is then averaged by them. The largest and the smallest value stay what they are. A name that
+            has none, and None, is reduced as ever.
 
     Returns:
         A new dict with the keys of ``metrics``. No value gives NaN; a NaN among the values gives NaN.
 
     Raises:
-        InputTypeError: ``metrics`` isn't a mapping, or a value isn't a number (None, str …); the key is named.
+        InputTypeError: ``metrics`` or ``weights`` isn't a mapping, or a value isn't a number (None, str …); the key is
+            named.
+        InputError: Weights are negative, not as many as the values, or of a Metric, which has its own.
+        UnknownNameError: There are weights for a name that ``metrics`` doesn't have.
 
     >>> reduce_metrics({"loss": [1.0, 2.0, 3.0], "max_reward": [5.0, 8.0], "min_error": [0.1, 0.05]})
     {'loss': 2.0, 'max_reward': 8.0, 'min_error': 0.05}
     >>> reduce_metrics({"max_reward": [], "tokens": Metric("sum", [3, 4])})
     {'max_reward': nan, 'tokens': 7.0}
+    >>> reduce_metrics({"loss": [2.0, 4.0]}, weights={"loss": [30, 10]})
+    {'loss': 2.5}
     """
     if not isinstance(metrics, Mapping):
         raise InputTypeError(f"metrics: got {type(metrics).__name__}, expected a dict of lists of numbers")
-    return {key: as_metric(key, value).aggregate() for key, value in metrics.items()}
+    if weights is None:
+        return {key: as_metric(key, value).aggregate() for key, value in metrics.items()}
+    if not isinstance(weights, Mapping):
+        raise InputTypeError(f"weights: got {type(weights).__name__}, expected a dict of lists of numbers")
+    for key in weights:
+        if key not in metrics:
+            raise UnknownNameError.of("weights", key, list(metrics))
+    return {key: as_metric(key, value, weights.get(key)).aggregate() for key, value in metrics.items()}
 
 
-def as_metric(key: str, value: Any) -> Metric:
+def as_metric(key: str, value: Any, weights: Any = None) -> Metric:
     """What :func:`reduce_metrics` makes of one entry: the Metric itself, or the values under the documented rule.
 
     Args:
         key: The metric's name, which chooses the reducer of plain values.
         value: A Metric, a number, or a list of numbers.
+        weights: As :func:`reduce_metrics` takes them for this name.
 
     Raises:
         InputTypeError: As :func:`reduce_metrics`.
         InputError: As :func:`reduce_metrics`.
     """
     if isinstance(value, Metric):
+        _refuse_weight(weights, f"metrics[{key!r}] is a Metric, which has its own")
         return value
     where = f"metrics[{key!r}]"
     if isinstance(value, list | tuple) and any(isinstance(one, Metric) for one in value):
+        _refuse_weight(weights, f"{where} are Metrics, which have their own")
         if not all(isinstance(one, Metric) for one in value):
             raise InputTypeError(f"{where}: got Metrics and plain values in one list, expected one kind")
         return Metric.merge(value)
-    metric = Metric(reducer_for(key) if isinstance(key, str) else AggregationType.MEAN)
+    reducer = reducer_for(key) if isinstance(key, str) else AggregationType.MEAN
+    if weights is not None:
+        metric = Metric(AggregationType.WEIGHTED_MEAN)
+        metric.extend(numbers_of(value, where), weights)
+        if reducer is AggregationType.MEAN:
+            return metric
+    metric = Metric(reducer)
     metric._add(numbers_of(value, where), None)
     return metric
 
 
+@observed(
+    "metric.append_to_dict",
+    "values are collected; arguments data: dict of key to list or Metric, new_data: dict of key to value, prefix",
+)
 def append_to_dict(data: MutableMapping[str, Any], new_data: Mapping[str, Any], prefix: str = "") -> None:
     """Collect the values of ``new_data`` in the lists of ``data``, in place.
 
@@ -387,6 +419,18 @@ def numbers_of(values: Any, where: str) -> list[float]:
     >>> numbers_of([1, [2.5, [True]]], "values")
     [1.0, 2.5, 1.0]
     """
+    kind = type(values)
+    if kind is float:
+        return [values]
+    if kind is int or (kind is list and _PLAIN.issuperset(map(type, values))):
+        try:
+            return list(map(float, values)) if kind is list else [float(values)]
+        except OverflowError:
+            return _flattened(values, where)  # says which one is too large
+    return _flattened(values, where)
+
+
+def _flattened(values: Any, where: str) -> list[float]:
     numbers: list[float] = []
     _flatten(values, where, numbers)
     return numbers
@@ -400,6 +444,8 @@ def _flatten(value: Any, where: str, into: list[float]) -> None:
         for one in value:
             if type(one) is float:
                 into.append(one)
+            elif type(one) is int:
+                into.append(_number(one, where))
             else:
                 _flatten(one, where, into)
     elif not isinstance(value, float | int) and hasattr(value, "tolist"):  # numpy and torch alike
@@ -430,7 +476,12 @@ def exact_sum(numbers: Sequence[float]) -> float:
         return float(sum(numbers))
 
 
+_BY_NAME: Final[dict[Any, AggregationType]] = {one.value: one for one in AggregationType}
+
+
 def _aggregation(given: str | enum.Enum) -> AggregationType:
+    if type(given) is str and given in _BY_NAME:  # a third of what the enum takes
+        return _BY_NAME[given]
     name = given.value if isinstance(given, enum.Enum) else given  # verl's own enum fits as well
     try:
         return AggregationType(name)

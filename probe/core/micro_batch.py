@@ -5,19 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from probe._check import whole_number
 from probe.core.balancing.partition import calculate_workload
 from probe.errors import InputError, InputTypeError
-from probe.hooks import emit, point, scope
-
-#: Told as each such micro-batch begins, in the scope around it.
-TOLD: Final = point(
-    "micro_batch.told",
-    "a micro-batch that other code has cut begins; carries micro_batch, lengths, width_tokens (None where nothing is "
-    "padded), cap_tokens, batch, count, indices, workload of each row, source",
-)
+from probe.hooks import emit, scope
+from probe.moments import TOLD, Content
 
 
 class micro_batch(scope):  # noqa: N801  (reads as a noun at the point of use: `with micro_batch(0, lengths=lengths):`)
@@ -74,6 +68,7 @@ class micro_batch(scope):  # noqa: N801  (reads as a noun at the point of use: `
         if rows is not None and len(rows) != len(inside):
             raise InputError(f"indices: got {len(rows)}, expected {len(inside)}, one for each of lengths")
         super().__init__("micro_batch", str(index), micro_batch=index, tokens=sum(inside), sequences=len(inside))
+        self.values["content"] = Content(batch, inside)
         self._told: dict[str, Any] = {
             "micro_batch": index,
             "lengths": inside,

@@ -6,18 +6,17 @@ The arithmetic is in ``probe.core.balancing.partition``; here it meets batches, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed
 from tensordict import TensorDict, TensorDictBase
 
-from probe._check import whole_number
+from probe.core.balancing.capped import Balance, Options, Units, filled_parts, fitting_parts
 from probe.core.balancing.partition import (
     Array,
-    Ints,
     Lengths,
     as_weights,
     calculate_workload,
@@ -25,15 +24,14 @@ from probe.core.balancing.partition import (
     get_group_balanced_partitions,
     greedy_partition,
     karmarkar_karp,
-    pack,
-    pack_into,
     roundup_divisible,
 )
 from probe.core.columns.row_selection import RowSelector, host_lengths, select_jagged, sequence_lengths
 from probe.core.columns.rows import is_jagged
 from probe.core.protocol import DataProto
-from probe.errors import CapacityError, InputError, InputTypeError, PeerError, ShapeError, UnknownNameError
-from probe.hooks import emit, observed, point, scope
+from probe.errors import InputError, InputTypeError, PeerError, ShapeError
+from probe.hooks import emit, observed, scope
+from probe.moments import PARTITION, Content
 
 __all__ = [
     "PARTITION",
@@ -53,15 +51,7 @@ __all__ = [
     "roundup_divisible",
 ]
 
-Balance = Literal["tokens", "workload"]
 Index = TypeVar("Index", bound="Sequence[int] | Array | torch.Tensor")
-
-#: Told once for each batch that is cut into micro-batches.
-PARTITION = point(
-    "seqlen_balancing.partition",
-    "a batch was cut into micro-batches; carries lengths of all rows, partitions, cap_tokens, width_tokens (None for "
-    "jagged rows), packed (the model takes the padding out), batch, workload of each row, strict, source",
-)
 
 
 def get_reverse_idx(idx_map: Index) -> Index:
@@ -145,37 +135,12 @@ def log_seqlen_unbalance(seqlen_list: Lengths, partitions: Sequence[Sequence[int
     }
 
 
-@dataclass(frozen=True)
-class _Options:
-    """What the caller of :func:`rearrange_micro_batches` asked for."""
-
-    max_token_len: int
-    dp_group: Any = None
-    num_batches_divided_by: int | None = None
-    same_micro_num_in_dp: bool = True
-    min_num_micro_batch: int | None = None
-    balance: Balance = "workload"
-    strict: bool = True
-    use_dynamic_bsz_balance: bool = True
-    force_group_size: int = 1
-    packed: bool = False
-
-    def check(self) -> None:
-        for name, least in (("max_token_len", 1), ("force_group_size", 1)):
-            whole_number(name, getattr(self, name), least)
-        for name in ("num_batches_divided_by", "min_num_micro_batch"):
-            if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name), 1)
-        if self.balance not in ("tokens", "workload"):
-            raise UnknownNameError.of("balance", self.balance, ("tokens", "workload"))
-
-
-def _options(max_token_len: int, dp_group: Any, others: dict[str, Any]) -> _Options:
-    known = [field.name for field in fields(_Options)]
+def _options(max_token_len: int, dp_group: Any, others: dict[str, Any]) -> Options:
+    known = [field.name for field in fields(Options)]
     for name in others:
         if name not in known:
             raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(known)}")
-    return _Options(max_token_len, dp_group, **others)
+    return Options(max_token_len, dp_group, **others)
 
 
 @observed(
@@ -234,7 +199,7 @@ def rearrange_micro_batches(
     >>> rows, [tuple(part["attention_mask"].shape) for part in parts]
     ([[0], [1, 2]], [(1, 2), (2, 2)])
     """
-    options = _Options(
+    options = Options(
         max_token_len,
         dp_group,
         num_batches_divided_by,
@@ -301,7 +266,7 @@ class MicroBatches:
         options: The arguments of :func:`micro_batches`, checked.
     """
 
-    def __init__(self, batch: DataProto | TensorDictBase | Mapping[str, Any], options: _Options) -> None:
+    def __init__(self, batch: DataProto | TensorDictBase | Mapping[str, Any], options: Options) -> None:
         self._data = batch if isinstance(batch, DataProto) else None
         self._columns: Mapping[str, Any] | None = None
         if isinstance(batch, TensorDictBase):
@@ -311,6 +276,7 @@ class MicroBatches:
         else:
             tensors = _tensors(batch)
         self.indices, lengths = _partition(tensors, options, "micro_batches")
+        self._lengths = lengths
         self._tokens = [sum(lengths[row] for row in rows) for rows in self.indices]
         self._selector = RowSelector(tensors)
 
@@ -321,11 +287,17 @@ class MicroBatches:
         # Each is copied out when its turn comes, inside its scope: its memory is its own, and freed before the next.
         for index, rows in enumerate(self.indices):
             tokens = self._tokens[index]
-            with scope("micro_batch", str(index), micro_batch=index, tokens=tokens, sequences=len(rows)):
+            with scope("micro_batch", str(index), micro_batch=index, tokens=tokens, sequences=len(rows)) as opened:
                 try:
-                    yield self._cut(rows)
-                except GeneratorExit:  # the loop was left early, which is no failure of this micro-batch
+                    yield self._told(opened, rows)
+                except GeneratorExit:  # the loop was left early, by a break or by an exception in its body
+                    opened.abandon()
                     return
+
+    def _told(self, opened: scope, rows: list[int]) -> Any:
+        part = self._cut(rows)
+        opened.values["content"] = Content(part, [self._lengths[row] for row in rows])
+        return part
 
     def _cut(self, rows: list[int]) -> Any:
         """The micro-batch of ``rows``, of the class of the batch."""
@@ -366,60 +338,23 @@ def micro_batches(
 # ------------------------------------------------------------------------------------------------------ how it is done
 
 
-@dataclass
-class _Units:
-    """What is packed: rows, or groups of neighbouring rows."""
-
-    lengths: list[int]
-    width: int | None
-    size: int
-    tokens: Ints
-    weights: Array
-    workload: list[int]
-
-    @classmethod
-    def from_batch(cls, batch: TensorDictBase, options: _Options) -> _Units:
-        lengths, width = sequence_lengths(batch)
-        size = options.force_group_size
-        if len(lengths) % size:
-            raise InputError(f"force_group_size: {len(lengths)} rows can't be grouped by {size}")
-        rows = np.array(lengths, dtype=np.int64)
-        tokens = rows.reshape(-1, size).sum(axis=1)
-        workload = calculate_workload(rows)
-        weights = tokens if options.balance == "tokens" else workload.reshape(-1, size).sum(axis=1)
-        return cls(lengths, width, size, tokens, weights, workload.tolist())
-
-    def rows(self, unit: int) -> range:
-        return range(unit * self.size, (unit + 1) * self.size)
-
-    def check_fit(self, cap: int) -> None:
-        if not len(self.tokens) or (largest := int(self.tokens.argmax())) < 0 or self.tokens[largest] <= cap:
-            return
-        rows = self.rows(largest)
-        what = f"row {rows[0]}" if self.size == 1 else f"the group of rows {rows[0]} to {rows[-1]}"
-        raise CapacityError(
-            f"max_token_len: {what} has {self.tokens[largest]} tokens, above the cap of {cap}; "
-            "raise the cap, shorten the sequence, or pass strict=False"
-        )
-
-
-def _partition(batch: TensorDictBase, options: _Options, source: str) -> tuple[list[list[int]], list[int]]:
+def _partition(batch: TensorDictBase, options: Options, source: str) -> tuple[list[list[int]], list[int]]:
     """Rows of each micro-batch, and the length of each row; tells :data:`PARTITION`."""
-    units: _Units | None = None
+    units: Units | None = None
     fitting: list[list[int]] = []
     failure: Exception | None = None
     try:
         options.check()
         if not isinstance(batch, TensorDictBase):
             raise InputTypeError(f"batch: got {type(batch).__name__}, expected a TensorDict")
-        units = _Units.from_batch(batch, options)
-        fitting = _fitting(units, options)
+        units = Units.of(*sequence_lengths(batch), options)
+        fitting = fitting_parts(units, options)
     except Exception as error:  # told to the other ranks first: they would wait for this one
         failure = error
     count = _agreed(max(len(fitting), options.min_num_micro_batch or 0), failure, options)
     if units is None:  # _agreed has raised; this is for the type checker
         raise InputError("batch: no lengths")
-    partitions = _filled(units, fitting, count, options)
+    partitions = filled_parts(units, fitting, count, options)
     if PARTITION.listeners:
         emit(
             PARTITION,
@@ -432,23 +367,13 @@ def _partition(batch: TensorDictBase, options: _Options, source: str) -> tuple[l
             workload=units.workload,
             strict=options.strict,
             source=source,
+            packer="probe",
+            arguments=options.told(),
         )
     return partitions, units.lengths
 
 
-def _fitting(units: _Units, options: _Options) -> list[list[int]]:
-    """As few parts of units as the cap allows."""
-    n, cap = len(units.tokens), options.max_token_len
-    if not n:
-        return []
-    if not options.strict:
-        count = min(n, max(1, ceildiv(int(units.tokens.sum()), cap), min(n, options.min_num_micro_batch or 1)))
-        return karmarkar_karp(units.weights, count, equal_size=False)
-    units.check_fit(cap)
-    return pack(units.tokens, units.weights, cap, at_least=min(n, options.min_num_micro_batch or 1))
-
-
-def _agreed(count: int, failure: Exception | None, options: _Options) -> int:
+def _agreed(count: int, failure: Exception | None, options: Options) -> int:
     """The number of micro-batches of every rank; raises on every rank when one has failed."""
     group = options.dp_group if options.same_micro_num_in_dp else None
     if group is None:
@@ -484,24 +409,6 @@ def _fail_together(failure: Exception | None, group: Any) -> None:
     except Exception:  # an exception whose constructor wants more than a message
         same = PeerError(text)
     raise same from failure
-
-
-def _filled(units: _Units, fitting: list[list[int]], count: int, options: _Options) -> list[list[int]]:
-    """``count`` lists of rows: the units balanced again over more parts, and empty ones where there are too few."""
-    n = len(units.tokens)
-    filled = min(count, n)
-    parts = fitting
-    if filled > len(fitting):
-        if options.strict:
-            parts = pack_into(units.tokens, units.weights, options.max_token_len, filled, fitting)
-        else:
-            parts = karmarkar_karp(units.weights, filled, equal_size=False)
-    if options.use_dynamic_bsz_balance:
-        parts = sorted(parts, key=lambda part: (-units.weights[part].sum().item(), min(part)))
-    else:
-        parts = sorted(parts, key=min)
-    rows = [sorted(row for unit in part for row in units.rows(unit)) for part in parts]
-    return rows + [[] for _ in range(count - len(rows))]
 
 
 def _tensors(data: DataProto) -> TensorDictBase:

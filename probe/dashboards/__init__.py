@@ -9,6 +9,7 @@ live panel shows together, and has those that only it shows.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -229,6 +230,13 @@ def dashboards() -> tuple[Dashboard, ...]:
         InputError: A file says something that can't be used; the message names file, panel and field.
     """
     return tuple(parse(name, files.text(name)) for name in NAMES)
+
+
+@lru_cache(maxsize=1)
+def digest() -> str:
+    """A digest of what says which panels there are and what is in them."""
+    told = "\0".join(map(files.text, (*NAMES, "quantities", "views")))
+    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
 
 def dashboard(name: str) -> Dashboard:

@@ -216,6 +216,20 @@ _PADDING: Final = Table(
     thinning=Thinning(("tokens",), whole=True),
 )
 
+#: What became of sampled tokens; those of a batch, ``of``, stand on the row "carried", which each batch has.
+_FATES: Final = Table(
+    rows="token_fates",
+    columns={
+        **_STAMPED,
+        "fate": _word("fate"),
+        "tokens": Column("f8", "tokens", "tokens"),
+        "of": Column("f8", "tokens", sql="case when fate = 'carried' then batch_tokens else 0 end"),
+        "samples": Column("i4", "count", "samples"),
+        "complete": Column("u1", "flag", "complete"),
+    },
+    thinning=Thinning(("tokens",), whole=True),
+)
+
 _SCALARS: Final = Table(
     rows="scalars",
     columns={
@@ -240,6 +254,8 @@ _REDUCTIONS: Final = Table(
         "largest": Column("f8", "number", "largest"),
         "nan": Column("i4", "count", "nan_count"),
         "value": Column("f8", "number", "value"),
+        "by_token": Column("f8", "number", "token_mean"),
+        "by_sequence": Column("f8", "number", "sequence_mean"),
     },
     thinning=Thinning(("value",), ("key",), whole=True),
 )
@@ -284,6 +300,7 @@ LIVE: Final[Mapping[str, Table]] = {
     "memory": _MEMORY,
     "micro": _MICRO,
     "padding": _PADDING,
+    "fates": _FATES,
     "scalars": _SCALARS,
     "reductions": _REDUCTIONS,
     "calls": _CALLS,

@@ -20,6 +20,12 @@ from probe.runs.version_1 import quoted
 #: Columns that only the view of all scopes has; what asks for none of them is answered by those that have ended.
 _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "tokens", "slots", "begin", "end"})
 
+#: Columns that the view of micro-batches alone has.
+_TIMED: Final = frozenset(
+    {"step", "rank", "process", "who", "role", "phase", "kind", "level", "micro_batch", "scope", "duration", "batch"}
+    | {"tokens", "slots", "sequences", "longest", "on_padding"}
+)
+
 #: Of the padding view, what the cheaper one of widest fields has not; and what it has on rows without a cause.
 _ALL_FIELDS, _WHOLE_BATCHES = frozenset({"field", "bytes"}), frozenset({"rectangle", "valid"})
 
@@ -214,19 +220,38 @@ def _of_groups(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
         found = f"select * from ({found}) qualify preference = min(preference) over (partition by {_list(keys)})"  # noqa: S608  (our own names)
     if how == "ratio":
         return f"select {_list(keys)}, sum(v)::double / nullif(sum(u)::double, 0) as value from ({found}) group by {_list(keys)}"  # noqa: S608, E501  (our own names)
+    total = _total(spec)
     if each:
         parts = list(dict.fromkeys([*keys, *each, *slots]))
-        found = f"select {_list(parts)}, sum(v) as v from ({found}) group by {_list(parts)}"  # noqa: S608  (our own names)
+        found = f"select {_list(parts)}, {total} as v from ({found}) group by {_list(parts)}"  # noqa: S608  (our own names)
     if how == "imbalance":
         return _imbalance(found, keys, slots, least=2 if "rank" in each else 1)
-    return f"select {_list(keys)}, {_REDUCED[how]} as value from ({found}) group by {_list(keys)}"  # noqa: S608  (our own names)
+    reduced = _REDUCED[how].format(total=total)
+    return f"select {_list(keys)}, {reduced} as value from ({found}) group by {_list(keys)}"  # noqa: S608  (our own names)
 
+
+def _total(spec: Mapping[str, Any]) -> str:
+    """How the values v are summed: whole numbers and times exactly, other floats from the smallest on.
+
+    DuckDB's threads bring rows in another order each time, and the last bit of a sum of floats goes with that order.
+    A page of the same run is the same page.
+    """
+    table, ys = table_of(str(spec["table"])), listed(spec.get("y"))
+    if not ys or (
+        ys[0] in table.columns and (table.columns[ys[0]].dtype != "f8" or table.columns[ys[0]].unit in _WHOLE_UNITS)
+    ):
+        return "sum(v)"
+    return "sum(v::decimal(28, 9))" if ys[0] == "duration" else "sum(v order by v)"  # times are whole nanoseconds
+
+
+#: Units of which a value is a whole number.
+_WHOLE_UNITS: Final = ("bytes", "tokens")
 
 _REDUCED: Final[Mapping[str, str]] = {
     "max": "max(v)::double",
     "min": "min(v)::double",
-    "sum": "sum(v)::double",
-    "mean": "sum(v)::double / count(v)",
+    "sum": "{total}::double",
+    "mean": "{total}::double / count(v)",
     "last": "arg_max(v, at)::double",
     "count": "count(*)::double",
 }
@@ -297,6 +322,8 @@ def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: str, s
 def _spans(needed: set[str], where: Mapping[str, Any], how: str) -> str:
     if how == "max" and where.get("maker") == 1 and needed <= _WHOLE:
         return "peaks_counted"
+    if where.get("level") == "micro_batch" and how not in ("", "last") and needed <= _TIMED:
+        return "micro_batches_timed"
     nested = _NESTED | {"on_padding"}
     return "scopes" if how not in ("", "count") and not nested & needed else "spans"
 

@@ -348,7 +348,7 @@ def who_stands_out(spec: Mapping[str, Any], by_rank: ByRank) -> Who | None:
     steps = sorted({step for step, _ in known})
     inside = set(steps if _is_of_the_run(spec) else steps[-int(spec.get("window", 1)) :])
     found: dict[int, list[float]] = {}
-    for (step, rank), value in sorted(known.items()):
+    for (step, rank), value in known.items():
         if step in inside:
             found.setdefault(rank, []).append(value)
     if len(found) < MOST_ALONE + 1:

@@ -20,6 +20,7 @@ from probe.demo.model import Policy, pack
 from probe.demo.settings import Settings
 from probe.demo.tokenizer import VOCABULARY
 from probe.hooks import watch
+from probe.sampled import trained
 
 
 class Actor:
@@ -83,6 +84,7 @@ class Actor:
                 self.log_prob(batch), batch["old_log_probs"], batch["advantages"], self.settings.clip
             )
             self.backward((loss * mask).sum() / tokens)
+            trained(batch["sample"], clipped=held)
             append_to_dict(
                 metrics,
                 {

@@ -5,11 +5,13 @@ Letters in comments: B rows, Q query positions, K key positions, D width, V voca
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  (torch's own convention)
+
+from probe.demo.tokenizer import PAD
 
 #: Keys and values of one layer, each (B, heads, K, D / heads).
 Cache = list[tuple[Tensor, Tensor]]
@@ -41,6 +43,10 @@ class Block(nn.Module):
         return x + added
 
 
+#: A logit of what is never drawn: its probability is 0 in every dtype, and 0 times it is a number.
+NEVER: Final = -1e4
+
+
 class Policy(nn.Module):
     """Tokens to logits over the next token.
 
@@ -67,6 +73,9 @@ class Policy(nn.Module):
     ) -> Tensor:
         """Logits (B, Q, V).
 
+        Padding is never drawn, and has no probability in training either: else the two would disagree by as much as
+        training gives it.
+
         Args:
             input_ids: Token ids, int64 (B, Q); with caches only what is new.
             position_ids: Positions, int64 (B, Q); with caches only what is new.
@@ -77,6 +86,7 @@ class Policy(nn.Module):
         for index, block in enumerate(self.blocks):
             x = block(x, visible, None if caches is None else caches[index])
         logits: Tensor = self.head(self.norm(x))
+        logits[..., PAD] = NEVER
         return logits
 
     def new_caches(self) -> list[Cache]:

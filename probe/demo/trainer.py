@@ -1,7 +1,8 @@
 """GRPO, start to end: the loop to copy from.
 
-What probe needs of a trainer is in three places: ``session.step`` around a step, ``phase`` or ``@watch``
-around its parts, and ``session.log`` for its own metrics. Without a session the weights come out the same.
+What probe needs of a trainer is in four places: ``session.step`` around a step, ``phase`` or ``@watch``
+around its parts, ``session.log`` for its own metrics, ``samples`` and ``trained`` for what became of its
+tokens. Without a session the weights come out the same.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ from probe.core.torch_functional import masked_whiten
 from probe.demo.actor import Actor
 from probe.demo.algorithm import group_advantages
 from probe.demo.reward import score
-from probe.demo.rollout import pad_right, receive, sample, send
+from probe.demo.rollout import Sampled, pad_right, receive, sample, send
 from probe.demo.settings import Settings
 from probe.demo.tokenizer import EOS, decode, encode
 from probe.hooks import phase, watch
+from probe.sampled import samples
 from probe.session import Session
 
 Metrics = dict[str, float]
@@ -58,6 +60,7 @@ class Trainer:
         self.problems = problems
         self.session = session
         self.checkpoints = checkpoints
+        self.sampled: Sampled | None = None  #: what was drawn last
         self.actor = Actor(settings, dist.group.WORLD if distributed else None)
 
     def train(self) -> Iterator[tuple[int, Metrics]]:
@@ -95,6 +98,7 @@ class Trainer:
             data = data.union(DataProto.from_dict({"old_log_probs": self.actor.old_log_prob(data)}))
         with phase("advantages"):
             data = data.union(self.advantages(data))
+        self.tell(data, step)
         metrics = self.describe(data)
         with phase("update"):
             for mini in self.mini_batches(data, step):
@@ -126,8 +130,8 @@ class Trainer:
         prompts = problems.repeat(self.settings.group_size, interleave=True)
         tokens = prompts.batch["prompts"]
         sampling = torch.Generator().manual_seed(1_000_003 * (self.settings.seed + 1000 * self.rank) + step)
-        responses = sample(self.actor.rollout, tokens, self.settings.response_width, sampling)
-        return send(tokens, responses, prompts.non_tensor_batch["answer"])
+        drawn = self.sampled = sample(self.actor.rollout, tokens, self.settings.response_width, sampling)
+        return send(tokens, drawn.responses, prompts.non_tensor_batch["answer"], drawn.log_probs)
 
     @watch(role="reward")
     def reward(self, data: DataProto) -> DataProto:
@@ -141,7 +145,28 @@ class Trainer:
         """Rewards compared within each group, given to every token of the response."""
         mask = data.batch["response_mask"]
         compared = group_advantages(data.batch["rewards"], self.settings.group_size)
-        return DataProto.from_dict({"advantages": masked_whiten(compared[:, None].expand_as(mask), mask)})
+        whitened = masked_whiten(compared[:, None].expand_as(mask), mask)
+        return DataProto.from_dict({"advantages": whitened, "sample": torch.arange(len(mask))})
+
+    def tell(self, data: DataProto, step: int) -> None:
+        """What was sampled, for the ledger of tokens; ``sample`` says which row a micro-batch has of it."""
+        batch, mask, drawn = data.batch, data.batch["response_mask"], self.sampled
+        ended = ((batch["input_ids"] == EOS) & mask.bool()).any(1)
+        samples(
+            response_mask=mask,
+            prompt_tokens=(batch["attention_mask"] - mask).sum(1),
+            groups=batch["sample"] // self.settings.group_size,
+            ended=["stop" if one else "length" for one in ended.tolist()],
+            rewards=batch["rewards"],
+            advantages=batch["advantages"],
+            rollout_log_probs=batch["rollout_log_probs"],
+            log_probs=batch["old_log_probs"],
+            weight_versions=torch.full_like(batch["sample"], step),
+            trainer_version=step,
+            begin_ns=None if drawn is None else [drawn.begin_ns] * len(mask),
+            end_ns=None if drawn is None else drawn.end_ns,
+            replicas=f"rank {self.rank}",
+        )
 
     def mini_batches(self, data: DataProto, step: int) -> Iterator[DataProto]:
         """The rows of a step, shuffled anew in each epoch."""

@@ -126,7 +126,7 @@ class Source:
                 self._database.register(f"rows_{table}", self._snapshot.scan(table))
                 rows = with_ranks(f'select * from "rows_{table}"', self._numbers)  # noqa: S608  (our own names)
                 self._database.execute(f'create view "{VIEWS.get(table, table)}" as {rows}')
-            for statement in worked_out(" ".join(views.texts())):
+            for statement in worked_out(" ".join(views.texts())).values():
                 self._database.execute(statement)
         return self._database
 

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
-from probe.figures import colours
+from probe.figures import colours, thinning
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
@@ -23,7 +23,7 @@ def over_time(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     kinds = list(dict.fromkeys(frame["kind"]))
     for index, kind in enumerate(kinds):
         part = frame[frame["kind"] == kind]
-        part = part.iloc[look.thin(part["count"])]
+        part = part.iloc[thinning.thin(part["count"])]
         figure.add_trace(
             go.Scatter(
                 x=part["step"].astype(float).fillna(outside),

@@ -9,7 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from probe import text as words
-from probe.figures import colours
+from probe.figures import colours, thinning
 from probe.figures import theme as look
 from probe.figures.colours import Style
 from probe.figures.theme import Theme
@@ -45,7 +45,7 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
     for index, role in enumerate(look.role_names(scopes["role"])):
         style = colours.style(["role"], words.name(role, "no role"), theme)
         part = scopes[scopes["role"].isna() if role is None else scopes["role"] == role]
-        part = part.iloc[look.thin(part["value_bytes"], look.POINTS // 5)]
+        part = part.iloc[thinning.thin(part["value_bytes"], thinning.POINTS // 5)]
         figure.add_trace(_areas(part, role, (str(index), style), divisor))
         figure.add_trace(_dots_on(part, role, (str(index), style), divisor))
         figure.add_trace(_marks(part[part["top"].astype(bool)], role, (str(index), style), divisor, highest))
@@ -56,7 +56,7 @@ def timeline(frame: pd.DataFrame, *, theme: Theme = "light") -> go.Figure:
 
 
 def _line(part: pd.DataFrame, name: str, dash: str, divisor: float, theme: Theme) -> go.Scatter:
-    part = part.iloc[look.thin(part["value_bytes"])]
+    part = part.iloc[thinning.thin(part["value_bytes"])]
     return go.Scatter(
         x=part["begin_s"],
         y=part["value_bytes"] / divisor,

@@ -7,11 +7,9 @@ its table of light and dark ones; all else that depends on the theme stands in a
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -20,9 +18,6 @@ from probe.errors import UnknownNameError
 from probe.figures import colours, scales
 
 Theme = colours.Theme
-
-#: Most points that one trace may have.
-POINTS: Final = 4000
 
 _THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
 BACKGROUND: Final = {theme: colours.of_theme("surface", theme) for theme in _THEMES}
@@ -165,29 +160,6 @@ def role_names(roles: Iterable[Any]) -> list[Any]:
     """The roles by name, each once; no role (None) comes last."""
     names = {None if words.missing(one) else one for one in roles}
     return sorted(names, key=lambda one: (one is None, str(one)))
-
-
-def thin(values: Sequence[float] | npt.NDArray[Any] | pd.Series, points: int = POINTS) -> npt.NDArray[np.intp]:
-    """Indices of at most ``points`` values, with the first, the last, and each slice's smallest and largest.
-
-    Returns:
-        Sorted indices, shape ``(n,)``; all of them when there are few enough. NaN is kept where a slice has
-        only NaN.
-
-    >>> thin([0, 1, 9, 1, 0, 0, -5, 0], points=6).tolist()
-    [0, 2, 4, 6, 7]
-    """
-    array = np.asarray(values, dtype=float)
-    if len(array) <= points:
-        return np.arange(len(array))
-    edges = np.linspace(0, len(array), max(points // 2 - 1, 1) + 1).astype(int)
-    starts = edges[:-1]
-    low = np.where(np.isnan(array), np.inf, array)
-    high = np.where(np.isnan(array), -np.inf, array)
-    kept = {0, len(array) - 1}
-    for begin, end in zip(starts.tolist(), edges[1:].tolist(), strict=True):
-        kept.update((begin + int(low[begin:end].argmin()), begin + int(high[begin:end].argmax())))
-    return np.array(sorted(kept), dtype=np.intp)
 
 
 def step_axis(figure: go.Figure, steps: pd.Series, title: str = "step") -> None:

@@ -23,6 +23,8 @@ from probe.records import Process, place_of_process, who
 from probe.runs import liveness
 from probe.runs.files import RunFiles, damage
 from probe.runs.follower import Follower
+from probe.runs.now import now
+from probe.runs.outcome import Outcome, outcome
 from probe.runs.snapshot import Snapshot
 from probe.runs.visibility import Shown
 from probe.text import SOURCES
@@ -49,13 +51,14 @@ class Feed:
         rows: Rows that each live table keeps.
         update_rows: Of each table in one update.
         attempt: The one that is shown; None is what the newest has not hidden of each.
+        sketched: Whether there are sketches, which only a page asks for.
 
     Attributes:
         files: The files of the run.
         info: What run.json says.
         words: The texts of the tables.
         tables: By name, bounded; also those of row types that a recorder brought, once there is a row.
-        sketches: The same, much smaller.
+        sketches: The same, much smaller; empty where none are made.
         attempt: The one that is shown; None is what the newest has not hidden of each.
         rebuilt: How often all was read anew, because a new attempt hid what was shown.
         repeated: Which steps were recorded more than once, as a sentence; "" where none were.
@@ -76,6 +79,7 @@ class Feed:
         rows: int = ROWS,
         update_rows: int = UPDATE_ROWS,
         attempt: int | None = None,
+        sketched: bool = True,
     ) -> None:
         self.files = RunFiles(path)
         self.path = self.files.location
@@ -92,6 +96,7 @@ class Feed:
         self.attempt = attempt
         self._shown = Shown()
         self._rows = rows
+        self._sketched = sketched
         self._update_rows = update_rows
         self._make_tables()
         self._intake = Intake(self.words, self.tables, self.info.wall_ns)
@@ -105,7 +110,8 @@ class Feed:
 
     def _make_tables(self) -> None:
         self.tables.update({name: LiveTable(name, self._rows) for name in LIVE})
-        self.sketches.update({name: LiveTable(name, min(SKETCH_ROWS, self._rows)) for name in LIVE})
+        if self._sketched:
+            self.sketches.update({name: LiveTable(name, min(SKETCH_ROWS, self._rows)) for name in LIVE})
 
     @property
     def opened(self) -> bool:
@@ -295,6 +301,14 @@ class Feed:
                 self._alive = "ended"
         return self._alive
 
+    def outcome(self) -> Outcome | None:
+        """How the run has ended, as its processes say; None where that isn't known or it goes on.
+
+        Raises:
+            RunError: The store doesn't answer.
+        """
+        return outcome(now(self.files, self.attempt))
+
     def finished(self) -> bool:
         """Whether every process that wrote has ended properly: what they wrote has been rolled over."""
         segments, parts = self.files.look()
@@ -376,11 +390,12 @@ class Feed:
 
     def _store(self, blocks: dict[str, Block]) -> None:
         for name, block in blocks.items():
-            if name not in self.tables:  # of a row type that nobody declared
-                for tables, limit in ((self.tables, self._rows), (self.sketches, min(SKETCH_ROWS, self._rows))):
+            made = [(self.tables, self._rows)]
+            made += [(self.sketches, min(SKETCH_ROWS, self._rows))] if self._sketched else []
+            for tables, limit in made:
+                if name not in tables:  # of a row type that nobody declared
                     tables[name] = LiveTable(name, limit, self._intake.table(name))
-            self.tables[name].append(block)
-            self.sketches[name].append(block)
+                tables[name].append(block)
 
 
 def writers(processes: Iterable[Process]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,11 @@ from probe.dashboards import compile as sql
 from probe.dashboards.columns import Table
 from probe.dashboards.spec import SERIES, check_series, listed
 from probe.errors import InputError
+from probe.live.arrow import factorized, filled
 from probe.live.tables import Words
 from probe.runs import views
-from probe.runs.snapshot import Snapshot, query
+from probe.runs.snapshot import Snapshot
 from probe.runs.version_1 import quoted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 #: The most series of a chart, as in the browser, and the most steps: a longer run keeps what the live tables have.
 MOST_SERIES: Final = 24
@@ -132,16 +130,17 @@ def read(
         return _times(snapshot, wish, until, start_ns)
     who = f"who(rank, process) = {quoted(wish.who)}" if wish.who else ""
     found = f"select * from ({sql.series(wish.spec, who)}) where step is not null and step <= {until}"  # noqa: S608  (checked, quoted)
-    frame = query(snapshot, found, None)
-    values = frame["value"].astype("Float64").to_numpy(float, na_value=math.nan)
-    steps, at = np.unique(frame["step"].to_numpy(np.int64), return_inverse=True)
+    told: Any = snapshot.answer(found, None)  # no frame: the process that asks may never have loaded pandas
+    values = filled(told["value"], math.nan, float)
+    steps, at = np.unique(filled(told["step"], -1, np.int64), return_inverse=True)
     if len(steps) > MOST_STEPS:
         return missing(wish)
     names = [str(one) for one in listed(wish.spec.get("y"))[: 1 if wish.spec.get("reduce") == "ratio" else None]] or [
         "rows"
     ]
-    keys = [frame["y"].map(names.index).to_numpy(float)]
-    keys += [_values(frame[one], tables[str(wish.spec["table"])], one, words) for one in listed(wish.spec.get("by"))]
+    ys, texts = factorized(told["y"])
+    keys = [np.array([*map(names.index, texts), -1], np.float64)[ys]]
+    keys += [_values(told[one], tables[str(wish.spec["table"])], one, words) for one in listed(wish.spec.get("by"))]
     series, which = np.unique(np.stack(keys), axis=1, return_inverse=True)
     which = which.reshape(-1)
     made = np.full((2 + min(series.shape[1], MOST_SERIES), len(steps)), math.nan)
@@ -153,19 +152,19 @@ def read(
     return History(wish.key, until, series.T[:MOST_SERIES].tolist(), more, made)
 
 
-def _values(column: pd.Series, table: Table, name: str, words: Words) -> npt.NDArray[np.float64]:
+def _values(column: Any, table: Table, name: str, words: Words) -> npt.NDArray[np.float64]:
     """The values of a column as the live table has them: of a text its code, −1 where there is none."""
-    if name in table.words:
-        texts = column.astype(object).where(column.notna(), None).to_list()
-        return np.array(words.codes([None if one is None else str(one) for one in texts]), np.float64)
-    found: npt.NDArray[np.float64] = column.astype("Float64").to_numpy(float, na_value=-1.0)
-    return found
+    if name not in table.words:
+        return filled(column, -1.0, float)
+    numbers, texts = factorized(column)
+    return np.array([*words.codes(texts), -1], np.float64)[numbers]
 
 
 def _times(snapshot: Snapshot, wish: Wish, until: int, start_ns: int) -> History:
     text = f"select step, begin_ns, end_ns from ({views.query('steps')}) where step <= {until} order by step"  # noqa: S608  (our own names)
-    frame = query(snapshot, text, None)
-    if len(frame) > MOST_STEPS:
+    told: Any = snapshot.answer(text, None)
+    if len(told) > MOST_STEPS:
         return missing(wish)
-    seconds = [(frame[one].to_numpy(np.int64) - start_ns) / 1e9 for one in ("begin_ns", "end_ns")]
-    return History(wish.key, until, [], 0, np.stack([frame["step"].to_numpy(np.float64), *seconds]))
+    step, begin_ns, end_ns = (filled(told[one], -1, np.int64) for one in ("step", "begin_ns", "end_ns"))
+    seconds = [(one - start_ns) / 1e9 for one in (begin_ns, end_ns)]
+    return History(wish.key, until, [], 0, np.stack([step.astype(np.float64), *seconds]))

@@ -32,8 +32,12 @@ from probe.records import (
     Padding,
     Process,
     Reduction,
+    Rollout,
     Row,
+    Sample,
     Scalar,
+    TokenBlock,
+    TokenFate,
     place_of_process,
     who,
 )
@@ -50,6 +54,7 @@ _COPIED: Final[Mapping[type[Row], str]] = {
     MicroBatch: "micro",
     Reduction: "reductions",
     Scalar: "scalars",
+    TokenFate: "fates",
     Call: "calls",
     Incident: "events",
 }
@@ -57,6 +62,7 @@ _COPIED: Final[Mapping[type[Row], str]] = {
 #: Columns that are made of several fields of one row; SQL has the same in ``Column.sql``.
 _MADE: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
     ("micro", "longest"): lambda row: max(row.lengths, default=0),
+    ("fates", "of"): lambda row: row.batch_tokens if row.fate == "carried" else 0,
     ("scalars", "own"): lambda row: row.source == "probe",
     ("calls", "duration"): lambda row: row.duration_ns / 1e9,
     ("calls", "added"): lambda row: ", ".join(row.keys_added) or None,
@@ -200,6 +206,7 @@ class Intake:
         self.writers: dict[int | str, Process] = {}
         self.newest = _NAN
         self.nesting = Nesting(words)
+        self._unlearnt: Callable[[], None] | None = None
         self.open: dict[Key, tuple[float, float]] = {}  # when the scope began, and what was allocated then
         self.measured: set[int] = set()  # processes whose memory is recorded: their scopes come from there
         self.found_tables: dict[str, Table] = {}
@@ -217,7 +224,21 @@ class Intake:
             Padding: self._read_padding,
             Call: self._read_call,
             Incident: self._read_incident,
+            Sample: _leave_out,  # answers and their tokens are asked for one by one
+            TokenBlock: _leave_out,
+            Rollout: _leave_out,
         }
+
+    def learn_before_rows(self, learn: Callable[[], None]) -> None:
+        """Have something done before the next rows are read, which nothing else needs."""
+        self._unlearnt = learn
+
+    def catch_up(self) -> None:
+        """Do now what :meth:`learn_before_rows` has put off."""
+        learn = self._unlearnt
+        self._unlearnt = None
+        if learn is not None:
+            learn()
 
     def read(self, rows: Iterable[Row], came_s: float = _NAN) -> dict[str, Block]:
         """The live rows that ``rows`` make, by table; tables without any are left out.
@@ -228,6 +249,8 @@ class Intake:
                 before anybody looked: then their own clocks count.
         """
         rows = list(rows)
+        if rows:
+            self.catch_up()
         self.rows += len(rows)
         if not self.clocks.start_ns:
             self.clocks.begin(row for row in rows if isinstance(row, Process))
@@ -471,6 +494,10 @@ class Intake:
         if row.kind == "dropped_rows":
             self.lost += row.count
         self._gather(row, seconds)
+
+
+def _leave_out(row: Row, seconds: float) -> None:
+    """No live table has it."""
 
 
 def whole(value: int | None) -> int:

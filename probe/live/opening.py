@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from probe.dashboards.columns import LIVE, WHERE, Table, of_unknown, select_list
+from probe.live.arrow import factorized, filled
 from probe.live.intake import Intake, fit, limits_of
 from probe.live.nesting import REMEMBERED, Cut, Span
 from probe.live.tables import ROWS, Words
@@ -23,11 +24,11 @@ from probe.records import PLANNED_SOURCES, Process, who
 from probe.runs import row_types, views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
-from probe.runs.snapshot import VIEWS, Snapshot, query
+from probe.runs.snapshot import VIEWS, Snapshot
 from probe.runs.visibility import Shown, sentence
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pyarrow as pa
 
 #: The columns of a span that tell how far its process has come.
 _PROGRESS: Final = ("process", "step", "begin", "end")
@@ -143,51 +144,58 @@ class _Loader:
     def _rows(self, name: str, table: Table) -> Block:
         worked_out = {"spans": self._spans, "micro": self._micro, "padding": self._padding}
         sources = ("memory", "calls") if name == "spans" else (table.rows,)
-        if not any(map(self._snapshot.count, sources)):  # a query costs some 20 ms, even of nothing
+        if not any(map(self._snapshot.may_have, sources)):  # a query costs some 20 ms, even of nothing
             return {column: np.empty(0, one.dtype) for column, one in table.columns.items()}
         make = worked_out.get(name)
         return self._block(table, self._extremes(name, table) if make is None else make())
 
     # -------------------------------------------------------------------------------------------- asking
 
-    def _ask(self, text: str) -> pd.DataFrame:
-        return query(self._snapshot, text, None)
+    def _ask(self, text: str) -> pa.Table:
+        """The answer to a question, not as a frame: loading pandas takes longer than a kept answer of everything.
 
-    def _block(self, table: Table, frame: pd.DataFrame) -> Block:
+        What a whole run is asked when it is opened is the same each time, and kept; what is asked of one step isn't.
+        """
+        return self._snapshot.answer(text, None, keep=self._step is None)
+
+    def _values(self, text: str) -> dict[str, Any]:
+        """The one row of an answer."""
+        (row,) = self._ask(text).to_pylist()
+        return row  # type: ignore[no-any-return]  # pyarrow is untyped
+
+    def _block(self, table: Table, found: pa.Table) -> Block:
         block: Block = {}
         for name, one in table.columns.items():
-            column = self._whos(frame) if name == "who" and name not in frame else frame[name]
-            if one.unit == "word":
-                block[name] = self._codes(column)
+            if name == "who" and name not in found.column_names:
+                block[name] = self._whos(found)
+            elif one.unit == "word":
+                block[name] = self._codes(found[name])
             elif one.dtype in ("f8", "f4"):
-                block[name] = column.astype("Float64").to_numpy(float, na_value=math.nan).astype(one.dtype)
+                block[name] = filled(found[name], math.nan, float).astype(one.dtype)
             else:
-                whole = column.astype("Int64").fillna(-1).to_numpy(np.int64)
-                block[name] = whole.clip(*limits_of(one.dtype)).astype(one.dtype)
+                block[name] = filled(found[name], -1, np.int64).clip(*limits_of(one.dtype)).astype(one.dtype)
         return block
 
-    def _whos(self, frame: pd.DataFrame) -> pd.Series:
+    def _whos(self, found: pa.Table) -> Any:
         """What the processes of rows are shown as; a query of views may leave it out."""
-        import pandas as pd
+        ranks, (numbers, names) = filled(found["rank"], -1, np.int64), factorized(found["process"])
+        _, first, places = np.unique(ranks * len(names) + numbers, return_index=True, return_inverse=True)
+        pairs = zip(ranks[first].tolist(), numbers[first].tolist(), strict=True)
+        told = [who(None if rank < 0 else rank, names[number]) for rank, number in pairs]
+        return np.array([self._words.code(one) for one in told], dtype=np.int32)[places]
 
-        ranks, processes = frame["rank"].astype("Int64").fillna(-1).to_list(), frame["process"].to_list()
-        known = {
-            pair: who(None if pair[0] < 0 else pair[0], pair[1]) for pair in set(zip(ranks, processes, strict=True))
-        }
-        return pd.Series([known[pair] for pair in zip(ranks, processes, strict=True)], dtype=object)
+    def _codes(self, column: pa.ChunkedArray) -> Any:
+        numbers, texts = factorized(column)
+        return np.array([*(self._words.code(one) for one in texts), -1], dtype=np.int32)[numbers]
 
-    def _codes(self, column: pd.Series) -> Any:
-        import pandas as pd
-
-        numbers, texts = pd.factorize(column.astype(object), use_na_sentinel=True)
-        codes = np.array([*(self._words.code(str(one)) for one in texts), -1], dtype=np.int32)
-        return codes[numbers]
+    def _count(self, table: str) -> int:
+        """How many rows a table has: by a query, as a data set would keep the footers of all files in memory."""
+        return int(self._values(f'select count(*) as n from "{VIEWS.get(table, table)}"')["n"])  # noqa: S608  (our own names)
 
     def _processes(self) -> list[Process]:
         names = ("process", "rank", "pid", "time_ns", "wall_ns", "world_size", "host", "device", "schema_version")
-        frame = self._ask(f"select {', '.join(names)} from processes order by wall_ns")  # noqa: S608  (our own names)
-        columns = [frame[name].astype(object).where(frame[name].notna(), None).to_list() for name in names]
-        return [Process(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
+        found = self._ask(f"select {', '.join(names)} from processes order by wall_ns")  # noqa: S608  (our own names)
+        return [Process(**row) for row in found.to_pylist()]
 
     # ------------------------------------------------------------------------------- what the intake must know
 
@@ -199,19 +207,18 @@ class _Loader:
             f"select max(step) as step, max(wall_ns) as wall_ns from {VIEWS.get(name, name)}"  # noqa: S608  (our own names)
             for name in self._snapshot.tables
         )
-        found = self._ask(
+        found = self._values(
             f"""with written as ({written})
               select (select max(step) from written) as step, (select max(wall_ns) from written) as newest,
               (select coalesce(sum(count), 0)::bigint from incidents where kind = 'dropped_rows') as lost,
               (select list(distinct process) from memory) as measured"""  # noqa: S608  (our own names)
         )
-        if found["step"].notna().all():
-            intake.step = int(found["step"][0])
-        if found["newest"].notna().all():
-            intake.newest = (int(found["newest"][0]) - intake.clocks.start_ns) / 1e9
-        intake.lost = int(found["lost"][0])
-        measured = found["measured"][0]
-        intake.measured.update(self._words.code(str(one)) for one in (() if measured is None else measured))
+        if found["step"] is not None:
+            intake.step = found["step"]
+        if found["newest"] is not None:
+            intake.newest = (found["newest"] - intake.clocks.start_ns) / 1e9
+        intake.lost = found["lost"]
+        intake.measured.update(map(self._words.code, found["measured"] or ()))
         memory = blocks["memory"]
         for process in np.unique(memory["process"]).tolist():
             seconds = memory["t"][memory["process"] == process]
@@ -244,43 +251,32 @@ class _Loader:
             self._intake.ledger.note_cut(step, process)
 
     def _learn_scopes(self, block: Block) -> None:
-        """Which scopes are open or may change."""
-        self._learn_cuts()
+        """Which scopes are open or may change: worked out when rows come, which of a run that has ended none do."""
+        intake, cuts, paths = self._intake, self._cuts(), self._paths() if (block["parent"] < 0).any() else []
         chosen = np.isnan(block["end"])
         chosen[-REMEMBERED:] = True
-        names = list(block)
-        for values in zip(*(one[chosen].tolist() for one in block.values()), strict=True):
-            span = Span(**{name: value for name, value in zip(names, values, strict=True) if name != "who"})
-            self._intake.nesting.restore(span)
-            if math.isnan(span.end):
-                self._intake.open[span.key] = (span.begin, span.at_begin)
-        if (block["parent"] < 0).any():
-            self._learn_paths()
+        scopes = {name: values[chosen] for name, values in block.items() if name != "who"}
+        # Not by way of this loader: it would keep what was opened to ask in memory for as long as no row comes.
+        intake.learn_before_rows(lambda: _restore(intake, cuts, scopes, paths))
 
-    def _learn_cuts(self) -> None:
-        """The newest batches that were cut."""
+    def _cuts(self) -> Iterator[tuple[tuple[int, int, int], Cut]]:
+        """The newest batches that were cut, and where."""
         start_ns = self._intake.clocks.start_ns
-        frame = self._ask(
+        found = self._ask(
             f"""select process, scope_id, micro_batch, batch_id, tokens,
                    coalesce(sequences * width_tokens, -1) as slots, (wall_ns - {start_ns}) / 1e9 as at
             from micro_batches where micro_batch is not null
             order by wall_ns desc, batch_id desc limit {REMEMBERED}"""  # noqa: S608  (our own names)
         )
-        for row in frame[::-1].to_dict("records"):
-            slot = (self._words.code(row["process"]), int(row["scope_id"]), int(row["micro_batch"]))
-            numbers = (fit(int(row[name])) for name in ("batch_id", "tokens", "slots"))
-            self._intake.nesting.add_cut(slot, Cut(float(row["at"]), *numbers))
+        return _each_cut(found, self._codes(found["process"]))
 
-    def _learn_paths(self) -> None:
+    def _paths(self) -> list[tuple[tuple[int, int], str]]:
         """Where scopes lie of which only the path says so, and what is around them hasn't ended yet."""
-        frame = self._ask(
+        found = self._ask(
             f"""select process, scope_id, around from ({views.query("scopes_nested")})
             where parent_id is null and around is not null order by happened"""  # noqa: S608  (our own names)
         )
-        for row in frame.to_dict("records"):
-            span = self._intake.nesting.spans.get((self._words.code(row["process"]), int(row["scope_id"])))
-            if span is not None and span.parent < 0:
-                self._intake.nesting.await_path(span, row["around"])
+        return [((self._words.code(row["process"]), row["scope_id"]), row["around"]) for row in found.to_pylist()]
 
     # ------------------------------------------------------------------------------------------- choosing rows
 
@@ -288,13 +284,13 @@ class _Loader:
         """The SQL condition for the steps of ``table`` that stay: the newest half, and peaks of the older ones."""
         if self._step is not None:
             return f"step = {self._step}"
-        if self._snapshot.count(table) <= self._limit:
+        if self._count(table) <= self._limit:
             return "true"
-        frame = self._ask(
+        found = self._ask(
             f"""select step, {rows}::bigint as n, coalesce(max({score}), 0)::double as score
             from {table} where {where} and step is not null group by step order by max(wall_ns)"""  # noqa: S608  (our own names)
         )
-        steps, counts, scores = (frame[name].to_list() for name in ("step", "n", "score"))
+        steps, counts, scores = (found[name].to_pylist() for name in ("step", "n", "score"))
         kept = chosen_steps(counts, scores, self._limit)
         if len(kept) == len(steps):
             return "true"
@@ -303,7 +299,7 @@ class _Loader:
         numbers = [str(int(steps[index])) for index in kept]
         return f"coalesce(step, {numbers[-1]}) in ({', '.join(numbers)})"
 
-    def _extremes(self, name: str, table: Table) -> pd.DataFrame:
+    def _extremes(self, name: str, table: Table) -> pa.Table:
         """The rows of a table each of which is made of one row: all, or of each time slice and group those with an
         extreme.
         """
@@ -312,23 +308,23 @@ class _Loader:
             where = f"({where}) and step = {self._step}"
         source = f"select {columns}, wall_ns as happened from {table.rows} where {where}"  # noqa: S608  (our own names)
         everything = f"select * from ({source}) order by happened"  # noqa: S608  (our own names)
-        if self._step is not None or self._snapshot.count(table.rows) <= self._limit:
+        if self._step is not None or self._count(table.rows) <= self._limit:
             return self._ask(everything)
         group = dict.fromkeys((*table.thinning.group, "process"))
-        frame = self._ask(
+        found = self._values(
             f"""select count(*) as n, count(distinct ({", ".join(group)})) as g, min(wall_ns) as a,
             max(wall_ns) as b from {table.rows} where {where}"""  # noqa: S608  (our own names)
         )
-        if int(frame["n"][0]) <= self._limit:
+        if found["n"] <= self._limit:
             return self._ask(everything)
-        return self._ask(self._sliced(source, table.thinning.scores, list(group), frame))
+        return self._ask(self._sliced(source, table.thinning.scores, list(group), found))
 
-    def _sliced(self, source: str, scores: Sequence[str], group: Sequence[str], frame: pd.DataFrame) -> str:
+    def _sliced(self, source: str, scores: Sequence[str], group: Sequence[str], extent: dict[str, int]) -> str:
         """A query for those rows of ``source`` that hold an extreme of their time slice and group."""
-        n, groups = int(frame["n"][0]), max(int(frame["g"][0]), 1)
+        n, groups = extent["n"], max(extent["g"], 1)
         self.left_out += n - self._limit
         slices = max(1, self._limit // (groups * (len(scores) + 1)))
-        first, last = int(frame["a"][0]), int(frame["b"][0])
+        first, last = extent["a"], extent["b"]
         picks = _picks(scores) if scores else ["any_value(row)"]
         keys = ", ".join([*group, "slice"])
         return f"""
@@ -342,21 +338,48 @@ class _Loader:
 
     # ------------------------------------------------------------------------------------ what many rows make
 
-    def _micro(self) -> pd.DataFrame:
+    def _micro(self) -> pa.Table:
         chosen = f"(select * from micro_batches where {self._steps('micro_batches', 'tokens', 'true')})"  # noqa: S608  (our own names)
         counted = views.query("micro_batches_counted", {"micro_batches": chosen})
         return self._ask(f"select * from ({counted}) order by wall_ns, batch, micro_batch")  # noqa: S608  (our own names)
 
-    def _padding(self) -> pd.DataFrame:
+    def _padding(self) -> pa.Table:
         steps = self._steps("padding", "tokens", "true", "count(distinct (process, source, field, cause))")
         counted = views.query("padding_counted", {"padding": f"(select * from padding where {steps})"})  # noqa: S608  (our own names)
         return self._ask(f"select * from ({counted}) order by step, process, source, field, cause, counted")  # noqa: S608  (our own names)
 
-    def _spans(self) -> pd.DataFrame:
+    def _spans(self) -> pa.Table:
         steps = self._steps("memory", "peak_allocated_bytes", "edge = 'leave'")
         chosen = {name: f"(select * from {name} where {steps})" for name in ("memory", "micro_batches")}  # noqa: S608  (our own names)
         spans = views.query("spans", chosen, self._intake.clocks.start_ns)
         return self._ask(f"select * from ({spans}) order by happened, begin_ns desc")  # noqa: S608  (our own names)
+
+
+def _each_cut(found: pa.Table, processes: npt.NDArray[np.int32]) -> Iterator[tuple[tuple[int, int, int], Cut]]:
+    """The batches of an answer, the last one first, and where each was cut."""
+    columns = (found[name].to_pylist()[::-1] for name in found.column_names[1:])
+    for process, scope, micro_batch, *numbers, at in zip(processes[::-1].tolist(), *columns, strict=True):
+        yield (process, scope, micro_batch), Cut(at, *(fit(int(one)) for one in numbers))
+
+
+def _restore(
+    intake: Intake,
+    cuts: Iterable[tuple[tuple[int, int, int], Cut]],
+    scopes: Block,
+    paths: Sequence[tuple[tuple[int, int], str]],
+) -> None:
+    """Tell an intake of the newest batches and scopes, as if it had read their rows."""
+    for slot, cut in cuts:
+        intake.nesting.add_cut(slot, cut)
+    for values in zip(*(one.tolist() for one in scopes.values()), strict=True):
+        span = Span(**dict(zip(scopes, values, strict=True)))
+        intake.nesting.restore(span)
+        if math.isnan(span.end):
+            intake.open[span.key] = (span.begin, span.at_begin)
+    for key, around in paths:
+        found = intake.nesting.spans.get(key)
+        if found is not None and found.parent < 0:
+            intake.nesting.await_path(found, around)
 
 
 def _latest(

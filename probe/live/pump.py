@@ -10,9 +10,10 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from probe.errors import ProbeError
 from probe.live import history
 from probe.live.feed import Feed
 from probe.live.protocol import Message, Sender, size_of
@@ -55,18 +56,25 @@ class Pump:
         deliver: Is called with the head and the buffers of a message.
         interval_s: Seconds between two looks.
         looked: Is called in the thread after each look.
+        also: Gives more of the state: what others have found out about the run.
 
     Attributes:
         failures: What went wrong, newest last: dicts with "where", "message" and "at" (seconds since the epoch).
     """
 
     def __init__(
-        self, feed: Feed, deliver: Deliver | None, interval_s: float, looked: Callable[[], None] | None = None
+        self,
+        feed: Feed,
+        deliver: Deliver | None,
+        interval_s: float,
+        looked: Callable[[], None] | None = None,
+        also: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self.feed = feed
         self.deliver = deliver
         self.failures: deque[dict[str, Any]] = deque(maxlen=KEPT)
         self._looked = looked
+        self._also = also
         self._sender = Sender(feed.words)
         self._interval_s = interval_s if feed.local else max(interval_s, REMOTE_S)
         self._lock = threading.RLock()
@@ -272,9 +280,18 @@ class Pump:
 
     # -------------------------------------------------------------------------------------------- for the panel
 
+    def _ended(self, writers: str) -> dict[str, str] | None:
+        """How the run has ended; None while it goes on, and where its processes don't say."""
+        try:
+            found = self.feed.outcome() if self._finished or writers in ("gone", "ended") else None
+        except ProbeError:  # the store doesn't answer just now
+            return None
+        return None if found is None else {"word": found.word, "short": found.short, "sentence": str(found)}
+
     def state(self) -> dict[str, Any]:
         """What the browser shows beside the tables."""
         feed = self.feed
+        activity = feed.activity()
         return {
             "step": feed.step,
             "complete_step": feed.complete_step,
@@ -284,7 +301,8 @@ class Pump:
             "attempts": [list(one) for one in feed.attempts],
             "attempt": feed.attempt,
             "finished": self._finished,
-            **feed.activity(),
+            "ended": self._ended(str(activity["writers"])),
+            **activity,
             "live": not self._stop.is_set(),
             "dropped": feed.lost + feed.coalesced,
             "lost": feed.lost,
@@ -293,6 +311,7 @@ class Pump:
             "bad_lines": feed.bad_lines,
             "errors": [*self._failed.values(), *self._damage()],
             "cost": dict(self._cost),
+            **self._also(),
             **self._here(),
         }
 

@@ -7,7 +7,9 @@ bounded. On rows before thinning whole numbers are exactly those of SQL, and oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Final
 
 import numpy as np
@@ -23,6 +25,9 @@ Keys = list[npt.NDArray[Any]]
 #: What a number belongs to: the values of ``x`` and ``by``, texts as texts, None for missing.
 Cell = tuple[Any, ...]
 
+#: What was worked out of tables to which no row comes meanwhile, by the question; None keeps nothing.
+_TOLD: ContextVar[dict[str, dict[Any, float]] | None] = ContextVar("told", default=None)
+
 _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "+": np.add,
     "-": np.subtract,
@@ -30,6 +35,26 @@ _OPERATORS: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "/": lambda above, below: np.where(np.equal(below, 0), np.nan, np.divide(above, below)),
 }
 _EXTREMES: Final = {"max": np.maximum, "min": np.minimum, "fmax": np.fmax, "fmin": np.fmin}
+
+
+@contextlib.contextmanager
+def at_one_moment() -> Iterator[None]:
+    """Within it no row comes to the tables, all of one run: what two questions have in common is worked out once."""
+    token = _TOLD.set({})
+    try:
+        yield
+    finally:
+        _TOLD.reset(token)
+
+
+def _once(question: str, answer: Callable[[], dict[Any, float]]) -> dict[Any, float]:
+    """An answer, which nobody changes."""
+    told = _TOLD.get()
+    if told is None:
+        return answer()
+    if question not in told:
+        told[question] = answer()
+    return told[question]
 
 
 def by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> tuple[list[int], list[float]]:
@@ -74,8 +99,12 @@ def cells(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]
         spec: As in :mod:`probe.dashboards.spec`, with one ``y``; ``x`` is "step" where it has none.
 
     Returns:
-        Values by (x …, by …). Where ``divide`` has nothing for an x, NaN.
+        Values by (x …, by …). Where ``divide`` has nothing for an x, NaN. Not to be changed.
     """
+    return _once(f"cells {dict(spec)!r}", lambda: _cells(tables, words, spec))
+
+
+def _cells(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[Cell, float]:
     table = tables.get(spec["table"])
     if table is None:  # of a row type of which no row has come
         return {}
@@ -147,13 +176,17 @@ def _evaluated(table: Table, columns: Mapping[str, npt.NDArray[Any]], formula: F
 
 def _by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[int, float]:
     """By step the largest over the series; −1 for rows outside any."""
+    return _once(f"by step {dict(spec)!r}", lambda: _largest_by_step(tables, words, spec))
+
+
+def _largest_by_step(tables: Mapping[str, LiveTable], words: Words, spec: Mapping[str, Any]) -> dict[int, float]:
     if spec["table"] not in tables:  # of a row type of which no row has come
         return {}
     keys, values = _reduced_by(tables[spec["table"]], words, spec, ["step", *listed(spec.get("by"))])
     if pairs(spec):
         quotients = ((place[0], _divided(over, under)) for place, (over, under) in parts(tables, words, spec).items())
         return _largest((-1 if step is None else step, value) for step, value in quotients)
-    found = _largest(zip(keys[0].tolist(), values.tolist(), strict=True))
+    found = _largest_of(keys[0], values)
     if "divide" in spec:
         under = _by_step(tables, words, spec["divide"])
         found = {step: _divided(value, under.get(step)) for step, value in found.items()}
@@ -167,6 +200,18 @@ def _largest(found: Iterable[tuple[Any, float]]) -> dict[Any, float]:
         known = largest.get(place, np.nan)
         largest[place] = value if np.isnan(known) or value > known else known
     return largest
+
+
+def _largest_of(places: npt.NDArray[Any], values: Numbers) -> dict[Any, float]:
+    """The same of arrays."""
+    if not len(places):
+        return {}
+    order = np.argsort(places, kind="stable")
+    ordered = places[order]
+    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    largest = np.fmax.reduceat(np.asarray(values, dtype=np.float64)[order], begins)
+    came = np.argsort(order[begins])  # in the order in which they came first
+    return dict(zip(ordered[begins][came].tolist(), largest[came].tolist(), strict=True))
 
 
 def _divided(value: float, under: float | None) -> float:
@@ -260,12 +305,7 @@ def _wanted_rows(table: LiveTable, words: Words, spec: Mapping[str, Any]) -> npt
 
 def _has_text(codes: npt.NDArray[Any], asked: Sequence[Any], words: Words) -> npt.NDArray[np.bool_]:
     asked = [str(one) for one in asked]
-    wanted = [
-        code
-        for code, text in enumerate(words.texts)
-        if any(text.startswith(one[:-1]) if one.endswith("*") else text == one for one in asked)
-    ]
-    return np.isin(codes, [*wanted, *([-1] if "" in asked else [])])
+    return np.isin(codes, [*words.matching(asked), *([-1] if "" in asked else [])])
 
 
 def _summed(keys: Keys, *values: Numbers) -> tuple[Keys, list[Numbers]]:

@@ -5,7 +5,7 @@ Appending costs the same however long the history is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +20,10 @@ ROWS: Final = 20_000
 
 #: Rows of a table in a keyframe that nobody asked for.
 SKETCH_ROWS: Final = 768
+
+#: Rows from which on it is told of all at once whether their keys are new.
+_MANY: Final = 2_000
+_LARGEST: Final = 2**62
 
 #: Distinct texts that are kept, and characters of each; messages of errors may be any number and any length.
 WORDS: Final = 20_000
@@ -57,6 +61,21 @@ class Words:
         known = self._codes
         return [-1 if one is None else known[one] if one in known else self._add(one) for one in texts]
 
+    def matching(self, asked: Iterable[str]) -> list[int]:
+        """The numbers of the texts that are among ``asked``, where ``"actor*"`` stands for all that begin with "actor".
+
+        >>> words = Words()
+        >>> words.codes(["actor", "critic", "actor_old"]), words.matching(["critic", "actor*", "ref"])
+        ([0, 1, 2], [1, 0, 2])
+        """
+        found: list[int] = []
+        for one in asked:
+            if one.endswith("*"):
+                found += [code for code, text in enumerate(self.texts) if text.startswith(one[:-1])]
+            elif one in self._codes:
+                found.append(self._codes[one])
+        return found
+
     def _add(self, text: str) -> int:
         # A lone surrogate, as a broken file name may bring, has no UTF-8 and can't be sent.
         text = text[:WORD_CHARACTERS].encode("utf-8", "replace").decode()
@@ -67,6 +86,22 @@ class Words:
             found = self._codes[text] = len(self.texts)
             self.texts.append(text)
         return found
+
+
+def _numbered(keys: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64] | None:
+    """A number for each key, the same for the same alone; None where keys are no whole numbers."""
+    found, most = np.zeros(len(keys[0]), np.int64), 1
+    for one in keys:
+        if one.dtype.kind not in "iu":
+            return None
+        least, size = int(one.min()), int(one.max()) - int(one.min()) + 1
+        if most * size >= _LARGEST:  # then the keys that there are, and not those that there may be
+            found = np.unique(found, return_inverse=True)[1]
+            most = len(found)
+            if most * size >= _LARGEST:
+                return None
+        found, most = found * size + (one.astype(np.int64) - least), most * size
+    return found
 
 
 class LiveTable:
@@ -93,7 +128,7 @@ class LiveTable:
         self.thinned = 0
         self._columns: Block = {column: np.empty(64, one.dtype) for column, one in self.declared.columns.items()}
         self._key = self.declared.key
-        self._rows: dict[tuple[int, ...], int] = {}  # by key
+        self._rows: dict[tuple[int, ...], int] | None = {}  # by key; None where it has to be made anew
 
     def append(self, block: Block) -> None:
         """Take the rows of ``block``, which has this table's columns."""
@@ -113,7 +148,13 @@ class LiveTable:
 
     def row(self, key: tuple[int, ...]) -> int | None:
         """Where the row with that key lies now, or None."""
-        return self._rows.get(key)
+        return self._by_key().get(key)
+
+    def _by_key(self) -> dict[tuple[int, ...], int]:
+        if self._rows is None:
+            keys = zip(*(self._columns[name][: self.count].tolist() for name in self._key), strict=True)
+            self._rows = {key: row for row, key in enumerate(keys)}
+        return self._rows
 
     def value(self, name: str, row: int) -> Any:
         """One cell."""
@@ -134,13 +175,33 @@ class LiveTable:
         behind = slice(free, free + given)
         if not self._key:
             return behind, free + given
-        places = []
+        if given >= _MANY and (told := self._places_of_many(block, given)) is not None:
+            return told
+        places, rows = [], self._by_key()
         for key in zip(*(block[name].tolist() for name in self._key), strict=True):
-            found = self._rows.setdefault(key, free) if key[-1] != -1 else free
+            found = rows.setdefault(key, free) if key[-1] != -1 else free
             places.append(found)
             free += found == free
         # Most often all of them are new, and a slice is filled faster.
         return (behind if free == behind.stop else np.array(places, dtype=np.intp)), free
+
+    def _places_of_many(self, block: Block, given: int) -> tuple[slice | npt.NDArray[np.intp], int] | None:
+        """The same, told of all rows at once; None where keys are no whole numbers."""
+        held = self.count
+        keys = [np.concatenate([self._columns[name][:held], block[name]]) for name in self._key]
+        told = _numbered(keys)
+        if told is None:
+            return None
+        _, first, place = np.unique(told, return_index=True, return_inverse=True)
+        before = first[place]  # the first row with the key of each
+        at = np.arange(len(told))
+        before = np.where(keys[-1] == -1, at, before)
+        fresh = before == at
+        places = np.cumsum(fresh) - 1 + held - np.count_nonzero(fresh[:held])
+        places[:held] = at[:held]
+        free = held + int(np.count_nonzero(fresh[held:]))
+        self._rows = None  # a dictionary of them is made once it is asked for
+        return (slice(held, free) if free == held + given else places[before][held:]), free
 
     def _reserve(self, rows: int) -> None:
         capacity = len(next(iter(self._columns.values())))
@@ -159,5 +220,4 @@ class LiveTable:
         self.thinned += self.count - left
         self.count = left
         if self._key:
-            keys = zip(*(self._columns[name][:left].tolist() for name in self._key), strict=True)
-            self._rows = {key: row for row, key in enumerate(keys)}
+            self._rows = None

@@ -17,7 +17,7 @@ from probe import recorders
 from probe.hooks import Event, Listener, Scope, silenced, subscribe
 from probe.inspection.look import STYLE, escaped, table
 from probe.recorders.recorder import Recorder
-from probe.records import PLANNED_SOURCES, Deferred, Memory, MicroBatch, Padding, Row, counts_for_tax, stamp
+from probe.records import PLANNED_SOURCES, Memory, MicroBatch, Padding, Row, Unbuilt, counts_for_tax, stamp
 from probe.runs.layout import typed_here
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class _Heard(Listener):
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
         self.rows: list[Row] = []
-        self._waiting: list[tuple[Deferred, Scope, int]] = []
+        self._waiting: list[tuple[Unbuilt, Scope, int]] = []
 
     def __repr__(self) -> str:
         return f"recorder {type(self.recorder).__name__} of a cell"
@@ -217,7 +217,7 @@ class _Heard(Listener):
             return
         if isinstance(item, Row):
             self.rows.append(stamp(item, scope, rank=None, time_ns=time_ns))
-        elif not isinstance(item, Deferred):
+        elif not isinstance(item, Unbuilt):
             for one in item:
                 self._add_rows(one, scope, time_ns)
         elif item.ready is not None and not item.ready():

@@ -27,13 +27,15 @@ from probe.session import current_session
 if TYPE_CHECKING:
     from probe.runs.reader import Run
     from probe.session import Session
+    from probe.views.panel.tab import Tab
 
 _log = logging.getLogger("probe.notebook.magic")
 
 USAGE: Final = """usage:
   %%probe [phase=NAME] [role=NAME] [step=N]   run the cell in this scope; a summary stands under it
   %probe status                               what is being recorded
-  %probe open RUN                             the run in a directory or at a URL"""
+  %probe open RUN                             the run in a directory or at a URL
+  %probe tab [RUN]                            its panel in a tab of JupyterLab; of the run that is being recorded"""
 
 NAMES: Final = ("phase", "role", "step")
 
@@ -122,6 +124,7 @@ class ProbeMagic:
         """%%probe [phase=NAME] [role=NAME] [step=N]   run the cell in this scope; a summary stands under it
         %probe status                               what is being recorded
         %probe open RUN                             the run in a directory or at a URL
+        %probe tab [RUN]                            its panel in a tab of JupyterLab; of the run that is being recorded
         """
         __tracebackhide__ = True
         if cell is not None:
@@ -152,6 +155,8 @@ class ProbeMagic:
             from probe.runs.finding import open_run
 
             return open_run(words[1] if "://" in words[1] else os.path.expanduser(words[1]))  # noqa: PTH111  (no Path: it may be a URL)
+        if words and words[0] == "tab" and len(words) <= 2:
+            return _tab(words[1:])
         raise InputError(f"got {line!r}" if words else "got nothing")
 
     # -------------------------------------------------------------------------------------------------- a cell
@@ -230,6 +235,24 @@ class ProbeMagic:
         if self._run is None or self._run.path != str(session.directory):
             self._run = Run(session.directory)
         return self._run
+
+
+def _tab(words: Sequence[str]) -> Tab:
+    """The tab of the named run, or of the one that is being recorded.
+
+    Raises:
+        InputError: None is named, and none is being recorded.
+        RunNotFoundError: There is none.
+    """
+    from probe.runs.finding import find_run
+    from probe.views.panel.tab import Tab
+
+    if words:
+        return Tab(find_run(os.path.expanduser(words[0])))  # noqa: PTH111  (as above)
+    session = current_session()
+    if session is None:
+        raise InputError("tab: nothing is being recorded; name a run")
+    return Tab(str(session.directory))
 
 
 def _base(asked: Scoped, host_ns: int, failure: BaseException | None) -> CellSummary:

@@ -9,11 +9,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from probe.publishing.messages import FINAL, Message, encode
+from probe.publishing import last
+from probe.publishing.messages import FINAL, LAST, Message, encode
 
 if TYPE_CHECKING:
     from probe.publishing.editions import Editions
@@ -28,8 +29,37 @@ FIRST_S: Final = 10.0
 #: A figure may be older than asked for by this share of the run's age: a run of days isn't redrawn 10,000 times.
 AGE_SHARE: Final = 0.01
 
-#: How long the end waits for the last rows of other ranks, seconds.
-SETTLE_S: Final = 2.0
+#: So long a publisher goes on that was left alone, seconds: one that hangs then isn't there for ever.
+ALONE_S: Final = 900.0
+
+
+class _HandedOverError(BrokenPipeError):
+    """The session listens no more: the last edition is made alone."""
+
+
+class Asked:
+    """What the session has asked for.
+
+    Attributes:
+        alone: Whether the last edition is made alone, when the session has ended.
+    """
+
+    def __init__(self) -> None:
+        self.alone = False
+        self._event = threading.Event()
+
+    def set(self, *, alone: bool = False) -> None:
+        """It is the end."""
+        self.alone = self.alone or alone
+        self._event.set()
+
+    def is_set(self) -> bool:
+        """Whether it is the end."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is the end within so many seconds."""
+        return self._event.wait(seconds)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,51 +72,59 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints isn't part of what we say
     _step_back()
-    asked = threading.Event()
+    asked = Asked()
     threading.Thread(target=_hear, args=(sys.stdin.buffer, asked), daemon=True).start()
-    threading.Thread(target=_stay_with, args=(arguments.parent,), daemon=True).start()
+    threading.Thread(target=_stay_with, args=(arguments.parent, asked), daemon=True).start()
 
     def say(message: Message) -> None:
+        if asked.alone:
+            raise _HandedOverError
         out.write(encode(message))
         out.flush()
 
+    def make() -> Editions:
+        return last.opened(arguments.run, say, pid=arguments.parent)
+
     try:
-        _publish(_editions(arguments.run, arguments.parent, say), asked, arguments.every)
-    except BrokenPipeError:  # the session is gone
-        return 1
+        _publish(make, asked, arguments.every)
+    except BrokenPipeError:  # the session is gone, or leaves us alone
+        if not asked.alone:
+            return 1
+    if asked.alone:
+        _go_on_alone(arguments.run)
     return 0
 
 
-def _editions(path: Path, parent: int, say: object) -> Editions:
-    import platform
-
-    from probe.publishing.editions import Editions  # pandas and plotly: after we have stepped back
-    from probe.publishing.publisher import STATE
-    from probe.runs.reader import Run
-    from probe.tracking.state import State
-
-    said = State(path, STATE).read().get("steps", [])
-    told: dict[str, Any] = {"pid": parent, "host": platform.node(), "folder": Path.cwd()}
-    return Editions(Run(path), say, said=said, **told)  # type: ignore[arg-type]  # main's
-
-
-def _publish(editions: Editions, asked: threading.Event, every_s: float) -> None:
+def _publish(make: Callable[[], Editions], asked: Asked, every_s: float) -> None:
     began = time.monotonic()
     next_pictures = began + min(FIRST_S, every_s)
-    while not asked.is_set():
+    editions = None
+    if not asked.wait(next_pictures - began):  # a run that is shorter never loads what makes figures
+        editions = make()
+    while editions is not None and not asked.is_set():
         begin = time.monotonic()
         editions.numbers()
         cost = time.monotonic() - begin
+        editions.verdict()
         if begin >= next_pictures and not asked.is_set():
             editions.pictures()
             spent = time.monotonic() - begin
             next_pictures = begin + max(every_s, AGE_SHARE * (begin - began), spent / SHARE)
         asked.wait(max(min(POLL_S, every_s), cost / SHARE))
-    patience = time.monotonic() + SETTLE_S
+    if asked.alone:
+        return
+    editions = editions or make()
+    patience = time.monotonic() + last.SETTLE_S
     while not editions.settled() and time.monotonic() < patience:
         time.sleep(0.1)
     editions.numbers(final=True)
     editions.pictures(final=True)
+
+
+def _go_on_alone(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        os.setsid()  # a terminal that is closed ends what belongs to it
+    last.make(directory)
 
 
 def _step_back() -> None:
@@ -99,18 +137,22 @@ def _step_back() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _hear(pipe: BinaryIO, asked: threading.Event) -> None:
+def _hear(pipe: BinaryIO, asked: Asked) -> None:
     for line in iter(pipe.readline, b""):
-        if line == FINAL:
-            asked.set()
-    os._exit(1)  # the session has ended without a word; nothing here is worth a moment more
+        if line in (FINAL, LAST):
+            asked.set(alone=line == LAST)
+    if asked.alone:
+        time.sleep(ALONE_S)
+    os._exit(1)  # the session has ended without a word, or what is made alone isn't made after all this time
 
 
-def _stay_with(parent: int) -> None:
+def _stay_with(parent: int, asked: Asked) -> None:
     # A process that the training has forked may hold the pipe open after the training's death.
     while os.getppid() == parent:
         time.sleep(1.0)
-    os._exit(1)
+    time.sleep(1.0)  # its last word may still be in the pipe
+    if not asked.alone:
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Each rank's own metrics stand in the run as rows of its session; a rank has ended a step when they are there. Which of
 them are compared is said by the dashboards' margin charts. What the quantities of ``dashboards/quantities.yaml`` say of
-all ranks is published under their names.
+all ranks is published under their names, and so is the rollout's tail, which only all replicas together have.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 
 from probe.analysis import overview
+from probe.analysis.long_tail.gathering import gathered
 from probe.dashboards import MARGIN, frames, panel, pattern
 from probe.dashboards.quantities import field_of, quantity
 from probe.dashboards.quantities import quantities as defined
@@ -26,6 +27,9 @@ PREFIX: Final = "probe/across_ranks/"
 #: What the margins of scopes are called, without their last word.
 STEP_TIME: Final = f"{PREFIX}step_time_s"
 PHASE_TIME: Final = f"{PREFIX}phase/{{phase}}/time_s"
+
+#: The rollout's tail, seconds; and as a share of the step. See probe/analysis/long_tail/tail.py.
+TAIL: Final = (f"{PREFIX}rollout_tail_s", f"{PREFIX}rollout_tail_ratio")
 
 #: Every session logs this key at the end of every step.
 _ENDED: Final = "probe/cost/hooks_ms"
@@ -53,7 +57,7 @@ def whole() -> dict[str, str]:
 def keys_of(recorded: Iterable[str]) -> set[str]:
     """The keys that the publisher may log, given those that the recorders declare."""
     bases = [STEP_TIME, PHASE_TIME, *map(base, recorded)]
-    return set(whole()) | {f"{one}_{word}" for one in bases for word in MARGIN}
+    return {*whole(), *TAIL} | {f"{one}_{word}" for one in bases for word in MARGIN}
 
 
 def ended(run: Run, *, final: bool = False) -> list[int]:
@@ -110,6 +114,9 @@ def numbers(run: Run, steps: Sequence[int], wanted: Iterable[str]) -> dict[int, 
                 if step in found and any(one.fullmatch(key) for one in patterns):
                     found[step][key] = float(value)
     _add_whole(found, overview.by_step(run, _within(span)))
+    for one in gathered(run, *span):
+        if one.step in found and one.tail_ns is not None and one.share is not None:
+            found[one.step] |= dict(zip(TAIL, (one.tail_ns / 1e9, one.share), strict=True))
     return found
 
 

@@ -8,13 +8,19 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from probe.analysis.verdict.watch import Watch
 from probe.publishing import across_ranks, lengths, pictures, summary
 from probe.publishing.messages import Arranged, Described, Done, Message, Numbers, Shown, Steps, Tagged, Trouble, encode
 from probe.publishing.system import System
+from probe.runs.files import RunFiles
+from probe.runs.now import now
+from probe.runs.outcome import outcome
+from probe.runs.reader import Run
 from probe.runs.version_1 import quoted
+from probe.tracking.backends.mlflow import END_TAG, NO_END
 
 if TYPE_CHECKING:
-    from probe.runs.reader import Run
+    from probe.analysis.verdict import Findings
 
 #: Steps whose numbers are worked out at once; a run that was going for long before has many.
 STEPS_AT_ONCE: Final = 500
@@ -30,6 +36,7 @@ class Editions:
         run: The run, read anew each time.
         say: Is called with each message.
         said: Steps whose numbers are in the backends already, as [first, last] pairs.
+        partly: Of other steps what the backends have: steps whose numbers, and pairs of name and step of histograms.
         host: The host of this process.
         pid: Of the process on this host that tracks, whose own numbers the backends have; None where nobody says: then
             rank 0's, and those of processes without a rank.
@@ -42,13 +49,18 @@ class Editions:
         say: Callable[[Message], None],
         *,
         said: Iterable[Sequence[int]] = (),
+        partly: tuple[Iterable[int], Iterable[Sequence[Any]]] = ((), ()),
         host: str = "",
         pid: int | None = None,
         folder: Path | None = None,
     ) -> None:
         self._run = run
+        self._watch: Watch | None = None
+        self._found: Findings | None = None
         self._say = say
         self._steps = Steps(said)
+        self._numbered = set(partly[0])
+        self._shown = {(str(name), int(step)) for name, step in partly[1]}
         self._host, self._pid = host, pid
         self._system = System(host)
         self._folder = folder
@@ -78,6 +90,35 @@ class Editions:
         if steps:
             self._say(Done(final=False, steps=self._steps.ranges()))
 
+    def verdict(self) -> None:
+        """Say what is wrong, as far as it is time to look: labels, and the description where the worst is another."""
+        self._try("verdict", self._verdict)
+
+    def _verdict(self, *, whole: bool | None = None) -> None:
+        if self._watch is None:
+            self._watch = Watch(Run(self._run.path, self._run.shown_attempt))  # which it alone refreshes
+        known = self._found
+        if whole or self._watch.pause_s == 0:
+            self._found = self._watch.look(whole=whole)
+        if self._found is None or self._found is known:
+            return
+        self._fresh("verdict", Tagged({**summary.verdict_tags(self._found), END_TAG: self._end()}))
+        if whole is None and known is not None and self._worst(known) != self._worst(self._found):
+            self._describe(final=False)
+
+    def _end(self) -> str:
+        """How the run has ended, as its processes say."""
+        told = outcome(now(RunFiles(self._run.path), self._run.shown_attempt))
+        return NO_END if told is None else told.word
+
+    @staticmethod
+    def _worst(found: Findings) -> tuple[str, str] | None:
+        return None if not found else (found[0].kind, found[0].name)
+
+    def _describe(self, *, final: bool) -> None:
+        text = summary.markdown(self._run.refresh(), final=final, found=self._found)
+        self._fresh("summary", Described(text))
+
     def pictures(self, *, final: bool = False) -> None:
         """Say how the run stands: figures, tables, words, labels and the arrangement of charts."""
         self._try("pictures", self._pictures, final)
@@ -89,7 +130,8 @@ class Editions:
         self._try(
             "charts", lambda: self._fresh("charts", Arranged(pictures.charts(self._logged(run), who=self._who(run))))
         )
-        self._try("summary", lambda: self._fresh("summary", Described(summary.markdown(run, final=final))))
+        self._try("verdict", lambda: self._verdict(whole=True))
+        self._try("summary", lambda: self._describe(final=final))
         step = self._newest(run)
         for name, panel in pictures.panels():
             self._try(name, self._say_panel, name, panel, step)
@@ -100,12 +142,14 @@ class Editions:
             found[steps[-1]].update(self._system.numbers(self._run))
         for step, values in found.items():
             if values:
-                self._say(Numbers.from_floats(step, values))
                 self._names.update(values)
+            if values and step not in self._numbered:
+                self._say(Numbers.from_floats(step, values))
 
     def _say_lengths(self, steps: list[int]) -> None:
         for step, name, histogram in lengths.histograms(self._run, steps):
-            self._say(Shown(name, step, histogram.plain(), newest=False))
+            if (name, step) not in self._shown:
+                self._say(Shown(name, step, histogram.plain(), newest=False))
 
     def _say_panel(self, name: str, panel: Any, step: int) -> None:
         for one, medium in pictures.draw(name, panel, self._run).items():

@@ -10,6 +10,8 @@ import msgspec
 
 #: What the session says to the publisher: make the last edition, and end.
 FINAL: Final = b"final\n"
+#: Likewise: go on alone, and give the last edition to the backends when the session has let go of them.
+LAST: Final = b"last\n"
 
 
 class Numbers(msgspec.Struct, tag="numbers"):

@@ -8,34 +8,25 @@ from __future__ import annotations
 import logging
 import math
 import os
-import site
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
 import msgspec
 
+from probe._io import child_environment
 from probe.errors import InputError
 from probe.hooks import silenced
-from probe.publishing.messages import (
-    FINAL,
-    Arranged,
-    Described,
-    Done,
-    Message,
-    Numbers,
-    Shown,
-    Tagged,
-    Trouble,
-    decode,
-)
+from probe.publishing import last
+from probe.publishing.delivery import hand_on, showing
+from probe.publishing.last import STATE
+from probe.publishing.messages import FINAL, LAST, Done, Message, Numbers, Shown, Trouble, decode
 from probe.records import Incident
-from probe.tracking.media import medium_of
 from probe.tracking.state import State
 from probe.tracking.tracking import Tracking
 
@@ -44,19 +35,16 @@ _log = logging.getLogger("probe.publishing")
 #: How old figures get before they are made anew, seconds.
 EVERY_S: Final = 30.0
 
-#: How long the end of a session waits for the last edition, seconds. It takes three where the machine has time for it.
+#: How long the last edition is waited for where somebody asks for that, seconds. It takes three on an idle machine.
 FINAL_S = 60.0
 
-#: Under this name the run directory remembers which steps have been published.
-STATE: Final = "publishing"
-
-#: Backends that a person reads line by line: nothing that comes time after time belongs there.
-TEXTUAL: Final = frozenset({"console", "file"})
+#: After so many seconds of it a message says that it waits.
+_SILENT_S: Final = 1.0
 
 
 def worthwhile(tracking: Tracking) -> bool:
     """Whether one of the backends can show pictures."""
-    return bool(_showing(tracking, "figure") or _showing(tracking, "histogram"))
+    return bool(showing(tracking, "figure") or showing(tracking, "histogram"))
 
 
 class Publisher:
@@ -81,7 +69,13 @@ class Publisher:
     ) -> None:
         self._tracking = tracking
         self._report = report
+        self._directory = Path(directory).absolute()
         self._state = State(directory, STATE)
+        self._steps: list[tuple[int, int]] = self._state.read().get("steps", [])  # whose numbers were handed on
+        self._numbers: set[int] = set()  # and since then
+        self._lengths: set[tuple[str, int]] = set()
+        self._handing_on = threading.Lock()
+        self._left = False  # it makes the last edition alone
         self._pid = os.getpid()
         self._newest = 0
         self._muted = False  # what comes now comes too late
@@ -97,7 +91,7 @@ class Publisher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env=_environment(os.environ),
+                env=child_environment(os.environ),
             )
         except OSError:
             self._errors.close()
@@ -110,31 +104,78 @@ class Publisher:
         self._newest = max(self._newest, step)
 
     def finish(self, timeout_s: float | None = None) -> bool:
-        """Ask for the last edition and wait for it. False where it didn't come in time; that is reported.
+        """Ask for the last edition. Where another process can open the backends again it is made by the publisher
+        alone, which goes on after this process (:mod:`probe.publishing.last`), and nobody waits; otherwise, and where
+        what is left behind would be killed, it is waited for. One that isn't there in time is left to the publisher
+        where that is possible, and to ``probe doctor RUN --recover`` where the publisher is killed; else it is given
+        up.
 
         Args:
-            timeout_s: Seconds after which it is given up; None takes :data:`FINAL_S`.
+            timeout_s: Seconds that are waited at most, where anybody waits; None takes :data:`FINAL_S`.
+
+        Returns:
+            Whether it is there, or made by the publisher alone. False where it is given up; that is reported.
         """
-        timeout_s = FINAL_S if timeout_s is None else timeout_s
         if os.getpid() != self._pid or self._ended:  # in a fork of the training the process isn't its child
-            return self._complete
+            return self._complete or self._left
+        if not last.waits() and self._leave():
+            return True
+        timeout_s = FINAL_S if timeout_s is None else timeout_s
         deadline = time.monotonic() + timeout_s
         self._asked = True
         try:
-            self._ask()
+            self._ask(FINAL)
+            self._thread.join(min(_SILENT_S, timeout_s))
+            if self._thread.is_alive() and timeout_s > _SILENT_S:
+                left = math.ceil(deadline - time.monotonic())
+                _log.warning("waiting up to %d s for the last figures; PROBE_LAST_EDITION=leave waits for none", left)
             self._thread.join(max(0.0, deadline - time.monotonic()))
-            if self._thread.is_alive():
-                message = f"the last edition wasn't there within {timeout_s:g} s and is given up"
+            if self._thread.is_alive() and not self._leave() and not self._complete:
+                message = f"the last edition wasn't there within {timeout_s:.3g} s and is given up"
                 self._tell(message, error=self._said_last())
         finally:
-            self._end()
-        return self._complete
+            if not self._left:
+                self._end()
+        return self._complete or self._left
 
-    def _ask(self) -> None:
+    def wait(self, timeout_s: float = FINAL_S) -> bool:
+        """Wait for a publisher that goes on alone. It needn't be: the process may end before.
+
+        Returns:
+            Whether the last edition is made, and with the backends or kept for them.
+        """
+        self._thread.join(timeout_s)
+        return self._complete or (self._left and not last.due(self._directory))
+
+    def _leave(self) -> bool:
+        """Leave the last edition to the publisher. False where it can't be."""
+        if self._process.poll() is not None or not last.able(self._directory, self._tracking):
+            return False
+        with self._handing_on:
+            if self._complete:  # it came at the last moment
+                return False
+            self._muted = True  # what it says from now on it will make anew
+        told = {"steps": self._steps, "numbers": sorted(self._numbers), "lengths": sorted(self._lengths)}
+        told["tracks"] = self._pid
+        if not last.announce(self._directory, told, attempt=self._tracking.attempt, pid=self._process.pid):
+            self._muted = False
+            return False
+        self._left = self._ended = True
+        self._ask(LAST)
+        _log.log(
+            logging.WARNING if self._asked else logging.INFO,  # it was waited for: this process may end a container
+            "the last edition of the dashboards is made by process %d, which goes on after this one; "
+            "`probe doctor %s` says when it is there, and makes it with --recover where that process was killed",
+            self._process.pid,
+            self._directory,
+        )
+        return True
+
+    def _ask(self, what: bytes) -> None:
         pipe = self._process.stdin
         try:
             if pipe is not None:
-                pipe.write(FINAL)
+                pipe.write(what)
                 pipe.flush()
         except OSError:  # it is dead already; the listening thread has seen that
             _log.debug("the publisher was gone before the last edition")
@@ -144,7 +185,11 @@ class Publisher:
         self._process.kill()
         self._process.wait()
         self._thread.join(1.0)
-        for pipe in (self._process.stdin, None if self._thread.is_alive() else self._process.stdout, self._errors):
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        listening = self._thread.is_alive() and self._thread is not threading.current_thread()
+        for pipe in (self._process.stdin, None if listening else self._process.stdout, self._errors):
             try:
                 if pipe is not None:
                     pipe.close()
@@ -157,16 +202,24 @@ class Publisher:
         pipe = self._process.stdout
         with silenced():
             for line in iter(pipe.readline, b"") if pipe is not None else ():
-                if self._muted:
+                if not self._hear(line):
                     return
-                self._handle_line(line)
                 if self._complete:  # what comes now is the end of a process that nobody needs any more
                     return
         code = self._process.wait()
-        if not self._complete and not self._muted:
+        if self._left:
+            self._close_pipes()
+        elif not self._complete and not self._muted:
             after = "while the last edition was made" if self._asked else "during the run"
             message = f"the publisher ended {after} with code {code}; figures and numbers across ranks stay as they are"
             self._tell(message, error=self._said_last())
+
+    def _hear(self, line: bytes) -> bool:
+        """Take a line; False where nobody listens any more."""
+        with self._handing_on:
+            if not self._muted:
+                self._handle_line(line)
+            return not self._muted or self._left
 
     def _handle_line(self, line: bytes) -> None:
         try:
@@ -177,33 +230,22 @@ class Publisher:
             self._tell(f"what the publisher said can't be handed on: {error!r}")
 
     def _hand_on(self, message: Message) -> None:
-        tracking = self._tracking
-        if isinstance(message, Numbers):
-            names = [name for name in tracking.logger if name != "console"]
-            if names:
-                tracking.log(message.floats(), message.step, names)
-        elif isinstance(message, Shown):
-            self._show(message)
-        elif isinstance(message, Described):
-            tracking.describe(message.markdown)
-        elif isinstance(message, Tagged):
-            tracking.tag(message.tags)
-        elif isinstance(message, Arranged):
-            tracking.layout(message.charts)
-        elif isinstance(message, Trouble):
+        if isinstance(message, Trouble):
             self._tell(f"{message.what} can't be made: {message.message}", error=message.traceback)
-        else:
+        elif isinstance(message, Done):
             self._done(message)
-
-    def _show(self, message: Shown) -> None:
-        medium = medium_of(message.medium)
-        names = _showing(self._tracking, medium.kind)
-        if names:
-            step = max(message.step, self._newest) if message.newest else message.step
-            self._tracking.log({message.name: medium}, step, names)
+        else:
+            hand_on(self._tracking, message, self._newest)
+            if isinstance(message, Numbers):
+                self._numbers.add(message.step)
+            elif isinstance(message, Shown) and not message.newest:
+                self._lengths.add((message.name, message.step))
 
     def _done(self, message: Done) -> None:
         self._complete = self._complete or message.final
+        self._steps = message.steps
+        self._numbers.clear()
+        self._lengths.clear()
         self._state.write({"steps": message.steps})
 
     def _tell(self, message: str, error: str = "") -> None:
@@ -217,19 +259,6 @@ class Publisher:
             return os.pread(self._errors.fileno(), 4000, max(0, size - 4000)).decode("utf-8", "replace")
         except (OSError, ValueError, AttributeError):  # a system without pread
             return ""
-
-
-def _showing(tracking: Tracking, kind: str) -> list[str]:
-    return [name for name in tracking.shows(kind) if name not in TEXTUAL]
-
-
-def _environment(given: Mapping[str, str]) -> dict[str, str]:
-    """That of this process, with this package found first and no accelerator in sight."""
-    root = str(Path(__file__).resolve().parent.parent.parent)
-    made = dict(given) | {"CUDA_VISIBLE_DEVICES": "", "PYTHONUNBUFFERED": "1"}
-    if root not in {*site.getsitepackages(), site.getusersitepackages()}:
-        made["PYTHONPATH"] = os.pathsep.join(filter(None, [root, given.get("PYTHONPATH", "")]))
-    return made
 
 
 def interval(publish: Any) -> float | None:

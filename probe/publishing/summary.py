@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis import overview
-from probe.analysis.findings import findings
+from probe.analysis.verdict import Finding, Findings, findings
+from probe.analysis.verdict.finding import NOTHING
 from probe.publishing.across_ranks import world_size
+from probe.text import visible
 from probe.tracking.media import markdown_cell
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
 
-_HEADS: Final = {"problem": "Problems", "notice": "Worth a look", "fine": "In order"}
-_COUNTED: Final = {"problem": ("problem", "problems"), "notice": ("thing worth a look", "things worth a look")}
+_HEADS: Final = {"alarm": "Alarms", "tuning": "Worth a change", "fine": "In order"}
+_COUNTED: Final = {"alarm": ("alarm", "alarms"), "tuning": ("thing worth a change", "things worth a change")}
 
 _FIGURES: Final = (
     "Every panel is kept as a figure and as a table under its name, `probe/<dashboard>/<panel>`. Where a backend can't "
@@ -26,14 +27,43 @@ _FIGURES: Final = (
 )
 
 
-def markdown(run: Run, *, final: bool) -> str:
-    """What was found in this run, problems first. It begins with the most important: a backend may fold the rest."""
-    rows: list[dict[str, Any]] = findings(run).to_dict("records")
+#: Labels of the verdict.
+VERDICT_TAGS: Final = ("probe.verdict", "probe.finding", "probe.sentence")
+#: What they say where nothing is wrong.
+ALL_IS_WELL: Final = "Nothing is wrong and nothing is worth a change."
+
+
+def verdict_tags(found: Findings) -> dict[str, str]:
+    """Labels by which runs are told apart that need somebody: what kind the worst finding is, its name and its
+    sentence. They are always the same three, so that none of an earlier time stays.
+
+    >>> verdict_tags(Findings([Finding("alarm", "hang", "Rank 0 waits for rank 1.")]))["probe.verdict"]
+    'alarm'
+    >>> verdict_tags(Findings([Finding("fine", "peak", "The largest peak was 9.2 GiB.")]))["probe.finding"]
+    'none'
+    """
+    worst = next(iter(found.of("alarm", "tuning")), None)
+    if worst is None:
+        told = ("fine", "none", ALL_IS_WELL) if found else ("unknown", "none", NOTHING)
+    else:
+        told = (worst.kind, worst.name, visible(worst.sentence, lines=False))
+    return dict(zip(VERDICT_TAGS, told, strict=True))
+
+
+def markdown(run: Run, *, final: bool, found: Findings | None = None) -> str:
+    """What was found in this run, alarms first. It begins with the most important: a backend may fold the rest.
+
+    Args:
+        run: The run to read.
+        final: Whether it is over.
+        found: What was found; None looks for it.
+    """
+    found = findings(run) if found is None else found
     newest = run.sql("select max(step) as step from scalars where source = 'probe'")["step"][0]
     step = "no step is complete" if str(newest) in ("<NA>", "nan") else f"up to step {int(newest)}"
     parts = [
-        f"**{_counts(rows)}** {'The whole run' if final else 'So far'}, {step}; {_ranks(run)}.",
-        _found(rows),
+        f"**{_counts(found)}** {'The whole run' if final else 'So far'}, {step}; {_ranks(run)}.",
+        _found(found),
         "### In numbers",
         _numbers(run),
         _FIGURES,
@@ -85,27 +115,36 @@ def _ranks(run: Run) -> str:
     return f"{said}, of which nothing came from {named}"
 
 
-def _counts(rows: Sequence[Mapping[str, Any]]) -> str:
+def _counts(found: Findings) -> str:
     """How many of what.
 
-    >>> _counts([{"severity": "problem"}, {"severity": "notice"}, {"severity": "notice"}]), _counts([])
-    ('probe found 1 problem, 2 things worth a look.', 'probe found nothing wrong.')
+    >>> _counts(Findings([Finding("alarm", "a", "…"), Finding("tuning", "b", "…"), Finding("tuning", "c", "…")]))
+    'probe found 1 alarm, 2 things worth a change.'
+    >>> _counts(Findings())
+    'probe found nothing wrong.'
     """
-    counts = {kind: sum(row["severity"] == kind for row in rows) for kind in _COUNTED}
+    counts = {kind: sum(one.kind == kind for one in found) for kind in _COUNTED}
     said = ", ".join(f"{count} {_COUNTED[kind][count > 1]}" for kind, count in counts.items() if count)
     return f"probe found {said or 'nothing wrong'}."
 
 
-def _found(rows: Sequence[Mapping[str, Any]]) -> str:
-    if not rows:
+def _found(found: Findings) -> str:
+    if not found:
         return "Nothing was recorded yet."
     lines: list[str] = []
-    for severity, head in _HEADS.items():
-        told = [row for row in rows if row["severity"] == severity]
+    for kind, head in _HEADS.items():
+        told = [one for one in found if one.kind == kind]
         if told:
-            lines += ["", f"### {head}", ""]
-            lines += [f"* {row['finding']} → *{row['advice']}*" for row in told]
+            lines += ["", f"### {head}", "", *map(_line, told)]
     return "\n".join(lines[1:])
+
+
+def _line(one: Finding) -> str:
+    said = " ".join(part for part in (one.sentence, one.why) if part)
+    if one.change is None:
+        return f"* {said}"
+    code = f" `{one.change.line}`" if one.change.line else ""
+    return f"* {said} → *{one.change.advice}*{code}"
 
 
 def _numbers(run: Run) -> str:

@@ -14,11 +14,15 @@ if TYPE_CHECKING:
 #: first, and of its end last, so that memory is read outside the work of the others.
 RECORDERS: Final[dict[str, str]] = {
     "memory": "probe.recorders.memory:MemoryRecorder",
+    "host_memory": "probe.recorders.host_memory:HostMemoryRecorder",
     "token_balance": "probe.recorders.token_balance:TokenBalanceRecorder",
     "padding_tax": "probe.recorders.padding_tax:PaddingTaxRecorder",
     "reduction": "probe.recorders.reduction:ReductionRecorder",
     "scalars": "probe.recorders.scalars:ScalarsRecorder",
+    "samples": "probe.recorders.samples:SamplesRecorder",
+    "timed_samples": "probe.recorders.timed_samples:TimedSamplesRecorder",
     "calls": "probe.recorders.calls:CallsRecorder",
+    "counted_calls": "probe.recorders.counted_calls:CountedCallsRecorder",
 }
 
 

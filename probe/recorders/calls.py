@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 from probe.core.metric import Metric
 from probe.hooks import SCOPE, Event
 from probe.recorders.columns import Size, batches_of, size_of
-from probe.recorders.recorder import Recorder, Rows
+from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.records import Call, Row
 
 PREFIX = "probe/calls/"
@@ -36,12 +36,14 @@ class CallsRecorder(Recorder):
 
     def leave(self, event: Event, state: Size | None) -> Rows:
         """Measure what came out, and write the row."""
-        error = None if event.error is None else f"{type(event.error).__name__}: {event.error}"[:_ERROR]
-        begin, duration = event.begin_ns, event.end_ns - event.begin_ns
+        raised, begin = event.error, event.begin_ns
+        error = None if raised is None else f"{type(raised).__name__}: {raised}"[:_ERROR]
+        duration = event.end_ns - begin
         if event.point is SCOPE:
+            scope = event.scope
             return Call(
-                point=f"scope.{event.scope.kind}",
-                name=event.scope.name,
+                point=f"scope.{scope.kind}",
+                name=scope.name,
                 begin_ns=begin,
                 duration_ns=duration,
                 keys_added=_NO_KEYS,
@@ -49,8 +51,8 @@ class CallsRecorder(Recorder):
                 error=error,
             )
         given = state or _NOTHING
-        made = _NOTHING if event.error is not None else _made(event)
-        added, removed = _changed(given.keys, made.keys)
+        made = _NOTHING if raised is not None else _made(event)
+        added, removed = (_NO_KEYS, _NO_KEYS) if made is _NOTHING else _changed(given.keys, made.keys)
         return Call(
             point=event.point.name,
             name=getattr(event.function, "__qualname__", ""),
@@ -67,7 +69,7 @@ class CallsRecorder(Recorder):
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
         """Of the step's observed calls, scopes left out."""
-        calls = [row for row in rows if isinstance(row, Call) and not row.point.startswith("scope.")]
+        calls = [row for row in rows_of(rows, Call) if not row.point.startswith("scope.")]
         if not calls:
             return {}
         busy_ns = covered_ns((row.begin_ns, row.begin_ns + row.duration_ns) for row in calls)
@@ -90,7 +92,8 @@ def covered_ns(intervals: Iterable[tuple[int, int]]) -> int:
 def _given(event: Event) -> Size:
     """Rows and keys of the first argument that is a batch, bytes of all of them."""
     first, amount = _NOTHING, 0
-    for argument in (*event.args, *event.kwargs.values()):
+    given = (*event.args, *event.kwargs.values()) if event.kwargs else event.args
+    for argument in given:
         batches = batches_of(argument)
         if batches:
             size = size_of(batches)
@@ -104,9 +107,9 @@ def _given(event: Event) -> Size:
 
 def _made(event: Event) -> Size:
     """Of the result; of the first argument where the function works in place and returns nothing."""
-    if event.result is None and event.args:
-        return size_of(batches_of(event.args[0]))
-    return size_of(batches_of(event.result))
+    result = event.args[0] if event.result is None and event.args else event.result
+    batches = batches_of(result)
+    return size_of(batches) if batches else _NOTHING
 
 
 def _changed(before: Sequence[str] | None, after: Sequence[str] | None) -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from probe.core.metric import Metric
 from probe.devices import Counters, Device, detect, process_rss_bytes
 from probe.hooks import SCOPE, Event, Scope
 from probe.recorders.peaks import OpenPeaks, PeakLedger, Peaks
-from probe.recorders.recorder import Recorder, Rows
+from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.records import GIB, Deferred, Memory, Row
 
 #: After this long without an answer of the device a row is written without the device's duration.
@@ -99,11 +100,12 @@ class MemoryRecorder(Recorder):
     def __init__(self, device: Device | Any = None, peaks: Peaks = "nested") -> None:
         self.device = detect(device)
         self._ledger = PeakLedger(self.device, peaks)
+        self._has_events = type(self.device).event is not Device.event
 
     def enter(self, event: Event) -> _Opened:
         opened = self._ledger.open(_Opened)
         opened.recorder = self
-        opened.begin = self.device.event()
+        opened.begin = self.device.event() if self._has_events else None
         opened.time_ns = _clock()
         opened.scope = event.scope
         return opened
@@ -114,8 +116,9 @@ class MemoryRecorder(Recorder):
         begin = state.begin
         end = None if begin is None else self.device.event()
         self._ledger.close(state)
-        state.end_ns = event.end_ns or _clock()
-        state.host_ns = event.end_ns - event.begin_ns
+        end_ns = event.end_ns
+        state.end_ns = end_ns or _clock()
+        state.host_ns = end_ns - event.begin_ns
         state.duration = None if begin is None or end is None else _Duration(self.device, begin, end)
         return state
 
@@ -142,10 +145,9 @@ class MemoryRecorder(Recorder):
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
         found: dict[tuple[str, str], list[float]] = {}
-        for row in rows:
-            if isinstance(row, Memory):
-                for key, value, aggregation in _values(row):
-                    found.setdefault((key, aggregation), []).append(value / GIB)
+        for row in rows_of(rows, Memory):
+            for key, value, aggregation in _values(row):
+                found.setdefault((key, aggregation), []).append(value / GIB)
         return {key: Metric(aggregation, values) for (key, aggregation), values in found.items()}
 
     def close(self) -> None:
@@ -158,6 +160,7 @@ class MemoryRecorder(Recorder):
             source=self.device.source,
             allocated_bytes=counters.allocated_bytes,
             reserved_bytes=counters.reserved_bytes,
+            alloc_retries=counters.alloc_retries,
         )
 
     def _rows(self, closed: _Opened) -> list[Memory]:
@@ -178,13 +181,22 @@ class MemoryRecorder(Recorder):
         return row
 
     def _edge(self, edge: str, scope: Scope, time_ns: int, counters: Counters) -> Memory:
-        row = self._row(edge, counters)
-        row.time_ns = time_ns
-        row.kind, row.name, row.scope_id, row.scope = scope.kind, scope.name, scope.id, scope.path
-        row.parent_id = None if scope.parent is None else scope.parent.id
-        if self.device.source == "process_rss":
-            row.process_rss_bytes = counters.allocated_bytes
-        return row
+        device = self.device
+        return Memory(
+            edge=edge,
+            time_ns=time_ns,
+            kind=scope.kind,
+            name=scope.name,
+            scope_id=scope.id,
+            scope=scope.path,
+            parent_id=None if scope.parent is None else scope.parent.id,
+            device=device.name,
+            source=device.source,
+            allocated_bytes=counters.allocated_bytes,
+            reserved_bytes=counters.reserved_bytes,
+            process_rss_bytes=counters.allocated_bytes if device.source == "process_rss" else None,
+            alloc_retries=counters.alloc_retries,
+        )
 
 
 class _Duration:
@@ -219,17 +231,23 @@ def _values(row: Memory) -> Iterator[tuple[str, int, str]]:
     # "at_most" is the height of an older peak, which isn't this scope's.
     if row.edge != "leave" or row.peak_kind not in ("exact", "at_least"):
         return
-    names = [""]
-    if row.role is not None:
-        names.append(f"{_segment(row.role, _TAKEN)}/")
-    if row.phase is not None:
-        names.append(f"phase/{_segment(row.phase)}/")
-    allocated = "peak_rss_gib_max" if row.source == "process_rss" else "peak_allocated_gib_max"
-    for name in names:
+    for allocated, reserved in _peak_keys(row.role, row.phase, row.source):
         if row.peak_allocated_bytes is not None:
-            yield f"probe/memory/{name}{allocated}", row.peak_allocated_bytes, "max"
+            yield allocated, row.peak_allocated_bytes, "max"
         if row.peak_reserved_bytes is not None:
-            yield f"probe/memory/{name}peak_reserved_gib_max", row.peak_reserved_bytes, "max"
+            yield reserved, row.peak_reserved_bytes, "max"
+
+
+@functools.lru_cache(maxsize=256)
+def _peak_keys(role: str | None, phase: str | None, source: str) -> tuple[tuple[str, str], ...]:
+    """Of the process, of a role and of a phase: the keys of the peaks of what is allocated, and reserved."""
+    names = [""]
+    if role is not None:
+        names.append(f"{_segment(role, _TAKEN)}/")
+    if phase is not None:
+        names.append(f"phase/{_segment(phase)}/")
+    allocated = "peak_rss_gib_max" if source == "process_rss" else "peak_allocated_gib_max"
+    return tuple((f"probe/memory/{name}{allocated}", f"probe/memory/{name}peak_reserved_gib_max") for name in names)
 
 
 def _sampled(row: Memory) -> Iterator[tuple[str, int, str]]:

@@ -96,25 +96,19 @@ def _rows(
     fields: Sequence[tuple[str, int]],
     source: str,
 ) -> list[Padding]:
+    from probe.recorders.padding_tax import rows_of_causes  # which uses this file
+
     rows = []
     for index, part in enumerate(make(parts, taken)):
-        batch_id = next_batch_id()
-        present = {cause: tokens for cause, tokens in part.causes.items() if tokens} or {"none": 0}
-        rows += [
-            Padding(
-                batch_id=batch_id,
-                source=source,
-                micro_batch=index,
-                field=name,
-                cause=cause,
-                tokens=tokens,
-                bytes=tokens * size,
-                rectangle_tokens=part.valid + sum(part.causes.values()),
-                valid_tokens=part.valid,
-                rows=part.rows,
-                width_tokens=part.width,
-            )
-            for name, size in fields
-            for cause, tokens in present.items()
-        ]
+        rows += rows_of_causes(
+            fields,
+            part.causes,
+            part.rows,
+            part.valid,
+            part.width,
+            batch_id=next_batch_id(),
+            source=source,
+            micro_batch=index,
+            rectangle_tokens=part.valid + sum(part.causes.values()),
+        )
     return rows

@@ -12,6 +12,7 @@ Kinds of batches are told apart by ``source``:
 * ``micro_batch.told``: a micro-batch that other code has cut and tells of; ``reason`` is what it calls itself;
 * ``packing.packed``, ``batched_data_dict.partition``: micro-batches that were planned by packing or by dynamic
   batching (:mod:`probe.recorders.packing_padding`);
+* ``padding.added``: other code filled a batch up; the cause is its word, and the rows' reason the function's name.
 * ``ulysses.padded``: one field filled up so that the ranks of sequence parallelism get equal parts.
 
 They describe the same tokens at different moments, so that sums over different sources count them again. The
@@ -25,20 +26,23 @@ for the ranks. The tokens of the causes sum exactly to rectangle − valid.
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import torch
+import torch.autograd.profiler as _profiler
 
 from probe.core.metric import Metric
 from probe.hooks import Event
 from probe.recorders.columns import batch_id_of, batches_of, lengths_of, next_batch_id, partitions_of, tensors_of
 from probe.recorders.packing_padding import POINTS as PLANNED
 from probe.recorders.packing_padding import deferred_packing_rows
-from probe.recorders.recorder import Recorder, Rows
-from probe.records import GIB, PLANNED_SOURCES, Deferred, Incident, Padding, Row, counts_for_tax
+from probe.recorders.recorder import Recorder, Rows, rows_of
+from probe.records import GIB, PLANNED_SOURCES, Deferred, Incident, Later, Padding, Row, counts_for_tax
 
 PREFIX = "probe/padding_tax/"
 PARTITION: Final = "seqlen_balancing.partition"
@@ -49,6 +53,10 @@ PACKED: Final = "codec.packed"
 MATERIALIZED: Final = "codec.materialized"
 STRIPPED: Final = "codec.stripped_payload"
 SEQUENCE_PARALLEL: Final = "ulysses.padded"
+ADDED: Final = "padding.added"
+
+#: Types of masks that NumPy adds up to the very numbers that torch does, without its way through the dispatcher.
+_IN_NUMPY: Final = frozenset({torch.int64, torch.int32, torch.bool, torch.uint8})
 
 #: Masks up to this many elements are copied at once; of larger ones it is seen whether they were changed meanwhile.
 _SMALL: Final = 4096
@@ -59,6 +67,9 @@ class Field(NamedTuple):
 
     name: str
     bytes_per_token: int
+
+
+_field: Final = tuple.__new__
 
 
 class PaddingTaxRecorder(Recorder):
@@ -81,6 +92,7 @@ class PaddingTaxRecorder(Recorder):
         MATERIALIZED,
         STRIPPED,
         SEQUENCE_PARALLEL,
+        ADDED,
         *PLANNED,
     )
     #: Padding over the rectangle, and its parts; each token once and not once for each field, but for the
@@ -113,7 +125,7 @@ class PaddingTaxRecorder(Recorder):
             # Where an observed call did it, that call's end tells of the rows.
             return None if values["source"] == PAD_ROWS else self._formed(event, values["data"], values["pad_rows"])
         width, batch = values.get("width_tokens"), values.get("batch")
-        fields = token_fields(batch, width)
+        fields = token_fields(batch, width) if batch is not None else _told_fields(values)
         stamp = {"source": event.point.name}
         if event.point.name == TOLD or batch is None:  # other code's: its name, and where no field is known its tokens
             stamp["reason"] = values.get("source") or ""
@@ -121,8 +133,8 @@ class PaddingTaxRecorder(Recorder):
         if event.point.name == TOLD:
             lengths = values["lengths"]
             return Deferred(partial(_rectangle_of, values["micro_batch"], lengths, width, fields, stamp))
-        computed = None if values.get("packed") else width
-        return Deferred(partial(_partition_rows, lengths_of(event), partitions_of(event), computed, fields, stamp))
+        widths = _widths(values, width)
+        return _Cut(lengths_of(event), partitions_of(event), widths, fields, stamp)
 
     def leave(self, event: Event, state: int) -> Rows:
         """A DataProto was put together or filled up. Of calls inside each other the outer one counts."""
@@ -143,8 +155,10 @@ class PaddingTaxRecorder(Recorder):
             return None
         fields = token_fields(formed[0], mask.shape[1])
         source = event.values.get("source") or event.point.name
-        make = partial(_formed_rows, batch_id_of(event), source, fields, mask.shape[1], padded_rows)
-        return self._when_known(mask, make, source)
+        batch_id, width = batch_id_of(event), mask.shape[1]
+        if mask.is_cpu and mask.numel() <= _SMALL:  # copied at a third of what summing it here would take
+            return _Small(batch_id, source, fields, width, padded_rows, _copied(mask))
+        return self._when_known(mask, partial(_formed_rows, batch_id, source, fields, width, padded_rows), source)
 
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
         """Of this process's micro-batches in the step; where there are none, of the batches put together.
@@ -152,14 +166,19 @@ class PaddingTaxRecorder(Recorder):
         What was packed for a wire has no padding, and what sequence parallelism adds comes on top of batches that
         are counted already: neither is part of the ratio, and the latter has its cause.
         """
-        told = [row for row in rows if isinstance(row, Padding)]
-        cut = any(row.source in PLANNED_SOURCES for row in told)
-        chosen = [row for row in told if counts_for_tax(row.source, cut)]
+        told = rows_of(rows, Padding)
+        sources = {row.source for row in told}
+        cut = not sources.isdisjoint(PLANNED_SOURCES)
+        counting = {source for source in sources if counts_for_tax(source, cut)}
+        chosen = [row for row in told if row.source in counting]
         seen: dict[int, Padding] = {}
-        causes = _sequence_parallel_metric(told)
+        tokens: dict[str, list[int]] = {}
         for row in chosen:
             if seen.setdefault(row.batch_id, row).field == row.field and row.cause != "none":
-                causes.setdefault(f"{PREFIX}{row.cause}/padding_tokens", Metric("sum")).append(row.tokens)
+                tokens.setdefault(row.cause, []).append(row.tokens)
+        causes = _sequence_parallel_metric(told)
+        for cause, amounts in tokens.items():
+            causes.setdefault(f"{PREFIX}{cause}/padding_tokens", Metric("sum")).extend(amounts)
         rectangle = sum(row.rectangle_tokens for row in seen.values())
         if not rectangle:
             return causes
@@ -172,10 +191,7 @@ class PaddingTaxRecorder(Recorder):
 
     def _when_known(self, mask: torch.Tensor, make: Callable[[list[int]], list[Padding]], source: str) -> Rows:
         """Rows from the lengths in ``mask``, as soon as those can be read without anybody waiting."""
-        if mask.device.type == "cpu":
-            if mask.numel() <= _SMALL:
-                kept = mask.detach().clone()  # a third of what summing it here would take
-                return Deferred(lambda: make(_lengths(kept)))
+        if mask.is_cpu:
             if mask.is_inference():  # it can't tell that it was changed
                 return Deferred(partial(make, _lengths(mask)))
             return Deferred(partial(self._unchanged, mask, mask._version, make, source))
@@ -201,9 +217,13 @@ def token_fields(batch: Any, width: int | None) -> list[Field]:
         if tensor.is_nested:
             if width is None and (values := getattr(tensor, "_values", None)) is not None:
                 found.append(Field(name, _bytes_per_token(values, 1)))
-        elif width is not None and tensor.ndim >= 2 and tensor.shape[1] == width:
-            found.append(Field(name, _bytes_per_token(tensor, 2)))
-    return sorted(found)
+        elif width is not None:
+            shape = tensor.shape
+            if len(shape) >= 2 and shape[1] == width:
+                size = tensor.element_size() if len(shape) == 2 else _bytes_per_token(tensor, 2)
+                found.append(_field(Field, (name, size)))  # a third of the class's own time
+    found.sort()
+    return found
 
 
 def padding_rows(
@@ -225,39 +245,86 @@ def padding_rows(
         "fixed_width": count * (width - longest),
         "filler_rows": padded_rows * width,
     }
-    made: list[Padding] = []
-    for field in fields:
-        made += _rows_of_causes(field, causes, count + padded_rows, valid, width, **stamp)
+    return rows_of_causes(fields, causes, count + padded_rows, valid, width, **stamp)
+
+
+def rows_of_causes(
+    fields: Iterable[tuple[str, int]], causes: dict[str, int], rows: int, valid: int, width: int, **stamp: Any
+) -> list[Padding]:
+    """One row for each of ``fields`` and each of ``causes`` that has tokens; cause "none" where there is none.
+
+    Args:
+        fields: Names, and bytes of a token.
+        causes: Tokens of padding by cause.
+        rows: Of the rectangle.
+        valid: Tokens that aren't padding.
+        width: Of the rectangle, in tokens.
+        **stamp: Further fields of the rows; ``rectangle_tokens`` where it isn't ``rows * width``.
+    """
+    shared = Padding(
+        **{"rectangle_tokens": rows * width, **stamp},
+        field="",
+        cause="none",
+        tokens=0,
+        bytes=0,
+        valid_tokens=valid,
+        rows=rows,
+        width_tokens=width,
+    )
+    present = [(cause, tokens) for cause, tokens in causes.items() if tokens] or [("none", 0)]
+    made = []
+    for name, size in fields:
+        for cause, tokens in present:
+            row = copy(shared)  # at a third of what a new one takes
+            row.field, row.cause, row.tokens, row.bytes = name, cause, tokens, tokens * size
+            made.append(row)
     return made
 
 
-def _rows_of_causes(
-    field: Field, causes: dict[str, int], rows: int, valid: int, width: int, **stamp: Any
-) -> list[Padding]:
-    """One row for each of ``causes`` that has tokens; cause "none" where there is none."""
-    present = {cause: tokens for cause, tokens in causes.items() if tokens} or {"none": 0}
-    return [
-        Padding(
-            **{"rectangle_tokens": rows * width, **stamp},
-            field=field.name,
-            cause=cause,
-            tokens=tokens,
-            bytes=tokens * field.bytes_per_token,
-            valid_tokens=valid,
-            rows=rows,
-            width_tokens=width,
-        )
-        for cause, tokens in present.items()
-    ]
+def _told_fields(values: Mapping[str, Any]) -> list[Field]:
+    """The columns that code without a batch object has told of."""
+    return sorted(Field(name, int(size)) for name, size in values.get("fields") or ())
 
 
-def _partition_rows(
-    lengths: list[int], partitions: list[list[int]], width: int | None, fields: list[Field], stamp: dict[str, Any]
-) -> list[Padding]:
-    rows: list[Padding] = []
-    for index, part in enumerate(partitions):
-        rows += _rectangle_of(index, [int(lengths[row]) for row in part], width, fields, stamp)
-    return rows
+def _widths(values: Mapping[str, Any], width: int | None) -> list[int] | int | None:
+    """Of the rectangles that are computed on: of each, of all, or None where the model takes the padding out."""
+    if values.get("packed") or width is None:
+        return None
+    each = values.get("widths")
+    return width if each is None else [int(one) for one in each]
+
+
+class _Cut(Later, gc=False):
+    """The micro-batches that a batch was cut into."""
+
+    lengths: list[int]
+    partitions: list[list[int]]
+    widths: list[int] | int | None
+    fields: list[Field]
+    stamp: dict[str, Any]
+
+    def build(self) -> list[Padding]:
+        rows: list[Padding] = []
+        lengths, widths = self.lengths, self.widths
+        for index, part in enumerate(self.partitions):
+            width = widths[index] if isinstance(widths, list) else widths
+            rows += _rectangle_of(index, [int(lengths[row]) for row in part], width, self.fields, self.stamp)
+        return rows
+
+
+class _Small(Later, gc=False):
+    """A batch that was put together, with a copy of its mask."""
+
+    batch_id: int
+    source: str
+    fields: list[Field]
+    width: int
+    padded_rows: int
+    mask: Any
+
+    def build(self) -> list[Padding]:
+        lengths = _lengths_of_copy(self.mask)
+        return _formed_rows(self.batch_id, self.source, self.fields, self.width, self.padded_rows, lengths)
 
 
 def _rectangle_of(
@@ -338,13 +405,13 @@ def _rectangle_rows(told: Any, field: Field, stamp: dict[str, Any]) -> list[Padd
         "fixed_width": told.rows * (told.width_tokens - told.rounded_tokens),
     }
     rectangle = (told.rows, told.valid_tokens, told.width_tokens)
-    return _rows_of_causes(field, causes, *rectangle, **stamp)
+    return rows_of_causes([field], causes, *rectangle, **stamp)
 
 
 def _sequence_parallel_rows(batch_id: int, values: dict[str, Any]) -> list[Padding]:
     tokens, added = int(values["tokens"]), int(values["pad_tokens"])
-    return _rows_of_causes(
-        Field(values["field"], int(values["bytes_per_token"])),
+    return rows_of_causes(
+        [Field(values["field"], int(values["bytes_per_token"]))],
         {"sequence_parallel": added},
         int(values["rows"]),
         tokens,
@@ -352,6 +419,21 @@ def _sequence_parallel_rows(batch_id: int, values: dict[str, Any]) -> list[Paddi
         batch_id=batch_id,
         source=SEQUENCE_PARALLEL,
         reason=f"sp_size {values['sp_size']}",
+        rectangle_tokens=tokens + added,
+    )
+
+
+def _added_rows(batch_id: int, values: dict[str, Any]) -> list[Padding]:
+    tokens, added, rows = int(values["tokens"]), int(values["pad_tokens"]), int(values["rows"])
+    return rows_of_causes(
+        _told_fields(values) or [Field("tokens", 0)],
+        {str(values["cause"]): added},
+        rows,
+        tokens,
+        (tokens + added) // max(rows, 1),
+        batch_id=batch_id,
+        source=ADDED,
+        reason=values["source"],
         rectangle_tokens=tokens + added,
     )
 
@@ -369,6 +451,7 @@ _TOLD: Final[dict[str, Callable[[int, dict[str, Any]], Iterable[Row]]]] = {
     MATERIALIZED: _materialized_rows,
     STRIPPED: _lost_payloads,
     SEQUENCE_PARALLEL: _sequence_parallel_rows,
+    ADDED: _added_rows,
 }
 
 
@@ -395,6 +478,41 @@ def _bytes_per_token(tensor: torch.Tensor, leading: int) -> int:
 
 def _lengths(mask: torch.Tensor) -> list[int]:
     return [int(length) for length in mask.detach().sum(-1).tolist()]
+
+
+def _copied(mask: torch.Tensor) -> Any:
+    """A copy of a small mask on the CPU: an array where NumPy adds it up alike, else a tensor.
+
+    After a step's work NumPy's way to a copy is found in no cache and takes 17 µs; torch's is warm from the work
+    itself and takes 3, but whoever watches torch's functions would see it.
+    """
+    if type(mask) is torch.Tensor and mask.dtype in _IN_NUMPY and not mask.requires_grad:
+        if not (_watched() or _modes() or _profiler._is_profiler_enabled):
+            return mask.clone()
+        with contextlib.suppress(RuntimeError, TypeError):  # such as a tensor under torch.func
+            return mask.numpy().copy()
+    return mask.detach().clone()
+
+
+def _always() -> int:
+    """Where torch doesn't tell."""
+    return 1
+
+
+#: How many modes of a user's own see torch's functions and what these dispatch to.
+_watched: Final[Callable[[], int]] = getattr(torch._C, "_len_torch_dispatch_stack", _always)
+_modes: Final[Callable[[], int]] = getattr(torch._C, "_len_torch_function_stack", _always)
+
+
+def _lengths_of_copy(kept: Any) -> list[int]:
+    if isinstance(kept, torch.Tensor):
+        if kept.dtype not in _IN_NUMPY:
+            return _lengths(kept)
+        try:
+            kept = kept.numpy()
+        except (RuntimeError, TypeError):  # such as a tensor under torch.func
+            return _lengths(kept)
+    return cast("list[int]", kept.sum(-1).tolist())
 
 
 def _from_device(mask: torch.Tensor, make: Callable[[list[int]], list[Padding]]) -> Deferred:

@@ -88,8 +88,10 @@ class PeakLedger:
         self.device = device
         self.closed = False
         self._nested = peaks == "nested"
+        self._always_bound = type(device).bind is Device.bind
         self._fold: PeakFold | None = None
         self._open: dict[int, weakref.ref[OpenPeaks]] = {}
+        self._watches = False  #: whether an edge is no more than a reading: of a device that is always there
         self._seen = UNKNOWN  #: what was seen last, where nothing is reset
         # Reentrant: in the middle of an edge the garbage collector may close a generator, hence a scope.
         self._lock = threading.RLock()
@@ -101,13 +103,17 @@ class PeakLedger:
             kind: What is made, of the counters now.
         """
         with self._lock:
-            opened = kind(self._edge())
+            opened = kind(self._watch() if self._watches else self._edge())
             self._open[id(opened)] = _reference(opened)
         return opened
 
     def close(self, opened: OpenPeaks) -> None:
         """The scope ends. Scopes may end in any order; what their peaks were is asked of :meth:`peaks`."""
         with self._lock:
+            if self._watches:  # then it has seen all that there was
+                opened.at_leave = self._watch()
+                self._open.pop(id(opened), None)
+                return
             now = opened.at_leave = self._edge()
             self._open.pop(id(opened), None)
             opened.was_reset = self._fold is not None
@@ -135,7 +141,7 @@ class PeakLedger:
     def stop(self) -> None:
         """Take the fold out, as soon as nobody can tell the difference (see :meth:`PeakFold.retire`)."""
         with self._lock:
-            self.closed = True
+            self.closed, self._watches = True, False
             self._open.clear()
             if self._fold is not None:
                 self._fold.retire()
@@ -157,12 +163,13 @@ class PeakLedger:
                 del self._open[key]
 
     def _edge(self) -> Counters:
-        if self.closed or not self.device.bind():
+        if self.closed or not (self._always_bound or self.device.bind()):
             return UNKNOWN
         if self._fold is None:
             if self._nested:
                 self._install()
             if self._fold is None:
+                self._watches = self._always_bound and not self._nested
                 return self._watch()
         counters = counters_of(self._fold.pop_counters())
         self._tell(counters)
@@ -170,14 +177,13 @@ class PeakLedger:
 
     def _watch(self) -> Counters:
         counters = self.device.read()
-        self._see(counters)
+        if counters is not self._seen:  # else it is what was seen last: not even a call is needed
+            self._see(counters)
         return counters
 
     def _see(self, counters: Counters) -> None:
         """Whoever is open has seen, or began with, at least what was seen last: only more than that is news."""
         last = self._seen
-        if counters is last:  # as a device tells it whose numbers are the same
-            return
         self._seen = counters
         allocated, reserved = counters[0], counters[1]
         if (allocated is not None and allocated > (last[0] or -1)) or (

@@ -3,14 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from probe.core.metric import Metric
 from probe.hooks import Event
-from probe.records import Deferred, Row
+from probe.records import Row, Unbuilt
 
 #: What a recorder may return for an event.
-Rows = Row | Deferred | Iterable[Row | Deferred] | None
+Rows = Row | Unbuilt | Iterable[Row | Unbuilt] | None
+
+
+R = TypeVar("R", bound=Row)
+
+
+class StepRows(tuple[Row, ...]):  # noqa: SLOT001  (a tuple can have none)
+    """The rows of one step, which nobody can change. They are told apart by type once for all recorders."""
+
+    _kinds: dict[type[Row], list[Any]]
+
+    def of(self, kind: type[R]) -> list[R]:
+        """Those of one type, in their order.
+
+        Args:
+            kind: Of the rows.
+        """
+        try:
+            kinds = self._kinds
+        except AttributeError:
+            kinds = self._kinds = {}
+            for row in self:
+                kinds.setdefault(type(row), []).append(row)
+        if kind.__subclasses__() and any(issubclass(one, kind) and one is not kind for one in kinds):
+            return [row for row in self if isinstance(row, kind)]
+        return kinds.get(kind, []).copy()
+
+
+def rows_of(rows: Sequence[Row], kind: type[R]) -> list[R]:
+    """The rows of one type, in their order.
+
+    Args:
+        rows: Of one step, or any others.
+        kind: Of those that come back.
+    """
+    return rows.of(kind) if isinstance(rows, StepRows) else [row for row in rows if isinstance(row, kind)]
 
 
 class Recorder:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import partial
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
 import torch
 
 from probe.core.metric import Metric
 from probe.hooks import Event
 from probe.recorders.recorder import Recorder, Rows
-from probe.records import Deferred, Row, Scalar
+from probe.records import Deferred, Later, Row, Scalar, Unbuilt
+
+_PLAIN: Final = frozenset({float, int, bool})
 
 
 class ScalarsRecorder(Recorder):
@@ -29,12 +30,15 @@ class ScalarsRecorder(Recorder):
         return None if event.error is not None else _rows(event.argument("data"), event.argument("step"))
 
 
-def _rows(metrics: Mapping[str, Any], step: int) -> Deferred:
+def _rows(metrics: Mapping[str, Any], step: int) -> Unbuilt:
     """The values as they are now; those on a device travel behind the queued work, and nobody waits for them."""
     waiting: list[Any] = []
-    keys, values = list(metrics), [_taken(value, waiting) for value in metrics.values()]
-    ready = (lambda: all(event.query() for event in waiting)) if waiting else None
-    return Deferred(partial(_scalars, keys, values, int(step)), ready)
+    keys, values = list(metrics), list(metrics.values())
+    if not _PLAIN.issuperset(map(type, values)):
+        values = [_taken(value, waiting) for value in values]
+    if not waiting:
+        return _Logged(keys, values, int(step))
+    return Deferred(_Logged(keys, values, int(step)).build, lambda: all(event.query() for event in waiting))
 
 
 def _taken(value: Any, waiting: list[Any]) -> Any:
@@ -56,13 +60,20 @@ def _taken(value: Any, waiting: list[Any]) -> Any:
     return landing
 
 
-def _scalars(keys: Iterable[str], values: Iterable[Any], step: int) -> list[Scalar]:
-    rows = []
-    for key, value in zip(keys, values, strict=True):
-        if value is None or isinstance(value, str | bytes):
-            continue
-        try:
-            rows.append(Scalar(key=key, value=float(value), step=step))
-        except (TypeError, ValueError):  # not a number
-            continue
-    return rows
+class _Logged(Later, gc=False):
+    """What was logged in one call."""
+
+    keys: list[str]
+    values: list[Any]
+    step: int
+
+    def build(self) -> list[Scalar]:
+        rows = []
+        for key, value in zip(self.keys, self.values, strict=True):
+            if value is None or isinstance(value, str | bytes):
+                continue
+            try:
+                rows.append(Scalar(key=key, value=float(value), step=self.step))
+            except (TypeError, ValueError):  # not a number
+                continue
+        return rows

@@ -9,6 +9,7 @@ Imbalance across ranks needs the rows of all of them; the analysis works it out 
 
 from __future__ import annotations
 
+import json
 import statistics
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,19 +19,30 @@ from typing import Any, ClassVar, Final
 from probe.core.metric import Metric
 from probe.hooks import Event
 from probe.recorders.columns import batch_id_of, lengths_of, partitions_of
-from probe.recorders.recorder import Recorder, Rows
-from probe.records import Deferred, MicroBatch, Row
+from probe.recorders.recorder import Recorder, Rows, rows_of
+from probe.records import Deferred, Later, MicroBatch, Partition, Row
 
 PREFIX = "probe/token_balance/"
 PACKED: Final = "packing.packed"
 TOLD: Final = "micro_batch.told"
+CUT: Final = "micro_batch.cut"
+DEALT: Final = "token_balance.dealt"
+PACKED_DATA: Final = "data_set.packed"
 
 
 class TokenBalanceRecorder(Recorder):
     """Micro-batches, from the lengths that the partitioner has on the CPU anyway."""
 
-    rows: ClassVar[tuple[type[Row], ...]] = (MicroBatch,)
-    points: ClassVar[tuple[str, ...]] = ("seqlen_balancing.partition", "batched_data_dict.partition", PACKED, TOLD)
+    rows: ClassVar[tuple[type[Row], ...]] = (MicroBatch, Partition)
+    points: ClassVar[tuple[str, ...]] = (
+        "seqlen_balancing.partition",
+        "batched_data_dict.partition",
+        PACKED,
+        TOLD,
+        CUT,
+        DEALT,
+        PACKED_DATA,
+    )
     #: An imbalance is the largest micro-batch over the mean one of its batch, empty ones included; 1 is even.
     #: Those of packing are about its bins alone, in real tokens: rounding counts as waste. Its balance is
     #: 1 − standard deviation / mean of the bins' utilisation; 1 is even.
@@ -56,23 +68,37 @@ class TokenBalanceRecorder(Recorder):
         values = event.values
         if event.point.name == TOLD:
             return Deferred(partial(_told_rows, self._batch_of(event), dict(values, batch=None)))
+        if event.point.name == CUT:
+            return self._cut(event)
+        if event.point.name == DEALT:
+            return Deferred(partial(_dealt_rows, batch_id_of(event), dict(values)))
+        if event.point.name == PACKED_DATA:
+            return Deferred(partial(_data_set_rows, batch_id_of(event), dict(values)))
         packed = event.point.name == PACKED
         computed = None if packed or values.get("packed") else values.get("width_tokens")
         workload, widths = values.get("workload"), values.get("widths")
-        return Deferred(
-            partial(
-                micro_batch_rows,
-                lengths_of(event),
-                partitions_of(event, "bins" if packed else "partitions"),
-                batch_id=batch_id_of(event),
-                workload=None if workload is None else list(workload),
-                cap_tokens=values.get("capacity_tokens" if packed else "cap_tokens"),
-                width_tokens=computed,
-                widths=None if widths is None or values.get("width_tokens") is None else list(widths),
-                first_row=values.get("first_row", 0),
-                source=PACKED if packed else values.get("source") or event.point.name,
-            )
+        effective, named = values.get("effective"), values.get("packer")
+        return _Cut(
+            lengths_of(event),
+            partitions_of(event, "bins" if packed else "partitions"),
+            batch_id_of(event),
+            PACKED if packed else values.get("source") or event.point.name,
+            values.get("capacity_tokens" if packed else "cap_tokens"),
+            computed,
+            None if widths is None or values.get("width_tokens") is None else list(widths),
+            None if workload is None else list(workload),
+            None if effective is None else list(effective),
+            values.get("first_row", 0),
+            named or "",
+            dict(values.get("arguments") or {}) if named else None,
         )
+
+    def _cut(self, event: Event) -> Rows:
+        """By whose rule the batch was cut whose micro-batches other code has told of in this scope."""
+        around, _, batch_id = getattr(self._batches, "last", (None, -1, 0))
+        if around != event.scope.id:  # none of them was recorded
+            return None
+        return Deferred(partial(_whole_rows, batch_id, dict(event.values)))
 
     def _batch_of(self, event: Event) -> int:
         """The number of its batch: of the one before, if that began in the same scope and with a smaller index."""
@@ -86,9 +112,8 @@ class TokenBalanceRecorder(Recorder):
     def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
         """Over all batches that this process cut up in the step."""
         batches: dict[int, list[MicroBatch]] = {}
-        for row in rows:
-            if isinstance(row, MicroBatch):
-                batches.setdefault(row.batch_id, []).append(row)
+        for row in rows_of(rows, MicroBatch):
+            batches.setdefault(row.batch_id, []).append(row)
         if not batches:
             return {}
         parts = [part for batch in batches.values() for part in batch]
@@ -106,7 +131,9 @@ class TokenBalanceRecorder(Recorder):
             "cap_violations": Metric("sum", sum(part.over_cap for part in parts)),
             "rank_tokens": Metric("sum", tokens),
         }
-        found |= _packing([batch for batch in batches.values() if batch[0].source == PACKED])
+        packed = [batch for batch in batches.values() if batch[0].source == PACKED]
+        if packed:
+            found |= _packing(packed)
         return {PREFIX + name: metric for name, metric in found.items() if metric.count}
 
 
@@ -121,6 +148,7 @@ def micro_batch_rows(
     source: str,
     widths: Sequence[int] | None = None,
     first_row: int = 0,
+    effective: Sequence[int] | None = None,
 ) -> list[MicroBatch]:
     """One row for each of ``partitions``, whose entries are indices into ``lengths``.
 
@@ -135,6 +163,7 @@ def micro_batch_rows(
         source: The point that the rows come from.
         widths: Width of each rectangle, in tokens.
         first_row: The row of the batch that entry 0 of ``lengths`` is.
+        effective: Tokens of each sequence that the loss counts; None where that isn't known.
     """
     shared: dict[str, Any] = {
         "batch_id": batch_id,
@@ -157,10 +186,114 @@ def micro_batch_rows(
                 utilisation_ratio=tokens / cap_tokens if cap_tokens else None,
                 over_cap=cap_tokens is not None and tokens > cap_tokens,
                 workload=_workload(workload, index, part, len(lengths)),
+                effective_tokens=None if effective is None else sum(int(effective[row]) for row in part),
                 **shared,
             )
         )
     return rows
+
+
+class _Cut(Later, gc=False):
+    """A batch that was cut up, and by whose rule where that has a name."""
+
+    lengths: list[int]
+    partitions: list[list[int]]
+    batch_id: int
+    source: str
+    cap_tokens: int | None
+    width_tokens: int | None
+    widths: list[int] | None
+    workload: list[float] | None
+    effective: list[int] | None
+    first_row: int
+    packer: str
+    arguments: dict[str, Any] | None
+
+    def build(self) -> list[Row]:
+        parts = micro_batch_rows(
+            self.lengths,
+            self.partitions,
+            batch_id=self.batch_id,
+            source=self.source,
+            cap_tokens=self.cap_tokens,
+            width_tokens=self.width_tokens,
+            widths=self.widths,
+            workload=self.workload,
+            effective=self.effective,
+            first_row=self.first_row,
+        )
+        if not self.packer:
+            return list(parts)
+        cut = Partition(
+            batch_id=self.batch_id,
+            level="micro_batches",
+            parts=len(parts),
+            sequences=len(self.lengths),
+            packer=self.packer,
+            arguments=_as_json(self.arguments or {}),
+            parts_tokens=[part.tokens for part in parts],
+            source=self.source,
+        )
+        return [cut, *parts]
+
+
+def _whole_rows(batch_id: int, values: Mapping[str, Any]) -> list[Partition]:
+    """By whose rule a batch was cut whose micro-batches have all been told of."""
+    parts: Sequence[Sequence[int]] = values["parts"]
+    return [
+        Partition(
+            batch_id=batch_id,
+            level="micro_batches",
+            parts=len(parts),
+            sequences=sum(map(len, parts)),
+            packer=values["packer"],
+            arguments=_as_json(values["arguments"]),
+            parts_tokens=[sum(part) for part in parts],
+            source=values["source"],
+        )
+    ]
+
+
+def _data_set_rows(batch_id: int, values: Mapping[str, Any]) -> list[Partition]:
+    """The row of a packing of rows of the data set."""
+    return [
+        Partition(
+            batch_id=batch_id,
+            level="data_set",
+            parts=len(values["parts_tokens"]),
+            sequences=len(values["lengths"]),
+            packer=values["packer"],
+            arguments=_as_json(values["arguments"]),
+            lengths=values["lengths"],
+            parts_tokens=values["parts_tokens"],
+            source=values["source"],
+        )
+    ]
+
+
+def _dealt_rows(batch_id: int, values: Mapping[str, Any]) -> list[Partition]:
+    """The row of a batch that was dealt to ranks."""
+    lengths, parts = [int(one) for one in values["lengths"]], values["partitions"]
+    rank_of = {int(row): rank for rank, part in enumerate(parts) for row in part}
+    return [
+        Partition(
+            batch_id=batch_id,
+            level="ranks",
+            parts=len(parts),
+            sequences=len(lengths),
+            padded_rows=int(values["padded_rows"]),
+            packer=values["packer"],
+            arguments=_as_json(values["arguments"]),
+            lengths=lengths,
+            assignment=[rank_of.get(row, -1) for row in range(len(lengths))],
+            parts_tokens=[sum(lengths[int(row)] for row in part) for part in parts],
+            source=values["source"],
+        )
+    ]
+
+
+def _as_json(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(dict(arguments), default=repr)
 
 
 def _told_rows(batch_id: int, values: Mapping[str, Any]) -> list[MicroBatch]:
@@ -174,6 +307,8 @@ def _told_rows(batch_id: int, values: Mapping[str, Any]) -> list[MicroBatch]:
         source=values["source"],
         **shared,
     )
+    effective = values.get("effective")
+    row.effective_tokens = None if effective is None else int(sum(effective))
     row.micro_batch, row.micro_batches, row.indices = values["micro_batch"], values["count"], values["indices"] or []
     return [row]
 

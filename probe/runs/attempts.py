@@ -164,6 +164,42 @@ def join(directory: Path, process: Process, known: Identity | None = None, wante
     return _Joining(directory, process, identity() if known is None else known).join(wanted)
 
 
+def next_attempt(directory: Path) -> int:
+    """The number of a launch that begins now, and that nobody else begins.
+
+    Args:
+        directory: The run directory.
+    """
+    joining = _Joining(directory, Process(), Identity())
+    return joining._next(joining._numbers())
+
+
+def launch_of(directory: Path, known: Identity | None = None) -> int | None:
+    """The attempt that this process's launch has in a run; None where it has none.
+
+    Args:
+        directory: The run directory.
+        known: What the launcher says; None asks it.
+
+    Raises:
+        InputError: ``PROBE_ATTEMPT`` is no whole number of at least 1.
+    """
+    known = identity() if known is None else known
+    joining = _Joining(directory, Process(), known)
+    return asked() or (joining._mine(joining._numbers()) if known.launch else None)
+
+
+def actors(directory: Path, attempt: int) -> set[tuple[str, int]]:
+    """Host and process id of those of an attempt that are actors of Ray: of a restarted one the newest process.
+
+    Args:
+        directory: The run directory.
+        attempt: Its number.
+    """
+    claims = (_read(path, Claim) for path in (directory / ATTEMPTS_NAME / str(attempt)).glob("*.json"))
+    return {(one.host, one.pid) for one in claims if one is not None and one.actor}
+
+
 def take_rank(directory: Path, process: Process) -> Joined:
     """Take the place of a rank that became known late, beside the one that the process has by its name.
 
@@ -196,16 +232,18 @@ class _Joining:
             self._begin(wanted)
             return self._take_any(wanted, even_ended=True) or Joined(wanted, self._place, None, None)
         while True:
-            number = self._mine() or self._next()
+            numbers = self._numbers()  # once: another that begins one between two looks would seem a launch before ours
+            number = self._mine(numbers) or self._next(numbers)
             self._begin(number)
+            if self._launch(number).identity != self._known.launch:
+                continue  # another launch took the number at the same time
             joined = self._take_any(number, even_ended=bool(self._known.launch))
             if joined is not None:
                 return joined
             self._begin(self._after(number))  # our place there was left: a new launch
 
-    def _mine(self) -> int | None:
-        """The attempt that this launch has or may join; None where it needs a new one."""
-        numbers = self._numbers()
+    def _mine(self, numbers: list[int]) -> int | None:
+        """The attempt, of those that there are, that this launch has or may join; None where it needs a new one."""
         if self._known.launch:
             same = (one for one in reversed(numbers) if self._launch(one).identity == self._known.launch)
             return next(same, None)
@@ -255,11 +293,11 @@ class _Joining:
             number += 1
         return number
 
-    def _next(self) -> int:
-        numbers = self._numbers()
+    def _next(self, numbers: list[int]) -> int:
         if numbers:
             return numbers[-1] + 1
-        return 2 if self._was_here_before() else 1
+        # rows without an attempt are an older probe's, unless somebody has begun one meanwhile
+        return 2 if self._was_here_before() and not self._numbers() else 1
 
     def _was_here_before(self) -> bool:
         """Whether an older probe, which knew no attempts, recorded this run: its rows are the first one's."""

@@ -190,6 +190,8 @@ class _Work:
                 return "its process is writing to it"
             return why_alive(self._files, segment, force=self._force)
         except FileNotFoundError:  # its process has just rolled it over
+            if self._files.in_pieces(segment):
+                return "it is a copy of an open file: compact the run where it is written, and `probe sync` it again"
             return "it is becoming Parquet"
 
     def _merged(self, sources: dict[Segment, Parts | None]) -> list[Bundle]:

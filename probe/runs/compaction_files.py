@@ -14,6 +14,7 @@ from probe.runs.files import RunFiles
 from probe.runs.layout import part_of, segment_of
 from probe.runs.manifest import Manifest, bundle_of, encode_manifest, manifest_name, manifest_number
 from probe.runs.parts import sweep
+from probe.runs.pieces import piece_of
 
 
 class Folder(Protocol):
@@ -63,7 +64,7 @@ def _leftovers(root: list[str], parts: list[str], manifest: Manifest, before: Ma
     The manifest before is kept: it tells a reader that saw it last that there is a newer one.
     """
     gone, names = manifest.segments(), set(manifest.names())
-    lines = [name for name in root if segment_of(name) in gone]
+    lines = [name for name in root if segment_of(name) in gone or getattr(piece_of(name), "segment", None) in gone]
     old: list[str] = []
     for name in parts:
         part, number = part_of(name), manifest_number(name)

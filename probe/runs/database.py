@@ -7,12 +7,19 @@ database that has no access to any file: what is told to write has nowhere to wr
 
 from __future__ import annotations
 
+import functools
+import os
+import re
+import secrets
 import threading
 import types
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.runs import version_1, views
+from probe.runs.kept import START, Kept
 from probe.runs.parts import Column, columns
 
 if TYPE_CHECKING:
@@ -22,6 +29,16 @@ if TYPE_CHECKING:
 
 #: Names of the views that differ from the table's tag.
 VIEWS: Final = {"process": "processes"}
+
+#: The variable of a process that must stay small: how many megabytes DuckDB may have in memory there, such as "70MB".
+#: It then asks with one thread. A question that needs more is asked again with twice as much, up to a gigabyte, and
+#: then without a limit.
+SMALL: Final = "PROBE_SQL_MEMORY"
+_MOST_MB: Final = 1000
+
+#: What a query may say that asks for tables without their names: functions that put a name together, and the lists of
+#: all tables.
+_UNNAMED: Final = re.compile(r"query|duckdb_|information_schema|sqlite_|pg_|show|describe|summarize|pragma")
 
 #: In a path DuckDB takes these for patterns.
 _PATTERNS: Final = frozenset("*?[]{}")
@@ -33,8 +50,14 @@ _SETTINGS: Final = (
     "set enable_external_access=false",
 )
 
+#: What a question no longer needs is given back at once, not kept for the next one.
+_FLUSHED: Final = ("set allocator_flush_threshold='1MB'", "set allocator_bulk_deallocation_flush_threshold='1MB'")
+
 #: No process learnt its rank late.
 NOTHING_LATE: Final[Mapping[str, int]] = types.MappingProxyType({})
+
+#: No table but those of the rows.
+NOTHING_MORE: Final[Mapping[str, str]] = types.MappingProxyType({})
 
 Tails = Mapping[str, "pyarrow.Table"]
 
@@ -45,14 +68,20 @@ class Parquet:
     Args:
         paths: Of the files of each table; on this machine.
         old: The processes of version 1, where the files may hold rows of it; else None.
+        threads: That a question is worked out by; 0 is as many as there are cores.
     """
 
-    def __init__(self, paths: Mapping[str, Sequence[str]], old: Sequence[version_1.Writer] | None = None) -> None:
+    def __init__(
+        self, paths: Mapping[str, Sequence[str]], old: Sequence[version_1.Writer] | None = None, threads: int = 0
+    ) -> None:
+        self._threads = threads
+        self._limit_mb = int(os.environ.get(SMALL, "").removesuffix("MB") or 0)  # 0 is none
         self._paths = paths
         self._old = old
         self._lock = threading.Lock()
         self._database: duckdb.DuckDBPyConnection | None = None
         self._views: set[str] = set()
+        self._kept: Kept | None = None
 
     @staticmethod
     def readable(root: str) -> bool:
@@ -63,34 +92,88 @@ class Parquet:
         """
         return not _PATTERNS.intersection(root)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether views are kept."""
+        return self._kept is not None
+
+    def keep(self, kept: Kept | None) -> None:
+        """Have a place for ``kept`` from now on; None for none."""
+        with self._lock:
+            if kept is not self._kept:
+                self._kept, self._database, self._views = kept, None, set()
+
+    def allow_more(self) -> bool:
+        """Answer with more memory from now on. Gives whether it was limited."""
+        with self._lock:
+            had = self._limit_mb
+            self._limit_mb = 2 * had if 2 * had <= _MOST_MB else 0
+            if had:
+                self._database, self._views = None, set()
+            return had > 0
+
     def cursor(self, text: str) -> tuple[duckdb.DuckDBPyConnection, set[str]]:
         """A connection of one's own for the query ``text``, and the tables that have a view in it: those that the
         text names. To be closed by the caller.
         """
         with self._lock:
-            if self._database is None:
-                self._database = self._open()
-            asked = with_views(text)
-            for table in self._paths.keys() - self._views:
-                if self._paths[table] and _names(asked, table):
-                    self._database.execute(_parquet_view(table, self._paths[table], self._old))
-                    self._views.add(table)
-            return self._database.cursor(), set(self._views)
+            database = self._prepared(text)
+            return database.cursor(), set(self._views)
+
+    def known(self, text: str) -> set[str]:
+        """The tables that have a view in each connection, those among them that ``text`` names."""
+        with self._lock:
+            self._prepared(text)
+            return set(self._views)
+
+    def _prepared(self, text: str) -> duckdb.DuckDBPyConnection:
+        if self._database is None:
+            self._database = self._open()
+        asked = with_views(text)
+        for table in self._paths.keys() - self._views:
+            if self._paths[table] and names(asked, table):
+                self._database.execute(_parquet_view(table, self._paths[table], self._old))
+                self._views.add(table)
+        return self._database
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         database = duckdb.connect(":memory:", config={"python_enable_replacements": False})
         database.execute("set allowed_paths=?", [[path for paths in self._paths.values() for path in paths]])
-        for setting in (*_SETTINGS, "set lock_configuration=true"):
+        # A folder of its own, which DuckDB makes where it needs room and removes: queries may read and write in there.
+        own = Path(gettempdir()) / f"probe-duckdb-{secrets.token_hex(8)}"
+        room = [f"set temp_directory={version_1.quoted(str(own))}"] if self._kept is None else self._kept.settings()
+        limited = self._limit_mb and self._kept is None
+        small = [f"set memory_limit='{self._limit_mb}MB'", *_FLUSHED] if limited else []
+        count = self._threads or (1 if small else 0)
+        threads = [f"set threads={count}"] if count else []
+        for setting in (*room, *small, *threads, *_SETTINGS, "set lock_configuration=true"):
             database.execute(setting)
         return database
 
 
-def _names(text: str, table: str) -> bool:
-    """Whether a query may ask for a table. It may put a name together for ``query()`` and ``query_table()``."""
+class Held:
+    """A connection that is used again, with the views that were made in it: for many questions to one moment, asked by
+    one thread after the other.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.cursor: duckdb.DuckDBPyConnection | None = None
+        self.made: set[str] = set()
+
+    def forget(self) -> None:
+        """Take another connection with the next question."""
+        with self.lock:
+            self.cursor = None
+            self.made.clear()
+
+
+def names(text: str, table: str) -> bool:
+    """Whether a query may ask for a table."""
     lower = text.lower()
-    return VIEWS.get(table, table) in lower or "query" in lower
+    return VIEWS.get(table, table) in lower or _UNNAMED.search(lower) is not None
 
 
 def select(
@@ -103,6 +186,10 @@ def select(
     where: str = "",
     measured: bool = False,
     late: Mapping[str, int] = NOTHING_LATE,
+    kept: Kept | None = None,
+    moment: object = None,
+    held: Held | None = None,
+    more: Mapping[str, str] = NOTHING_MORE,
 ) -> pyarrow.Table:
     """The result of a query over ``tables`` that only selects.
 
@@ -115,21 +202,110 @@ def select(
         where: An SQL condition for the rows that are there; "" is all.
         measured: Whether it is known that the memory of all processes with calls is recorded.
         late: The ranks of processes that began to write before they knew them.
+        kept: Where views are kept that are asked for often; None works them out.
+        moment: Of the run, which what is kept belongs to.
+        held: Is asked in this connection, where nothing is kept; None makes one.
+        more: Other tables that it may name, by their names the queries that give their rows.
 
     Returns:
         What it gives.
     """
-    cursor, known = parquet.cursor(text)
-    with cursor:
-        for table in tables:
-            sources = [f'"parts_{table}"'] if table in known else []
-            if table in tails or not sources:
-                cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
-                sources.append(f'"tail_{table}"')
-            cursor.execute(view(table, sources, "temp ", where, late))
-        for statement in worked_out(text, "temp ", measured=measured):
+    import duckdb
+
+    answer = functools.partial(
+        _select, parquet, tuple(tables), tails, text, parameters, where=where, measured=measured, late=late, kept=kept,
+        moment=moment, held=held, more=more,
+    )  # fmt: skip
+    while True:
+        try:
+            return answer()
+        except duckdb.OutOfMemoryException:
+            if not parquet.allow_more():
+                raise
+        if held is not None:
+            held.forget()
+
+
+def _select(
+    parquet: Parquet,
+    tables: tuple[str, ...],
+    tails: Tails,
+    text: str,
+    parameters: object,
+    *,
+    where: str,
+    measured: bool,
+    late: Mapping[str, int],
+    kept: Kept | None,
+    moment: object,
+    held: Held | None,
+    more: Mapping[str, str],
+) -> pyarrow.Table:
+    """As :func:`select`, within the limit of memory."""
+    parquet.keep(kept)
+    own: dict[str, str] = dict(more)
+    whole = functools.partial(_with_tables, parquet, tables, tails, where=where, measured=measured, late=late)
+    if kept is not None:
+        text, own = kept.rewritten(text, _START)
+        own = {**own, **more}
+        missing = kept.missing(moment, text, own)
+        if missing:
+            with whole("\n".join(map(views.query, missing)), every=True) as cursor:
+                kept.make(cursor, moment, missing)
+    import duckdb
+
+    if held is not None and kept is None:
+        with held.lock:
+            cursor = whole(text, own, held=held)
+            return cursor.sql(text, params=parameters).to_arrow_table()
+    try:
+        with whole(text, own) as cursor:
+            return cursor.sql(text, params=parameters).to_arrow_table()
+    except duckdb.CatalogException:  # asked again with all tables, DuckDB says which of them may be meant
+        with whole(text, own, every=True) as cursor:
+            return cursor.sql(text, params=parameters).to_arrow_table()
+
+
+def _with_tables(
+    parquet: Parquet,
+    tables: Sequence[str],
+    tails: Tails,
+    text: str,
+    own: Mapping[str, str] | None = None,
+    *,
+    where: str,
+    measured: bool,
+    late: Mapping[str, int],
+    every: bool = False,
+    held: Held | None = None,
+) -> duckdb.DuckDBPyConnection:
+    """A connection in which the query ``text`` finds what it names, or ``every`` table; ``own`` are views that are made
+    of something else than the tables, by name. To be closed by the caller, unless it is the one that is ``held``.
+    """
+    made: set[str] = set() if held is None else held.made
+    if held is not None and held.cursor is not None:
+        cursor, known = held.cursor, parquet.known(text)
+    else:
+        cursor, known = parquet.cursor(text)
+    if held is not None:
+        held.cursor = cursor
+    asked = with_views(text)
+    for table in tables:
+        if table in made or not (every or names(asked, table)):  # making a view takes longer than many a question
+            continue
+        sources = [f'"parts_{table}"'] if table in known else []
+        if table in tails or not sources:
+            cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
+            sources.append(f'"tail_{table}"')
+        cursor.execute(view(table, sources, "temp ", where, late))
+        made.add(table)
+    for name, query in (own or {}).items():
+        cursor.execute(f'create or replace temp view "{name}" as {query}')
+    for name, statement in worked_out(text, "temp ", measured=measured).items():
+        if name not in (own or {}) and name not in made:
             cursor.execute(statement)
-        return cursor.sql(text, params=parameters).to_arrow_table()
+            made.add(name)
+    return cursor
 
 
 def sealed(
@@ -138,9 +314,10 @@ def sealed(
     parameters: object,
     where: str = "",
     late: Mapping[str, int] = NOTHING_LATE,
+    more: Mapping[str, str] = NOTHING_MORE,
 ) -> pandas.DataFrame | pyarrow.Table | None:
     """The result of any statements, over tables that pyarrow reads, in a database of their own; None where the last
-    has none. ``where`` and ``late`` are as in :func:`select`.
+    has none. ``where``, ``late`` and ``more`` are as in :func:`select`.
     """
     import duckdb
 
@@ -151,18 +328,40 @@ def sealed(
         for table, source in sources.items():
             database.register(f"tail_{table}", source)
             database.execute(view(table, [f'"tail_{table}"'], where=where, late=late))
-        for statement in worked_out(text):
+        for name, query in more.items():
+            database.execute(f'create view "{name}" as {query}')
+        for statement in worked_out(text).values():
             database.execute(statement)
         found = database.sql(text, params=parameters)
         return None if found is None else found.to_arrow_table()
 
 
-#: Second 0 of the run: when its first process began to record.
-_START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
+def definition(
+    text: str,
+    tables: Iterable[str],
+    where: str,
+    late: Mapping[str, int],
+    old: Sequence[version_1.Writer] | None,
+    *,
+    measured: bool,
+) -> str:
+    """What a query means: all that its answer depends on but the rows. The arguments are those of :func:`select`, and
+    ``old`` of :class:`Parquet`.
 
+    Returns:
+        The query, and the text of each view and table that it may ask for.
+    """
+    asked = with_views(text)
+    named = [table for table in tables if names(asked, table)]
+    made = [view(table, [f'"parts_{table}"'], "", where, late) for table in named]
+    read = [_parquet_view(table, [], old) for table in named]
+    return "\n".join([text, *worked_out(text, measured=measured).values(), *made, *read, repr(old)])
+
+
+_START: Final = START
 
 #: What a process is shown as, as :func:`probe.records.who` says it.
-_WHO: Final = "who(a_rank, a_process) as coalesce('rank ' || a_rank, split_part(a_process, '.', 1))"
+WHO: Final = "who(a_rank, a_process) as coalesce('rank ' || a_rank, split_part(a_process, '.', 1))"
 
 
 def with_views(text: str) -> str:
@@ -170,17 +369,17 @@ def with_views(text: str) -> str:
     return "\n".join([text, *(views.query(name, start_ns=_START) for name in views.named(text))])
 
 
-def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> list[str]:
-    """The statements that make the views of ``views.sql`` that ``text`` needs, and the macro ``who``.
+def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> dict[str, str]:
+    """The statements that make the views of ``views.sql`` that ``text`` needs, and the macro ``who``, by name.
 
     Where all processes are ``measured`` no call tells of a scope. That is said here: DuckDB would read all calls to
     find it out.
     """
     made = {name: views.query(name, start_ns=_START) for name in views.named(text)}
-    macros = [f"create {temporary}macro {_WHO}"] if "who" in text.lower() or "query" in text.lower() else []
+    macros = {"who": f"create {temporary}macro {WHO}"} if "who" in text.lower() or "query" in text.lower() else {}
     if measured and "scope_calls" in made:
         made["scope_calls"] = "select * from calls where false"
-    return [*macros, *(f'create {temporary}view "{name}" as {query}' for name, query in made.items())]
+    return macros | {name: f'create {temporary}view "{name}" as {query}' for name, query in made.items()}
 
 
 def only_selects(text: str) -> bool:
@@ -199,21 +398,23 @@ def only_selects(text: str) -> bool:
 
 
 def _nothing(table: str) -> Any:
+    import pyarrow as pa
+
     from probe.runs.parts import schema
 
-    return schema(table).empty_table()
+    return pa.Table.from_batches([], schema=schema(table))  # its own way to an empty table loads pandas
 
 
 _DUCK: Final = {"int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
 
 
-def _duck(kind: str) -> str:
+def duck(kind: str) -> str:
     return f"{_DUCK[kind[5:-1]]}[]" if kind.startswith("list<") else _DUCK[kind]
 
 
 def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> str:
     """With the types of the row type, whatever the files hold: an older one lacks columns or has old names."""
-    types = {one.name: _duck(one.type) for one in columns(table)}
+    types = {one.name: duck(one.type) for one in columns(table)}
     selected = "*" if old is None else version_1.selection(table, list(types), old)
     if old is not None:
         types |= {before: types[now] for before, now in version_1.old_columns(table).items()}
@@ -232,7 +433,7 @@ def view(
     of one process about itself it has the newest.
     """
     distinct = "distinct " if table == "process" else ""
-    selected = ", ".join(map(_selected, columns(table)))
+    selected = ", ".join(map(selected_column, columns(table)))
     rows = " union all ".join(f"select {distinct}{selected} from {source}" for source in sources)  # noqa: S608  (our own names)
     if distinct and len(sources) > 1:
         rows = f"select distinct * from ({rows})"  # noqa: S608  (our own names)
@@ -254,7 +455,7 @@ def with_ranks(rows: str, late: Mapping[str, int]) -> str:
         left join (values {known}) l(process, rank) on l.process = r.process"""  # noqa: S608  (our own names)
 
 
-def _selected(column: Column) -> str:
+def selected_column(column: Column) -> str:
     """A column as it is; with its default where an older probe hadn't the field yet."""
     literal = _literal(column.default) if not column.optional else None
     return f'"{column.name}"' if literal is None else f'coalesce("{column.name}", {literal}) as "{column.name}"'

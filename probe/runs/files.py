@@ -17,10 +17,12 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from probe.errors import InputTypeError, ProbeError, RunError
+from probe.redaction import without_secrets
 from probe.runs import version_1
-from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, part_of, segment_of
+from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, is_now_file, part_of, segment_of
 from probe.runs.manifest import Bundle, Manifest, decode_manifest, manifest_name, newest_manifest
 from probe.runs.parts import either_schema, schema
+from probe.runs.pieces import Piece, cover, piece_of, unpack
 from probe.runs.row_types import row_type
 
 #: Paths of the parts of a segment, by table.
@@ -88,12 +90,14 @@ class RunFiles:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         if not isinstance(path, str | os.PathLike):
             raise InputTypeError(f"path: got {path!r}, expected the path or URL of a run directory")
-        self.shown = os.fspath(path)
-        files, root = fsspec.core.url_to_fs(self.shown)
+        given = os.fspath(path)
+        self.shown = without_secrets(given, True) if "://" in given else given  # as errors and log lines call it
+        files, root = fsspec.core.url_to_fs(given)
         self.system: Any = files
         self.local = isinstance(files, LocalFileSystem)
         self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")
         self._manifest = Manifest()
+        self._pieces: dict[Segment, list[Piece]] = {}  # of JSONL files that are here in pieces alone
         self._damaged: dict[str, Damaged] = {}  # by path
         self._whole: set[str] = set()  # files that were read to their end
         self._sound = Manifest()  # the manifest without damaged files
@@ -181,7 +185,7 @@ class RunFiles:
         Raises:
             RunError: The manifest is broken, or the store doesn't answer.
         """
-        segments = set(filter(None, map(segment_of, self._names(self.root))))
+        segments = self._segments(self._names(self.root))
         names, manifest = self._compacted()
         gone = manifest.segments()
         parts: dict[Segment, Parts] = {}
@@ -192,6 +196,25 @@ class RunFiles:
                 if path not in self._damaged:
                     tables[found[0]] = path
         return Listing(segments - gone, parts, self._without_damaged(manifest))
+
+    def _segments(self, names: list[str]) -> set[Segment]:
+        """Those that are JSONL files, in one piece or in several."""
+        whole = set(filter(None, map(segment_of, names)))
+        pieces: dict[Segment, list[Piece]] = {}
+        for piece in filter(None, map(piece_of, names)):
+            if piece.segment not in whole:
+                pieces.setdefault(piece.segment, []).append(piece)
+        covers = {segment: cover(found) for segment, found in pieces.items()}
+        self._pieces = {segment: found for segment, found in covers.items() if found}
+        return whole | self._pieces.keys()
+
+    def now_paths(self) -> list[str]:
+        """The files that say where each process is now, see :mod:`probe.runs.now_file`."""
+        return sorted(f"{self.root}/{name}" for name in self._names(self.root) if is_now_file(name))
+
+    def in_pieces(self, segment: Segment) -> bool:
+        """Whether a JSONL file was in pieces at the last look: a copy of one that may be open elsewhere."""
+        return segment in self._pieces
 
     def _without_damaged(self, manifest: Manifest) -> Manifest:
         """Rows of a bundle are counted over all files of a table: where one can't be read, its table is left out."""
@@ -281,6 +304,8 @@ class RunFiles:
             FileNotFoundError: It was rolled over.
             RunError: Its store doesn't answer, or refuses.
         """
+        if segment in self._pieces:
+            return self._read_pieces(self._pieces[segment], begin)
         path = f"{self.root}/{segment.name}"
         if self.local:
             with Path(path).open("rb") as file:
@@ -294,6 +319,24 @@ class RunFiles:
             if size <= begin:
                 return b"" if size == begin else None
             return self.system.cat_file(path, start=begin, end=size)  # type: ignore[no-any-return]  # fsspec is untyped
+
+    def _read_pieces(self, pieces: list[Piece], begin: int) -> bytes | None:
+        reached = pieces[-1].end
+        if reached <= begin:
+            return b"" if reached == begin else None
+        wanted = [one for one in pieces if one.end > begin]
+        paths = [f"{self.root}/{one.name}" for one in wanted]
+        with self.asking():
+            if len(paths) == 1 or self.local:
+                found = {path: self.system.cat_file(path) for path in paths}
+            else:
+                found = self.system.cat(paths)
+        data = b""
+        at = begin
+        for one, path in zip(wanted, paths, strict=True):
+            data += unpack(found[path], one)[at - one.begin :]
+            at = one.end
+        return data
 
     @contextmanager
     def asking(self) -> Iterator[None]:

@@ -25,13 +25,17 @@ TRACKING: Final = "tracking"
 MOST: Final = 5_000
 
 
-def open_run(path: str | os.PathLike[str], attempt: int | None = None) -> Run:
+def open_run(
+    path: str | os.PathLike[str], attempt: int | None = None, *, rollouts: str | os.PathLike[str] | None = None
+) -> Run:
     """Open a run to read it, while it is being written or when it is over.
 
     Args:
         path: The run directory, an ``fsspec`` URL of one, or a directory that holds runs, at most three levels down:
-            of these the one that began last. The commands take the same.
+            of these the one that began last. The commands take the same. Also what others wrote of a training that
+            probe wasn't in: a log of verl's ``file`` logger, a directory with it, or TensorBoard's; as it is now.
         attempt: The attempt that is shown, alone and whole; None shows each step of the newest that has it.
+        rollouts: verl's ``trainer.rollout_data_dir``, for what others wrote; None looks for dumps beside the log.
 
     Returns:
         A :class:`~probe.runs.reader.Run`, whose ``path`` says which one it is.
@@ -47,19 +51,26 @@ def open_run(path: str | os.PathLike[str], attempt: int | None = None) -> Run:
         raise InputTypeError(f"path: got {path!r}, expected a run directory, its URL, or a directory that holds runs")
     from probe.runs.reader import Run  # brings pandas; find_run does without
 
-    return Run(find_run(os.fspath(path)), attempt)
+    return Run(find_run(os.fspath(path), rollouts=rollouts), attempt)
 
 
-def find_run(text: str, *, argument: str = "path", tell: Callable[[str], None] | None = None) -> str:
+def find_run(
+    text: str,
+    *,
+    argument: str = "path",
+    tell: Callable[[str], None] | None = None,
+    rollouts: str | os.PathLike[str] | None = None,
+) -> str:
     """The run that ``text`` means, as an absolute path or a URL.
 
     A directory that isn't a run but holds some, at most three levels down, means the one that began last. Names that
-    begin with a dot are passed over.
+    begin with a dot are passed over. Where there is none, what others wrote is made a run of (:mod:`probe.readers`).
 
     Args:
         text: A directory or a URL.
         argument: What errors call it.
         tell: Is told in a sentence which of several runs is taken.
+        rollouts: Where verl's rollout dumps are, for what others wrote.
 
     Raises:
         RunNotFoundError: There is nothing, or no run in it.
@@ -78,11 +89,16 @@ def find_run(text: str, *, argument: str = "path", tell: Callable[[str], None] |
             raise RunNotFoundError(
                 f"{argument}: there is nothing at {text!r}; check the spelling and the working directory"
             )
-        if not files.isdir(root):
+        is_directory = files.isdir(root)
+        found = list(_runs_below(files, root, text, argument)) if is_directory else []
+        if not found and _is_local(files):
+            made = _of_others(Path(root), rollouts, tell)
+            if made is not None:
+                return made
+        if not is_directory:
             raise RunNotFoundError(
                 f"{argument}: {text!r} is a file, expected a run directory or a directory that holds runs"
             )
-        found = list(_runs_below(files, root, text, argument))
         newest = _newest(files, found, text, argument)
     except ProbeError:
         raise
@@ -92,6 +108,18 @@ def find_run(text: str, *, argument: str = "path", tell: Callable[[str], None] |
     if tell is not None:
         tell(f"{text} holds {len(found)} run{'s' * (len(found) > 1)}; taking {location}")
     return location
+
+
+def _of_others(root: Path, rollouts: str | os.PathLike[str] | None, tell: Callable[[str], None] | None) -> str | None:
+    """The run that is made of what others wrote at ``root``; None where there is nothing of theirs."""
+    from probe.readers import read, readable_below
+
+    places = readable_below(root) if root.is_dir() else [root]
+    chosen = max(places, key=lambda one: one.stat().st_mtime_ns, default=None)
+    made = None if chosen is None else read(chosen, None if rollouts is None else Path(rollouts))
+    if made is not None and tell is not None:
+        tell(f"{chosen} was not written by probe; what it tells is read, and what it doesn't is missing")
+    return None if made is None else str(made)
 
 
 def runs_below(text: str, *, argument: str = "path") -> list[str]:
@@ -114,11 +142,19 @@ def runs_below(text: str, *, argument: str = "path") -> list[str]:
             return [_location(files, root)]
         if not files.isdir(root):
             raise RunNotFoundError(f"{argument}: there is no directory at {text!r}")
-        return [_location(files, one) for one in _runs_below(files, root, text, argument)]
+        found = [_location(files, one) for one in _runs_below(files, root, text, argument)]
+        return found if found or not _is_local(files) else _all_of_others(Path(root))
     except ProbeError:
         raise
     except Exception as error:  # isolation boundary: as above
         raise RunError(f"{argument}: {text!r} can't be read: {type(error).__name__}: {error}") from error
+
+
+def _all_of_others(root: Path) -> list[str]:
+    """The runs that are made of what others wrote at ``root`` and one level below."""
+    from probe.readers import read, readable_below
+
+    return [str(made) for one in readable_below(root) if (made := read(one)) is not None]
 
 
 def _opened(text: str, argument: str) -> tuple[Any, str]:

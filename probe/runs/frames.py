@@ -39,7 +39,7 @@ def query_frame(found: pyarrow.Table) -> pandas.DataFrame:
     """``found`` with the dtypes above; a column of a query is optional where it has a missing value."""
     import pandas as pd
 
-    series = [_series(_narrowed(column), column.null_count > 0) for column in found.columns]
+    series = [_series(narrowed(column), column.null_count > 0) for column in found.columns]
     frame = pd.concat(series, axis=1) if series else pd.DataFrame()
     frame.columns = pd.Index(found.column_names, dtype=object)
     return frame
@@ -55,7 +55,7 @@ def _filled(values: Any, column: Column) -> Any:
     return pa.chunked_array([pa.array(found, values.type)])
 
 
-def _narrowed(values: Any) -> Any:
+def narrowed(values: Any) -> Any:
     """Sums of integers come as decimals of 38 digits: integers again where they fit, else floats."""
     import pyarrow as pa
 

@@ -6,10 +6,14 @@
       run.json                              RunInfo; written once, by whichever rank is first
       rank-00000.jsonl                      segment 0 of rank 0: append-only, one writer
       rank-00000.1.jsonl                    its next segment: after a roll-over or a restart
+      rank-00000.now                        where rank 0 is now: a page of memory, see probe.runs.now_file
       process-driver.jsonl                  segment 0 of a process without a rank, which is called "driver"
       parts/<table>-rank00000-0.parquet     what segment 0 of rank 0 held, once it has been rolled over
       parts/<table>-process-driver-0.parquet
       *.tmp                                 being written; ignored by every reader
+      rank-00000.jsonl.0-52311.gz           in a copy alone: a piece of an open file, see probe.runs.pieces
+      answers/                              of a large run, what views have asked: see probe.runs.answers
+      sync/                                 which processes copy the run; of no meaning to readers
 
 A segment is either a JSONL file or the parts of the same (place, segment). While both are there, the JSONL
 file is the truth: deleting it is the commit of a roll-over.
@@ -41,6 +45,9 @@ from probe.redaction import Redact, redaction
 
 INFO_NAME: Final = "run.json"
 PARTS_NAME: Final = "parts"
+
+#: The folder of micro-batches and memory snapshots that failures have kept, where that was asked for.
+FAILURES_NAME: Final = "failures"
 
 #: Names a run directory that is used as it is, so that all ranks of a job agree on one.
 RUN_DIR_VARIABLE: Final = "PROBE_RUN_DIR"
@@ -88,6 +95,15 @@ class Segment(NamedTuple):
         stem = f"process-{self.place}" if self.rank is None else self.place
         return f"{stem}{f'.{self.number}' if self.number else ''}.jsonl"
 
+    @property
+    def now_name(self) -> str:
+        """Name of the file that says where the process is now whose first segment this is.
+
+        >>> Segment.of_rank(0).now_name, Segment("driver", 1).now_name
+        ('rank-00000.now', 'process-driver.1.now')
+        """
+        return self.name.removesuffix("jsonl") + "now"
+
     def part(self, table: str) -> str:
         """File name, inside ``parts/``, of its rows of ``table``.
 
@@ -97,6 +113,16 @@ class Segment(NamedTuple):
         rank = self.rank
         stem = f"process-{self.place}" if rank is None else f"rank{rank:05d}"
         return f"{table}-{stem}-{self.number}.parquet"
+
+
+def is_now_file(name: str) -> bool:
+    """Whether a file of this name says where a process is now.
+
+    >>> is_now_file("rank-00000.now"), is_now_file("rank-00000.jsonl"), is_now_file("notes.now")
+    (True, False, False)
+    """
+    stem, dot, end = name.rpartition(".")
+    return dot + end == ".now" and segment_of(f"{stem}.jsonl") is not None
 
 
 def process_name(place: str, number: int = 0) -> str:
@@ -227,6 +253,32 @@ def create_run(
         raise RunError(f"run directory {given or root!s}: can't be made: {error}") from error
     read_info(directory)
     return directory
+
+
+def complete_run(directory: Path, project: str, config: Any, *, redact: Redact = True) -> None:
+    """Let run.json say what became known after another process, or an adapter, had made the run.
+
+    A configuration that is there stays; processes that bring one at the same moment bring the same.
+
+    Args:
+        directory: The run directory.
+        project: The project's name as the user gave it.
+        config: As of :func:`create_run`.
+        redact: As of :func:`create_run`.
+
+    Raises:
+        RunError: run.json can't be read or written.
+    """
+    rule = redaction(redact)
+    info = read_info(directory)
+    if info.config is not None:
+        return
+    info.project = project
+    info.config = plain(config) if rule is None else rule(plain(config))
+    try:
+        write_atomically(directory / INFO_NAME, encode_info(info), overwrite=True, private=rule is None)
+    except OSError as error:
+        raise RunError(f"run directory {directory}: run.json can't be written: {error}") from error
 
 
 def safe_name(name: str) -> str:

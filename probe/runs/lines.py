@@ -8,9 +8,9 @@ missing value (``null``) nor for a text. Everything else is msgspec's own JSON.
 
 from __future__ import annotations
 
-import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import isfinite, isnan
 from typing import Any, Final
 
 import msgspec
@@ -33,7 +33,8 @@ def _float_fields(kind: type[Row]) -> tuple[str, ...]:
 
 
 _FLOATS: Final = {kind: _float_fields(kind) for kind in row_types.row_types()}
-_ENCODE: Final[Callable[[Any], bytes]] = msgspec.json.Encoder(enc_hook=_unwrap).encode
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_unwrap)
+_ENCODE: Final[Callable[[Any], bytes]] = _ENCODER.encode
 # Not strict: this is what reads the texts above back as floats. (A field of type text stays a text.)
 _decoder = msgspec.json.Decoder(row_types.union(), strict=False)
 
@@ -68,12 +69,35 @@ def encode(row: Row) -> bytes:
     """
     for name in _floats_of(type(row)):
         value = getattr(row, name)
-        if value is not None and not math.isfinite(value):
+        if value is not None and not isfinite(value):
             return _encode_slowly(row)
     try:
         return _ENCODE(row) + b"\n"
     except UnicodeEncodeError:  # a lone surrogate
         return _encode_slowly(row)
+
+
+def encode_all(rows: Sequence[Row]) -> bytes:
+    """``rows`` as lines, as :func:`encode` makes them of each, at a third of its cost.
+
+    Raises:
+        TypeError: A field of one of them holds what JSON can't say, or nobody has told of its type.
+        ValueError: A field of one of them holds what JSON can't say.
+    """
+    kind: type[Row] | None = None
+    names: tuple[str, ...] = ()
+    for row in rows:
+        if type(row) is not kind:
+            kind = type(row)
+            names = _floats_of(kind)
+        for name in names:
+            value = getattr(row, name)
+            if value is not None and not isfinite(value):
+                return b"".join(map(encode, rows))
+    try:
+        return _ENCODER.encode_lines(rows)
+    except UnicodeEncodeError:  # a lone surrogate
+        return b"".join(map(encode, rows))
 
 
 def _encode_slowly(row: Row) -> bytes:
@@ -89,9 +113,9 @@ def _exact(value: Any) -> Any:
         return [_exact(one) for one in value]
     if hasattr(value, "item"):
         value = value.item()
-    if not isinstance(value, float) or math.isfinite(value):
+    if not isinstance(value, float) or isfinite(value):
         return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return "NaN" if isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 class _Tag(msgspec.Struct):

@@ -28,7 +28,7 @@ def why_alive(files: RunFiles, segment: Segment, *, force: bool) -> str | None:
     On this machine the writer's process id tells. Of another machine nothing can be known but when the file grew last:
     it is left alone unless ``force`` says that its process is gone.
     """
-    process = _writer(files, segment)
+    process = writer_of(files, segment)
     if process is None:
         return "it has no first line yet"
     if process.host == platform.node() and files.local:
@@ -39,7 +39,13 @@ def why_alive(files: RunFiles, segment: Segment, *, force: bool) -> str | None:
     return None if force else f"its process is of the machine {process.host}; force=True says that it is gone"
 
 
-def _writer(files: RunFiles, segment: Segment) -> Process | None:
+def writer_of(files: RunFiles, segment: Segment) -> Process | None:
+    """Who writes a JSONL file, as its first line says; None where that isn't there yet.
+
+    Raises:
+        FileNotFoundError: The file has become Parquet meanwhile.
+        RunError: It can't be read.
+    """
     path = f"{files.root}/{segment.name}"
     with files.asking():
         head = bytes(files.system.cat_file(path, start=0, end=_HEAD_BYTES))
@@ -66,7 +72,7 @@ def all_gone(files: RunFiles) -> bool:
     """
     segments = files.look()[0] if files.local else ()
     try:
-        writers = [_writer(files, one) for one in segments]
+        writers = [writer_of(files, one) for one in segments]
     except FileNotFoundError:  # rolled over meanwhile: somebody is there
         return False
     return bool(writers) and all(one is not None and state_of(one) == "gone" for one in writers)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import itertools
 import re
 import sys
 import time
@@ -21,9 +22,9 @@ import types
 import typing
 from array import array
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -178,6 +179,11 @@ class Columnar:
 
     def add_lines(self, data: bytes) -> dict[str, pyarrow.Table]:
         """Columns of the complete lines in ``data``, by table; tables without rows are left out."""
+        lines, numbers = self._sorted(data)
+        return {table: self._columns(table, lines[table], numbers[table]) for table in lines}
+
+    def _sorted(self, data: bytes) -> tuple[dict[str, list[bytes]], dict[str, list[int]]]:
+        """The lines of each table, and their numbers."""
         lines: dict[str, list[bytes]] = defaultdict(list)
         numbers: dict[str, list[int]] = defaultdict(list)
         found = data.split(b"\n")
@@ -188,7 +194,7 @@ class Columnar:
                 lines[table].append(line)
                 numbers[table].append(number)
         self.lines += len(found) - 1
-        return {table: self._columns(table, lines[table], numbers[table]) for table in lines}
+        return lines, numbers
 
     def _table_of_other_line(self, line: bytes) -> str | None:
         """The table that a line belongs to which doesn't begin as others do; None where it can't be used."""
@@ -219,12 +225,21 @@ class Columnar:
     def _old(self) -> bool:
         return self.newest_version == version_1.VERSION
 
-    def _columns(self, table: str, lines: list[bytes], numbers: list[int]) -> pyarrow.Table:
-        import pyarrow as pa
+    @property
+    def told_together(self) -> bool:
+        """Whether its lines may be read together with those of other segments."""
+        return not self._old and self.offset_ns is not None
 
+    def _columns(self, table: str, lines: list[bytes], numbers: list[int]) -> pyarrow.Table:
         found = _fast(table, lines, old=self._old)
         if found is None:
             found, numbers = self._slow(table, lines, numbers)
+        return self._finished(table, found, numbers)
+
+    def _finished(self, table: str, found: pyarrow.Table, numbers: list[int]) -> pyarrow.Table:
+        """With the columns that no line has."""
+        import pyarrow as pa
+
         if self._old:  # who wrote it is told when all processes of the run are known
             found = found.set_column(found.column_names.index("process"), "process", pa.nulls(len(found), pa.string()))
         if table != "process":
@@ -255,6 +270,66 @@ class Columnar:
             rows.append(row)
             kept.append(number)
         return _from_rows(table, rows), kept
+
+
+class Lines(NamedTuple):
+    """What :func:`add_lines_of` gives."""
+
+    each: list[dict[str, pyarrow.Table]]  #: of each segment
+    whole: dict[str, pyarrow.Table]  #: of all of them, of the tables whose rows were read together
+
+
+def add_lines_of(many: Sequence[tuple[Columnar, bytes]]) -> Lines:
+    """As :meth:`Columnar.add_lines`, of several segments at once: of a few lines from each of many segments nearly all
+    time goes into calling the reader of JSON, which is called once for each table here.
+
+    Args:
+        many: Of each segment what turns its lines to columns, and complete lines.
+
+    Returns:
+        The columns.
+    """
+    told = [columnar._sorted(data) for columnar, data in many]
+    found = Lines([{} for _ in many], {})
+    for table in dict.fromkeys(name for lines, _ in told for name in lines):
+        # A process's own row comes first in its segment, and tells whether the others are of an older version.
+        own = [at for at, (lines, _) in enumerate(told) if table in lines]
+        together = None
+        if len(own) > 1 and all(many[at][0].told_together for at in own):
+            together = _fast(table, [line for at in own for line in told[at][0][table]], old=False)
+        if together is None:
+            for at in own:
+                columnar, (lines, numbers) = many[at][0], told[at]
+                found.each[at][table] = columnar._columns(table, lines[table], numbers[table])
+            continue
+        counts = [len(told[at][1][table]) for at in own]
+        offsets = [many[at][0].offset_ns or 0 for at in own]
+        together = _finished_together(table, together, [told[at][1][table] for at in own], offsets)
+        found.whole[table] = together
+        for at, begin, count in zip(own, itertools.accumulate(counts, initial=0), counts, strict=False):
+            found.each[at][table] = together.slice(begin, count)
+    return found
+
+
+def _finished_together(
+    table: str, found: pyarrow.Table, numbers: Sequence[list[int]], offsets: Sequence[int]
+) -> pyarrow.Table:
+    """Rows of several segments with the columns that no line has: those of :meth:`Columnar._finished`.
+
+    Args:
+        table: Of the rows.
+        found: The rows, segment by segment.
+        numbers: Of their lines, by segment.
+        offsets: Wall-clock minus monotonic time of each segment, nanoseconds.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if table != "process":
+        moved = [offset for offset, own in zip(offsets, numbers, strict=True) for _ in own]
+        found = found.append_column(pa.field(WALL, pa.int64()), pc.add(found["time_ns"], _integers(moved)))
+    found = found.append_column(pa.field(LINE, pa.int64()), _integers(list(itertools.chain.from_iterable(numbers))))
+    return found.replace_schema_metadata(schema(table).metadata)
 
 
 def _stored(table: str) -> tuple[Column, ...]:
@@ -371,6 +446,13 @@ def rows_of(table: str, found: pyarrow.Table) -> Iterator[tuple[int, Row]]:
 
 
 # --------------------------------------------------------------------------------------- a segment to Parquet
+
+
+def can_roll_over() -> bool:
+    """Whether lines can become Parquet here. Where pyarrow isn't installed they stay lines, which readers read as well,
+    and ``probe compact`` makes Parquet of them where it is.
+    """
+    return importlib.util.find_spec("pyarrow") is not None
 
 
 def warm_up() -> None:

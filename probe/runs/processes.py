@@ -103,6 +103,18 @@ def node(environ: Mapping[str, str] | None = None) -> str:
     return known.get("SLURMD_NODENAME", "") or (f"node {group}" if group else "")
 
 
+def part_in_ray() -> str:
+    """What this process is to Ray: its "driver", a "worker", or "" outside a job; Ray is never imported for this."""
+    ray: Any = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized():
+            return ""
+        mode = ray._private.worker.global_worker.mode
+        return {ray.SCRIPT_MODE: "driver", ray.WORKER_MODE: "worker"}.get(mode, "")
+    except Exception:  # whatever another version lacks
+        return ""
+
+
 def default_name() -> str:
     """What this process goes by where nobody named it: a Ray actor by its name or class, a child of multiprocessing by
     the name that this gave it, a notebook's kernel as "notebook", a script by its file's name.

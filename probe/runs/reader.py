@@ -6,6 +6,7 @@ and on another machine.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -15,14 +16,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from probe import text as words
+from probe._check import needs_views
 from probe.errors import InputError, RunError, UnknownNameError
 from probe.records import TABLES, Process, Row, place_of_process
 from probe.runs.database import VIEWS
 from probe.runs.files import Damaged, RunFiles
 from probe.runs.follower import Follower
 from probe.runs.frames import table_frame
+from probe.runs.kept import Kept
 from probe.runs.layout import RunInfo
 from probe.runs.lines import table_of
+from probe.runs.now import COLUMNS, frame_rows, now
 from probe.runs.parts import columns
 from probe.runs.snapshot import TRIES, Snapshot, query
 from probe.runs.visibility import Hidden, Shown
@@ -31,7 +35,16 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from probe.views.panel.panel import Panel
+    from probe.analysis.advice import Advice
+    from probe.analysis.audit import Audit
+    from probe.analysis.ledger import Ledger
+    from probe.analysis.long_tail import LongTail
+    from probe.analysis.mismatch import Mismatch
+    from probe.analysis.post_mortem import PostMortem
+    from probe.analysis.verdict import Findings
+    from probe.runs.answers import Answers
+    from probe.runs.asked_again import Newest
+    from probe.runs.changes import Changed, Moment
 
 #: Names by which people call the tables; the row type's tag is accepted, too.
 NAMES: Final = {VIEWS.get(table, table): table for table in TABLES}
@@ -61,6 +74,8 @@ class Run:
         path: Absolute path or URL of the run directory.
         info: What run.json says.
         shown_attempt: The attempt that was asked for, None without one.
+        by_step: What was worked out of its steps, which whoever looks at it again and again keeps
+            (:mod:`probe.analysis.by_step`); None keeps nothing.
 
     Raises:
         RunNotFoundError: There is nothing.
@@ -70,6 +85,7 @@ class Run:
     """
 
     def __init__(self, path: str | os.PathLike[str], attempt: int | None = None) -> None:
+        needs_views("reading a run")
         self._files = RunFiles(path)
         self.shown_attempt = attempt
         self.path = self._files.location
@@ -80,6 +96,7 @@ class Run:
         self._frames: dict[str, pandas.DataFrame] = {}
         self._follower = Follower(self._files)
         self._closed = False
+        self.by_step: Any = None
         if attempt is not None:
             self._look()  # it must be there
 
@@ -96,9 +113,39 @@ class Run:
         return self.table("micro_batches")
 
     @property
+    def host_memory(self) -> pandas.DataFrame:
+        """:class:`~probe.records.HostMemory`: what processes and their containers hold of the machine's memory."""
+        return self.table("host_memory")
+
+    @property
+    def partitions(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Partition`: by whose rule batches were cut, with all that it was given."""
+        return self.table("partitions")
+
+    @property
     def padding(self) -> pandas.DataFrame:
         """:class:`~probe.records.Padding`: by batch, field and cause."""
         return self.table("padding")
+
+    @property
+    def samples(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Sample`: answers that were sampled, of large batches some."""
+        return self.table("samples")
+
+    @property
+    def token_blocks(self) -> pandas.DataFrame:
+        """:class:`~probe.records.TokenBlock`: what is known of each token of a few samples, packed."""
+        return self.table("token_blocks")
+
+    @property
+    def rollouts(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Rollout`: what each replica did of a told batch, of all samples."""
+        return self.table("rollouts")
+
+    @property
+    def token_fates(self) -> pandas.DataFrame:
+        """:class:`~probe.records.TokenFate`: what became of the sampled tokens, of all samples."""
+        return self.table("token_fates")
 
     @property
     def calls(self) -> pandas.DataFrame:
@@ -119,6 +166,11 @@ class Run:
     def incidents(self) -> pandas.DataFrame:
         """:class:`~probe.records.Incident`: what went wrong with the observing."""
         return self.table("incidents")
+
+    @property
+    def stacks(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Stack`: where the code was in scopes that were open much longer than ever before."""
+        return self.table("stacks")
 
     @property
     def processes(self) -> pandas.DataFrame:
@@ -172,12 +224,19 @@ class Run:
                         raise RunError(f"run {self.path!r}: a part of {table} can't be read: {error}") from error
                 tries += 1
 
-    def sql(self, query_text: str, parameters: object = None) -> pandas.DataFrame:
+    def sql(
+        self, query_text: str, parameters: object = None, *, keep: bool = False, since: int | None = None
+    ) -> pandas.DataFrame:
         """The result of a DuckDB query over the tables, such as ``select max(allocated_bytes) from memory``.
 
         Args:
             query_text: One query in DuckDB's SQL; it can't read files, write or reach the network.
             parameters: For ``?`` (a list) or ``$name`` (a dict) in the query.
+            keep: Of a large run on this machine that nobody writes to: find the answer beside the rows, in the folder
+                ``answers``, or put it there for who asks the same next. For a query without parameters that asks for
+                nothing random.
+            since: For a query about steps from this one on: files that have none of them aren't read, so that rows of
+                earlier steps, and of no step, may be left out. None reads all.
 
         Raises:
             InputError: DuckDB doesn't understand the query, or it asks for what isn't allowed.
@@ -185,23 +244,52 @@ class Run:
         tries = 1
         while True:
             try:
-                return self._ask(query_text, parameters)
+                return self._ask(query_text, parameters, keep=keep, since=since)
             except (_QueryError, FileNotFoundError) as error:
                 if tries == TRIES or not self._again(damage=not isinstance(error, _QueryError) or error.damage):
                     raise
             tries += 1
 
-    def _ask(self, query_text: str, parameters: object) -> pandas.DataFrame:
-        import duckdb
-        import pyarrow as pa
-
+    @contextlib.contextmanager
+    def asked_often(self) -> Iterator[None]:
+        """Within it the views (see :meth:`sql`) are worked out once and kept, in a file of a temporary folder: for many
+        questions to a large run. The answers are the same.
+        """
+        kept = Kept()
         with self._lock:
-            snapshot = self._look().copy()
+            self._look().kept = kept
         try:
-            return query(snapshot, query_text, parameters)
-        except (duckdb.Error, pa.ArrowException) as error:
+            yield
+        finally:
+            with self._lock:
+                if self._snapshot is not None:
+                    self._snapshot.kept = None
+                    self._snapshot.let_go()
+            kept.close()
+
+    def _ask(self, query_text: str, parameters: object, *, keep: bool, since: int | None) -> pandas.DataFrame:
+        with self._lock:
+            snapshot = self._look().copy() if since is None else self._look().since(since)
+        try:
+            return query(snapshot, query_text, parameters, keep=keep)
+        except Exception as error:  # of which kind is asked below: an answer that was kept needs no DuckDB
+            import duckdb
+            import pyarrow as pa
+
+            if not isinstance(error, duckdb.Error | pa.ArrowException):
+                raise
             of_the_query = (duckdb.ParserException, duckdb.BinderException, duckdb.PermissionException)
             raise _QueryError(f"query: {error}", damage=not isinstance(error, of_the_query)) from error
+
+    def newest(self, since: int) -> Newest | None:
+        """The rows of the moment that is shown of steps from ``since`` on, for :mod:`probe.runs.asked_again`; earlier
+        ones may be among them. None where Parquet files have such rows.
+
+        Args:
+            since: The first of the steps.
+        """
+        with self._lock:
+            return self._look().since(since).newest
 
     def _again(self, *, damage: bool = True) -> bool:
         """After a failure: look anew where files were compacted since the last look, or are damaged; False where none
@@ -222,6 +310,33 @@ class Run:
             self._frames = {}
             self._look()
         return self
+
+    def has(self, table: str) -> bool:
+        """Whether there are rows of a table, without reading any; of an attempt that is hidden, too.
+
+        Args:
+            table: By name.
+        """
+        with self._lock:
+            return self._look().has(self._known(table))
+
+    def moment(self) -> Moment:
+        """The moment that is shown, to be compared with a later one by :meth:`changed`."""
+        with self._lock:
+            return self._look().moment()
+
+    def changed(self, before: Moment) -> Changed | None:
+        """Which steps have got rows since a moment.
+
+        Args:
+            before: Of :meth:`moment`, before a :meth:`refresh`.
+
+        Returns:
+            The first and the last of these steps by table, of tables with new rows; None where any step may differ,
+            such as after the begin of an attempt that hides some of an older one's.
+        """
+        with self._lock:
+            return self._look().changed(before)
 
     def _look(self) -> Snapshot:
         if self._closed:
@@ -260,6 +375,18 @@ class Run:
         """What was recorded more than once: the steps of each attempt that a later one hides."""
         with self._lock:
             return self._look().hidden()
+
+    def attempt_of(self, step: int) -> int | None:
+        """The attempt whose rows of a step are shown: the newest that has begun at it or before; None without one.
+
+        Args:
+            step: Which.
+        """
+        with self._lock:
+            attempts = self._look().attempts
+            if self.shown_attempt is not None or len(attempts) < 2:
+                return self.shown_attempt if self.shown_attempt is not None else next(iter(attempts), None)
+            return max((one for one, first, _ in self._look().extents() if first <= step), default=None)
 
     @property
     def ranks(self) -> list[int]:
@@ -306,6 +433,63 @@ class Run:
 
     # ------------------------------------------------------------------------------------------- following it
 
+    def failures(self) -> pandas.DataFrame:
+        """:class:`~probe.records.Failure`: exceptions that left a micro-batch, phase or step or ended a process, each
+        once with all that is known of it, in the order in which they came by the wall clocks of their machines.
+
+        Returns:
+            One row an exception; ``outermost`` is what it has left. ``batch_path`` and ``snapshot_path`` are
+            whole paths or URLs, "" where there is none.
+        """
+        found = self.table("failures")
+        newest = found.groupby(["process", "exception_id"])["revision"].transform("max")
+        shown = found[found["revision"] == newest].sort_values(["wall_ns", "process"], kind="stable")
+        shown = shown.reset_index(drop=True)
+        for column in ("batch_path", "snapshot_path"):
+            shown[column] = [f"{self.path}/{one}" if one else "" for one in shown[column]]
+        return shown
+
+    def now(self) -> pandas.DataFrame:
+        """Where each process is now, or was seen last, also one that was killed: of the newest attempt, or of the one
+        that is shown. It is read anew at each call, from a page a process.
+
+        Returns:
+            One row a process, with the columns of :class:`probe.runs.now.Now`: ``scope`` is the innermost open scope by
+            its path, ``begun_ns`` when it was entered (wall clock), ``alive`` whether the process is there (``None``
+            where that can't be told from here), ``closed`` whether it has ended in order, ``heartbeat_ns`` when its
+            writer came round last. :func:`probe.runs.now.now` gives the same without pandas.
+
+        Raises:
+            RunError: The store doesn't answer.
+        """
+        import pandas as pd
+
+        frame = pd.DataFrame(self.now_rows(), columns=list(COLUMNS))
+        times = [one for one in COLUMNS if one.endswith("_ns")]
+        return frame.astype(dict.fromkeys(["rank", "step", "micro_batch", *times], "Int64"))
+
+    def now_rows(self) -> list[dict[str, Any]]:
+        """As :meth:`now`, without pandas: one dict a process, None where something isn't known.
+
+        Raises:
+            RunError: The store doesn't answer.
+        """
+        return frame_rows(now(self._files, self.shown_attempt))
+
+    @property
+    def answers(self) -> Answers | None:
+        """Where answers are kept that hold for this run for good, see :mod:`probe.runs.answers`; None where none are:
+        a small run, one on another machine, or one of which a process may still go on.
+
+        Raises:
+            RunError: The store doesn't answer.
+        """
+        with self._lock:
+            found = self._look().answers
+        if found is None or any(one.ended_ns is None for one in now(self._files, 0)):
+            return None
+        return found
+
     def new_rows(self) -> list[Row]:
         """The rows that came since the last call, at first all there are; each exactly once, those that a later attempt
         hides among them: ``row.attempt`` says which it is of. Cheap when there are none.
@@ -347,8 +531,78 @@ class Run:
 
     # ----------------------------------------------------------------------------------------------- the rest
 
-    def panel(self, **options: Any) -> Panel:
-        """The live panel of this run, for a notebook. See :class:`probe.views.panel.panel.Panel` for the options."""
+    def findings(self) -> Findings:
+        """What was found in this run, the worst first. See :func:`probe.findings`."""
+        from probe.analysis.verdict import findings  # an answer: who only reads frames never loads it
+
+        return findings(self)
+
+    def ledger(self, **options: Any) -> Ledger | None:
+        """Where the tokens went: what became of each sampled one, and what was computed beside them. See
+        :func:`probe.analysis.ledger.ledger`, which has the options.
+        """
+        from probe.analysis.ledger import ledger  # an answer: who only reads frames never loads it
+
+        return ledger(self, **options)
+
+    def mismatch(self, **options: Any) -> Mismatch | None:
+        """Whether rollout and training agree about the sampled tokens, and why they don't. See
+        :func:`probe.analysis.mismatch.mismatch`, which has the options.
+        """
+        from probe.analysis.mismatch import mismatch  # an answer: who only reads frames never loads it
+
+        return mismatch(self, **options)
+
+    def long_tail(self, **options: Any) -> LongTail | None:
+        """How long the last answers of a step let all others wait, and how old their weights were. See
+        :func:`probe.analysis.long_tail.long_tail`, which has the options.
+        """
+        from probe.analysis.long_tail import long_tail  # an answer: who only reads frames never loads it
+
+        return long_tail(self, **options)
+
+    def advise(self, **options: Any) -> Advice:
+        """Changes to the configuration, each tried on this run's batches. See
+        :func:`probe.analysis.advice.advice.advise`, which has the options.
+        """
+        from probe.analysis.advice import advise  # an answer: who only reads frames never loads it
+
+        return advise(self, **options)
+
+    def what_if(self, changes: Any = None, **options: Any) -> Any:
+        """What this run's batches would have come to under other settings, ``run.what_if(cap_tokens=16384)``.
+
+        Args:
+            changes: Settings by name, or several such mappings.
+            **options: Settings, and the options of :func:`probe.analysis.what_if.answering.what_if`.
+        """
+        from probe.analysis.what_if import what_if  # an answer: who only reads frames never loads it
+
+        return what_if(self, changes, **options)
+
+    def audit(self, step: int | None = None) -> Audit:
+        """Each logged number beside its token-weighted and sequence-weighted mean, with the trap that it fell into. See
+        :func:`probe.analysis.audit.auditing.audit`.
+
+        Args:
+            step: Look at this step alone; None takes the worst step of each metric, else the last.
+        """
+        from probe.analysis.audit import audit  # an answer: who only reads frames never loads it
+
+        return audit(self, step)
+
+    def post_mortem(self) -> PostMortem:
+        """What ended this run, in which order, and what each process held and did then. See
+        :func:`probe.analysis.post_mortem.post_mortem`.
+        """
+        from probe.analysis.post_mortem import post_mortem  # an answer: who only reads frames never loads it
+
+        return post_mortem(self)
+
+    def panel(self, **options: Any) -> Any:
+        """The live panel of this run, for a notebook: a :class:`probe.views.panel.panel.Panel`, which has the options.
+        ``where="tab"`` asks JupyterLab for it beside the notebook, see :class:`probe.views.panel.tab.Tab`.
+        """
         from probe.views.panel.panel import panel  # a view: who only reads frames never loads it
 
         return panel(self, **options)

@@ -58,6 +58,17 @@ class SegmentFile:
         """Whether there are lines that the operating system hasn't taken."""
         return bool(self._half_written) or len(self.backlog) > 0
 
+    def take(self, lines: bytes) -> bool:
+        """Take whole lines that go to the operating system in one call, and can't be dropped any more.
+
+        Returns:
+            False where other lines wait: these belong behind them, into :attr:`backlog`.
+        """
+        if self.waiting:
+            return False
+        self._half_written = lines
+        return True
+
     def write(self) -> None:
         """Hand all waiting lines to the operating system.
 

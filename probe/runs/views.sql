@@ -170,6 +170,18 @@ select step, rank, levelled.process, role, phase, kind, level, name, micro_batch
 from levelled left join paired on paired.process = levelled.process and paired.scope_id = levelled.scope_id;
 
 
+-- view micro_batches_timed
+-- The micro-batches that ran, each with its time and its batch: what `spans` says of them. What needs neither their own
+-- peaks nor their begin since the run's start is answered from here without a look at which scope made its peak.
+with
+told as materialized (select * from {scopes_nested}),
+paired as ({batches_run from told})
+select step, rank, told.process, role, phase, kind, 'micro_batch' as level, micro_batch, told.scope_id as scope,
+       begin_ns, end_ns, (end_ns - begin_ns) / 1e9 as duration, batch_id as batch, tokens, slots, sequences, longest
+from told left join paired on paired.process = told.process and paired.scope_id = told.scope_id
+where kind = 'micro_batch';
+
+
 -- view steps
 -- Each step on one row: how many ranks have ended it, when the first began and the last ended it, and the host time of
 -- the slowest.

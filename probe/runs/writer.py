@@ -24,13 +24,15 @@ from typing import Any, Final, cast
 
 from probe.errors import InputError, RunError
 from probe.hooks import Scope, current_scope, silenced
-from probe.records import TABLES, Deferred, Incident, Process, Row, stamp
+from probe.records import TABLES, Incident, Process, Row, Unbuilt, stamp, stamp_all
 from probe.runs.attempts import Claim, Joined, asked, join, take_rank
 from probe.runs.layout import Segment
-from probe.runs.lines import encode, table_of
-from probe.runs.parts import roll_over, sweep, warm_up
+from probe.runs.lines import encode, encode_all, table_of
+from probe.runs.now_file import NowFile
+from probe.runs.parts import can_roll_over, roll_over, sweep, warm_up
 from probe.runs.segment_file import ROWS_PER_WRITE, SegmentFile
 from probe.runs.shedding import KEPT, ORDINARY, SAMPLED, Entry, Shedding
+from probe.runs.watchdog import Watchdog
 
 _log = logging.getLogger("probe.runs")
 
@@ -42,7 +44,8 @@ MARK_WAIT_S: Final = 3.0
 
 #: With more rows than that waiting at a mark, which a session puts at the end of each step, a round begins at once.
 #: Where steps are fast, rounds are short then: none is held up for long by the interpreter's lock, and what waits
-#: is too little to start collections of garbage.
+#: is too little to start many collections of garbage. Half as many rows would start fewer still, but a round takes half
+#: a millisecond of CPU time even where it has little to write.
 SOON: Final = 128
 
 #: Between two tries to write while the disk says no.
@@ -54,15 +57,15 @@ _KINDS: Final[dict[type, tuple[int, str]]] = {
 }
 
 
-def _kind(item: Row | Deferred) -> tuple[int, str]:
+def _kind(item: Row | Unbuilt) -> tuple[int, str]:
     """:data:`_KINDS` of a row or of rows that don't exist yet; of a type that a recorder brings, too."""
     found = _KINDS.get(type(item))
-    if found is None and isinstance(item, Deferred):
+    if found is None and isinstance(item, Unbuilt):
         return SAMPLED, "deferred"
     return found or (SAMPLED if cast("Row", item).sampled else ORDINARY, table_of(cast("Row", item)))
 
 
-Item = Row | Deferred | Iterable[Any] | None
+Item = Row | Unbuilt | Iterable[Any] | None
 
 
 class RunWriter:
@@ -79,7 +82,7 @@ class RunWriter:
         capacity: Rows that may wait. Beyond it the oldest are dropped, sampled tables first, incidents never; the
             number dropped is told by an incident row of kind ``"dropped_rows"``.
         interval_s: Seconds between two rounds of the thread.
-        roll_over_bytes: A JSONL file larger than this becomes Parquet, and a new one begins.
+        roll_over_bytes: A JSONL file larger than this becomes Parquet (where pyarrow is there), and a new one begins.
         on_rows: Called in the thread with the stamped rows of each round.
         tick: Called in the thread every ``sample_interval_s``; the rows it returns are written.
         tick_scope: Where these rows are said to have happened.
@@ -88,6 +91,10 @@ class RunWriter:
         parquet_at_close: Whether what is left as lines becomes Parquet at the end. A process that others wait for, such
             as a loader's worker, leaves it to compaction.
         before_round: Called in the thread before each round: what it tells of the process stands before those rows.
+
+    Attributes:
+        directory: The run directory, absolute.
+        now: Where the process is now, beside its rows; None where the directory takes no such file.
 
     Raises:
         InputError: An argument is out of its range.
@@ -125,12 +132,17 @@ class RunWriter:
         self._queue = Shedding(capacity)
         self._marks: Shedding = Shedding(capacity)
         self._deferred: list[Entry] = []
+        self._late: list[Row] = []  # that callbacks of marks made in this round
         self._due_marks: list[_Mark] = []
+        self._awaited: list[threading.Event] = []  # by who waits until its rows are written
         self._told_dropped: dict[str, int] = {}
         self._unwritable_since: float | None = None
         self._retry_at = 0.0
         self._rolling: _RollOver | None = None
         self._parquet_at_close = parquet_at_close
+        self._sealing = False  # what is written is to become Parquet as soon as nothing waits
+        self._resting = False  # it has, and nothing has happened since
+        self._can_roll_over = can_roll_over()
         self._off = False
         self._stop = threading.Event()
         # A plain lock and no Event, whose own lock Ctrl-C in the training thread can leave held for ever.
@@ -146,6 +158,9 @@ class RunWriter:
         except RunError:
             self._place.leave()
             raise
+        self.now = _now_file(self._file, process)
+        self._watchdog = None if self.now is None else Watchdog(self.now)
+        self._failed, self._exit_code = False, 0
         self._thread = threading.Thread(target=self._run, name="probe-run-writer", daemon=True)
         self._thread.start()
         _alive.add(self)
@@ -186,8 +201,8 @@ class RunWriter:
         raises.
 
         Args:
-            item: A row, a :class:`Deferred`, or any nesting of iterables of them, which are consumed here. None and
-                anything added after :meth:`close` are ignored.
+            item: A row, a :class:`~probe.records.Deferred`, or any nesting of iterables of them, which are consumed
+                here. None and anything added after :meth:`close` are ignored.
             scope: The scope that the rows belong to.
             time_ns: Monotonic nanoseconds, for rows that have no time.
         """
@@ -196,7 +211,7 @@ class RunWriter:
         known = _KINDS.get(type(item))
         if known is not None:
             self._queue.add(known[0], known[1], item, scope, time_ns)
-        elif isinstance(item, Row | Deferred):  # of a recorder's own; that nobody brings a row's type is told later
+        elif isinstance(item, Row | Unbuilt):  # of a recorder's own; that nobody brings a row's type is told later
             _KINDS[type(item)] = _kind(item)
             self.add_rows(item, scope, time_ns)
         elif item is not None:
@@ -210,6 +225,26 @@ class RunWriter:
                 self.add_rows(one, scope, time_ns)
         except Exception as error:  # a recorder's generator, or no iterable at all: it never reaches training
             self._report("writer", "put", f"rows can't be taken: {error!r}", error)
+
+    def put_through(self, item: Item, scope: Scope, time_ns: int, timeout_s: float = 1.0) -> bool:
+        """As :meth:`add_rows`, and wait until the operating system has them: this process may be about to die.
+
+        Args:
+            item: As of :meth:`add_rows`.
+            scope: As of :meth:`add_rows`.
+            time_ns: As of :meth:`add_rows`.
+            timeout_s: How long to wait at most.
+
+        Returns:
+            False where they may not be written yet.
+        """
+        self.add_rows(item, scope, time_ns)
+        if self._off or threading.current_thread() is self._thread:
+            return False
+        written = threading.Event()
+        self._awaited.append(written)
+        self._ring()
+        return written.wait(timeout_s)
 
     def mark(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` in the writer's thread once everything put before is built, written and seen by
@@ -234,6 +269,7 @@ class RunWriter:
         writable: list[bool] = []
 
         def arrive() -> None:
+            self._write_late(last=False)  # of marks before this one
             writable.append(self._unwritable_since is None)
             reached.set()
 
@@ -241,16 +277,20 @@ class RunWriter:
         self._ring()
         return reached.wait(timeout_s) and writable[0]
 
-    def close(self, timeout_s: float = 10.0) -> None:
+    def close(self, timeout_s: float = 10.0, *, failed: bool = False, exit_code: int = 0) -> None:
         """Write what waits, roll the segment over to Parquet and end the thread. Safe to call twice.
 
         Args:
             timeout_s: After it the thread is left behind; the JSONL file is complete up to then and stays readable.
+            failed: Whether an exception has ended the recording.
+            exit_code: What the process ends with otherwise, as far as that is known.
         """
         if self._off:
             return
         with self._lock:
             first, self._off = not self._off, True
+            self._failed = self._failed or failed
+            self._exit_code = self._exit_code or exit_code
         if not first:
             return
         atexit.unregister(self.close)
@@ -272,6 +312,8 @@ class RunWriter:
         """In a forked child: the thread is gone and the file belongs to the parent."""
         self._off = True
         atexit.unregister(self.close)
+        if self.now is not None:
+            self.now.disown()
         try:
             self._file.close()
         except OSError:
@@ -283,20 +325,37 @@ class RunWriter:
         with silenced():
             next_tick = 0.0
             while not self._stop.is_set():
-                if time.monotonic() >= next_tick:
+                if time.monotonic() >= next_tick and not self._rests():
                     next_tick = time.monotonic() + self._sample_interval_s
                     self._isolated(self._sample)
                 self._isolated(self._round)
+                if self.now is not None:
+                    self.now.beat()
+                self._isolated(self._watch)
                 self._cpu_ns = time.thread_time_ns()
                 self._bell.acquire(timeout=self._pause(next_tick))
             self._isolated(self._finish)
+            if self.now is not None:
+                self.now.close(failed=self._failed, exit_code=self._exit_code)
             self._place.leave()
             if self._late_place is not None:
                 self._late_place.leave()
             self._cpu_ns = time.thread_time_ns()
 
+    def _watch(self) -> None:
+        found = None if self._watchdog is None else self._watchdog.look()
+        if found is not None:
+            self.add_rows(found[0], found[1], time.monotonic_ns())
+            self._round()  # what comes next may hold the interpreter's lock for good
+
+    def _rests(self) -> bool:
+        """Whether nothing has happened since the rows were sealed: samples alone begin no new file."""
+        self._resting = self._resting and not len(self._queue)
+        return self._resting
+
     def _pause(self, next_tick: float) -> float:
-        pause = min(self._interval_s, max(next_tick - time.monotonic(), 0.0))
+        until_tick = self._interval_s if self._resting else max(next_tick - time.monotonic(), 0.0)
+        pause = min(self._interval_s, until_tick)
         return min(pause, 0.01) if self._due_marks else pause
 
     def _isolated(self, action: Callable[[], None]) -> None:
@@ -312,35 +371,69 @@ class RunWriter:
         # Marks first: what was put before a mark that is seen here is in the queue already.
         deadline = time.monotonic() + MARK_WAIT_S
         self._due_marks.extend(_Mark(one.content[0], one.content[1], deadline) for one in self._marks.pop_entries())
+        awaited, self._awaited = self._awaited, []  # their rows are in the queue already
         entries = self._queue.pop_entries()
-        for begin in range(0, len(entries), ROWS_PER_WRITE):  # the disk has the first before the last are stamped
-            self._take_in(self._stamped(entries[begin : begin + ROWS_PER_WRITE]), last)
-        self._take_in(self._built(last), last)
+        rows: list[Row] = []
+        for begin in range(0, len(entries), ROWS_PER_WRITE):
+            if begin:  # the disk has the first before the last are stamped
+                self._take_in(rows, last)
+            rows = self._stamped(entries[begin : begin + ROWS_PER_WRITE])
+        self._take_in(rows + self._built(last), last)  # one write: it waits for the interpreter's lock after each
+        for one in awaited:
+            one.set()
         self._call_marks(last)
+        self._write_late(last)
         if not last:  # at the end of the interpreter no thread can be begun any more
             self._advance_roll_over()
 
     def _take_in(self, rows: list[Row], last: bool) -> None:
-        self._encode(rows)
-        self._write(last)
+        self._put_down(rows, last)
         if rows:
             self._on_rows(rows)
+
+    def _put_down(self, rows: list[Row], last: bool) -> None:
+        for begin in range(0, max(len(rows), 1), ROWS_PER_WRITE):  # without rows, what waits is tried again
+            self._encode(rows[begin : begin + ROWS_PER_WRITE])
+            self._write(last)
+
+    def add_late(self, rows: list[Row], scope: Scope, time_ns: int) -> None:
+        """Take rows in a callback of :meth:`mark`: they are written in the same round, and ``on_rows`` isn't told.
+
+        Args:
+            rows: Of a session that has ended a step, say.
+            scope: The scope that they belong to.
+            time_ns: Monotonic nanoseconds, for rows that have no time.
+        """
+        self._stamp_all(rows, scope, time_ns)
+        self._late += rows
+
+    def _write_late(self, last: bool) -> None:
+        if self._late:
+            rows, self._late = self._late, []
+            self._put_down(rows, last)
 
     def _sample(self) -> None:
         self.add_rows(self._tick(), self._tick_scope(), time.monotonic_ns())
 
     def _stamped(self, entries: list[Entry]) -> list[Row]:
-        rows: list[Row] = []
+        process, rows = self._process, []
+        ours: dict[str, Any] = {"rank": process.rank, "process": process.process, "attempt": process.attempt}
         for one in entries:
-            if isinstance(one.content, Deferred):
+            content = one.content
+            if isinstance(content, Unbuilt):
                 self._deferred.append(one)
             else:
-                rows.append(self._stamp(one.content, one.scope, one.time_ns))
+                stamp_all((content,), one.scope, time_ns=one.time_ns, **ours)
+                rows.append(content)
         return rows
 
     def _stamp(self, row: Row, scope: Scope, time_ns: int) -> Row:
         process = self._process
         return stamp(row, scope, rank=process.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
+
+    def _stamp_all(self, rows: list[Row], scope: Scope, time_ns: int) -> None:
+        process = self._process
+        stamp_all(rows, scope, rank=process.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
 
     def _built(self, last: bool) -> list[Row]:
         """Rows of the deferred items that are ready. At the end all must be; those that aren't are given
@@ -353,15 +446,9 @@ class RunWriter:
                 if one.content.ready is not None and not one.content.ready():
                     waiting.append(one)
                     continue
-                built = list(one.content.build())
+                rows += self._made(one)
             except Exception as error:  # a recorder's code: its failure is told and the others go on
                 self._report("deferred", _name(one.content), f"deferred rows failed: {error!r}", error)
-                continue
-            for row in built:
-                if isinstance(row, Deferred):
-                    self.add_rows(row, one.scope, one.time_ns)
-                elif row is not None:
-                    rows.append(self._stamp(row, one.scope, one.time_ns))
         if last and waiting:
             message = f"{len(waiting)} deferred rows were not ready when the run closed, and are missing"
             self._report("deferred", "close", message, count=len(waiting))
@@ -369,7 +456,29 @@ class RunWriter:
         self._deferred = waiting
         return rows
 
+    def _made(self, deferred: Entry) -> list[Row]:
+        """The rows of a deferred item, stamped. What is deferred among them is put into the queue.
+
+        Raises:
+            TypeError: It makes something else.
+        """
+        made: list[Row] = []
+        for one in deferred.content.build():
+            if isinstance(one, Row):
+                made.append(one)
+            elif isinstance(one, Unbuilt):
+                self.add_rows(one, deferred.scope, deferred.time_ns)
+            elif one is not None:
+                raise TypeError(f"{one!r} isn't a row")
+        self._stamp_all(made, deferred.scope, deferred.time_ns)
+        return made
+
     def _encode(self, rows: list[Row]) -> None:
+        """Into one piece, where all of them can be written and nothing waits before them."""
+        if not self._file.waiting:
+            with contextlib.suppress(Exception):  # whatever a recorder put in a field: the others are written
+                self._file.take(encode_all(rows))
+                return
         for row in rows:
             try:
                 line = encode(row)
@@ -378,6 +487,12 @@ class RunWriter:
                 self._report("writer", table_of(row), message, error)
                 continue
             self._file.backlog.add(*_kind(row), line)
+
+    def seal(self) -> None:
+        """Make Parquet of what is written, as at the end, and go on with a new file when something happens. Only from
+        the writer's thread, where ``before_round`` is called.
+        """
+        self._sealing = True
 
     def tell(self, **facts: Any) -> None:
         """Say what has become known of this process: its row is written anew, and readers take the newest. Only from
@@ -391,6 +506,8 @@ class RunWriter:
             setattr(self._process, name, value)
         self._process.revision += 1
         self._file.backlog.add(KEPT, "process", encode(self._process))
+        if self.now is not None:
+            self.now.tell(self._process)
         if self._process.rank is not None and not had_rank:
             self._late_place = take_rank(self.directory, self._process)
             if self._late_place.rival is not None:
@@ -440,9 +557,11 @@ class RunWriter:
     def _advance_roll_over(self) -> None:
         if self._rolling is not None and self._rolling.ended():
             self._end_roll_over(self._rolling)
-        if self._rolling is None and self._file.size > self._roll_over_bytes and not self._file.waiting:
-            segment = self._file.finish()
-            if segment is not None:
+        due = self._file.size > self._roll_over_bytes or (self._sealing and not self._deferred)
+        if self._rolling is None and due and not self._file.waiting:
+            segment = self._file.finish()  # also where lines stay lines: no file grows for ever
+            self._resting, self._sealing = self._sealing, False
+            if segment is not None and self._can_roll_over:
                 self._rolling = _RollOver(self.directory, segment)
                 self._rolling.start()
 
@@ -467,7 +586,7 @@ class RunWriter:
             self._file.close()
             return
         segment = self._file.finish()
-        if segment is not None and self._parquet_at_close:
+        if segment is not None and self._parquet_at_close and self._can_roll_over:
             last = _RollOver(self.directory, segment)
             last.run()
             self._tell_roll_over(last.join())
@@ -571,7 +690,7 @@ class _RollOver:
         return self._error
 
 
-def _name(item: Deferred) -> str:
+def _name(item: Unbuilt) -> str:
     return str(getattr(item.build, "__qualname__", type(item.build).__name__))
 
 
@@ -640,6 +759,17 @@ def take_place(directory: Path, process: Process, attempt: int | None = None) ->
         raise RunError(f"directory: {str(directory)!r} can't be written to: {error}") from error
     process.attempt = joined.attempt
     return joined
+
+
+def _now_file(file: SegmentFile, process: Process) -> NowFile | None:
+    """Where the process is now, beside its rows; None where the directory takes no such file."""
+    if file.segment is None:
+        return None
+    try:
+        return NowFile(file.directory / file.segment.now_name, process)
+    except (OSError, ValueError) as error:
+        _log.warning("%s: it can't be written through where this process is: %s", file.directory, error)
+        return None
 
 
 def _open(directory: Path, place: str, process: Process, backlog: Shedding) -> SegmentFile:

@@ -89,6 +89,7 @@ class Journal:
         lasting: The backends that are served by a later process too.
         reports: Is told of everything that goes wrong.
         capacity: Calls that are kept in memory where they can't be on disk; then the oldest goes.
+        private: Whether the folder is for its owner alone.
 
     Attributes:
         last: The number of the last call.
@@ -96,8 +97,16 @@ class Journal:
     """
 
     def __init__(
-        self, directory: Path | None, names: list[str], lasting: set[str], reports: Reports, capacity: int
+        self,
+        directory: Path | None,
+        names: list[str],
+        lasting: set[str],
+        reports: Reports,
+        capacity: int,
+        *,
+        private: bool = False,
     ) -> None:
+        self._private = private
         self._reports = reports
         self._capacity = capacity
         self._names = names
@@ -122,7 +131,9 @@ class Journal:
 
     def _open(self, folder: Path, lasting: set[str]) -> None:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(0o700 if self._private else 0o777, parents=True, exist_ok=True)
+            if self._private:  # it may have been there before
+                folder.chmod(0o700)
             lock = FileLock(folder / "lock")
             if not lock.acquire():
                 self._tell(f"another process has {folder} open; what can't be sent waits in memory only")

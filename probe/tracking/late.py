@@ -7,7 +7,7 @@ from typing import Any
 
 from probe.errors import BackendError
 from probe.tracking.backends import open_backend
-from probe.tracking.backends.base import Backend, Setup, UnreachableError
+from probe.tracking.backends.base import Alert, Backend, Setup, UnreachableError
 from probe.tracking.media import KINDS, Medium
 
 
@@ -80,6 +80,10 @@ class Late(Backend):
     def layout(self, charts: dict[str, Any]) -> None:
         """See :class:`Backend`."""
         self._there().layout(charts)
+
+    def alert(self, alert: Alert) -> None:
+        """See :class:`Backend`."""
+        self._there().alert(alert)
 
     def flush(self) -> None:
         """See :class:`Backend`."""

@@ -12,7 +12,7 @@ from probe.tracking.backends import backend_class
 from probe.tracking.journal import in_use, unsent, unsent_of
 from probe.tracking.notes import unsent_notes
 from probe.tracking.state import State, homes
-from probe.tracking.tracking import Tracking
+from probe.tracking.tracking import Leftovers
 
 #: How long sending may take where nobody says otherwise, seconds; nobody's training waits for it.
 RECOVER_S: Final = 60.0
@@ -34,7 +34,7 @@ def recover(
     Args:
         directory: The directory of the run.
         timeout_s: Seconds after which it is given up; what is missing stays in the directory.
-        on_incident: As for :class:`Tracking`.
+        on_incident: As for :class:`~probe.tracking.tracking.Tracking`.
         before: Only what attempts before this one have left; None is all.
 
     Returns:
@@ -75,7 +75,7 @@ def _recover(
     code = known.get("exit_code")
     named = known["project"], known["experiment"]
     told: dict[str, Any] = {"directory": place, "on_incident": on_incident, "announce": False, "attempt": attempt}
-    Tracking(*named, behind, **told).finish(1 if code is None else code, timeout_s=timeout_s)
+    Leftovers(*named, behind, **told).finish(1 if code is None else code, timeout_s=timeout_s)
 
 
 def _behind(place: Path, known: dict[str, Any], waiting: dict[str, int]) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Final, Self
 
 from probe._check import whole_number
 from probe.errors import InputTypeError, UnknownNameError
-from probe.hooks import observed
+from probe.hooks import SWITCH, is_off, observed
+from probe.nothing import Nothing, say_so
 from probe.records import Incident
 from probe.redaction import Redact, redaction
-from probe.text import visible
+from probe.text import short, visible
 from probe.tracking.backends import BACKENDS, load_backend, open_backend
-from probe.tracking.backends.base import NOTES, Backend, Setup, UnreachableError, own_object
+from probe.tracking.backends.base import NOTES, TITLE_LENGTH, Alert, Backend, Setup, UnreachableError, own_object
 from probe.tracking.checks import start_checks
 from probe.tracking.journal import Journal
 from probe.tracking.late import Late
@@ -49,7 +50,8 @@ class Tracking:
     reported once by name and left out.
 
     A backend that fails, hangs or is full is reported once, tried again, and harms neither training nor
-    the other backends. With a ``directory`` every call is on disk before it is sent: what a backend misses is sent
+    the other backends. Where the environment says ``PROBE=off`` nothing is opened, kept or sent, and no argument is
+    looked at. With a ``directory`` every call is on disk before it is sent: what a backend misses is sent
     later in order, by this process or, after its death, by the next one that is given the same directory, once. A
     backend that isn't reachable at the start is then waited for too; without a directory that is an error.
 
@@ -68,12 +70,14 @@ class Tracking:
         attempt: Which launch of the training this is. From 2 on it is a run of its own in every backend, with
             "(attempt 2)" behind its name, and has files of its own.
         redact: Whether secrets of ``config`` are left out of what is kept and sent; see :mod:`probe.redaction`. A list
-            of names adds these; False keeps all.
+            of names adds these; False keeps all, in files that their owner alone can read.
 
     Attributes:
         supported_backend: The names there are.
         logger: Backend by the name it was asked for.
         locations: Absolute path or URL by backend name.
+        attempt: Which launch of the training this is.
+        home: Where the next process finds what this one has left; None where nothing is kept.
 
     Raises:
         UnknownNameError: There is no such backend.
@@ -89,6 +93,9 @@ class Tracking:
 
     supported_backend: ClassVar[list[str]] = list(BACKENDS)
 
+    #: Whether ``PROBE=off`` makes it inert.
+    switched: ClassVar[bool] = True
+
     def __init__(
         self,
         project_name: str,
@@ -103,6 +110,10 @@ class Tracking:
         attempt: int = 1,
         redact: Redact = True,
     ) -> None:
+        self._off = self.switched and is_off()
+        if self._off:
+            self._begin_nothing(default_backend, attempt)
+            return
         rule = redaction(redact)
         for argument, given in (("project_name", project_name), ("experiment_name", experiment_name)):
             if not isinstance(given, str) or not given:
@@ -116,7 +127,8 @@ class Tracking:
         self._redact: Redact = False if rule is None else rule
         self._parameters = self._flat(config)
         place = None if directory is None else Path(directory).absolute()
-        self._attempt = attempt
+        self.attempt = attempt
+        self._private = self._redact is False or (place is not None and _is_private(home_of(place, attempt)))
         self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
         self.logger: dict[str, Any] = {name: own_object(backend) for name, backend in self._backends.items()}
         self.locations = {name: backend.location for name, backend in self._backends.items() if backend.location}
@@ -125,7 +137,7 @@ class Tracking:
         lasting = {name for name, backend in self._backends.items() if backend.lasting}
         kept = home_of(place, attempt) if lasting and place is not None else None
         try:
-            journal = Journal(kept, list(self.logger), lasting, self._reports, capacity)
+            journal = Journal(kept, list(self.logger), lasting, self._reports, capacity, private=self._private)
         except BaseException:
             self._close_backends()
             raise
@@ -137,10 +149,20 @@ class Tracking:
             raise
         atexit.register(self._finish_at_exit)
 
+    def _begin_nothing(self, asked: Any, attempt: int) -> None:
+        """Every call is there, and none does anything."""
+        self._backends, self._finished, self._pid = {}, True, os.getpid()
+        names = [asked] if isinstance(asked, str) else asked
+        self.logger = {str(one): Nothing() for one in names} if isinstance(names, Iterable) else {}
+        self.locations, self.attempt = {}, attempt
+        self.home: Path | None = None
+        say_so()
+
     def _begin(
         self, journal: Journal, project: str, experiment: str, lasting: set[str], kept: Path | None, capacity: int
     ) -> None:
         kept = None if journal.folder is None else kept  # another process may have it
+        self.home = kept
         self._ending = State(kept, "run")
         run = {"project": project, "experiment": experiment, "backends": sorted(lasting)}
         self._ending.write({**run, "exit_code": None})
@@ -148,7 +170,7 @@ class Tracking:
             self._backends,
             self._reports,
             journal=journal,
-            notes=Notes(kept, self._backends, private=self._redact is False),
+            notes=Notes(kept, self._backends, private=self._private),
             last_step=LastStep(kept),
             capacity=capacity,
         )
@@ -166,13 +188,13 @@ class Tracking:
 
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
         names = [_current_name(name) for name in names]
-        experiment = experiment if self._attempt == 1 else f"{experiment} (attempt {self._attempt})"
+        experiment = experiment if self.attempt == 1 else f"{experiment} (attempt {self.attempt})"
         for name in names:
             load_backend(name)  # nothing is opened when one of them can't be
         try:
             for name in names:
                 report = partial(self._report, name)
-                setup = Setup(project, experiment, directory, report, self._parameters, self._attempt)
+                setup = Setup(project, experiment, directory, report, self._parameters, self.attempt, self._private)
                 self._backends[name] = self._opened(name, setup)
         except BaseException:
             self._close_backends()
@@ -217,6 +239,8 @@ class Tracking:
             InputError: ``step`` is negative.
             UnknownNameError: This Tracking has no such backend.
         """
+        if self._off:
+            return
         if not isinstance(data, Mapping):
             raise InputTypeError(f"data: got {type(data).__name__}, expected a mapping of names to numbers")
         checked = step if type(step) is int and step >= 0 else whole_number("step", step, 0)
@@ -232,7 +256,8 @@ class Tracking:
         Raises:
             InputTypeError: It is not a str.
         """
-        self._note("describe", checked_markdown(markdown))
+        if not self._off:
+            self._note("describe", checked_markdown(markdown))
 
     def tag(self, tags: Mapping[str, str]) -> None:
         """Label the run; labels of other names stay. Otherwise as :meth:`describe`.
@@ -240,7 +265,8 @@ class Tracking:
         Raises:
             InputTypeError: It is not a mapping, or a name isn't a non-empty str.
         """
-        self._note("tag", checked_tags(tags))
+        if not self._off:
+            self._note("tag", checked_tags(tags))
 
     def layout(self, charts: Charts) -> None:
         """Arrange the charts, where a backend can (TensorBoard's custom scalars). Otherwise as :meth:`describe`.
@@ -253,7 +279,33 @@ class Tracking:
             InputTypeError: It is not a mapping of that form.
             InputError: A chart is neither "line" nor "margin", has no keys, or a margin's keys don't come in threes.
         """
-        self._note("layout", checked_charts(charts))
+        if not self._off:
+            self._note("layout", checked_charts(charts))
+
+    def alert(self, title: str, text: str, step: int | None = None) -> None:
+        """Tell people of something that is wrong, where a backend has a way to (W&B's and Trackio's alerts). Returns
+        at once; nothing that happens later is raised. What a backend that is away hasn't got when this process ends is
+        lost: an alert is for now.
+
+        Args:
+            title: A few words; what is longer than 63 characters is cut.
+            text: Whole sentences.
+            step: Where it began; None where that isn't known.
+
+        Raises:
+            InputTypeError: The title or the text is not a str.
+        """
+        if self._off:
+            return
+        for argument, given in (("title", title), ("text", text)):
+            if not isinstance(given, str):
+                raise InputTypeError(f"{argument}: got {type(given).__name__}, expected a str")
+        if not self._open_here("an alert given"):
+            return
+        alert = Alert(short(title, TITLE_LENGTH), text, step)
+        for name, backend in self._backends.items():
+            if backend.takes("alert"):
+                self._stream.do(name, f"alert {alert.wall_ns} {alert.title}", partial(backend.alert, alert))
 
     def shows(self, kind: str) -> list[str]:
         """The backends that show a kind of ``probe.tracking.media``, such as "figure" or "spans"."""
@@ -316,7 +368,15 @@ class Tracking:
         self.finish(exit_code=exit_code_of(error))
 
     def __repr__(self) -> str:
+        if self._off:
+            return f"Tracking({SWITCH}=off: nothing is sent)"
         return f"Tracking({', '.join(self.logger) or 'no backend'}, {'finished' if self._finished else 'open'})"
+
+
+class Leftovers(Tracking):
+    """Sends what a run has left, whatever ``PROBE`` says: who asks for it wants nothing else."""
+
+    switched = False
 
 
 def exit_code_of(error: BaseException | None) -> int:
@@ -330,6 +390,14 @@ def exit_code_of(error: BaseException | None) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 130
     return 0 if error is None else 1
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether a process before has kept secrets there: what is added is for their owner alone, too."""
+    try:
+        return not folder.stat().st_mode & 0o077
+    except OSError:
+        return False
 
 
 def _names(argument: str, given: str | Sequence[str]) -> list[str]:

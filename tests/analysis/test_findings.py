@@ -3,85 +3,85 @@
 from __future__ import annotations
 
 import html
+import json
+import shutil
+from dataclasses import asdict
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 
 from probe.analysis import overview
-from probe.analysis.findings import findings
-from probe.analysis.listing import Findings
+from probe.analysis.verdict import Change, Finding, Findings, findings
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
-from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row
+from probe.hooks import phase
+from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row, Sample
 from probe.runs.reader import Run
 from probe.session import start
-from tests.sample_run import MS, clock, open_run, sample_rows
+from probe.text import plain
+from tests.sample_run import MS, clock, open_run, sample_rows, write_run
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     with open_run(tmp_path_factory.mktemp("run"), sample_rows(4, 6)) as run:
         return findings(run)
 
 
-def the(found: pd.DataFrame, words: str) -> dict[str, str]:
-    rows = found[found["finding"].str.contains(words, regex=False)]
-    assert len(rows) == 1, found["finding"].tolist()
-    return rows.iloc[0].to_dict()
+def the(found: Findings, words: str) -> Finding:
+    rows = [one for one in found if words in one.sentence]
+    assert len(rows) == 1, found
+    return rows[0]
 
 
-def test_problems_come_first(found: pd.DataFrame) -> None:
-    order = found["severity"].map({"problem": 0, "notice": 1, "fine": 2}).tolist()
+def test_alarms_come_first(found: Findings) -> None:
+    order = [("alarm", "tuning", "fine").index(one.kind) for one in found]
     assert order == sorted(order)
+    assert set(order) == {0, 1, 2}
 
 
-def test_the_peak_is_named_down_to_the_batch(found: pd.DataFrame) -> None:
+def test_the_peak_is_named_down_to_the_batch(found: Findings) -> None:
     row = the(found, "The largest peak of GPU memory")
-    assert "update_actor · micro-batch 0 · step 3 · rank 1" in row["finding"]
-    assert "4,990 tokens" in row["finding"]
-    assert "of the device's 80.0 GiB was left" in row["finding"]
+    assert "update_actor · micro-batch 0 · step 3 · rank 1" in row.sentence
+    assert "4,990 tokens" in row.sentence
+    assert "of the device's 80.0 GiB was left" in row.sentence
 
 
-def test_cap_violations_are_a_problem(found: pd.DataFrame) -> None:
-    assert the(found, "over the cap")["severity"] == "problem"
+def test_cap_violations_are_a_problem(found: Findings) -> None:
+    assert the(found, "over the cap").kind == "tuning"
 
 
-def test_the_straggler_is_named(found: pd.DataFrame) -> None:
-    assert "Rank 1 was the straggler" in the(found, "The fullest rank")["finding"]
-
-
-def test_an_accidental_reducer_is_named_with_its_word(found: pd.DataFrame) -> None:
+def test_an_accidental_reducer_is_named_with_its_word(found: Findings) -> None:
     row = the(found, "reduced by accident")
-    assert "timing/update_actor shows the smallest value because of “min” in “timing”" in row["finding"]
+    assert "timing/update_actor shows the smallest value because of “min” in “timing”" in row.sentence
 
 
-def test_nan_and_dropped_rows_are_told(found: pd.DataFrame) -> None:
-    assert the(found, "NaN went into actor/pg_loss")["severity"] == "problem"
-    assert "17 rows were dropped" in found["finding"][0]
+def test_nan_and_dropped_rows_are_told(found: Findings) -> None:
+    assert the(found, "NaN went into actor/pg_loss").kind == "alarm"
+    assert the(found, "17 rows were dropped").kind == "tuning"
 
 
-def test_padding_is_told_by_cause(found: pd.DataFrame) -> None:
-    text = the(found, "Padding fills")["finding"]
+def test_padding_is_told_by_cause(found: Findings) -> None:
+    text = the(found, "Padding fills").sentence
     assert "fixed width" in text
-    assert "longest row" in text
+    assert "shorter than the longest beside them" in text
 
 
-def test_own_cost_is_told(found: pd.DataFrame) -> None:
-    assert the(found, "probe took")["severity"] == "fine"
+def test_own_cost_is_told(found: Findings) -> None:
+    assert the(found, "probe took").kind == "fine"
 
 
 def test_without_an_accelerator_memory_is_called_rss(tmp_path: Path) -> None:
     with open_run(tmp_path, sample_rows(1, 2, accelerator=False)) as run:
         row = the(findings(run), "The largest peak")
-    assert "process memory (RSS) was at least" in row["finding"]
-    assert "GPU" not in row["finding"]
+    assert "process memory (RSS) was at least" in row.sentence
+    assert "GPU" not in row.sentence
 
 
 def test_an_empty_run_has_no_findings(tmp_path: Path) -> None:
     with open_run(tmp_path, {0: []}) as run:
-        assert findings(run).empty
+        assert not findings(run)
 
 
 def even_batches(largest: list[int]):
@@ -106,20 +106,59 @@ def even_batches(largest: list[int]):
     }
 
 
-def test_a_rank_that_is_fullest_by_chance_is_no_straggler(tmp_path: Path) -> None:
+def test_a_rank_that_is_fullest_by_chance_is_not_named(tmp_path: Path) -> None:
     with open_run(tmp_path / "a", even_batches([0, 1, 0, 1, 0])) as run:
-        text = the(findings(run), "The fullest rank")["finding"]
-        assert "No rank stands out: rank 0 leads, fullest in 3 of 5 batches." in text
-        assert "1.20× the mean tokens in a usual step" in text
-    with open_run(tmp_path / "b", even_batches([1, 1, 1, 1, 0])) as run:
-        assert "Rank 1 was the straggler in 4 of 5" in the(findings(run), "The fullest rank")["finding"]
+        one = the(findings(run), "The fullest rank of a batch")
+        assert "1.20× the mean tokens in a usual step" in one.sentence
+        assert one.where.rank is None
+    with open_run(tmp_path / "b", even_batches([1, 1, 1, 1, 1])) as run:
+        one = the(findings(run), "The fullest rank of a batch")
+        assert (one.name, one.kind, one.where.rank) == ("uneven_ranks", "tuning", 1)
+        assert "It is always rank 1." in one.sentence
+        assert "straggler" not in one.sentence  # that is a matter of time
+        assert len(run.sql(one.evidence_sql)) == 5
+
+
+def with_a_long_sequence(others: int):
+    """Two ranks of ten sequences, one of which is long; ``others`` tokens have the rest of its rank's."""
+    every = {0: [100] * 10, 1: [2_000] + [others] * 9}
+    return {
+        rank: [
+            MicroBatch(
+                rank=rank,
+                time_ns=clock(rank) + step,
+                step=step,
+                phase="update",
+                micro_batch=0,
+                batch_id=step,
+                micro_batches=1,
+                sequences=len(lengths),
+                lengths=lengths,
+                tokens=sum(lengths),
+            )
+            for step in range(4)
+        ]
+        for rank, lengths in every.items()
+    }
+
+
+def test_2_one_sequence_is_the_cause_only_where_it_explains_80_percent_of_the_excess(tmp_path: Path) -> None:
+    with open_run(tmp_path / "a", with_a_long_sequence(100)) as run:
+        one = the(findings(run), "One long sequence")
+        assert (one.name, one.where.rank) == ("giant_sequence", 1)
+        assert one.explained is not None
+        assert one.explained >= 0.8
+    # Without it the rank would have 2.5 times the others' tokens all the same.
+    with open_run(tmp_path / "b", with_a_long_sequence(300)) as run:
+        one = the(findings(run), "The fullest rank of a batch")
+        assert (one.name, one.where.rank, one.explained) == ("uneven_ranks", 1, None)
 
 
 def test_waiting_once_is_not_told_twice(tmp_path: Path) -> None:
     with open_run(tmp_path, even_batches([1, 1])) as run:
         row = the(findings(run), "Within a rank")
-    assert row["severity"] == "fine"
-    assert "wait" not in row["finding"]
+    assert row.kind == "fine"
+    assert "wait" not in row.sentence
 
 
 def peaked(rank: int, phase: str, peak_gib: float, scope: int) -> Memory:
@@ -138,34 +177,34 @@ def test_the_phase_in_which_ranks_peak_least_alike_is_named(tmp_path: Path) -> N
     }
     with open_run(tmp_path, rows) as run:
         row = the(findings(run), "peak unequally")
-    assert row["severity"] == "notice"
-    assert "Ranks peak unequally in update: 10.0 GiB on rank 0, 7.50 GiB on the lowest." in row["finding"]
+    assert row.kind == "tuning"
+    assert "Ranks peak unequally in update: 10.0 GiB on rank 0, 7.50 GiB on the lowest." in row.sentence
 
 
 def test_a_peak_before_the_first_step_is_told_too(tmp_path: Path) -> None:
     row = peaked(0, "load", 5, 1)
     row.step = None
     with open_run(tmp_path, {0: [row]}) as run:
-        assert "5.00 GiB, made by load" in the(findings(run), "The largest peak")["finding"]
+        assert "5.00 GiB, made by load" in the(findings(run), "The largest peak").sentence
 
 
 def test_ranks_that_peak_nearly_alike_are_no_finding(tmp_path: Path) -> None:
     rows: dict[int, list[Row]] = {rank: [peaked(rank, "update", 10 - 0.9 * rank, 1)] for rank in (0, 1)}
     with open_run(tmp_path, rows) as run:
-        assert not findings(run)["finding"].str.contains("unequally").any()
+        assert findings(run).named("unequal_memory") is None
 
 
-@pytest.mark.parametrize(("off", "severity"), [(False, "notice"), (True, "problem")])
-def test_trouble_with_the_instrumentation_is_a_problem_where_a_listener_was_switched_off(off, severity, tmp_path):
+@pytest.mark.parametrize("off", [False, True])
+def test_trouble_with_the_instrumentation_says_where_a_listener_was_switched_off(off, tmp_path):
     failed = Incident(kind="listener", where="memory", message="ValueError: why", switched_off=off)
     away = [Incident(kind="backend", where="mlflow", message="away", step=step) for step in (1, 2, 3)]
     for row in (failed, *away):
         row.rank, row.time_ns = 0, clock(0)
     with open_run(tmp_path, {0: [failed, *away]}) as run:
         row = the(findings(run), "incidents, most often")
-    assert row["severity"] == severity
-    assert row["finding"].startswith("4 incidents, most often backend at mlflow: away.")
-    assert ("switched off" in row["finding"]) == off
+    assert row.kind == "tuning"  # the training itself is in order
+    assert row.sentence.startswith("4 incidents, most often backend at mlflow: away.")
+    assert ("switched off" in row.sentence) == off
 
 
 def test_a_long_message_is_cut_to_its_length_and_one_that_fits_is_not(tmp_path: Path) -> None:
@@ -173,20 +212,20 @@ def test_a_long_message_is_cut_to_its_length_and_one_that_fits_is_not(tmp_path: 
     for length in (120, 121):
         row = Incident(kind="listener", where="memory", message="x" * length, rank=0, time_ns=clock(0))
         with open_run(tmp_path / str(length), {0: [row]}) as run:
-            told[length] = the(findings(run), "1 incident, most often")["finding"].rpartition(": ")[2]
+            told[length] = the(findings(run), "1 incident, most often").sentence.rpartition(": ")[2]
     assert told == {120: "x" * 120 + ".", 121: "x" * 119 + "…."}
 
 
-@pytest.mark.parametrize(("largest", "severity"), [(1.0, "notice"), (2.0, "problem")])
-def test_an_accidental_reducer_is_a_problem_where_it_matters(largest, severity, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("largest", "kind"), [(1.0, "fine"), (2.0, "alarm")])
+def test_an_accidental_reducer_is_an_alarm_where_it_matters(largest, kind, tmp_path: Path) -> None:
     row = Reduction(
         key="timing/step", reducer="min", chosen_by="name", count=2, smallest=1.0, largest=largest, nan_count=0,
         value=1.0, rank=0, step=0, time_ns=clock(0),
     )  # fmt: skip
     with open_run(tmp_path, {0: [row]}) as run:
         found = the(findings(run), "reduced by accident")
-    assert found["severity"] == severity
-    assert found["advice"].endswith("never differed so far") == (severity == "notice")
+    assert found.kind == kind
+    assert ("never differed so far" in found.why) == (kind == "fine")
 
 
 def test_what_waiting_after_each_micro_batch_costs_is_told(tmp_path: Path) -> None:
@@ -210,8 +249,8 @@ def test_what_waiting_after_each_micro_batch_costs_is_told(tmp_path: Path) -> No
     }
     with open_run(tmp_path, rows) as run:
         row = the(findings(run), "Within a rank")
-    assert "where ranks wait for each other after each one, that costs 60 % more time" in row["finding"]
-    assert row["severity"] == "problem"
+    assert "where ranks wait for each other after each one, that costs 60 % more time" in row.sentence
+    assert row.kind == "tuning"
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -227,37 +266,134 @@ def test_d_padding_is_judged_by_the_slots_that_are_computed(tmp_path: Path, pack
     with Run(tmp_path / "run") as run:
         found = findings(run)
         tile = overview.numbers(run).set_index("name").loc["padding_tax"]
-    one = found[found["topic"] == "padding_tax"].iloc[0]
+    (one,) = [each for each in found if each.topic == "padding_tax"]
     if packed:
-        assert (one["severity"], tile["value"], tile["status"]) == ("notice", 0, "good")
+        assert (one.kind, tile["value"], tile["status"]) == ("fine", 0, "good")
         # Of 80 slots 54, in each of 3 steps; in bytes of the two columns of 8 bytes a token.
-        assert "The batches that are put together before hold 68 % of it, 2.53 KiB over the run" in one["finding"]
+        assert "The batches that are put together before hold 68 % of it, 2.53 KiB over the run" in one.sentence
     else:
-        assert (one["severity"], tile["status"]) == ("problem", "alarm")
-        assert "Padding fills 68 % of the token slots" in one["finding"]
+        assert (one.kind, tile["status"]) == ("tuning", "alarm")
+        assert "Padding fills 68 % of the token slots" in one.sentence
+        assert one.name == "wide_row"
+        assert (one.where.step, one.where.micro_batch) == (0, 0)
 
 
 def test_g_a_notebook_shows_findings_as_a_list_of_whole_sentences(found: Findings) -> None:
-    page, text = found._repr_html_() or "", " ".join(repr(found).split())
+    page, text = found._repr_html_(), " ".join(repr(found).split())
     assert page.count("<li") == len(found) > 0
-    for row in found.to_dict("records"):
-        assert html.escape(row["finding"]) in page  # nothing is cut
-        assert html.escape(row["advice"][1:]) in page
-        assert " ".join(row["finding"].split()) in text
+    for one in found:
+        assert html.escape(one.sentence) in page  # nothing is cut
+        assert " ".join(one.sentence.split()) in text
+        if one.change is not None:
+            assert html.escape(one.change.advice) in page
 
 
-def test_g_findings_are_still_a_frame(found: Findings) -> None:
-    assert isinstance(found, pd.DataFrame)
-    assert found[found["severity"] == "problem"]._repr_html_() is not None
-    counted = found.groupby("severity").size()
-    assert counted.sum() == len(found)
-    assert "<table" in (found[["severity", "topic"]]._repr_html_() or "")
-    pd.testing.assert_frame_equal(pd.DataFrame(found.to_dict("records")), pd.DataFrame(found))
+def test_2_findings_are_a_frame_when_asked(found: Findings) -> None:
+    frame = found.to_frame()
+    assert list(frame["sentence"]) == [one.sentence for one in found]
+    one, row = found[0], frame.iloc[0]
+    assert (row["kind"], row["where_step"], row["since_step"]) == ("alarm", one.where.step, one.since.step)
+    assert len(Findings().to_frame()) == 0
+
+
+def test_2_every_finding_that_is_wrong_has_rows_that_show_it(found: Findings, tmp_path: Path) -> None:
+    with open_run(tmp_path, sample_rows(4, 6)) as run:
+        for one in found:
+            if one.kind != "fine":
+                assert len(run.sql(one.evidence_sql)), one.name
+
+
+def test_2_findings_are_json(found: Findings) -> None:
+    told = json.loads(json.dumps(plain([one.to_dict() for one in found])))
+    assert told[0]["kind"] == "alarm"
+    assert set(told[0]["where"]) == {"attempt", "step", "role", "phase", "micro_batch", "rank", "process"}
 
 
 def test_g_users_text_in_a_list_of_findings_is_no_markup() -> None:
-    found = Findings(
-        [("notice", "x", "<b>a</b> is bad", "see <i>")], columns=["severity", "topic", "finding", "advice"]
-    )
-    assert "<b>a</b>" not in (found._repr_html_() or "")
-    assert "Nothing was recorded" in repr(found.head(0))
+    found = Findings([Finding("tuning", "x", "<b>a</b> is bad", change=Change("see <i>"))])
+    assert "<b>a</b>" not in found._repr_html_()
+    assert "<i>" not in found._repr_html_()
+    assert "Nothing was recorded" in repr(Findings())
+
+
+def test_what_was_found_in_a_run_that_has_ended_is_kept_and_is_the_same(tmp_path, monkeypatch):
+    from probe.analysis.verdict import kept, verdict
+    from probe.runs import answers
+    from probe.runs.layout import Segment
+    from probe.runs.parts import roll_over
+    from probe.views.first_look import work_out
+
+    monkeypatch.setattr(answers, "LEAST_BYTES", 1)
+    directory = write_run(tmp_path / "run", sample_rows(2, 6))
+    with Run(directory) as run:
+        assert kept.find(run) is None
+        first = run.findings()
+        assert kept.find(run) is None  # its files are still written to
+    for rank in (0, 1):
+        assert list(roll_over(directory, Segment.of_rank(rank, 0)))
+    with Run(directory) as run:
+        again = run.findings()
+        assert [one.sentence for one in again] == [one.sentence for one in first]
+        found = kept.find(run)
+        assert found == again
+        assert [one.to_dict() for one in found or ()] == [one.to_dict() for one in again]
+        assert kept._finding(json.loads(json.dumps(asdict(again[0])))) == again[0]
+    shutil.rmtree(directory / answers.FOLDER)
+    work_out(directory)  # as `probe compact` does: who tails it for the first time doesn't wait for a look
+    monkeypatch.setattr(verdict, "found", None)  # nobody looks again
+    with Run(directory) as run:
+        assert run.findings() == again
+    monkeypatch.setattr(kept, "code", lambda *_: "other code")
+    with Run(directory) as run:
+        assert kept.find(run) is None
+
+
+def nan_rows(process: str = "rank-00000") -> list[Row]:
+    """Step 3 of a rank with two micro-batches of actor's update, the second of which had NaN in one of its samples."""
+    here = {"process": process, "rank": 0, "step": 3, "role": "actor", "phase": "update"}
+    cut = {"batch_id": 1, "micro_batches": 2, "sequences": 2, "lengths": [4, 4], "tokens": 8}
+    batches = [MicroBatch(**here, **cut, micro_batch=index, time_ns=MS * index) for index in range(2)]
+    told = {"batch_id": 7, "response_tokens": 4}
+    samples = [
+        Sample(**told, process=process, rank=0, step=3, row=row, uid=f"u{row}", micro_batches=[row // 2], nan_count=nan)
+        for row, nan in enumerate((0, 0, 0, 5))
+    ]
+    given = {"key": "actor/pg_loss", "reducer": "mean", "chosen_by": "name", "count": 2}
+    loss = Reduction(process=process, rank=0, step=3, nan_count=1, nan_at=1, time_ns=5 * MS, **given)
+    leave = {"edge": "leave", "kind": "phase", "name": "update", "source": "cuda", "allocated_bytes": 0}
+    phase = Memory(**here, **leave, time_ns=4 * MS, host_duration_ns=4 * MS)
+    told_at = [*batches, phase, *samples, loss]
+    for row in told_at:
+        row.time_ns += clock(0)
+    return told_at
+
+
+def test_2_nan_leads_to_its_micro_batch_and_to_the_sample_that_holds_it(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run", {0: nan_rows()}) as run:
+        one = run.findings()[0]
+        rows = run.sql(one.evidence_sql)
+    assert (one.name, one.where.phase, one.where.micro_batch, one.where.rank) == ("nan", "update", 1, 0)
+    assert one.where.attempt == 1
+    assert one.cost.steps == 1
+    assert "Of its recorded samples row 3 (u3) of their batch holds NaN." in one.why
+    assert (rows["phase"].tolist(), rows["micro_batch"].tolist(), rows["step"].tolist()) == (["update"], [1], [3])
+
+
+def fails_in_step_5(directory: Path, saves: dict[int, str]) -> None:
+    with start("p", run_dir=directory, rank=0, world_size=1) as session:
+        for step in range(6):
+            with session.step(step):
+                if step in saves:
+                    with phase(saves[step]):
+                        pass
+                with phase("generate"):
+                    _ = 1 / (5 - step)
+
+
+@pytest.mark.parametrize(("saves", "lost"), [({1: "save_checkpoint", 3: "load_checkpoint"}, 4), ({}, None)])
+def test_2_an_end_counts_the_steps_that_are_lost_since_the_last_checkpoint(tmp_path: Path, saves, lost) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fails_in_step_5(tmp_path / "run", saves)
+    with Run(tmp_path / "run") as run:
+        one = run.findings()[0]
+    assert (one.name, one.where.step, one.cost.steps) == ("failed", 5, lost)

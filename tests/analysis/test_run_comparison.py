@@ -5,17 +5,19 @@ from __future__ import annotations
 import builtins
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 import probe
-from probe.analysis.findings import findings
+from probe.analysis.verdict import findings
 from probe.cli import main
 from probe.errors import InputTypeError, RunNotFoundError
 from probe.records import GIB, Memory, MicroBatch
 from probe.session import start
+from probe.text import plain
 from tests.sample_run import clock, open_run
 
 
@@ -25,7 +27,7 @@ def trained(directory: Path, config: object, lengths: list[int], loss: float) ->
         for step in range(3):
             with session.step(step), probe.phase("update"):
                 for _ in probe.micro_batches({"input_ids": mask, "attention_mask": mask}, max_token_len=64):
-                    pass
+                    time.sleep(0.02)  # steps that are spent in the update, however busy the machine is
                 session.log({"loss": loss + step}, step)
     return directory
 
@@ -48,12 +50,26 @@ def test_d_two_runs_are_compared_by_metrics_configuration_and_findings(two: tupl
     config = {row.key: (row.a, row.b) for row in found.config.itertuples()}
     assert config == {"actor.lr": (1e-6, 2e-6), "seed": (1, "(absent)"), "rows": ("(absent)", 8)}
     tax = found.findings[found.findings["about"] == "tax"].iloc[0]
-    assert tax["severity_b"] == "problem"
-    assert tax["severity_a"] == "fine"
+    assert tax["kind_b"] == "tuning"
+    assert tax["kind_a"] == "fine"
     for told in (repr(found), found._repr_html_()):
         assert "actor.lr" in told
         assert "Padding fills 75 % of the token slots" in " ".join(told.split())
         assert "−50 %" in told
+
+
+def test_d_runs_are_compared_by_their_paths_too_or_an_error_says_what_was_expected(two: tuple[Path, Path]) -> None:
+    before, after = two
+    with probe.open(after) as opened:
+        for pair in ((str(before), str(after)), (before, after), (str(before), opened)):
+            found = probe.compare(*pair)
+            assert (found.a, found.b) == (str(before), str(after))
+            assert "actor.lr" in found.config["key"].tolist()
+    for pair in (("a", "b"), (str(before), "before")):
+        with pytest.raises(RunNotFoundError):
+            probe.compare(*pair)
+    with pytest.raises(InputTypeError, match="expected two runs, or two batches"):
+        probe.compare(str(before), {"x": [1]})
 
 
 def test_d_the_same_run_has_the_same_configuration_and_numbers(two: tuple[Path, Path]) -> None:
@@ -80,9 +96,9 @@ def test_d_the_commands_compare_list_and_tell_findings(two: tuple[Path, Path], c
 
     assert main(["findings", str(two[1]), "--json"]) == 0
     with probe.open(two[1]) as run:
-        assert json.loads(capsys.readouterr().out)["findings"] == findings(run).to_dict("records")
+        assert json.loads(capsys.readouterr().out) == plain([one.to_dict() for one in findings(run)])
     assert main(["findings", str(two[1])]) == 0
-    assert "▲ Problem: Padding fills 75 %" in capsys.readouterr().out
+    assert "◐ Worth a change: Padding fills 75 %" in capsys.readouterr().out
 
     monkeypatch.chdir(two[0].parent.parent.parent)
     (two[0].parent / "broken").mkdir()
@@ -143,12 +159,11 @@ def rows_of(tokens: int, sequences: int, cap: int, *, total_gib: int = 80) -> li
 
 def test_d_the_advice_for_one_sequence_that_is_too_long_is_no_setting_that_raises(tmp_path: Path) -> None:
     with open_run(tmp_path / "one", {0: rows_of(9000, 1, 8192)}) as run:
-        found = findings(run).query("severity == 'problem'").set_index("topic")
-    assert "strict" not in found.loc["token_balance", "advice"]
-    assert "9,000 tokens by itself: no cut keeps it under a cap of 8,192" in found.loc["token_balance", "advice"]
-    assert "max_token_len" not in found.loc["memory", "advice"]
-    assert found.loc["memory", "advice"].startswith("shorten the longest sequences")
+        advice = {one.topic: one.change.advice for one in findings(run).of("tuning")}
+    assert "strict" not in advice["token_balance"]
+    assert "9,000 tokens by itself: no cut keeps it under a cap of 8,192" in advice["token_balance"]
+    assert advice["memory"].startswith("Shorten the longest sequences")
     with open_run(tmp_path / "many", {0: rows_of(9000, 3, 8192)}) as run:
-        found = findings(run).query("severity == 'problem'").set_index("topic")
-    assert found.loc["token_balance", "advice"] == "cut with strict=True, which keeps the cap"
-    assert found.loc["memory", "advice"] == "lower max_token_len of that phase"
+        advice = {one.topic: one.change.advice for one in findings(run).of("tuning")}
+    assert advice["token_balance"] == "Cut with strict=True, which keeps the cap."
+    assert advice["memory"] == "Lower the number of tokens that a micro-batch may have."

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -40,7 +41,7 @@ SETTINGS = {
 }
 DARK = {"@jupyterlab/apputils-extension/themes": {"theme": "JupyterLab Dark"}}
 
-PATIENCE_MS = 90_000
+PATIENCE_MS = 180_000
 
 
 @contextlib.contextmanager
@@ -69,9 +70,11 @@ def served(command: Sequence[str], url: str, place: Path, **variables: str) -> I
 
 def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     end = time.monotonic() + 120
+    known = ssl.create_default_context()
+    known.check_hostname, known.verify_mode = False, ssl.CERT_NONE  # a test's server has signed its certificate itself
     while time.monotonic() < end:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            urllib.request.urlopen(url, timeout=2).close()
+            urllib.request.urlopen(url, timeout=2, context=known if url.startswith("https") else None).close()
             return
         if process.poll() is not None:
             break
@@ -79,54 +82,98 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise RuntimeError(f"{url} doesn't answer; the server said:\n{log.read_text()}")
 
 
+#: Whoever asks is answered.
+OPEN = ("--IdentityProvider.token=", "--ServerApp.password=", "--ServerApp.disable_check_xsrf=True")
+
+
 @contextlib.contextmanager
-def jupyter(root: Path, place: Path, app: str = "jupyterlab", settings: dict[str, Any] | None = None) -> Iterator[str]:
-    """JupyterLab, or another application of Jupyter's, on the notebooks in ``root``. Gives its URL."""
+def jupyter(
+    root: Path,
+    place: Path,
+    app: str = "jupyterlab",
+    settings: dict[str, Any] | None = None,
+    port: int | None = None,
+    *,
+    more: Sequence[str] = OPEN,
+    below: str = "http://127.0.0.1:{port}",
+) -> Iterator[str]:
+    """JupyterLab, or another application of Jupyter's, on the notebooks in ``root``. Gives its URL, which is ``below``
+    with the port, where ``more`` says that it is another than usual.
+    """
     for name, values in {**SETTINGS, **(settings or {})}.items():
         file = place / "settings" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(values))
-    port = free_port()
+    port = port or free_port()
     command = [
         sys.executable, "-m", app, "--allow-root", "--no-browser", "--ip=127.0.0.1", f"--port={port}",
-        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--ServerApp.password=",
-        "--ServerApp.disable_check_xsrf=True", f"--ServerApp.root_dir={root}", "--expose-app-in-browser",
+        "--ServerApp.port_retries=0", f"--ServerApp.root_dir={root}", "--expose-app-in-browser", *more,
     ]  # fmt: skip
     variables = {
         "JUPYTER_CONFIG_DIR": str(place / "config"),
         "JUPYTER_DATA_DIR": str(place / "data"),
+        "JUPYTER_PATH": str(place / "data"),  # goes before what was installed into this environment, perhaps long ago
         "JUPYTER_RUNTIME_DIR": str(place / "runtime"),
         "JUPYTERLAB_SETTINGS_DIR": str(place / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(place / "workspaces"),
         "IPYTHONDIR": str(place / "ipython"),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
-    with served(command, f"http://127.0.0.1:{port}/api/status", place, **variables):
-        yield f"http://127.0.0.1:{port}"
+    url = below.format(port=port)
+    with served(command, f"{url}/api", place, **variables):
+        yield url
 
 
 @contextlib.contextmanager
-def browser(executable: str, profile: Path, size: tuple[int, int] = (1300, 1000), dark: bool = False) -> Iterator[Page]:
-    """A page in a Chromium with a fresh profile. What goes wrong in the page is kept in ``page.troubles``, and what it
-    asks of other machines in ``page.outside``."""
+def browser(
+    executable: str,
+    profile: Path,
+    size: tuple[int, int] = (1300, 1000),
+    dark: bool = False,
+    *,
+    zoom: float = 1,
+    reduced: bool = False,
+) -> Iterator[Page]:
+    """A page in a Chromium with a fresh profile, with a window of ``size`` points of the screen that the person has
+    enlarged by ``zoom``. What goes wrong in the page is kept in ``page.troubles``, and what it asks of other machines
+    in ``page.outside``. A certificate may be anybody's.
+    """
     with sync_playwright() as playwright:
         context = playwright.chromium.launch_persistent_context(
             profile, executable_path=executable, headless=True, args=CHROMIUM,
-            viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light",
+            viewport={"width": round(size[0] / zoom), "height": round(size[1] / zoom)}, device_scale_factor=zoom,
+            color_scheme="dark" if dark else "light", reduced_motion="reduce" if reduced else "no-preference",
+            ignore_https_errors=True,
         )  # fmt: skip
-        page: Any = context.pages[0] if context.pages else context.new_page()
-        page.troubles, page.outside = [], []
-        page.on("pageerror", lambda error: page.troubles.append(str(error)))
-        page.on("request", lambda request: _note_outside(page, request.url))
-        page.set_default_timeout(PATIENCE_MS)
         try:
-            yield page
+            yield _noted(context.pages[0] if context.pages else context.new_page())
         finally:
             context.close()
 
 
+@contextlib.contextmanager
+def another(page: Page, size: tuple[int, int] = (1300, 1000), *, reduced: bool = False) -> Iterator[Page]:
+    """A page as :func:`browser` gives it, in the Chromium of ``page``, which has JupyterLab's code already."""
+    made = _noted(page.context.new_page())
+    made.set_viewport_size({"width": size[0], "height": size[1]})
+    made.emulate_media(reduced_motion="reduce" if reduced else "no-preference")
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def _noted(page: Any) -> Page:
+    page.troubles, page.outside = [], []
+    page.on("pageerror", lambda error: page.troubles.append(str(error)))
+    page.on("request", lambda request: _note_outside(page, request.url))
+    page.set_default_timeout(PATIENCE_MS)
+    return page
+
+
 def _note_outside(page: Any, url: str) -> None:
-    if not url.startswith(("http://127.0.0.1", "ws://127.0.0.1", "data:", "blob:", "chrome")):
+    own = tuple(f"{kind}://127.0.0.1" for kind in ("http", "https", "ws", "wss"))
+    if not url.startswith((*own, "data:", "blob:", "chrome")):
         page.outside.append(url)
 
 

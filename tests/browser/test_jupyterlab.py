@@ -230,10 +230,38 @@ def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab,
         assert page.troubles == []
 
 
-def test_a_run_that_another_process_writes_is_followed(lab, chromium, tmp_path) -> None:
+def turn_a_slider_while_busy(page, notebook: Lab, shots: Path) -> None:
+    """What a smaller cap would have come to, of a step whose lengths are here before the cell begins."""
+    tab(page, "What if").click()
+    cap = page.get_by_role("slider", name="actor_rollout_ref.actor.ppo_max_token_len_per_gpu")
+    cap.wait_for(timeout=120_000)
+    notebook.run(1)
+    page.wait_for_function("document.querySelectorAll('.jp-InputPrompt')[1].textContent.includes('*')")
+    told = page.locator(".pp-lines [data-number=micro_batches] td")
+    recorded = int(told.first.inner_text())
+    assert int(told.last.inner_text()) == recorded
+    cap.focus()
+    page.keyboard.press("Home")
+    page.locator(".pp-what-if .pp-sentence", has_text="Packed anew in this page").first.wait_for()
+    assert int(told.last.inner_text()) > recorded
+    assert "ppo_max_token_len_per_gpu: 128" in page.locator(".pp-patch del").inner_text()
+    assert notebook.busy(1)
+    page.screenshot(path=shots / "lab_what_if_busy.png")
+
+
+BUSY = """
+import pathlib, time
+while not pathlib.Path("ended").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_a_run_that_another_process_writes_is_followed_and_16_2_a_slider_answers_in_a_busy_cell(
+    lab, chromium, tmp_path, shots
+) -> None:
     url, root = lab
     run = root / "runs" / "elsewhere"
-    path = write_notebook(root / "elsewhere.ipynb", f"import probe\nrun = probe.open({str(run)!r})\nrun")
+    path = write_notebook(root / "elsewhere.ipynb", f"import probe\nrun = probe.open({str(run)!r})\nrun", BUSY)
     command = [sys.executable, str(root / "training.py"), str(run), "2000", "0.02"]
     with subprocess.Popen(command, cwd=root) as writer, browser(chromium, tmp_path / "profile") as page:
         try:
@@ -245,6 +273,8 @@ def test_a_run_that_another_process_writes_is_followed(lab, chromium, tmp_path) 
             page.wait_for_selector(PANEL)
             await_step(page, 2)
             await_step(page, steps_seen(page) + 5)
+            turn_a_slider_while_busy(page, notebook, shots)
+            (root / "ended").touch()
             writer.kill()  # a trainer that dies leaves what it has told
             assert steps_seen(page) >= 7
             assert page.troubles == []

@@ -47,7 +47,7 @@ def step_shown(page) -> int:
 
 def await_that(page, holds: Callable[[], bool]) -> None:
     """Until it holds. (The page's policy forbids what playwright's own waiting evaluates in it.)"""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while not holds():
         assert time.monotonic() < end, page.inner_text("body")[:2000]
         page.wait_for_timeout(50)
@@ -84,7 +84,7 @@ def test_the_page_is_the_panel_and_heals(chromium, server: PageServer, run: Path
         assert page.locator(".pp-head h2").inner_text().startswith(NASTY)
         for view in ("memory", "time", "tokens", "metrics", "overview"):  # plotly's charts came over, too
             page.click(f"[data-view={view}]")
-            page.locator(f"{PANEL} :is(.main-svg, canvas)").first.wait_for()
+            page.locator(f"{PANEL} :is(.main-svg, canvas):visible").first.wait_for()
         page.screenshot(path=shots / "open_page.png")
 
         append(run, of_step(12))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -28,7 +30,19 @@ def tensorboard(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(demo)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     with served(command, f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("tensorboard")) as url:
+        until_loaded(f"{url}/data/plugin/custom_scalars/layout", "Time of each phase")
         yield url
+
+
+def until_loaded(url: str, words: str) -> None:
+    """A page that is opened while TensorBoard still reads says that there is nothing, and asks again late."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urlopen(url, timeout=60) as answer:
+            if words in answer.read().decode():
+                return
+        time.sleep(0.5)
+    raise AssertionError(f"{url} never says {words!r}")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from probe import session
 from probe.cli import doctor_checks, doctor_run, main
-from probe.records import Incident, Scalar
+from probe.records import Incident, Reduction, Scalar
 from probe.runs.layout import Segment
 from probe.runs.parts import roll_over
 from tests.cli.command import probe
@@ -23,6 +23,7 @@ from tests.sample_run import clock, process, sample_rows, write_run
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment's checks are tested by themselves."""
     monkeypatch.setattr("probe.cli.doctor.environment", lambda _: iter(()))
+    monkeypatch.setattr("probe.cli.doctor.frameworks", lambda: iter(()))
     monkeypatch.setattr("probe.cli.doctor.hooks", lambda: iter(()))
 
 
@@ -125,11 +126,21 @@ def test_hooks_that_bring_no_rows_are_an_error(monkeypatch: pytest.MonkeyPatch) 
 def test_a_sound_run(tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
     rows = sample_rows(ranks=2, steps=2)
     for own in rows.values():
-        own[:] = [row for row in own if not isinstance(row, Incident)]
+        own[:] = [row for row in own if not isinstance(row, Incident | Reduction)]  # a metric there is an alarm
     code, checks = diagnose(capsys, str(finished(tmp_path / "run", rows)))
     assert code == 0
     assert {level for found in checks.values() for level, _ in found} == {"ok"}
-    assert list(checks) == ["opens", "files", "lines", "ranks", "dropped", "incidents", "unsent"]
+    assert list(checks) == [
+        "findings",
+        "opens",
+        "files",
+        "lines",
+        "ranks",
+        "frameworks",
+        "dropped",
+        "incidents",
+        "unsent",
+    ]
 
 
 def test_an_empty_run(tmp_path: Path, quick: None, capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,13 +230,13 @@ from probe import session
 with session.start("p", run_dir=sys.argv[1], rank=0) as opened:
     with opened.step(0):
         pass
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     import pathlib
     while b'"calls"' not in (pathlib.Path(sys.argv[1]) / "rank-00000.jsonl").read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     print("written", flush=True)
-    time.sleep(100)
+    time.sleep(900)
 """
 
 
@@ -305,4 +316,40 @@ def test_findings_show_what_they_are_to_people(tmp_path: Path, quick: None, caps
     assert main(["doctor", str(finished(tmp_path / "run", {0: rows}))]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "warning run, incidents: backend, \\x1b[2J, 2 times: [red]no[/red]" in lines
-    assert lines[-1] == "7 checks: no errors, 1 warning"
+    assert lines[-1] == "9 checks: no errors, 1 warning"
+
+
+# ---------------------------------------------------------------------------------------------- how a run has ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "code", "level", "said"),
+    [
+        ("raises", 1, "error", "failed; "),
+        ("killed", 1, "error", "killed; "),
+        ("well", 0, "ok", "finished: Nothing went wrong"),
+    ],
+)
+def test_5_doctor_says_that_a_run_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quick: None, how: str, code: int, level: str, said: str
+) -> None:
+    script = """
+import os, signal, sys
+import probe
+session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[])
+with session.step(2), probe.phase("update"):
+    if sys.argv[2] == "raises":
+        raise ValueError("no")
+    if sys.argv[2] == "killed":
+        session.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "run"), how]
+    subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
+    found_code, checks = diagnose(capsys, str(tmp_path / "run"))
+    ((found_level, message),) = checks["end"]
+    assert (found_code, found_level) == (code, level)
+    assert message.startswith(said)
+    everything = [told for found in checks.values() for _, told in found]
+    assert sum("in update" in told for told in everything) == code  # a failure is said once

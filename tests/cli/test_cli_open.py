@@ -22,7 +22,7 @@ import pytest
 
 from probe.cli import main
 from probe.errors import InputError, RunError, RunNotFoundError
-from probe.views.server import handler
+from probe.views.server import streaming
 from probe.views.server.frames import BEAT, END, frame
 from probe.views.server.hub import Channel, Hub
 from probe.views.server.server import PageServer
@@ -72,7 +72,7 @@ def path(server: PageServer, name: str = "") -> str:
 
 def frames(answer: http.client.HTTPResponse) -> Iterator[tuple[dict[str, Any], list[bytes]]]:
     """The frames of a stream as a page reads them, without beats; for a quarter of a minute."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while length := answer.read(4):
         assert time.monotonic() < end, "nothing comes"
         head = json.loads(answer.read(struct.unpack("<I", length)[0]))
@@ -254,16 +254,16 @@ def test_too_many_pages_are_told_so(server: PageServer) -> None:
     server.panel.hub.most = 1
     first = frames(ask(server, path(server, "stream")))
     next(first)
-    assert ask(server, path(server, "stream")).status == 503
+    assert ask(server, path(server, "stream")).status == 429
 
 
 def test_a_page_that_has_gone_is_forgotten(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "BEAT_S", 0.05)
+    monkeypatch.setattr(streaming, "BEAT_S", 0.05)
     answer = ask(server, path(server, "stream"))
     next(frames(answer))
     assert len(server.panel.hub) == 1
     answer.close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while len(server.panel.hub) and time.monotonic() < end:
         time.sleep(0.02)
     assert len(server.panel.hub) == 0
@@ -290,7 +290,7 @@ def test_pages_hear_the_end_and_how_the_run_ended(run: Path) -> None:
 
 
 def test_a_page_may_come_before_the_run_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "BEAT_S", 0.05)
+    monkeypatch.setattr(streaming, "BEAT_S", 0.05)
     with PageServer(run) as server:
         server.start()
         answer = ask(server, path(server, "stream"))
@@ -378,7 +378,7 @@ def test_the_command_prints_the_url_and_ends_with_ctrl_c(run: Path, tmp_path: Pa
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
         connection.request("GET", f"/{token}/")
         assert connection.getresponse().status == 200
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while not (tmp_path / "told").exists() and time.monotonic() < end:
             time.sleep(0.05)
         assert (tmp_path / "told").read_text() == url

@@ -30,7 +30,7 @@ from probe.cli import main
 from probe.dashboards import overview_tiles
 from probe.dashboards.quantities import field_of
 from probe.live import series
-from probe.records import Incident, Row
+from probe.records import Incident, Memory, Row
 from probe.runs.layout import Segment
 from probe.runs.lines import encode
 from probe.runs.reader import Run
@@ -142,7 +142,7 @@ def test_the_lines_of_a_run_that_has_ended(run: Path, capsys) -> None:
     ]
     assert [int(one.split()[1]) for one in found if one.startswith("step ")] == list(range(12))
     assert re.match(
-        r"step 11  step time .+ s  tokens per second .+  peak memory .+ GiB .*alerts 20 \(act\)$", found[-2]
+        r"step 11  step time .+ s  tokens per second .+  peak memory .+ GiB .*probe's own errors 20 \(act\)$", found[-2]
     )
     assert found[-1].startswith("finished, ")
     assert found[-1].endswith("last step 11, 17 rows dropped")
@@ -166,7 +166,8 @@ def test_json_says_first_and_last_which_run_it_is(run: Path, capsys) -> None:
 
 def test_once_is_the_state_now(run: Path, capsys) -> None:
     found = objects(told(capsys, str(run), "--json", "--once"))
-    assert [one["type"] for one in found] == ["run", "incident", "incident", "step"]
+    assert [one["type"] for one in found] == ["run", "finding", "finding", "incident", "incident", "step"]
+    assert {one["kind"] for one in found[1:3]} == {"alarm"}
     assert found[-1]["step"] == 11
     said = told(capsys, str(run), "--once")
     assert said[-2].startswith("step 11 ")
@@ -216,11 +217,15 @@ def test_a_step_is_told_once_it_is_over_on_every_rank(tmp_path: Path) -> None:
     following = Following(str(path))
     assert following.look().steps == []
     first = {rank: [row for row in own if row.step == 0] for rank, own in rows.items()}
+    ends = (
+        at for at, row in enumerate(first[1]) if isinstance(row, Memory) and (row.kind, row.edge) == ("step", "leave")
+    )
+    end = next(ends)
     append(path, first[0])
-    append(path, first[1][:-11])  # its step goes on
+    append(path, first[1][:end])  # its step goes on
     assert following.look().steps == []
     assert following.look().steps == []
-    append(path, first[1][-11:])
+    append(path, first[1][end:])
     assert following.look().steps == []  # something came just now: more may come
     assert following.look().steps == [0]
     assert following.look().steps == []
@@ -302,6 +307,41 @@ def test_a_process_without_a_rank_is_no_rank(tmp_path: Path) -> None:
     assert -1 in following.feed.tables["spans"].columns()["rank"]
     assert following.ranks == 2
     assert [*following.look().steps, *following.look().steps] == []  # rank 1 hasn't ended the step
+
+
+def test_what_all_ranks_tell_alike_is_one_line_and_what_one_tells_twice_is_two() -> None:
+    about = {"kind": "backend", "where": "mlflow", "message": "refused", "count": 3, "off": False, "process": ""}
+    ranks = [{**about, "step": 4, "rank": rank} for rank in range(1024)]
+    assert lines.incident_lines(ranks) == ["! step 4  rank 0 and 1,023 others  backend  mlflow: refused (×3)"]
+    other = [*ranks[:2], ranks[0], {**ranks[0], "step": 5}, {**ranks[0], "count": 1}]
+    assert lines.incident_lines(other) == [
+        "! step 4  rank 0 and 1 other  backend  mlflow: refused (×3)",
+        "! step 4  rank 0  backend  mlflow: refused (×3)",
+        "! step 5  rank 0  backend  mlflow: refused (×3)",
+        "! step 4  rank 0  backend  mlflow: refused",
+    ]
+
+
+def test_e_the_lines_of_a_large_run_that_has_ended_are_worked_out_once(tmp_path: Path, capsys, monkeypatch) -> None:
+    from probe.cli import tail
+    from probe.runs import answers
+    from probe.runs.layout import Segment
+    from probe.runs.parts import roll_over
+
+    path = write_run(tmp_path / "run", kept(sample_rows(2, 6), 6))
+    monkeypatch.setattr(answers, "LEAST_BYTES", 1)
+    before = told(capsys, str(path), "--once")
+    for rank in (0, 1):
+        assert list(roll_over(path, Segment.of_rank(rank, 0)))
+    first = told(capsys, str(path), "--once")
+    with_json = told(capsys, str(path), "--once", "--json")
+    monkeypatch.setattr(tail, "_Lines", None)  # nobody works them out again
+    assert told(capsys, str(path), "--once") == first
+    assert told(capsys, str(path), "--once", "--json") == with_json
+    assert first[1:-1] == before[1:-1]
+    monkeypatch.setattr("probe.dashboards.digest", lambda: "other panels")
+    with pytest.raises(TypeError):
+        told(capsys, str(path), "--once")
 
 
 def test_what_a_process_without_a_rank_tells_is_shown_under_its_name(tmp_path: Path) -> None:

@@ -471,6 +471,7 @@ class Calls(hooks.Listener):
     def leave(self, event, state):
         if event.point is hooks.SCOPE:
             values = dict(event.values)
+            values.pop("content", None)  # what is known of it while it runs
             self.scopes.append((event.scope.kind, event.scope.micro_batch, values))
             assert event.error is None
         else:

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe import dashboards
-from probe.analysis.findings import findings
 from probe.analysis.overview import numbers
+from probe.analysis.verdict import findings
 from probe.dashboards import NAMES, Chart, Panel
 from probe.dashboards import spec as live
 from probe.errors import InputError, UnknownNameError
 from probe.figures import theme
 from probe.figures.panel import draw
+from probe.publishing import across_ranks
 from probe.records import TABLES
 from probe.runs.lines import table_of
 from tests.sample_run import open_run, sample_rows
@@ -88,6 +89,17 @@ def test_every_charted_key_is_one_that_a_recorder_or_the_publisher_declares(pane
         assert set(chart.keys) <= declared() | published(), chart
         # What is drawn of all ranks is the publisher's; a recorder's own numbers are those of rank 0.
         assert chart.kind == "line" or set(chart.keys) <= published(), chart
+
+
+def test_15_backends_chart_what_carried_policy_gradient_the_mismatch_and_the_long_tail() -> None:
+    titles = {key: chart.title for panel in PANELS for chart in panel.charts for key in chart.keys}
+    wanted = {
+        "probe/samples/carried_ratio": "carried policy gradient",
+        **dict.fromkeys((f"probe/samples/mismatch_{one}" for one in ("k1", "k3", "effective_ratio")), "Mismatch"),
+        **dict.fromkeys(across_ranks.TAIL, "tail after nine of ten answers"),
+        "probe/samples/rollout_longest_s": "longest answer",
+    }
+    assert {key: words in titles[key] for key, words in wanted.items()} == dict.fromkeys(wanted, True)
 
 
 def test_every_declared_key_is_in_a_chart() -> None:
@@ -273,7 +285,17 @@ def test_wrong_tiles_are_named(tiles: list, message: str) -> None:
 
 def test_the_views_of_the_live_panel() -> None:
     views = dashboards.views()
-    assert [view.id for view in views] == ["overview", "time", "memory", "tokens", "metrics", "data", "events"]
+    assert [view.id for view in views] == [
+        "overview",
+        "time",
+        "memory",
+        "tokens",
+        "samples",
+        "what_if",
+        "metrics",
+        "data",
+        "events",
+    ]
     shown = [panel for view in views for panel in view.panels]
     assert {panel.live["mark"] for panel in shown} == set(live.MARKS)
     assert {panel.live["table"] for panel in shown if "table" in panel.live} == set(live.TABLES)
@@ -370,7 +392,7 @@ def test_whatever_is_missing_the_rest_is_shown(
         rank: [row for row in own if table_of(row) not in off and chance.random() < share] for rank, own in ROWS.items()
     }
     with open_run(tmp_path_factory.mktemp("run"), rows) as run:
-        assert isinstance(findings(run).to_dict("records"), list)
+        assert isinstance(list(findings(run)), list)
         assert len(numbers(run)) == len(dashboards.overview_tiles())
         for panel in PANELS:
             figure = draw(panel, run)

@@ -13,8 +13,8 @@ import yaml
 
 from probe import dashboards
 from probe.analysis import overview
-from probe.analysis.findings import findings
 from probe.analysis.quantities import course, courses
+from probe.analysis.verdict import findings
 from probe.dashboards import files, overview_tiles
 from probe.dashboards.quantities import (
     Course,
@@ -157,7 +157,7 @@ def test_findings_say_what_the_quantity_says(directory: Path, doubling: pytest.M
         with Run(directory) as run:
             spec = quantity(name)
             value = over_run(spec, course(run, name))
-            text = " ".join(findings(run)["finding"])
+            text = " ".join(one.sentence for one in findings(run))
         return spell(value, str(spec["unit"])), text
 
     value, text = said()
@@ -344,7 +344,7 @@ def test_d_a_lone_rank_is_compared_with_nobody(tmp_path: Path, view: str) -> Non
 def test_d_no_quantity_over_ranks_says_anything_of_a_lone_rank(tmp_path: Path) -> None:
     with Run(write_run(tmp_path / "run", sample_rows(1, 3))) as run:
         frame = overview.by_step(run)
-        said = " ".join(findings(run)["finding"])
+        said = " ".join(one.sentence for one in findings(run))
     assert frame[["rank_imbalance_ratio", "sync_wait_ratio"]].isna().all(axis=None)
     assert frame["micro_batch_imbalance_ratio"].notna().all()
     assert "fullest rank" not in said

@@ -45,6 +45,7 @@ def updated(rank: int, ranks: int, directory: Path) -> dict[str, torch.Tensor]:
     data = alone.solved(alone.draw(0))
     data.batch["old_log_probs"] = alone.actor.log_prob(data.batch).detach()
     data.batch["advantages"] = torch.linspace(-1, 2, 12)[:, None].expand_as(data.batch["response_mask"]).clone()
+    data.batch["sample"] = torch.arange(12)
     cuts = [0, 3, 12] if ranks == 2 else [0, 12]
     alone.actor.update(data[cuts[rank] : cuts[rank + 1]])
     return get_fsdp_full_state_dict(alone.actor.policy, rank0_only=False)

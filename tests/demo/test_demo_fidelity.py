@@ -67,11 +67,23 @@ def test_a_session_changes_no_bit_on_one_rank(tmp_path: Path, problems: RLHFData
     with Run(tmp_path / "run") as run:  # it was really being watched
         assert set(run.micro_batches["step"].dropna()) == {0, 1}
         assert set(run.memory["role"].dropna()) == {"actor", "rollout", "reward"}
+        audited = run.audit().named("actor/policy_loss")  # 15.1: with its weights, which travel beside the values
+        assert audited.token_weighted == pytest.approx(audited.reported, rel=1e-12)
+        assert audited.sequence_weighted is not None
         phases = {"generate", "reward", "old_log_prob", "advantages", "update"}
         assert phases <= set(run.memory["phase"].dropna())
         logged = run.scalars.query("source == 'user'").set_index(["key", "step"])["value"]
         assert logged["reward/mean", 1] == history[-1][1]["reward/mean"]
         assert run.incidents.empty
+        fates = run.token_fates  # issue 15, part 3: of the demo nothing is unknown
+        assert set(fates["step"]) == {0, 1}
+        assert fates["complete"].all()
+        by_step = fates.groupby("step")["tokens"].sum()
+        assert by_step[1] == pytest.approx(24 * logged["response_length/mean", 1])
+        told = run.mismatch()  # issue 15, part 4: its rollout tells its own log-probabilities
+        assert told is not None
+        # It draws no padding, which training finds possible: of 17 tokens about as likely one takes 6 % of the others.
+        assert -0.15 < told.measures.difference_largest < 0.01
 
 
 @pytest.mark.slow

@@ -130,11 +130,13 @@ def test_a_packed_sequence_sees_only_itself(policy: Policy) -> None:
 def test_sampling_follows_the_model_for_every_row(policy: Policy) -> None:
     """The cache and the left padding change nothing: each token drawn is about as likely as the model says."""
     prompts, rows = [[5, 6], [7, 8, 9, 4, 3]], 4000
-    responses = sample(policy, pad_left(prompts, 6).repeat_interleave(rows, 0), 2, torch.Generator().manual_seed(0))
-    for prompt, drawn in zip(prompts, responses.split(rows), strict=True):
+    padded = pad_left(prompts, 6).repeat_interleave(rows, 0)
+    responses, log_probs, *_ = sample(policy, padded, 2, torch.Generator().manual_seed(0))
+    for prompt, drawn, told in zip(prompts, responses.split(rows), log_probs.split(rows), strict=True):
         first = alone(policy, prompt)[-1].index_fill(0, torch.tensor([PAD]), -math.inf).softmax(-1)
         counted = torch.bincount(drawn[:, 0], minlength=VOCABULARY) / rows
         assert (counted - first).abs().max() < 0.03
+        torch.testing.assert_close(told[:, 0], first[drawn[:, 0]].log())  # 15, part 4: the real ones, of the sampling
         likely = int(counted.argmax())
         then = alone(policy, [*prompt, likely])[-1].index_fill(0, torch.tensor([PAD]), -math.inf).softmax(-1)
         after = drawn[drawn[:, 0] == likely, 1]
@@ -144,9 +146,13 @@ def test_sampling_follows_the_model_for_every_row(policy: Policy) -> None:
 
 def test_a_response_is_tokens_then_an_end_then_padding(policy: Policy) -> None:
     prompts = pad_left([[5, 6]] * 64, 4)
-    responses = sample(policy, prompts, 20, torch.Generator().manual_seed(1))
+    responses, log_probs, begin_ns, ends_ns = sample(policy, prompts, 20, torch.Generator().manual_seed(1))
+    assert torch.equal(log_probs[responses.eq(PAD)], torch.zeros(int(responses.eq(PAD).sum())))
     lengths = responses.ne(PAD).sum(1)
     assert len(set(lengths.tolist())) > 5
+    by_length = sorted(zip(lengths.tolist(), ends_ns, strict=True))
+    assert begin_ns <= by_length[0][1]
+    assert [end for _, end in by_length] == sorted(ends_ns)  # who says less has ended no later
     for row, length in zip(responses.tolist(), lengths.tolist(), strict=True):
         assert PAD not in row[:length]
         assert EOS not in row[: length - 1]
@@ -157,7 +163,7 @@ def test_a_response_is_tokens_then_an_end_then_padding(policy: Policy) -> None:
 def test_sampling_depends_on_its_generator_alone(policy: Policy) -> None:
     prompts = pad_left([[5, 6]] * 8, 4)
     before = torch.random.get_rng_state()
-    first, again = (sample(policy, prompts, 5, torch.Generator().manual_seed(7)) for _ in range(2))
+    first, again = (sample(policy, prompts, 5, torch.Generator().manual_seed(7))[0] for _ in range(2))
     assert torch.equal(first, again)
     assert torch.equal(before, torch.random.get_rng_state())
 

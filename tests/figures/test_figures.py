@@ -22,8 +22,8 @@ from probe.analysis import padding_tax as padding_of
 from probe.analysis import reduction as reduction_of
 from probe.analysis import steps as steps_of
 from probe.analysis import token_balance as balance_of
-from probe.analysis.findings import COST_TARGET
 from probe.analysis.quantities import course
+from probe.analysis.verdict.instrument import COST_TARGET
 from probe.dashboards import frames, spec
 from probe.figures import colours, incidents, memory, panel, reduction, theme
 from probe.records import GIB, Memory

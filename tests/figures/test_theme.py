@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probe.errors import UnknownNameError
-from probe.figures import theme
+from probe.figures import theme, thinning
 
 
 def test_an_unknown_theme_names_the_choices() -> None:
@@ -34,7 +34,7 @@ def test_words_for_nothing_are_kept_and_wrapped() -> None:
 @settings(deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400), st.integers(4, 60))
 def test_thinning_keeps_both_ends_and_both_extremes(values: list[float], points: int) -> None:
-    kept = theme.thin(values, points)
+    kept = thinning.thin(values, points)
     assert len(kept) <= max(points, 4)
     assert kept[0] == 0
     assert kept[-1] == len(values) - 1
@@ -45,4 +45,4 @@ def test_thinning_keeps_both_ends_and_both_extremes(values: list[float], points:
 
 def test_thinning_looks_through_nan() -> None:
     values = [float("nan")] * 50 + [9.0] + [float("nan")] * 50
-    assert 50 in theme.thin(values, 10)
+    assert 50 in thinning.thin(values, 10)

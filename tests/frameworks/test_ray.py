@@ -8,6 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -15,7 +20,13 @@ from typing import Any
 import pytest
 
 import probe
+from probe.cli.run import environment
+from probe.live.feed import Feed
+from probe.runs import liveness
+from probe.runs.files import RunFiles
 from probe.runs.reader import Run
+from tests.adapters.start_file import ROOT, TIMER, package
+from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.framework,
@@ -65,6 +76,16 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Any:
     ray.shutdown()
 
 
+def until_gone(pid: int) -> None:
+    """Returns once no process has this number; asks for a minute at most."""
+    import psutil
+
+    deadline = time.monotonic() + 60
+    while psutil.pid_exists(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def train(ray: Any, directory: Path, *, killed: bool) -> None:
     """A job in which rank 1 dies after step 1 and is made again by Ray, or none does."""
     workers = [ray.remote(**ACTOR)(Worker).remote(str(directory), rank) for rank in range(2)]
@@ -76,6 +97,7 @@ def train(ray: Any, directory: Path, *, killed: bool) -> None:
                 ray.get(judge.score.remote())
             if killed and number == 1:
                 ray.kill(workers[1], no_restart=False)
+                until_gone(before[1])  # Ray kills it a moment later: till then it would answer
                 assert ray.get(workers[1].rank.remote()) in (None, 1)  # there again
                 assert ray.get(workers[1].step.remote(number)) != before[1]
         until = time.monotonic() + 60
@@ -114,3 +136,212 @@ def test_a_a_second_job_on_ray_is_another_attempt(ray: Any, tmp_path: Path) -> N
         assert run.attempts == [1, 2]
         ended = run.sql("select who(rank, process) as who from memory where kind = 'step' and edge = 'leave'")
         assert ended["who"].value_counts().to_dict() == {"driver": 4, "rank 0": 4, "rank 1": 4}
+
+
+class Copied:
+    """An actor whose process has a copy made, and that never closes its session."""
+
+    def __init__(self, directory: str, copy: str) -> None:
+        self.session = probe.start("ray", run_dir=directory, rank=0, world_size=1, upload=copy)
+
+    def train(self) -> int:
+        for number in range(4):
+            with self.session.step(number), probe.phase("update"):
+                pass
+        self.session.flush()
+        while self.session.upload is not None and not self.session.upload.pid:
+            time.sleep(0.01)
+        return 0 if self.session.upload is None else self.session.upload.pid
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [True, False])
+def test_7_what_an_actor_recorded_is_copied_after_its_end(ray: Any, tmp_path: Path, killed: bool) -> None:
+    """Ray kills the children of its workers; what the next look, in ten seconds, would send is sent all the same."""
+    actor = ray.remote(num_cpus=0.1)(Copied).remote(str(tmp_path / "run"), str(tmp_path / "copy"))
+    pid = ray.get(actor.train.remote())
+    if killed:
+        ray.kill(actor)
+    else:
+        del actor
+    until_gone(pid)
+    with Run(tmp_path / "run") as run, Run(tmp_path / "copy") as copy:
+        assert sorted(copy.memory["step"].dropna().unique()) == [0, 1, 2, 3]
+        assert len(copy.memory) == len(run.memory)
+
+
+# ------------------------------------------------------------------------ zero lines: `probe run`, and how a job ends
+
+JOB = """
+import os, signal, sys
+import ray
+
+class Worker:
+    def __init__(self, rank):
+        from nemo_rl.utils.timer import Timer
+        self.timer = Timer()
+        os.environ.update(RANK=str(rank), WORLD_SIZE="2")  # as verl's workers, after the first import
+
+    def train(self, label):
+        with self.timer.time(label):
+            pass
+        return os.getpid()
+
+    def pid(self):
+        return os.getpid()
+
+how = sys.argv[1]
+ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+kind = ray.remote(num_cpus=0.1, max_restarts=1, max_task_retries=1)(Worker)
+workers = [kind.remote(rank) for rank in range(2)]
+before = ray.get([one.train.remote("first") for one in workers])
+if how == "restart":
+    import time
+    time.sleep(1)  # what it has written by then is in its file
+    ray.kill(workers[1], no_restart=False)
+    while ray.get(workers[1].pid.remote()) == before[1]:  # it is ended a little later
+        time.sleep(0.1)
+    ray.get(workers[1].train.remote("again"))
+ray.get([one.train.remote("last") for one in workers])
+if how == "crash":
+    os.kill(os.getpid(), signal.SIGKILL)
+if how == "error":
+    raise ValueError("theirs")
+if how == "shutdown":
+    ray.shutdown()
+"""
+
+
+def run_job(tmp_path: Path, how: str, *, under_probe_run: bool) -> subprocess.CompletedProcess[str]:
+    """The job in a process of its own; observed by `probe run`, or by what verl's plugin does in the driver."""
+    path = package(tmp_path / "packages", "nemo_rl", **{"utils.timer": TIMER})
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    known = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
+    more = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    env = {**known, **more, "PYTHONPATH": os.pathsep.join([str(path), ROOT])}
+    launch = [sys.executable, "-W", "ignore", str(script), how]
+    if under_probe_run:
+        launch = [sys.executable, "-m", "probe", "run", "--run-dir", str(tmp_path / "run"), "--", *launch]
+    else:
+        env = environment(env, tmp_path / "run", None)
+    return subprocess.run(launch, env=env, capture_output=True, text=True, timeout=400, check=False)
+
+
+def phases_of(run: Run) -> dict[int, list[str]]:
+    rows = run.sql("select rank, phase from memory where kind = 'phase' and edge = 'leave' order by wall_ns")
+    return {int(rank): list(group["phase"]) for rank, group in rows.groupby("rank")}
+
+
+def test_4_workers_of_ray_are_of_the_run_and_a_killed_one_goes_on_in_its_own_file(tmp_path: Path) -> None:
+    done = run_job(tmp_path, "restart", under_probe_run=True)
+    assert done.returncode == 0, done.stderr
+    assert "nemo_rl: 1 of 4 points are observed" in done.stderr
+    with Run(tmp_path / "run") as run:
+        assert run.attempts == [1]
+        assert run.ranks == [0, 1]  # learnt late
+        assert phases_of(run) == {0: ["first", "last"], 1: ["first", "again", "last"]}
+    files = RunFiles(tmp_path / "run")
+    assert not files.look()[0]
+    assert Feed(tmp_path / "run").finished()
+
+
+@pytest.mark.parametrize("how", ["exit", "shutdown", "error"])
+def test_4_a_job_that_ended_never_looks_killed_because_ray_ended_its_actors(tmp_path: Path, how: str) -> None:
+    """Without anybody who looks after it: the driver's own end tells the actors, before Ray ends them."""
+    done = run_job(tmp_path, how, under_probe_run=False)
+    assert done.returncode == (1 if how == "error" else 0), done.stderr
+    assert ("ValueError: theirs" in done.stderr) == (how == "error")
+    files = RunFiles(tmp_path / "run")
+    assert Feed(tmp_path / "run").finished()
+    assert not liveness.all_gone(files)
+    with Run(tmp_path / "run") as run:
+        assert phases_of(run) == {0: ["first", "last"], 1: ["first", "last"]}
+
+
+def test_4_a_job_whose_driver_was_killed_looks_like_it(tmp_path: Path) -> None:
+    done = run_job(tmp_path, "crash", under_probe_run=True)
+    assert done.returncode == -signal.SIGKILL
+    until = time.monotonic() + 60
+    while not liveness.all_gone(RunFiles(tmp_path / "run")):
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    assert not Feed(tmp_path / "run").finished()
+
+
+# ----------------------------------------------------------------------------- a cluster that was there before the job
+
+LATER_JOB = """
+import os, sys
+import ray
+
+class Worker:
+    def train(self):
+        from nemo_rl.utils.timer import Timer
+        with Timer().time("update"):
+            pass
+        return {name: os.environ.get(name) for name in ("MINE", "PROBE_RUN_DIR")}, sys.path
+
+ray.init(address=sys.argv[1], runtime_env={"env_vars": {"MINE": "theirs"}}, log_to_driver=False, logging_level="ERROR")
+worker = ray.remote(num_cpus=0.1)(Worker).remote()
+told, path = ray.get(worker.train.remote())
+print(told)
+print(path)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The address of a cluster that knows nothing of a run, with a path of its own."""
+    packages = package(tmp_path_factory.mktemp("packages"), "nemo_rl", **{"utils.timer": TIMER})
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "RAY_"))}
+    more = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    place, port = tempfile.mkdtemp(prefix="ray", dir="/tmp"), free_port()  # a socket's path is short
+    command = [
+        str(Path(sys.executable).parent / "ray"), "start", "--head", "--block", "--include-dashboard=false",
+        "--num-cpus=2", "--node-ip-address=127.0.0.1", f"--port={port}", f"--temp-dir={place}",
+        "--min-worker-port=0", "--max-worker-port=0", f"--ray-client-server-port={free_port()}",
+    ]  # fmt: skip
+    log = Path(place) / "start.log"
+    with log.open("w") as out:
+        head = subprocess.Popen(
+            command, env={**known, **more, "PYTHONPATH": os.pathsep.join([str(packages), ROOT])},
+            stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    until = time.monotonic() + 120
+    while "Ray runtime started" not in log.read_text():
+        assert head.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.2)
+    yield f"127.0.0.1:{port}"
+    head.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        head.wait(30)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(head.pid, signal.SIGKILL)
+    head.wait()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.mark.parametrize("way", ["address", "auto", "off"])
+def test_4_workers_of_a_cluster_that_was_there_before_are_of_the_run(cluster: str, tmp_path: Path, way: str) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(LATER_JOB)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "RAY_"))}
+    more = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ROOT}
+    more |= {"RAY_ADDRESS": cluster} if way == "auto" else {}
+    more |= {"PROBE_RUNTIME_ENV": "off"} if way == "off" else {}
+    launch = [sys.executable, "-W", "ignore", str(script), "auto" if way == "auto" else cluster]
+    done = subprocess.run(
+        [sys.executable, "-m", "probe", "run", "--run-dir", str(tmp_path / "run"), "--", *launch],
+        env={**known, **more}, capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    told, path = map(eval, done.stdout.splitlines()[-2:])
+    assert told == {"MINE": "theirs", "PROBE_RUN_DIR": None if way == "off" else str(tmp_path / "run")}
+    assert any("packages" in one for one in path)  # its own path is kept
+    with Run(tmp_path / "run") as run:
+        rows = run.sql("select phase, attempt from memory where kind = 'phase' and edge = 'leave'")
+        assert rows.to_dict("split")["data"] == ([] if way == "off" else [["update", 1]])
+    if way != "off":
+        assert Feed(tmp_path / "run").finished()

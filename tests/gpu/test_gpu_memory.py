@@ -256,3 +256,11 @@ def test_events_are_used_again():
     assert device.elapsed_ns(begin, end) >= 0
     device.recycle(begin, end)
     assert {id(device.event()), id(device.event())} == {id(begin), id(end)}
+
+
+def test_retries_of_the_allocator_are_those_that_torch_counts():
+    device = CudaDevice()
+    device.bind()
+    held = torch.empty(64 * MIB, dtype=torch.uint8, device="cuda")
+    assert device.read().alloc_retries == torch.cuda.memory_stats()["num_alloc_retries"] >= 0
+    del held

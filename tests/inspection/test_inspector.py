@@ -333,7 +333,7 @@ def page(chromium, tmp_path):
 
 @pytest.mark.browser
 def test_the_widget_asks_waits_and_shows(page, tmp_path):
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(180_000)
     wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     batch = batch_of()

@@ -158,11 +158,11 @@ def browser(node: str, messages: list[Any], specs: list[dict[str, Any]]) -> list
 
 
 def same(ours: float, theirs: float | str) -> bool:
-    """Whole numbers exactly, the rest to 12 digits; missing is missing."""
+    """Whole numbers exactly (from 2**52 on every float is whole), the rest to 12 digits; missing is missing."""
     theirs = float(str(theirs).replace("Infinity", "inf"))
     if math.isnan(ours) or math.isnan(theirs):
         return math.isnan(ours) and math.isnan(theirs)
-    if ours == int(ours) and abs(ours) < 2**53 and theirs == int(theirs):
+    if ours == int(ours) and abs(ours) < 2**52 and theirs == int(theirs):
         return ours == theirs
     return math.isclose(ours, theirs, rel_tol=1e-12, abs_tol=1e-12)
 

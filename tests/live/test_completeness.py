@@ -268,7 +268,7 @@ def test_c_the_panel_of_a_training_that_is_killed_says_so_and_shows_its_last_who
 
 
 def await_true(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < end, "it never came"
         time.sleep(0.02)

@@ -146,6 +146,7 @@ def test_both_ways_to_open_a_run_give_the_same(tmp_path, monkeypatch, write, rol
     assert at_once.coalesced == at_once.left_out == 0
     left, right = one_by_one._intake, at_once._intake
     assert left.clocks.__dict__ == right.clocks.__dict__
+    right.catch_up()
     assert cuts_of(one_by_one) == cuts_of(at_once)
     assert spans_of(one_by_one) == spans_of(at_once)
     assert processes_of(one_by_one, left.measured) == processes_of(at_once, right.measured)

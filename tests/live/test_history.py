@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +15,12 @@ import pytest
 from probe.dashboards import compile as sql
 from probe.dashboards import views
 from probe.dashboards.quantities import quantity
-from probe.live import history, series
+from probe.live import history, opening, series
+from probe.live.arrow import filled
 from probe.live.feed import Feed
 from probe.live.history import Wish, wish_of
 from probe.live.pump import Pump
+from probe.runs import database
 from probe.runs.reader import Run
 from tests.live.long_run import PHASES, long_run, took_ms
 
@@ -101,6 +107,50 @@ def test_g_the_rows_of_a_step_that_had_to_go_are_read_again(feed: Feed) -> None:
 )
 def test_g_a_page_can_ask_for_nothing_but_series_of_known_columns(given: Any) -> None:
     assert wish_of(given) is None
+
+
+def test_14_1_a_page_that_asks_for_the_whole_run_and_for_a_step_loads_no_pandas(directory: Path) -> None:
+    code = """
+import sys
+from probe.live.feed import Feed
+from probe.live.history import Wish
+feed = Feed(sys.argv[1], rows=600)
+feed.open()
+found = feed.histories([Wish("k", {"table": "spans", "y": "duration", "by": ["phase", "who"]}), Wish("c", None)])
+feed.rows_of(3)
+print(found[0].values.shape[1], found[1].values.shape[1], "pandas" in sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", code, directory], capture_output=True, text=True, check=True).stdout
+    assert told.split() == [str(STEPS), str(STEPS), "False"]
+
+
+def test_14_1_a_question_that_needs_more_memory_than_it_may_have_gets_little_more(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROBE_SQL_MEMORY", "1MB")
+    with Run(directory) as run:
+        ranked = run.sql(
+            "select * from (select *, row_number() over (order by wall_ns) as nth from memory) order by nth"
+        )
+        (reader,) = (one for one in gc.get_objects() if type(one) is database.Parquet and one._limit_mb)
+        assert ranked["nth"].tolist() == list(range(1, len(ranked) + 1))
+        assert 1 < reader._limit_mb < 200
+
+
+def test_14_1_what_was_opened_to_read_a_run_is_let_go(feed: Feed) -> None:
+    gc.collect()
+    assert feed.tables["spans"].next
+    assert not [one for one in gc.get_objects() if type(one) is opening._Loader]
+
+
+def test_numbers_of_an_answer_are_told_apart_from_missing_ones_however_large() -> None:
+    import pyarrow as pa
+
+    column = pa.chunked_array([[2**60 + 1, None], [3, 4]])
+    assert filled(column, math.nan, float)[[0, 2]].tolist() == [2.0**60, 3.0]
+    assert math.isnan(filled(column, math.nan, float)[1])
+    assert filled(column[1:], -1, np.int64).tolist() == [-1, 3, 4]
+    assert filled(pa.chunked_array([pa.array([True, None])]), -1.0, float).tolist() == [1.0, -1.0]
 
 
 def test_g_texts_of_a_wish_are_quoted(feed: Feed) -> None:

@@ -14,11 +14,13 @@ from traitlets.config import Config
 from probe import hooks
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
+from probe.errors import InputError
 from probe.notebook.cell_summary import CellSummary, Direct
 from probe.notebook.magic import Scoped, load_ipython_extension, parsed, unload_ipython_extension
 from probe.runs.reader import Run
 from probe.session import start
 from probe.testing import FakeDevice
+from probe.views.panel.panel import panel
 
 BALANCE = """
 for part in micro_batches(batch, max_token_len=16):
@@ -262,6 +264,22 @@ def test_open_gives_the_run(shell, tmp_path):
     with shell.user_ns["run"] as opened:
         assert isinstance(opened, Run)
         assert opened.info.project == "magic"
+
+
+def test_14_3_a_tab_is_asked_for_by_the_line_by_the_session_and_by_a_run(shell, tmp_path):
+    with start("magic", run_dir=tmp_path / "run") as session:
+        with session.step(0):
+            pass
+        asked = [shell.run_line_magic("probe", "tab"), session.panel(where="tab")]
+    asked += [shell.run_line_magic("probe", f"tab {tmp_path / 'run'}"), Run(tmp_path / "run").panel(where="tab")]
+    for one in asked:
+        bundle = one._repr_mimebundle_()
+        assert bundle["application/vnd.probe.tab+json"]["run"] == str(tmp_path / "run")
+        assert "pip install 'probe-rl[notebook]'" in bundle["text/plain"]  # where nothing draws a tab
+    with pytest.raises(UsageError, match="nothing is being recorded; name a run"):
+        shell.run_line_magic("probe", "tab")
+    with pytest.raises(InputError, match="runs of the Jupyter server's own machine"):
+        panel("s3://bucket/run", where="tab")
 
 
 def test_loading_twice_and_unloading(shell):

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
+import socket
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from probe.figures import panel as picture
 from probe.figures import theme
+from probe.hooks import Scope
 from probe.publishing import editions, pictures, summary
 from probe.publishing.editions import Editions
 from probe.publishing.messages import Arranged, Described, Done, Numbers, Shown, Tagged, Trouble
 from probe.publishing.system import System
-from probe.records import Incident, Process
+from probe.records import Incident, Process, Reduction
 from probe.runs.lines import encode
+from probe.runs.now_file import NowFile
 from probe.runs.reader import Run
 from probe.session import start
 from probe.tracking.media import Figure, Table, medium_of
+from tests.live.live_run import append
 from tests.publishing.publishing_rows import cut, ended, run_of, took
 from tests.sample_run import WALL_NS, clock, open_run, process, sample_rows
 
@@ -221,7 +228,7 @@ def test_the_summary_says_what_was_found(run) -> None:
     assert "The whole run, up to step 3; 2 ranks." in said.splitlines()[0]
     assert "over the cap" in said  # the story's loose micro-batch
     assert "| Rank imbalance | " in said
-    assert said.index("### Problems") < said.index("### In order")
+    assert said.index("### Alarms") < said.index("### In order")
 
 
 def test_a_rank_that_wrote_nothing_is_named(tmp_path: Path) -> None:
@@ -234,6 +241,45 @@ def test_what_a_user_wrote_doesn_t_break_the_summary(tmp_path: Path) -> None:
     with run_of(tmp_path, {0: [trouble, *ended(0, 0, 1)]}) as run:
         said = summary.markdown(run, final=True)
     assert not any(line.startswith("line two") for line in said.splitlines())
+
+
+def test_3_the_end_of_the_run_is_a_label_that_is_renewed(tmp_path: Path) -> None:
+    heard = Heard()
+    with subprocess.Popen(["/bin/true"]) as gone:
+        pass
+    with run_of(tmp_path, {0: ended(0, 0, 3)}) as run:
+        told = {"process": "rank-00000", "rank": 0, "host": socket.gethostname(), "wall_ns": time.time_ns()}
+        file = NowFile(tmp_path / "rank-00000.now", Process(pid=os.getpid(), **told))
+        scope = Scope("step", "step", file.at, step=3)
+        file.entered(scope, file.thread, time.monotonic_ns())
+        made = Editions(run, heard.append)
+        made._verdict(whole=True)
+        file.tell(Process(pid=gone.pid, **told))
+        made._verdict(whole=True)
+        file.close()
+    assert [one.tags["probe.end"] for one in heard.of(Tagged)] == ["none", "killed"]
+
+
+def test_3_the_verdict_is_said_in_labels_and_renewed_when_it_changes(tmp_path: Path) -> None:
+    heard = Heard()
+    with run_of(tmp_path, {0: ended(0, 0, 3)}) as run:
+        made = Editions(run, heard.append)
+        made.pictures()
+        (before,) = [one.tags for one in heard.of(Tagged) if "probe.verdict" in one.tags]
+        assert before["probe.verdict"] != "alarm"
+        stamp = {"rank": 0, "step": 2, "time_ns": clock(0) + 10**9}
+        nan = {"key": "pg_loss", "reducer": "mean", "chosen_by": "name", "value": math.nan}
+        append(tmp_path, [Reduction(count=4, nan_count=1, nan_at=2, **nan, **stamp)])
+        heard.clear()
+        deadline = time.monotonic() + 300
+        while not heard.of(Tagged) and time.monotonic() < deadline:
+            made.verdict()  # it looks when it is due
+            time.sleep(0.1)
+    (tagged,) = heard.of(Tagged)
+    assert (tagged.tags["probe.verdict"], tagged.tags["probe.finding"]) == ("alarm", "nan")
+    assert tagged.tags["probe.sentence"].startswith("NaN went into pg_loss")
+    assert "NaN went into pg_loss" in heard.of(Described)[0].markdown
+    assert heard.of(Trouble) == []
 
 
 def test_labels_are_what_is_known(run, tmp_path: Path) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
+import time
 import urllib.parse
 from pathlib import Path
 
 import pytest
 import torch
 
+from probe.core.metric import reduce_metrics
 from probe.dashboards import dashboards
+from probe.hooks import phase
 from probe.publishing import across_ranks, pictures
 from probe.runs.reader import Run
+from probe.session import start
+from tests.mlflow_server import MLflowServer
 from tests.publishing import publishing_ranks
-from tests.tracking.conftest import PREFIXES, MLflowServer
+from tests.tracking.conftest import PREFIXES
 from tests.tracking.tracking_readers import mlflow_client, swanlab_records, wandb_records, wandb_rows
 
 SCRIPT = Path(publishing_ranks.__file__)
@@ -33,7 +39,7 @@ def ranks(directory: Path, backends: str, count: int = 2, **variables: str) -> d
         processes.append(
             subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True, cwd=directory.parent)
         )
-    said = [process.communicate(timeout=200)[0] for process in processes]
+    said = [process.communicate(timeout=600)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * count
     return json.loads(said[0].splitlines()[-1])
 
@@ -151,6 +157,41 @@ def test_tensorboard_has_words_tables_and_hyper_parameters(board) -> None:
     assert not [one for one in Path(said["locations"]["tensorboard"]).iterdir() if "tfevents" not in one.name]
 
 
+@pytest.mark.slow
+def test_3_the_text_in_tensorboard_names_the_alarm_while_the_run_goes_on(tmp_path: Path) -> None:
+    with start(
+        "published", run_dir=tmp_path / "run", rank=0, world_size=1, track="tensorboard", publish=1.0
+    ) as session:
+        _step(session, 0, 0.5)
+        healthy = _text(tmp_path / "run", lambda text: text.startswith("**probe found "))
+        _step(session, 1, math.nan)
+        while_it_runs = _text(tmp_path / "run", lambda text: "NaN went into" in text)
+    session.publisher.wait(600.0)
+    with Run(tmp_path / "run") as run:
+        (worst,) = run.findings().of("alarm")
+    assert "alarm" not in healthy
+    for text in (while_it_runs, _text(tmp_path / "run", lambda text: "The whole run" in text)):
+        assert text.startswith("**probe found 1 alarm")
+        assert text.split("### Alarms")[1].strip().startswith(f"* {worst.sentence}")
+
+
+def _text(directory: Path, condition) -> str:
+    """TensorBoard's text of the findings as soon as it is as it must become, read by TensorBoard's reader."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tag = "probe/findings/text_summary"
+    deadline = time.monotonic() + 300
+    while True:
+        for file in sorted(directory.rglob("*tfevents*")):
+            reader = EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
+            if tag in reader.Tags()["tensors"]:
+                text = reader.Tensors(tag)[-1].tensor_proto.string_val[0].decode()
+                if condition(text):
+                    return text
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
 # ----------------------------------------------------------------------------------------------------------- MLflow
 
 
@@ -171,10 +212,53 @@ def test_a_real_mlflow_server_has_everything(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.slow
+def test_3_tags_on_a_real_mlflow_server_say_the_verdict_and_are_renewed_as_the_run_goes(
+    tmp_path: Path, monkeypatch
+) -> None:
+    server = MLflowServer(tmp_path)
+    try:
+        server.start()
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+        client = mlflow_client(server.url)
+        with start("published", run_dir=tmp_path / "run", rank=0, world_size=1, track="mlflow", publish=1.0) as session:
+            run_id = session.tracking.logger["mlflow"].run_id
+            _step(session, 0, 0.5)
+            first = _tags(client, run_id, lambda tags: "probe.verdict" in tags)
+            assert first["probe.verdict"] != "alarm"
+            _step(session, 1, math.nan)
+            while_it_runs = _tags(client, run_id, lambda tags: tags.get("probe.verdict") == "alarm")
+            described = _tags(client, run_id, lambda tags: "NaN went into" in tags.get("mlflow.note.content", ""))
+        session.publisher.wait(600.0)
+    finally:
+        server.stop()
+    assert while_it_runs["probe.finding"] == "nan"
+    assert while_it_runs["probe.sentence"].startswith("NaN went into actor/pg_loss (update · step 1 · rank 0)")
+    assert described["mlflow.note.content"].startswith("**probe found 1 alarm")
+
+
+def _step(session, step: int, value: float) -> None:
+    with session.step(step), phase("update"):
+        reduce_metrics({"actor/pg_loss": [0.5, value]})
+
+
+def _tags(client, run_id: str, condition) -> dict[str, str]:
+    """The run's tags as soon as they are as they must become."""
+    deadline = time.monotonic() + 300
+    while True:
+        tags = client.get_run(run_id).data.tags
+        if condition(tags):
+            return tags
+        assert time.monotonic() < deadline, tags
+        time.sleep(0.2)
+
+
 def _check_words(run, directory: Path) -> None:
     tags = run.data.tags
     assert tags["mlflow.note.content"].startswith("**probe found ")
     assert "The whole run" in tags["mlflow.note.content"]
+    assert tags["probe.verdict"] in ("alarm", "tuning", "fine")
+    assert tags["probe.sentence"]
     assert (tags["project"], tags["experiment"], tags["world_size"]) == ("published", "ranks", "2")
     assert tags["torch_version"] == torch.__version__
     assert tags["run_directory"] == str(directory)

@@ -62,8 +62,9 @@ def incidents():
     return []
 
 
-def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> None:
+def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents, monkeypatch, caplog) -> None:
     tracking = Heard()
+    monkeypatch.setattr(module, "_SILENT_S", 0.0)
     histogram = Histogram.from_values([1, 2, 3])
     messages = [
         Numbers.from_floats(4, {"a": 1.0, "b": float("nan")}),
@@ -78,6 +79,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
     made = Publisher(tmp_path, tracking, incidents.append, command=saying(*messages))
     made.at(9)
     assert made.finish(60)
+    assert "waiting up to 60 s for the last figures" in caplog.text
     assert incidents == []
     numbers, lengths, state, *words = tracking.calls
     assert numbers[1]["a"] == 1.0
@@ -208,7 +210,7 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         parent.kill()
         parent.wait()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while _alive(pid):
             assert time.monotonic() < deadline, "the publisher lives on"
             time.sleep(0.05)
@@ -293,13 +295,3 @@ def test_it_is_worthwhile_where_pictures_can_be_shown(shows, worth) -> None:
 def test_how_often_is_checked_at_once(publish) -> None:
     with pytest.raises(InputError, match="publish: got"):
         module.interval(publish)
-
-
-def test_its_environment_finds_this_package_and_no_accelerator(monkeypatch) -> None:
-    made = module._environment({"PYTHONPATH": "/mine", "CUDA_VISIBLE_DEVICES": "0,1", "HOME": "/h"})
-    assert made["CUDA_VISIBLE_DEVICES"] == ""
-    assert made["HOME"] == "/h"
-    root = str(Path(module.__file__).resolve().parents[2])
-    assert made["PYTHONPATH"] == os.pathsep.join([root, "/mine"])
-    monkeypatch.setattr(module.site, "getsitepackages", lambda: [root])
-    assert module._environment({"PYTHONPATH": "/mine"})["PYTHONPATH"] == "/mine"

@@ -96,7 +96,8 @@ def test_d_the_causes_sum_to_the_rectangle_and_memory_finds_its_batch(tmp_path):
         assert set(sums["reason"]) == {"my collate"}
         from probe.analysis import memory
 
-        assert memory.by_tokens(run)["tokens"].tolist() == [6, 3, 3]  # an empty one has no place in it
+        # An empty one has no place in it. They are in the order of their peaks, which is the resident set here.
+        assert sorted(memory.by_tokens(run)["tokens"]) == [3, 3, 6]
 
 
 def test_d_where_nothing_is_padded_nothing_is_counted_as_padding(tmp_path):

@@ -71,8 +71,11 @@ def test_a_reduction_that_changes_its_argument(collect):
         return metrics
 
     foreign = SimpleNamespace(aggregation=SimpleNamespace(value="sum"), values=[1.0, 5.0])
-    theirs({"loss": [1.0, 3.0], "typed": foreign})
+    named = SimpleNamespace(aggregation="last", values=[2.0, 4.0, 6.0], chosen_by="name")
+    theirs({"loss": [1.0, 3.0], "typed": foreign, "found in the name": named})
     rows = collect.by_key()
+    last = rows["found in the name"]
+    assert (last.reducer, last.chosen_by, last.count) == ("last", "name", 3)
     assert (rows["loss"].count, rows["loss"].largest, rows["loss"].value) == (2, 3.0, 2.0)
     assert (rows["typed"].reducer, rows["typed"].chosen_by, rows["typed"].count) == ("sum", "type", 2)
 

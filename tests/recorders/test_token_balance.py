@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -143,7 +145,10 @@ def batch_of(lengths):
 def test_micro_batches_of_dynamic_batching(collect):
     args = ARGS | {"sequence_length_round": 8}
     shards, _ = batch_of(LENGTHS * 2).shard_by_batch_size(2, 8, dynamic_batching_args=args)
-    rows = collect.rows()
+    *rows, dealt = collect.rows()
+    assert (dealt.level, dealt.packer, dealt.parts) == ("ranks", "nemo_rl.dynamic_batching", 2)
+    assert dealt.lengths == LENGTHS * 2
+    assert json.loads(dealt.arguments) == {**args, "shards": 2, "batch_size": 8, "width_tokens": 40}
     assert [row.indices for row in rows[:4]] == [[2, 5], [7, 0], [4, 3], [1, 6]]
     assert [row.indices for row in rows[4:]] == [[10, 13], [15, 8], [12, 11], [9, 14]]
     assert [row.width_tokens for row in rows] == [16, 16, 32, 32] * 2
@@ -159,7 +164,7 @@ def test_bins_of_packing(collect):
     args = ARGS | {"sequence_length_pad_multiple": 8, "algorithm": "first_fit_decreasing"}
     batch_of(LENGTHS).shard_by_batch_size(2, sequence_packing_args=args)
     get_packer("concatenative", 10).pack([10, 5])
-    rows = collect.rows()
+    rows = [one for one in collect.rows() if isinstance(one, MicroBatch)]
     first, second = rows[:4], rows[4:]
     assert sorted(row for part in first for row in part.indices) == list(range(8))
     assert [part.lengths for part in first] == [[LENGTHS[row] for row in part.indices] for part in first]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probe.analysis import findings, memory, overview, padding_tax, steps, token_balance
+from probe.analysis import memory, overview, padding_tax, steps, token_balance, verdict
 from probe.errors import InputError, RunError
 from probe.hooks import phase
 from probe.records import TABLES, Memory, Process
@@ -24,6 +23,8 @@ from probe.runs.segment_file import SegmentFile
 from probe.runs.visibility import Stretch, visible
 from probe.session import start
 from tests.live.live_run import as_dicts, opened, roll, told
+from tests.ranks import ended_ranks
+from tests.runs.attempt_ranks import launched
 from tests.sample_run import WALL_NS, process, sample_rows, write_run, written_by
 
 LATER_NS = 3_600_000_000_000  # the second launch, an hour after the first
@@ -87,21 +88,10 @@ def test_a_restart_hides_all_from_its_first_step_on_and_a_resumed_training_goes_
         assert set(run.processes["attempt"]) == {2, 3}
 
 
-def test_two_launches_of_several_ranks_agree_without_talking(directory):
-    code = textwrap.dedent(
-        f"""
-        import sys
-        from probe.session import start
-        with start("attempts", run_dir={str(directory)!r}) as session, session.step(0):
-            session.log({{"reward/mean": float(sys.argv[1])}}, 0)
-        """
-    )
-    for launch in ("0.25", "0.75"):
-        command = [sys.executable, "-c", code, launch]
-        ranks = [
-            subprocess.Popen(command, env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"}) for rank in range(3)
-        ]
-        assert [one.wait(120) for one in ranks] == [0, 0, 0]
+def test_two_launches_of_several_ranks_agree_without_talking(directory, tmp_path):
+    for reward in (0.25, 0.75):
+        codes, output = ended_ranks(launched, [(directory, rank, 3, reward) for rank in range(3)], tmp_path)
+        assert codes == [0, 0, 0], output
     with Run(directory) as run:
         assert run.attempts == [1, 2]
         assert run.processes.groupby("attempt").size().to_dict() == {2: 3}
@@ -201,6 +191,39 @@ def test_a_run_that_cannot_be_written_keeps_no_place(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("look", range(4))
+@pytest.mark.parametrize("launches", [("", ""), ("torchrun:a", "torchrun:a"), ("torchrun:a", "torchrun:b")])
+def test_ranks_that_begin_at_the_same_instant_are_one_launch(tmp_path, monkeypatch, look, launches):
+    """The other rank joins, and writes, between any two looks that this one takes at the directory."""
+    others: list[attempts.Joined] = []
+    looks = iter(range(1000))
+    plain = attempts._Joining
+    names = ("_numbers", "_was_here_before", "_launch", "_begin")
+
+    class Interrupted(plain):
+        pass
+
+    def interrupted(name):
+        def call(self, *args):
+            found = getattr(plain, name)(self, *args)
+            if next(looks) == look:
+                others.append(plain(tmp_path, row(1, 2), Identity(launches[1])).join(None))
+                (tmp_path / "rank-00001.jsonl").write_bytes(b"{}\n")
+            return found
+
+        return call
+
+    for name in names:
+        setattr(Interrupted, name, interrupted(name))
+    monkeypatch.setattr(attempts, "_Joining", Interrupted)
+    mine = join(tmp_path, row(0, 2), Identity(launches[0]))
+    (other,) = others
+    assert (mine.attempt == other.attempt) == (launches[0] == launches[1])
+    ended(mine)
+    ended(other)
+
+
+@pytest.mark.usefixtures("here")
 def test_another_world_size_is_another_attempt(tmp_path):
     assert ended(join(tmp_path, row(world_size=2), Identity())) == 1
     assert ended(join(tmp_path, row(1, world_size=4), Identity())) == 2
@@ -273,37 +296,49 @@ def everything(run):
         padding_tax.by_step,
         token_balance.rounds,
     )
-    frames |= {one.__qualname__ + one.__module__: one(run) for one in (*analyses, findings.findings)}
+    frames |= {one.__qualname__ + one.__module__: one(run) for one in analyses}
+    frames["findings"] = verdict.findings(run).to_frame()[["kind", "name", "where_step", "since_step"]]
     plain = {name: frame.drop(columns=[one for one in dropped if one in frame]) for name, frame in frames.items()}
     return {name: frame.astype(str).sort_values(list(frame)).to_dict("records") for name, frame in plain.items()}
 
 
-@pytest.mark.parametrize("files", ["lines", "parts", "compacted"])
-@pytest.mark.parametrize("resumed_at", [0, 2])
-def test_a_run_recorded_twice_is_equal_view_by_view_to_one_recorded_once(tmp_path, resumed_at, files):
-    """The first launch died in step 4; the second does all of it anew, or goes on at step 2."""
-    once, twice = tmp_path / "once", tmp_path / "twice"
-    write_run(once, of_steps(sample_rows(2, 6), lambda _: True))
-    write_run(twice, of_steps(sample_rows(2, 6), lambda step: step <= 4))
-    second_launch(twice, of_steps(sample_rows(2, 6), lambda step: step >= resumed_at))
-    for directory in (once, twice):
-        if files != "lines":
+@pytest.fixture(params=["lines", "parts", "compacted"])
+def files(request):
+    """Brings the rows of a run into one of the forms in which they may lie."""
+
+    def bring(directory):
+        if request.param != "lines":
             roll(directory)
-        if files == "compacted":
+        if request.param == "compacted":
             assert compact(directory).rows > 0
-    with Run(once) as one, Run(twice) as other:
-        expected, found = everything(one), everything(other)
-        assert other.hidden == [(1, resumed_at, 4)]
-    for name, rows in expected.items():
-        assert found[name] == rows, name
-    live = {name: opened(path) for name, path in (("once", once), ("twice", twice))}
-    for table in ("spans", "micro", "padding", "scalars", "memory"):
-        unlike = {"process", "t", "begin", "end"}
-        rows = [
-            sorted(str({key: one[key] for key in one if key not in unlike}) for one in as_dicts(feed, table))
-            for feed in live.values()
-        ]
-        assert rows[0] == rows[1], table
+        return directory
+
+    return bring
+
+
+def test_a_run_recorded_twice_is_equal_view_by_view_to_one_recorded_once(tmp_path, files):
+    """The first launch died in step 4; the second does all of it anew, or goes on at step 2."""
+    once = files(write_run(tmp_path / "once", of_steps(sample_rows(2, 6), lambda _: True)))
+    with Run(once) as one:
+        expected = everything(one)
+    shown = opened(once)
+    for resumed_at in (0, 2):
+        twice = write_run(tmp_path / f"from {resumed_at}", of_steps(sample_rows(2, 6), lambda step: step <= 4))
+        second_launch(twice, of_steps(sample_rows(2, 6), lambda step, first=resumed_at: step >= first))
+        files(twice)
+        with Run(twice) as other:
+            found = everything(other)
+            assert other.hidden == [(1, resumed_at, 4)]
+        for name, rows in expected.items():
+            assert found[name] == rows, name
+        live = opened(twice)
+        for table in ("spans", "micro", "padding", "scalars", "memory"):
+            assert live_rows(live, table) == live_rows(shown, table), table
+
+
+def live_rows(feed, table):
+    unlike = {"process", "t", "begin", "end"}
+    return sorted(str({key: one[key] for key in one if key not in unlike}) for one in as_dicts(feed, table))
 
 
 def test_a_panel_that_is_open_begins_anew_when_a_new_attempt_comes_to_a_step(tmp_path):

@@ -151,7 +151,7 @@ def test_a_process_without_the_class_reads_them(tmp_path, close, work):
 def test_sampled_rows_have_the_step_that_the_process_is_in(tmp_path):
     with session_of(tmp_path) as session:
         with session.step(7):
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 300
             while not (session.run.tables["heartbeats"]["step"] == 7).any() and time.monotonic() < deadline:
                 time.sleep(0.05)
         frame = session.run.tables["heartbeats"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import uuid
 
 import pandas as pd
 import pytest
@@ -15,7 +14,7 @@ from probe.runs.compaction import compact
 from probe.runs.layout import PARTS_NAME
 from probe.runs.reader import NAMES, Run
 
-moto_server = pytest.importorskip("moto.server")
+pytest.importorskip("moto.server")
 s3fs = pytest.importorskip("s3fs")
 
 # botocore's HTTP sessions are closed by a finalizer of s3fs when the interpreter ends, not before.
@@ -23,29 +22,6 @@ pytestmark = [
     pytest.mark.slow,  # a server
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning", "ignore:Unclosed:ResourceWarning"),
 ]
-
-
-@pytest.fixture
-def server(monkeypatch):
-    """An S3 server that only the environment tells of, as it is where people read their runs."""
-    one = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    one.start()
-    host, port = one.get_host_and_port()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
-    s3fs.S3FileSystem.clear_instance_cache()
-    one.store = s3fs.S3FileSystem()
-    one.bucket = f"runs-{uuid.uuid4().hex}"  # moto keeps one set of buckets for all its servers
-    one.url = f"s3://{one.bucket}/project/experiment"
-    one.store.mkdir(one.bucket)
-    yield one
-    s3fs.S3FileSystem.close_session(one.store.loop, one.store.s3)
-    s3fs.S3FileSystem.clear_instance_cache()
-    one.stop()
 
 
 @pytest.fixture

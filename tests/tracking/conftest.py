@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import http.server
 import os
-import signal
-import subprocess
-import sys
 import threading
-import time
-import urllib.request
 
 import pytest
-
-from tests.ports import free_port
 
 PREFIXES = ("MLFLOW_", "TENSORBOARD_DIR", "PROBE_FILE_", "VERL_FILE_", "WANDB_", "SWANLAB_", "TRACKIO_", "OTEL_")
 
@@ -31,62 +23,6 @@ def plain_environment(monkeypatch, tmp_path):
 def mlflow_database(tmp_path_factory):
     """One for all tests that need no other: making its tables takes seconds."""
     return f"sqlite:///{tmp_path_factory.mktemp('mlflow-database') / 'mlflow.db'}"
-
-
-class MLflowServer:
-    """A real one, that can be stopped and started again on its port with its data."""
-
-    def __init__(self, place, port=None):
-        self.place = place
-        self.port = port or free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._process = None
-
-    def start(self):
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.place / 'server.db'}"]
-        command += ["--artifacts-destination", str(self.place / "art")]
-        environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"}
-        environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # ten processes that nothing here needs
-        with (self.place / "log").open("ab") as log:
-            # A session of its own: the server has workers, and all of them must end with the test.
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, cwd=self.place, start_new_session=True
-            )
-        deadline = time.monotonic() + 120
-        while True:
-            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
-                return
-            assert self._process.poll() is None, (self.place / "log").read_text()
-            assert time.monotonic() < deadline, "the MLflow server didn't start"
-            time.sleep(0.2)
-
-    def stop(self):
-        if self._process is not None:
-            os.killpg(self._process.pid, signal.SIGKILL)  # its orderly end takes ten seconds, and nothing needs it
-            self._process.wait(60)
-            self._process = None
-
-
-@pytest.fixture(scope="session")
-def mlflow_server(tmp_path_factory):
-    server = MLflowServer(tmp_path_factory.mktemp("mlflow-server"))
-    try:
-        server.start()
-        yield server.url
-    finally:
-        server.stop()
-
-
-@pytest.fixture
-def own_mlflow_server(tmp_path_factory):
-    """One that the test may stop and start."""
-    server = MLflowServer(tmp_path_factory.mktemp("own-mlflow-server"))
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture(scope="session")

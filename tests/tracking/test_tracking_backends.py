@@ -342,15 +342,39 @@ def status(backend):
     return mlflow_client(backend.tracking_uri).get_run(backend.run_id).info.status
 
 
+def ended_by(backend):
+    return mlflow_client(backend.tracking_uri).get_run(backend.run_id).data.tags.get("probe.end")
+
+
 @pytest.mark.parametrize(
-    ("exit_code", "expected"), [(0, "FINISHED"), (1, "FAILED"), (130, "KILLED"), (137, "FAILED"), (143, "KILLED")]
+    ("exit_code", "expected", "word"),
+    [
+        (0, "FINISHED", "finished"),
+        (1, "FAILED", "failed"),
+        (3, "FAILED", "exited"),
+        (130, "KILLED", "interrupted"),
+        (137, "FAILED", "killed"),
+        (143, "KILLED", "killed"),
+    ],
 )
-def test_mlflow_status_follows_the_exit_code(exit_code, expected, mlflow_database, monkeypatch):
+def test_mlflow_status_and_the_tag_of_the_end_follow_the_exit_code(
+    exit_code, expected, word, mlflow_database, monkeypatch
+):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_database)
     tracking = Tracking("p", "e", "mlflow")
     assert status(tracking.logger["mlflow"]) == "RUNNING"
+    assert ended_by(tracking.logger["mlflow"]) is None
     tracking.finish(exit_code)
     assert status(tracking.logger["mlflow"]) == expected
+    assert ended_by(tracking.logger["mlflow"]) == word
+
+
+def test_mlflow_keeps_the_end_that_the_processes_have_told(mlflow_database, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", mlflow_database)
+    tracking = Tracking("p", "e", "mlflow")
+    tracking.logger["mlflow"].tag({"probe.end": "killed"})  # another rank was, of which this one fails
+    tracking.finish(1)
+    assert (status(tracking.logger["mlflow"]), ended_by(tracking.logger["mlflow"])) == ("FAILED", "killed")
 
 
 def test_an_exception_in_the_body_fails_the_run_and_goes_on_its_way(tmp_path, mlflow_server, monkeypatch):
@@ -373,10 +397,12 @@ def test_mlflow_resumes_a_run_with_its_names_and_parameters(tmp_path, mlflow_ser
     with Tracking("p", "resumed", "mlflow", {"lr": 1, "seed": 1}) as first:
         first.log({"a!": 1.0, "a#": 2.0, "inf": math.inf}, 1)
     run_id = first.logger["mlflow"].run_id
+    assert ended_by(first.logger["mlflow"]) == "finished"
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
     incidents = []
     with Tracking("other", "name", "mlflow", {"lr": 2, "new": 3}, on_incident=incidents.append) as second:
         assert status(second.logger["mlflow"]) == "RUNNING"
+        assert ended_by(second.logger["mlflow"]) == "none"  # the word of its earlier end is no longer true
         second.log({"a#": 3.0, "a!": 4.0, "inf": -math.inf}, 2)
     assert second.logger["mlflow"].run_id == run_id
     assert status(second.logger["mlflow"]) == "FINISHED"

@@ -64,7 +64,8 @@ def test_after_all_that_the_server_has_every_value_once(
         stop.set()
         slow.join()
         proxy.delay_s, proxy.swallow = 0.0, 0
-    assert recover(tmp_path, timeout_s=90) == {}
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # no answer gets lost any more, and some take long
+    assert recover(tmp_path, timeout_s=300) == {}
     check(own_mlflow_server.url, State(tmp_path, "mlflow").read()["run_id"], tmp_path)
 
 
@@ -102,7 +103,7 @@ def test_a_killed_run_that_had_sent_everything_still_gets_its_status(own_mlflow_
         from probe.tracking.tracking import Tracking
         tracking = Tracking("p", "e", "mlflow", directory=sys.argv[1])
         tracking.log({"x": 1}, 1)
-        assert tracking.flush(60)
+        assert tracking.flush(300)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     with python(script, tmp_path) as process:
@@ -110,7 +111,7 @@ def test_a_killed_run_that_had_sent_everything_still_gets_its_status(own_mlflow_
     run_id = State(tmp_path, "mlflow").read()["run_id"]
     client = mlflow_client(own_mlflow_server.url)
     assert (unsent(tmp_path), client.get_run(run_id).info.status) == ({}, "RUNNING")
-    assert recover(tmp_path, timeout_s=120) == {}
+    assert recover(tmp_path, timeout_s=300) == {}
     assert client.get_run(run_id).info.status == "FAILED"
     state = (tmp_path / "tracking" / "run.json").stat().st_mtime_ns
     assert recover(tmp_path) == {}  # nothing is left to do, and nothing is done
@@ -127,7 +128,7 @@ def test_a_child_that_is_forked_while_something_is_reported_does_not_hang():
         if child == 0:
             reports.tell("value", "tracking", "in the child")
             os._exit(7)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while (found := os.waitpid(child, os.WNOHANG)) == (0, 0):
             if time.monotonic() > deadline:
                 os.kill(child, signal.SIGKILL)

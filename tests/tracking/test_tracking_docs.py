@@ -95,6 +95,7 @@ def test_a_backend_that_has_just_been_added_stands_on_the_site(pages, monkeypatc
         "description": "a note below",
         "tags": "yes",
         "layout": "–",
+        "alerts": "–",
         "exit code": "–",
     }
 
@@ -102,7 +103,7 @@ def test_a_backend_that_has_just_been_added_stands_on_the_site(pages, monkeypatc
 @pytest.mark.parametrize("name", sorted(BACKENDS))
 def test_a_backend_says_where_it_shows_only_what_it_takes(name):
     backend = backend_class(name)
-    assert set(backend.places) - {"exit_code"} <= {method for method in NOTES if backend.has(method)}
+    assert set(backend.places) - {"exit_code"} <= {method for method in (*NOTES, "alert") if backend.has(method)}
     assert backend.shows <= KINDS
     assert backend.has("show") == bool(backend.shows)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import textwrap
@@ -163,10 +162,16 @@ def test_a_doctor_recovers_the_directory_of_a_tracking_of_its_own(tmp_path, besi
     assert file_steps(directory) == list(range(577))
 
 
-def test_a_tracking_folder_is_never_taken_for_a_run(tmp_path):
+def test_a_tracking_folder_is_never_taken_for_a_run_of_probe(tmp_path):
+    """Its metrics are read as a log that others wrote, and nothing is added to them; what waits there is no run."""
     with Tracking("p", "e", "file", directory=tmp_path / "metrics") as tracking:
         tracking.log({"x": 1}, 1)
+    kept = sorted(tmp_path.rglob("*"))
+    told = probe("tail", str(tmp_path), "--once")
+    assert told.returncode == 0
+    assert "was not written by probe" in told.stderr
+    assert sorted(tmp_path.rglob("*")) == kept
+    (tmp_path / "metrics" / "metrics.jsonl").unlink()
     told = probe("tail", str(tmp_path), "--once")
     assert told.returncode
     assert "no run in" in told.stderr
-    assert os.listdir(tmp_path / "metrics")

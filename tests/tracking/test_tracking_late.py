@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from probe.tracking.backends import Setup, UnreachableError
-from probe.tracking.backends.base import Backend
+from probe.tracking.backends.base import Alert, Backend
 from probe.tracking.late import Late
 from probe.tracking.media import KINDS, Histogram, Text
 
@@ -31,7 +31,7 @@ OWN = """
         def method(self, *content): self.calls.append((name, *content))
         return method
 
-    for name in ("log", "log_many", "show", "params", "describe", "tag", "layout", "flush", "close"):
+    for name in ("log", "log_many", "show", "params", "describe", "tag", "layout", "alert", "flush", "close"):
         setattr(Remembering, name, remember(name))
     Remembering.__abstractmethods__ = frozenset()
 """
@@ -46,6 +46,7 @@ CALLS = {
     "describe": ("# found",),
     "tag": ({"model": "small"},),
     "layout": ({"Memory": {}},),
+    "alert": (Alert("hang", "Rank 0 waits for rank 1.", 3),),
     "flush": (),
     "close": (0,),
 }

@@ -78,7 +78,7 @@ def opened(incidents):
     yield make
     for one in streams:
         one.close(0, 60.0)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not set(threading.enumerate()) - before

@@ -75,7 +75,7 @@ def read_mlflow_run(uri, run_id):
 
 def wandb_records(directory, complete=True):
     """The records of an offline run, which W&B's own process completes soon after the run's end."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while True:
         records = wandb_records_now(directory)
         if not complete or any(record.WhichOneof("record_type") == "exit" for record in records):

@@ -604,7 +604,7 @@ TITLES = {
     "balance_bars": "Tokens of each rank",
     "balance_over_steps": "Imbalance over steps",
     "balance_fullest": "Fullest micro-batch of each rank",
-    "balance_stragglers": "Who is the straggler",
+    "balance_stragglers": "Which rank is the fullest",
     "padding_time": "Time on padding (an estimate)",
     "padding_over_steps": "Padding by cause",
     "padding_by_field": "Padding by field",

@@ -96,7 +96,7 @@ def test_the_copy_is_final_when_a_run_ends_though_no_cell_runs(shown):
     with session.step(0):
         pass
     session.close()
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while "up to step 0 · finished" not in publisher.now()[1][TEXT]:
         assert time.monotonic() < end, publisher.now()[1][TEXT]
         time.sleep(0.05)

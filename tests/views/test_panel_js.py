@@ -565,7 +565,7 @@ def test_unlike_caps_have_a_line_each(page: Any, encoder: host.Encoder) -> None:
     assert {"cap of update 100", "cap of values 200"} <= {one["name"] for one in traces(page, "balance_fullest")}
 
 
-def test_the_straggler_is_named(page: Any) -> None:
+def test_the_fullest_rank_is_named(page: Any) -> None:
     made, _ = shown(page, steps=10, view="time", plotly=True)
     drawn(page)
     rounds: dict[tuple[int, str, int], dict[int, int]] = {}
@@ -575,7 +575,7 @@ def test_the_straggler_is_named(page: Any) -> None:
     firsts = [max(ranks, key=lambda rank: ranks[rank]) for ranks in rounds.values()]
     worst = max(range(4), key=firsts.count)
     share = sum(ranks[worst] for ranks in rounds.values()) / sum(sum(ranks.values()) / 4 for ranks in rounds.values())
-    said = f"ank {worst} is the straggler: fullest in {firsts.count(worst)} of {len(rounds)} batches"
+    said = f"ank {worst} stands out: fullest in {firsts.count(worst)} of {len(rounds)} batches"
     expect(card(page, "balance_stragglers").locator(".pp-sentence")).to_contain_text(
         f"{said}, with {share:.2f}× the mean tokens."
     )
@@ -608,7 +608,7 @@ def test_d_choosing_one_rank_judges_no_imbalance(page: Any) -> None:
     expect(one.locator(".pp-means")).to_have_text("")
 
 
-def test_nobody_is_called_a_straggler_by_chance(page: Any, encoder: host.Encoder) -> None:
+def test_nobody_stands_out_by_chance(page: Any, encoder: host.Encoder) -> None:
     host.opened(page, "panel", plotly=True)
     rows = [
         {"step": step, "rank": rank, "phase": "update", "batch": step, "micro_batch": 0, "tokens": 1000 + rank}

@@ -38,7 +38,8 @@ def figure(page: Any, id: str, spans: list[dict[str, Any]], view: str = "overvie
     """The plotly figure of a panel, once it is drawn."""
     encoder = host.Encoder()
     host.opened(page, "panel", plotly=True)
-    host.send(page, encoder.delta({"spans": spans}, complete_step=max(row["step"] for row in spans), **state))
+    told = {"complete_step": max(row["step"] for row in spans), **state}
+    host.send(page, encoder.delta({"spans": spans}, **told))
     page.click(f"[data-view={view}]")
     found = page.locator("figure.pp-card", has=page.locator("h3", has_text=host.TITLES[id])).first
     found.scroll_into_view_if_needed()
@@ -90,6 +91,12 @@ def test_g_names_stand_at_the_last_values_and_below_640_in_a_legend(page: Any) -
     page.set_viewport_size({"width": 420, "height": 900})
     expect(drawn.locator(".legend")).to_have_count(1)
     expect(drawn.locator(".annotation")).to_have_count(0)
+
+
+def test_g_the_names_stand_at_the_last_step_that_has_ended_not_at_one_that_goes_on(page: Any) -> None:
+    drawn = figure(page, "phase_durations", phases([1.0, 2.0, 0.5]), complete_step=1)
+    said = [text.split() for text in drawn.locator(".annotation").all_text_contents()]
+    assert [" ".join(value) for _, *value in said] == ["1 s", "1 s", "2 s"]
 
 
 def test_g_an_axis_says_process_memory_where_memory_is_that(page: Any) -> None:

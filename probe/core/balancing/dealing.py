@@ -37,6 +37,8 @@ def near_optimal(weights: Array, k: int, equal_size: bool) -> list[list[int]] | 
     total = int(weights.sum())
     enough = int(NEAR * max(total / k, largest))
     ranked, rows = _ranked(weights)
+    if equal_size and largest + int(ranked[1 - n // k :].sum()) > enough:
+        return None  # beside the largest number the smallest ones are too much already
     alone = _alone(ranked, k, total) if largest * k >= total else 0
     for quick in (True,) if equal_size else (True, False):
         names, sums = _dealt_blocks(ranked, k) if equal_size else _dealt_out(ranked, k, alone, quick)

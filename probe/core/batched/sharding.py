@@ -7,7 +7,7 @@ batch* is what one optimizer step sees over all ranks; a *shard* is what one ran
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from probe.core.columns.rows import is_jagged, jagged_lengths
 from probe.core.packing import Packer, get_packer, rounded_up
 from probe.errors import CapacityError, InputError, InputTypeError, MissingKeyError, ShapeError, UnknownNameError
 from probe.hooks import emit, point
+from probe.moments import DEALT, tell_dealt
 
 #: Told once for each global batch that is cut into micro-batches of dynamic shapes.
 PARTITION = point(
@@ -284,6 +285,7 @@ def dynamic_shards(
             )
         if PARTITION.listeners:
             _tell(data, chunk, dealt, steps, longest, args, width, begin)
+    _tell_dealt("dynamic_batching", (lengths, width), made, batch_size, args)
     return made
 
 
@@ -315,6 +317,22 @@ def _steps(widths: Sequence[int], cap: int) -> list[tuple[int, int, int]]:
     if start < len(widths):
         steps.append((start, len(widths), widest))
     return steps
+
+
+def _tell_dealt(
+    rule: str, rows: tuple[list[int], int | None], made: Sequence[Shard], batch_size: int, args: _Args
+) -> None:
+    """By whose rule the rows came to their ranks and micro-batches: it is NeMo-RL's, and both are one plan."""
+    if not DEALT.listeners:
+        return
+    lengths, width = rows
+    tell_dealt(
+        lengths=lengths,
+        partitions=[shard.rows for shard in made],
+        source="batched_data_dict.shard_by_batch_size",
+        packer=f"nemo_rl.{rule}",
+        arguments={"shards": len(made), "batch_size": batch_size, "width_tokens": width, **asdict(args)},
+    )
 
 
 def _tell(
@@ -367,6 +385,7 @@ def packed_shards(
                 ([begin + row for row in one], packer.padded_tokens(chunk, one), sum(chunk[row] for row in one))
                 for one in bins[number::shards]
             )
+    _tell_dealt("sequence_packing", (lengths, width), made, batch_size, args)
     return made
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from probe.core.codec.field_packing import check_no_holes, entry_bytes, join_rows, nested_entry_bytes
-from probe.core.codec.jagged import fill_value, is_jagged, pad_rows, values_of, widen
+from probe.core.codec.jagged import Ints, fill_value, is_jagged, pad_rows, values_of, widen
 from probe.core.columns.rows import Shared, build_jagged
 from probe.errors import InputError
 
@@ -77,12 +76,13 @@ class Ragged(NamedTuple):
     tokens: int
     shortest: int
     longest: int
+    lengths: Ints | None = None  #: of the rows, int64 (N,), where they were read
 
     def fits(self, other: Ragged) -> bool:
         """The same lengths: exactly on the CPU; on a device, where they can't be read, by rows, sum and bounds."""
         if self.offsets is other.offsets:
             return True
-        if self[1:] != other[1:] or self.offsets.device != other.offsets.device:
+        if self[1:5] != other[1:5] or self.offsets.device != other.offsets.device:
             return False
         return self.offsets.device.type != "cpu" or torch.equal(self.offsets, other.offsets)
 
@@ -96,28 +96,32 @@ def ragged_of(name: str, column: Any, shared: Shared) -> tuple[Ragged, str]:
         InputError: Its rows have holes between them.
     """
     check_no_holes(repr(name), column)
-    offsets = column.offsets()
+    offsets = column._offsets
     cached = (column._maybe_min_seqlen, column._maybe_max_seqlen)
     tokens = int(column._values.shape[column._ragged_idx - 1])
     known = None not in cached
     if known and offsets.device.type != "cpu":
-        return shared.get((offsets,), lambda: Ragged(offsets, offsets.shape[0] - 1, tokens, *map(int, cached))), "known"
+        return shared.get((offsets,), lambda: _believed(offsets, tokens, cached)), "known"
     found: Ragged = shared.get((offsets,), lambda: _read(name, offsets, tokens))
     if not known:
         return found, "missing"
     return found, "known" if not found.rows or int(cached[1]) == found.longest else "wrong"
 
 
+def _believed(offsets: Tensor, tokens: int, cached: tuple[Any, Any]) -> Ragged:
+    return Ragged(offsets, offsets.shape[0] - 1, tokens, int(cached[0]), int(cached[1]))
+
+
 def _read(name: str, offsets: Tensor, tokens: int) -> Ragged:
-    starts = offsets.cpu().numpy()
+    starts = (offsets if offsets.is_cpu else offsets.cpu()).numpy()
     if int(starts[0]) != 0 or int(starts[-1]) != tokens:
         raise InputError(
             f"{name!r}: got a nested tensor with holes (its offsets span {int(starts[0])} to {int(starts[-1])} of "
             f"{tokens} tokens), expected rows side by side"
         )
-    lengths = np.diff(starts)
+    lengths = starts[1:] - starts[:-1]
     bounds = (int(lengths.min()), int(lengths.max())) if lengths.size else (0, 0)
-    return Ragged(offsets, int(lengths.size), tokens, *bounds)
+    return Ragged(offsets, int(lengths.size), tokens, *bounds, lengths)
 
 
 class Padder:
@@ -226,7 +230,7 @@ class Padder:
         values, dim = values_of(column), column._ragged_idx
         fill = fill_value(name, values.dtype, self._pad_values.get(name, 0))
         if dim == 1:
-            padded = pad_rows(values, ragged.offsets, width, fill)
+            padded = pad_rows(values, ragged.offsets, width, fill, ragged.lengths)
         else:
             padded = pad_rows(values.movedim(dim - 1, 0), ragged.offsets, width, fill).movedim(1, dim).contiguous()
         size = nested_entry_bytes(values, dim)

@@ -64,7 +64,6 @@ def _cells(
     spec: Mapping[str, Any], known: pd.DataFrame, values: Any, places: tuple[list[Any], list[Any]]
 ) -> go.Heatmap:
     numbered = values.size <= _NUMBERED
-    text = [["" if np.isnan(one) else units.spell(spec, one) for one in line] for line in values]
     lines, slots = places
     return go.Heatmap(
         z=values,
@@ -74,7 +73,9 @@ def _cells(
         xgap=2,
         ygap=2,
         hoverongaps=False,
-        text=text if numbered else None,
+        text=[["" if np.isnan(one) else units.spell(spec, one) for one in line] for line in values]
+        if numbered
+        else None,
         texttemplate="%{text}" if numbered else None,
         textfont={"size": 11},
         hovertext=_hover_texts(spec, known, lines, slots),
@@ -82,16 +83,20 @@ def _cells(
     )
 
 
-def _hover_texts(spec: Mapping[str, Any], known: pd.DataFrame, lines: list[Any], slots: list[Any]) -> list[list[str]]:
+def _hover_texts(spec: Mapping[str, Any], known: pd.DataFrame, lines: list[Any], slots: list[Any]) -> Any:
+    """The texts of all cells, shape (lines, slots). As an array: plotly checks each text of a list by itself."""
     across, down = listed(spec["x"])[0], listed(spec["by"])[0]
     row_of = {one: index for index, one in enumerate(lines)}
     column_of = {one: index for index, one in enumerate(slots)}
-    told = [["" for _ in slots] for _ in lines]
+    line_names = {one: units.name_of(down, one) for one in lines}
+    slot_names = {one: units.name_of(across, one) for one in slots}
+    noun = listed(spec["y"])[0].replace("_", " ")
+    told = np.full((len(lines), len(slots)), "", dtype=object)
     for row in words.rows(known):
-        what = f"{units.spell(spec, row['value'])} {listed(spec['y'])[0].replace('_', ' ')}"
-        place = f"{units.name_of(down, row[down])}, {units.name_of(across, row[across])}"
+        what = f"{units.spell(spec, row['value'])} {noun}"
+        place = f"{line_names[row[down]]}, {slot_names[row[across]]}"
         lines_told = (look.label(what), _use(spec, row), units.told(spec, row), look.label(place))
-        told[row_of[row[down]]][column_of[row[across]]] = look.hover(*lines_told)
+        told[row_of[row[down]], column_of[row[across]]] = look.hover(*lines_told)
     return told
 
 

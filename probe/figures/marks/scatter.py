@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from probe import text as words
 from probe.dashboards.spec import listed
-from probe.figures import colours
+from probe.figures import colours, thinning
 from probe.figures import theme as look
 from probe.figures.colours import Style
 from probe.figures.marks import units
@@ -53,7 +53,7 @@ def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: T
 
 def _dots(spec: Mapping[str, Any], part: pd.DataFrame, name: str, style: Style, divisor: float) -> go.Scatter:
     x, y = listed(spec["x"])[0], listed(spec["y"])[0]
-    shown = part.iloc[look.thin(part[y])]
+    shown = part.iloc[thinning.thin(part[y])]
     told = [
         look.hover(
             units.said(spec, row, y),

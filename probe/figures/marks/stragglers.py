@@ -13,7 +13,7 @@ from probe.figures import colours, scales
 from probe.figures import theme as look
 from probe.figures.theme import Theme
 
-#: A rank is called the straggler where it is the fullest most often and has so many times the mean.
+#: A rank stands out where it is the fullest most often and has so many times the mean.
 _STANDS_OUT: Final = 1.02
 
 #: Ranks that are drawn, the fullest ones.
@@ -21,11 +21,11 @@ _MOST: Final = 32
 
 
 def draw(spec: Mapping[str, Any], frame: pd.DataFrame, *, missing: str, theme: Theme = "light") -> go.Figure:
-    """A bar for each rank; that of the straggler is hatched.
+    """A bar for each rank; that of the one that stands out is hatched.
 
     Args:
         spec: A ``live:`` block with ``mark: stragglers``.
-        frame: Rank, share_ratio, tokens, largest_in and rounds, the straggler first, as
+        frame: Rank, share_ratio, tokens, largest_in and rounds, the one that is fullest most often first, as
             :func:`probe.analysis.token_balance.stragglers` gives them.
         missing: What is said where there are none.
         theme: Colours of the figure.

@@ -18,6 +18,9 @@ from probe.errors import BackendError
 from probe.tracking.media import Medium
 from probe.tracking.state import State, home_of
 
+#: Characters of an alert's title: W&B takes fewer than 64.
+TITLE_LENGTH: Final = 63
+
 #: What is said of a run as a whole: the backends' methods that take it, and what each is called in a report.
 NOTES: Final = {"params": "the parameters", "describe": "the description", "tag": "the tags", "layout": "the layout"}
 
@@ -41,6 +44,23 @@ def wall_ns_of(values: Mapping[str, float]) -> int:
     return values.wall_ns if isinstance(values, Values) else time.time_ns()
 
 
+@dataclass(frozen=True)
+class Alert:
+    """Something that is wrong, for people.
+
+    Attributes:
+        title: A few words, at most :data:`TITLE_LENGTH` characters.
+        text: Whole sentences.
+        step: Where it began; None where that isn't known.
+        wall_ns: When it was told, nanoseconds since the epoch.
+    """
+
+    title: str
+    text: str
+    step: int | None = None
+    wall_ns: int = field(default_factory=time.time_ns)
+
+
 class UnreachableError(BackendError, ConnectionError):
     """The backend doesn't answer now and may do so later; where a run directory keeps what waits, training starts."""
 
@@ -56,6 +76,7 @@ class Setup:
         report: ``report(about, message)`` tells the user once of something that can't be sent as it is.
         parameters: The configuration, flat, for backends that read settings out of it.
         attempt: Which launch of the training it is; each is a run of its own.
+        private: Whether files that hold the configuration, or what is said of the run, are for their owner alone.
     """
 
     project: str
@@ -64,6 +85,7 @@ class Setup:
     report: Callable[[str, str], None]
     parameters: Mapping[str, Any] = field(default_factory=dict)
     attempt: int = 1
+    private: bool = False
 
     @property
     def suffix(self) -> str:
@@ -97,12 +119,13 @@ class Backend(ABC):
         run_id: Of the run there; what is said of the run is sent again to another one. Empty where runs have none.
         shows: Kinds of ``media.Medium`` that :meth:`show` can send; the others are reported once and left out.
         places: Where what is said of the run as a whole stands there, in a few words for the docs: by the name of the
-            method (``params``, ``describe``, ``tag``, ``layout``), and ``exit_code``.
+            method (``params``, ``describe``, ``tag``, ``layout``, ``alert``), and ``exit_code``.
         settles_s: How long a value that was sent may still be lost when the process is killed, seconds.
         status: False where a run has no status there, so that one whose process died needs none.
         lasting: False where nothing is kept for it until the next start.
         repeats_notes: True where what is said of the run is sent to the same run at each start, too.
         directories: True where names are paths there, so that ``a`` can't stand beside ``a/b``.
+        reopens: True where a later process that opens the run adds to the same place what it then says.
     """
 
     location: str = ""
@@ -114,6 +137,7 @@ class Backend(ABC):
     lasting: ClassVar[bool] = True
     repeats_notes: ClassVar[bool] = False
     directories: ClassVar[bool] = False
+    reopens: ClassVar[bool] = False
 
     @classmethod
     def reach(cls, directory: Path | None) -> tuple[str, str]:
@@ -172,6 +196,11 @@ class Backend(ABC):
 
     def layout(self, charts: dict[str, Any]) -> None:
         """Arrange the charts, as given to ``Tracking.layout``."""
+
+    def alert(self, alert: Alert) -> None:
+        """Tell people of something that is wrong, where the backend has a way to: a mail, a message. May be called
+        again with the same one after it has raised.
+        """
 
     def flush(self) -> None:
         """Send what the backend itself still holds."""

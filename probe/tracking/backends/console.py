@@ -23,6 +23,7 @@ class Console(Backend):
     """
 
     location = "standard output"
+    reopens = True  # nothing of an edition is shown there
     lasting = False  # what was on a screen that's gone isn't shown on another
     shows = frozenset({"text", "table"})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -40,6 +41,7 @@ class File(Backend):
     shows = KINDS
     places: ClassVar = {"params": "a line", "describe": "a line", "tag": "a line"}
     status = False
+    reopens = True
 
     def __init__(self, setup: Setup) -> None:
         self._path = _path(setup)
@@ -48,7 +50,10 @@ class File(Backend):
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered and appending: a line is one write, so that lines of several processes don't mix.
-            self._file = self._path.open("ab", buffering=0)
+            opener = partial(os.open, mode=0o600 if setup.private else 0o666)
+            self._file = open(self._path, "ab", buffering=0, opener=opener)  # noqa: SIM115  (a Path has no opener)
+            if setup.private:  # it may have been there before
+                os.fchmod(self._file.fileno(), 0o600)
             self._torn = not _ends_in_newline(self._path)
         except OSError as error:
             raise BackendError(f"backend 'file' can't write {self._path}: {error}") from error

@@ -12,7 +12,7 @@ import tempfile
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -35,10 +35,16 @@ TAG_LENGTH: Final = 4500
 NAMES_TAG, INFINITIES_TAG = "probe.names", "probe.infinities"
 #: Tag by which a run is found whose maker died before it could note the run's id.
 KEY_TAG: Final = "probe.key"
+#: Tag that says how the run has ended, in the words of :mod:`probe.runs.outcome`: MLflow's status has fewer.
+END_TAG: Final = "probe.end"
+#: What it says while the run goes on.
+NO_END: Final = "none"
 
 #: Tag in which MLflow looks for tables.
 TABLES_TAG: Final = "mlflow.loggedArtifacts"
 _STATUS: Final = {0: "FINISHED", 130: "KILLED", 143: "KILLED"}
+#: What such a code says of the end where nobody has looked at the processes; any other is "exited".
+_ENDS: Final = {0: "finished", 1: "failed", 130: "interrupted", 137: "killed", 143: "killed"}
 
 #: What a server says that will say the same the next time.
 _LASTING: Final = {
@@ -84,6 +90,7 @@ class MLflow(Backend):
     places: ClassVar = {"params": "parameters", "describe": "description", "tag": "tags", "exit_code": "status"}
     clean = staticmethod(mlflow_name)
     directories = True
+    reopens = True
 
     @classmethod
     def reach(cls, directory: Path | None) -> tuple[str, str]:
@@ -99,7 +106,7 @@ class MLflow(Backend):
     def __init__(self, setup: Setup) -> None:
         self._report = setup.report
         client_class = _import_client()
-        uri, artifacts = _place(setup.directory)
+        uri, artifacts = _place(setup.directory, private=setup.private)
         why = _unanswered(uri)
         if why:
             raise UnreachableError(f"backend 'mlflow' can't use {uri}: {why}")
@@ -289,6 +296,9 @@ class MLflow(Backend):
         except BackendError as error:  # the run still gets its status
             self._report("pages", f"the newest figures are missing in the page: {error}")
         with _switched_on("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"), _translated():
+            told = self._client.get_run(self.run_id).data.tags.get(END_TAG, NO_END)
+            if told == NO_END:  # else the processes have said it: another one was killed, of which this one failed
+                self._client.set_tag(self.run_id, END_TAG, _ENDS.get(exit_code, "exited"))
             self._client.set_terminated(self.run_id, status)
 
     def _resume(self) -> Run | None:
@@ -304,6 +314,7 @@ class MLflow(Backend):
         if run.info.lifecycle_stage == "deleted":
             raise BackendError(f"backend 'mlflow': the run MLFLOW_RUN_ID={run_id} is deleted; restore it first")
         self._client.update_run(run_id, status="RUNNING")
+        self._client.set_tag(run_id, END_TAG, NO_END)
         return run
 
     def _go_on(self, setup: Setup, uri: str) -> Run | None:
@@ -325,6 +336,7 @@ class MLflow(Backend):
                 self._report("resume", f"the run {known['run_id']} of this directory is gone: a new one is made")
             return None
         self._client.update_run(run.info.run_id, status="RUNNING")
+        self._client.set_tag(run.info.run_id, END_TAG, NO_END)
         if not known.get("run_id"):
             setup.state("mlflow").write({**known, "run_id": run.info.run_id})
         return run
@@ -433,14 +445,21 @@ def _tagged(run: Run, tag: str) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _place(directory: Path | None) -> tuple[str, str | None]:
-    """Where the runs are kept, and where artifacts are: None leaves that to the server."""
+def _place(directory: Path | None, *, private: bool = False) -> tuple[str, str | None]:
+    """Where the runs are kept, and where artifacts are: None leaves that to the server. What is made here is for its
+    owner alone where it's ``private``.
+    """
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     if uri:
         return uri, None
     base = directory or Path.cwd()
     try:
         base.mkdir(parents=True, exist_ok=True)
+        if private:  # SQLite keeps to the mode of the file that it finds
+            (base / "mlflow.db").touch(0o600)
+            (base / "mlflow.db").chmod(0o600)
+            with suppress(FileExistsError):  # also a file: what can't be put there is told when it is put
+                (base / "mlflow-artifacts").mkdir(0o700)
     except OSError as error:
         raise BackendError(f"backend 'mlflow' can't write to {base}: {error}") from error
     return f"sqlite:///{(base / 'mlflow.db').as_posix()}", (base / "mlflow-artifacts").as_uri()

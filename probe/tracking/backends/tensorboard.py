@@ -62,6 +62,7 @@ class TensorBoard(Backend):
         "layout": "Custom Scalars",
         "exit_code": "HParams status",
     }
+    reopens = True
     status = False  # only beside hyper-parameters, and an unfinished session stands there as such
 
     def __init__(self, setup: Setup) -> None:
@@ -74,6 +75,7 @@ class TensorBoard(Backend):
         self._summary = summary_pb2
         self._report = setup.report
         self._experiment = setup.experiment
+        self._mode = 0o600 if setup.private else 0o666
         directory = _directory(setup)
         self.location = str(directory)
         try:
@@ -98,7 +100,7 @@ class TensorBoard(Backend):
 
     def _open(self) -> int:
         path = self._directory / _file_name(self._directory)
-        file = self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        file = self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._mode)
         self._size = 0
         self._write(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         return file

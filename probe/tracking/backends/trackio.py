@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends.base import Backend, Setup, wall_ns_of
+from probe.tracking.backends.base import Alert, Backend, Setup, wall_ns_of
 from probe.tracking.media import Histogram, Image, Medium, Table, Text
 from probe.tracking.reach import unanswered, unwritable
 
@@ -36,7 +36,12 @@ class Trackio(Backend):
     """
 
     shows = frozenset({"histogram", "table", "text", "image"})
-    places: ClassVar = {"params": "config", "describe": "markdown `probe/summary`", "tag": "config"}
+    places: ClassVar = {
+        "params": "config",
+        "describe": "markdown `probe/summary`",
+        "tag": "config",
+        "alert": "an alert",
+    }
     status = False
     repeats_notes = True  # the configuration travels with the next values, and there may be none
 
@@ -155,6 +160,41 @@ class Trackio(Backend):
             self._config = dict(self._storage.get_run_config(self._project, self._name) or {})
         self._config |= more
         self._config_waits = True
+
+    def alert(self, alert: Alert) -> None:
+        """An alert of the level "error" in the dashboard, and at ``TRACKIO_WEBHOOK_URL`` where that is set. Trackio
+        0.5 has none.
+        """
+        if self._remote:
+            if hasattr(self._run, "alert"):
+                with contextlib.redirect_stdout(io.StringIO()):  # it prints each
+                    level = self._trackio.AlertLevel.ERROR
+                    self._run.alert(title=alert.title, text=alert.text, level=level, step=alert.step)
+            return
+        if not hasattr(self._storage, "bulk_alert"):
+            return
+        step, when = alert.step or 0, datetime.fromtimestamp(alert.wall_ns / 1e9, UTC).isoformat()
+        identity = uuid.uuid5(uuid.NAMESPACE_OID, f"{self.run_id} {alert.wall_ns} {alert.title}").hex
+        self._storage.bulk_alert(
+            project=self._project,
+            run=self._name,
+            run_id=self.run_id,
+            titles=[alert.title],
+            texts=[alert.text],
+            levels=["error"],
+            steps=[step],
+            timestamps=[when],
+            alert_ids=[identity],
+        )
+        self._post(alert, step, when)
+
+    def _post(self, alert: Alert, step: int, when: str) -> None:
+        """As Trackio's own call does, in its own form for Slack, Discord and others; it says what fails in its log."""
+        url = os.environ.get("TRACKIO_WEBHOOK_URL")
+        if url:
+            alerts = importlib.import_module("trackio.alerts")
+            told = (alerts.AlertLevel.ERROR, alert.title, alert.text, self._project, self._name, step, when)
+            alerts.send_webhook(url, *told)
 
     def close(self, exit_code: int) -> None:  # noqa: ARG002  (Trackio has no status)
         """Send what its own thread still holds."""

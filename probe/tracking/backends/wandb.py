@@ -8,11 +8,12 @@ import importlib.util
 import io
 import os
 import uuid
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
-from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
+from probe.tracking.backends.base import Alert, Backend, Setup, UnreachableError, wall_ns_of
 from probe.tracking.media import Figure, Histogram, Image, Medium, Table, Text
 from probe.tracking.reach import unanswered, unwritable
 
@@ -39,7 +40,13 @@ class WandB(Backend):
     """
 
     shows = frozenset({"histogram", "table", "figure", "text", "image"})
-    places: ClassVar = {"params": "config", "describe": "notes", "tag": "tags, config", "exit_code": "exit code"}
+    places: ClassVar = {
+        "params": "config",
+        "describe": "notes",
+        "tag": "tags, config",
+        "alert": "an alert",
+        "exit_code": "exit code",
+    }
     #: Its own process writes every half second, and a step's row when the next step begins. What the next process sends
     #: again W&B drops, as a run's steps only grow.
     settles_s = 2.0
@@ -158,6 +165,11 @@ class WandB(Backend):
         given = {tag.partition(":")[0]: tag for tag in self._run.tags or ()}
         given |= {name: f"{name}:{value}" for name, value in tags.items()}
         self._run.tags = tuple(tag for tag in given.values() if len(tag) <= TAG_LENGTH)
+
+    def alert(self, alert: Alert) -> None:
+        """An alert of the level ERROR, which W&B mails or posts as the user has set it there."""
+        # By itself it keeps back what comes under the same title within a minute; another rank's alarm may.
+        self._run.alert(title=alert.title, text=alert.text, level="ERROR", wait_duration=timedelta(milliseconds=1))
 
     def close(self, exit_code: int) -> None:
         """Complete the run; anything but 0 marks it as failed."""

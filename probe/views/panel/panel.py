@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from probe import dashboards
 from probe.dashboards import compile as sql
@@ -32,6 +32,9 @@ from probe.live.tables import ROWS
 from probe.runs.layout import typed_here
 from probe.views.panel import widget as widgets
 from probe.views.panel.outputs import WIDGET_VIEW, Outputs, shell_of_kernel
+from probe.views.panel.samples import Samples
+from probe.views.panel.tab import Tab
+from probe.views.panel.verdict import Moment, Verdict, topics
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -106,7 +109,10 @@ class Panel:
         self.title = title or _title(feed)
         self.closed = False
         self._flush = getattr(source, "flush", None)
-        self._pump = Pump(feed, None, float(interval_s), self._looked)
+        self._verdict = Verdict(self.path)
+        self._samples = Samples(self.path)
+        self._ended = 0  # processes of the run, as far as anybody says so
+        self._pump = Pump(feed, None, float(interval_s), self._looked, self._verdict.state)
         self._key = uuid.uuid4().hex
         self._outputs = Outputs()
         self._copied: tuple[Any, ...] = ()  # what the copy tells of
@@ -140,7 +146,7 @@ class Panel:
         """
         self._start()
         if self._widget is None and not self.closed:
-            self._widget = widgets.make(self.config(), self._pump.snapshot, self._marked)
+            self._widget = widgets.make(self.config(), self._snapshot, self._marked)
             self.send_to(self._widget.send)
         return self._widget
 
@@ -213,6 +219,8 @@ class Panel:
         """Read what is there, and give what is new to ``deliver`` from now on."""
         self._start()
         self._pump.deliver = deliver
+        self._pump.isolated("verdict", self._notice)
+        self._verdict.start()
         self._pump.start()
 
     def config(self) -> dict[str, Any]:
@@ -227,6 +235,7 @@ class Panel:
                 "project": feed.info.project,
                 "experiment": feed.info.experiment or Path(self.path).name,
                 "path": typed_here(self.path),
+                "directory": None if "://" in self.path else str(Path(self.path).absolute()),
                 "world_size": feed.world_size,
                 "started_at": feed.started_s,
             },
@@ -244,6 +253,7 @@ class Panel:
                 }
                 for id, panel in panels.items()
             },
+            "topics": topics(self._views),
             "thresholds": {},
             "hint": self._hint(),
             "limits": {"rows": ROWS, "points": POINTS},
@@ -274,10 +284,12 @@ class Panel:
             if _open.get(self._name()) is self:
                 del _open[self._name()]
         self._outputs.unwatch()
+        self._samples.close()
         if self._started:
             flush = self._flush
             if flush is not None:  # a session's: what it has recorded so far is to be seen
                 self._pump.isolated("flush", lambda: flush(FLUSH_S))
+            self._verdict.stop()  # first, so that the last message has what was found
             self._pump.stop()
         return True
 
@@ -292,7 +304,11 @@ class Panel:
             self._lacks = f"{error}. Until then this is a picture of the run as it is now."
             return None
         name = "".join(one if one.isprintable() else " " for one in self.title)
-        said = f"{name}: live panel, and below it the copy that is saved\n{self._hint()}"
+        # Shown where the front end has no widgets, though the kernel does: the copy stands below it all the same.
+        lacks = (
+            "The live panel needs ipywidgets and anywidget where Jupyter runs, too: pip install 'probe-rl[notebook]'"
+        )
+        said = f"{name}: a copy, below. {lacks}\n{self._hint()}"
         return {WIDGET_VIEW: data[WIDGET_VIEW], "text/plain": said}, metadata
 
     def _static(self) -> dict[str, Any]:
@@ -319,6 +335,8 @@ class Panel:
                 hint=self._hint(),
                 readings=static_bundle.readings(feed.tables, feed.words, tiles, feed.complete_step),
                 errors=[f"{one['where']}: {one['message']}" for one in state["errors"]],
+                findings=[one for one in state["verdict"]["findings"] or () if one["kind"] != "fine"],
+                samples=self._verdict.samples,
             )
 
         found: Overview = self._pump.read(read)
@@ -346,9 +364,23 @@ class Panel:
         """The browser asks something; the answer says that the kernel isn't busy."""
         if not isinstance(content, dict) or content.get("v") != 1 or content.get("t") != "mark":
             return
+        if content.get("ask") == "samples":
+            self._samples.submit(content, self._pump.feed.attempt, self._sampled)
+            return
         self._asked(content)
         if self._widget is not None:
             self._widget.send({"v": 1, "t": "a", "id": content.get("id")})
+
+    def _sampled(self, answer: dict[str, Any]) -> None:
+        """In the thread that asks for samples: what it was answered."""
+        if self._widget is not None and not self.closed:
+            self._pump.isolated("samples", lambda: self._widget.send(answer))
+
+    def _snapshot(self) -> tuple[dict[str, Any], bytes]:
+        """What a page begins with; and, for a page that is opened again without a kernel, a few samples."""
+        head, data = self._pump.snapshot()
+        kept = self._verdict.samples
+        return ({**head, "samples": kept} if head and kept else head), data
 
     def _asked(self, content: Mapping[str, Any]) -> None:
         """What a page asks for: all that is kept, another attempt, what all steps say, or the rows of a step."""
@@ -368,8 +400,15 @@ class Panel:
 
     def _looked(self) -> None:
         """In the pump's thread: now and then, and as soon as the run has finished."""
+        self._notice()
         if self._outputs.live and (self._pump.finished or time.monotonic() - self._copied_at >= COPY_S):
             self._keep()
+
+    def _notice(self) -> None:
+        """Tell who looks for findings how the run is."""
+        feed = self._pump.feed
+        live = not self._pump.finished and feed.activity()["writers"] not in ("gone", "ended")
+        self._verdict.notice(Moment(feed.attempt, live, self._pump.read(_progress), self._ended if live else 0))
 
     def _cell_ended(self) -> None:
         """In the thread of the cells, when one has run: what it did, such as closing the session, can be seen."""
@@ -390,6 +429,7 @@ class Panel:
         with self._copying:
             told = self._pump.read(_progress)
             told = (*told, self._pump.finished, self._pump.feed.activity()["newest_at"], len(self._pump.failures))
+            told = (*told, json.dumps(self._verdict.told), id(self._verdict.samples))
             if told == (self._copied_in_cell if cell else self._copied) or self.closed:
                 return
             self._copied, self._copied_at = told, time.monotonic()
@@ -404,13 +444,48 @@ class Panel:
             self._outputs.replace(self._static())
 
 
+@overload
 def panel(
-    source: Any, *, title: str | None = None, views: Sequence[str] | None = None, interval_s: float = FASTEST_S
-) -> Panel:
+    source: Any,
+    *,
+    title: str | None = None,
+    views: Sequence[str] | None = None,
+    interval_s: float = FASTEST_S,
+    where: Literal["cell"] = "cell",
+) -> Panel: ...
+
+
+@overload
+def panel(source: Any, *, where: Literal["tab"]) -> Tab: ...
+
+
+def panel(
+    source: Any,
+    *,
+    title: str | None = None,
+    views: Sequence[str] | None = None,
+    interval_s: float = FASTEST_S,
+    where: str = "cell",
+) -> Panel | Tab:
     """The panel of a run: the one that is open already, where it shows the same, else a new one. See :class:`Panel`.
 
     Running a cell again shows the panel again; it doesn't begin a second one.
+
+    Args:
+        source: As of :class:`Panel`.
+        title: As of :class:`Panel`.
+        views: As of :class:`Panel`.
+        interval_s: As of :class:`Panel`.
+        where: "cell" shows it in the cell; "tab" in a tab of JupyterLab, beside the notebook, see
+            :class:`probe.views.panel.tab.Tab`, where the other arguments say nothing.
+
+    Raises:
+        InputError: An argument can't be used.
     """
+    if where == "tab":
+        return Tab(path_of(source))
+    if where != "cell":
+        raise InputError(f"where: got {where!r}, expected 'cell' or 'tab'")
     made = Panel(source, title=title, views=views, interval_s=interval_s)
     with _lock:
         return _open.get(made._name(), made)
@@ -459,7 +534,8 @@ def _facts(feed: Feed, state: dict[str, Any]) -> str:
     ranks = f"{feed.world_size} rank{'' if feed.world_size == 1 else 's'}" if feed.world_size else "no rank yet"
     complete = feed.complete_step
     step = "no step yet" if feed.step is None else f"up to step {feed.step if complete is None else complete}"
-    how = "finished" if state["finished"] else "recording" if state["live"] else "panel closed"
+    ended = state["ended"]["sentence"] if state["ended"] else "finished"
+    how = ended if state["finished"] else "recording" if state["live"] else "panel closed"
     if state["newest_at"] is not None and not state["finished"]:
         newest = datetime.fromtimestamp(state["newest_at"]).astimezone()
         said = "its process is gone, last row at" if state["writers"] == "gone" else "no rows since"

@@ -11,20 +11,25 @@ import bisect
 import html
 import json
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
 from probe import text as say
+from probe.analysis.verdict.finding import KINDS
 from probe.dashboards.quantities import Course, Parts, standing, who_series
-from probe.figures import colours
-from probe.figures import theme as look
+from probe.figures import colours, thinning
 from probe.live import series
 from probe.live.tables import LiveTable, Words
+from probe.views.panel import saved_samples
 
 #: Points of a line; more are thinned to their extremes.
 POINTS: Final = 160
+
+#: Letters of a line of a finding.
+_LETTERS: Final = 104
 
 #: Digits of a number in plotly JSON.
 _DIGITS: Final = 5
@@ -71,6 +76,9 @@ class Overview:
         facts: A line about the run.
         hint: How to open it again.
         errors: What is wrong with the panel or the run.
+        findings: What is wrong in the run or worth a change, worst first: dicts with "kind", "sentence" and "change",
+            see :func:`probe.views.panel.looking.told`.
+        samples: A few of them, as :func:`probe.views.panel.browsing.kept` gives them; None where there are none.
     """
 
     title: str
@@ -78,6 +86,8 @@ class Overview:
     hint: str
     readings: list[Reading]
     errors: list[str] = field(default_factory=list)
+    findings: Sequence[Mapping[str, Any]] = ()
+    samples: Mapping[str, Any] | None = None
 
 
 def readings(
@@ -96,7 +106,7 @@ def readings(
 
 def _reading(course: Course, tile: Mapping[str, Any]) -> Reading:
     told = standing(tile, course)
-    kept = look.thin(course.values, POINTS).tolist() if course.values and not tile.get("total") else []
+    kept = thinning.thin(course.values, POINTS).tolist() if course.values and not tile.get("total") else []
     return Reading(
         title=str(tile["title"]),
         unit=str(tile.get("unit", "number")),
@@ -160,7 +170,7 @@ def _parts(
 
 def text(overview: Overview) -> str:
     """The overview in words, one line a tile; control characters of names are gone."""
-    lines = [plain(overview.title), plain(overview.facts)]
+    lines = [plain(overview.title), plain(overview.facts), *map(plain, verdict(overview))]
     width = max((len(one.title) for one in overview.readings), default=0)
     value = max((len(one.text) for one in overview.readings), default=0)
     for one in overview.readings:
@@ -169,6 +179,18 @@ def text(overview: Overview) -> str:
     lines += [f"  ! {plain(one)}" for one in overview.errors]
     lines.append(plain(overview.hint))
     return "\n".join(line for line in lines if line)
+
+
+def verdict(overview: Overview) -> list[str]:
+    """The worst finding in whole sentences, its change, and how many more there are; nothing where there is none."""
+    if not overview.findings:
+        return []
+    worst, more = overview.findings[0], len(overview.findings) - 1
+    sign, label, _ = KINDS[worst["kind"]]
+    change = worst["change"] or {}
+    lines = textwrap.wrap(f"{sign} {label}: {plain(worst['sentence'])}", _LETTERS)
+    lines += textwrap.wrap(f"→ {plain(change['advice'])} {plain(change['line'] or '')}", _LETTERS) if change else []
+    return [*lines, f"{more} more." if more else ""][: None if more else -1]
 
 
 def plain(value: str) -> str:
@@ -183,7 +205,8 @@ def svg(overview: Overview) -> str:
     """The overview as a picture that needs no script, no font and no network; legible on light and on dark."""
     across = 3
     rows = -(-len(overview.readings) // across)
-    top = 62 + 18 * len(overview.errors)
+    told = verdict(overview)
+    top = 62 + 18 * (len(told) + len(overview.errors))
     height = top + rows * (_TILE[1] + 8) + 30
     size = f'viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"'
     label = f'role="img" aria-label="{escaped(overview.title)}" font-family="{FONT}"'
@@ -194,7 +217,10 @@ def svg(overview: Overview) -> str:
         _words(16, 28, overview.title, 16, "#1f2328", bold=True, room=700),
         _words(16, 48, overview.facts, 12, "#59636e", room=700),
     ]
-    for index, error in enumerate(overview.errors):
+    for index, line in enumerate(told):
+        colour = KINDS[overview.findings[0]["kind"]][2] if index == 0 else "#1f2328"
+        parts.append(_words(16, 66 + 18 * index, line, 12, colour, bold=index == 0, room=728))
+    for index, error in enumerate(overview.errors, len(told)):
         parts.append(_words(16, 66 + 18 * index, f"! {error}", 12, "#b42318", room=700))
     for index, one in enumerate(overview.readings):
         x = 8 + (index % across) * (_TILE[0] + 6)
@@ -249,6 +275,8 @@ def escaped(value: str) -> str:
 @cache
 def base_layout() -> dict[str, Any]:
     """The layout that all of probe's figures share, as plain JSON. On white, since nobody can change the theme."""
+    from probe.figures import theme as look  # with plotly, which a picture in a terminal doesn't need
+
     paper = look.BACKGROUND["light"]
     template = json.loads(json.dumps(look.template("light").to_plotly_json()))
     return {"template": template, "paper_bgcolor": paper, "plot_bgcolor": paper}
@@ -366,7 +394,9 @@ def copy(overview: Overview, key: str) -> dict[str, Any]:
         f'<div class="probe-copy probe-copy-{key}" style="max-width:760px;font:13px/1.5 {FONT}">'
         f'<img alt="{escaped(text(overview))}" src="data:image/svg+xml;base64,{encoded}" '
         f'style="max-width:100%;display:block"><p style="margin:6px 0">Saved copy. '
-        f"The live panel needs a kernel: run <code>{escaped(overview.hint)}</code></p></div>"
+        "The live panel needs a kernel, and anywidget where Jupyter runs: run "
+        f"<code>{escaped(overview.hint)}</code></p>"
+        f"{saved_samples.section(overview.samples)}</div>"
     )
     return {"text/html": page, "image/svg+xml": picture, "text/plain": text(overview)}
 

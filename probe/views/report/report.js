@@ -110,6 +110,22 @@
     document.documentElement.dataset.ready = "yes";
   }
 
+  /** @param {HTMLButtonElement} button */
+  async function copy(button) {
+    const from = document.getElementById(button.dataset.copy ?? "");
+    if (!from) return;
+    try {
+      await navigator.clipboard.writeText(from.textContent ?? "");
+      button.textContent = "Copied";
+    } catch { // a page from the disk may not be allowed to: what is marked can be copied by hand
+      getSelection()?.selectAllChildren(from);
+      button.textContent = "Marked";
+    }
+  }
+  for (const button of document.querySelectorAll("button[data-copy]")) {
+    if (button instanceof HTMLButtonElement) button.addEventListener("click", () => copy(button));
+  }
+
   try {
     await unpack();
   } catch (error) {

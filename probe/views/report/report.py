@@ -13,8 +13,8 @@ import hashlib
 import html
 import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
@@ -27,21 +27,30 @@ from plotly.offline import get_plotlyjs
 from probe import text as words
 from probe._io import write_atomically
 from probe.analysis import overview
-from probe.analysis.findings import findings
-from probe.dashboards import Dashboard, Panel, dashboards
+from probe.analysis.advice import advise, of_findings
+from probe.analysis.audit import audit
+from probe.analysis.kept_text import text_of
+from probe.analysis.ledger import ledger
+from probe.analysis.long_tail import long_tail
+from probe.analysis.mismatch import mismatch
+from probe.analysis.post_mortem import PostMortem, post_mortem
+from probe.analysis.verdict import Finding, Findings, findings
+from probe.analysis.verdict.finding import KINDS
+from probe.dashboards import Dashboard, Panel, dashboards, digest
 from probe.errors import InputError, RunError
-from probe.figures import colours
+from probe.figures import colours, thinning
 from probe.figures import theme as look
 from probe.figures.panel import draw
 from probe.runs.files import damage
 from probe.runs.reader import Run
 from probe.runs.visibility import sentence
+from probe.views.report import samples
 
 #: Rows of a table, and choices of a panel, that the page holds; the page says when there are more.
 TABLE_ROWS: Final = 50
 CHOICES: Final = 6
 
-_SEVERITY: Final = {"problem": ("▲", "Problem"), "notice": ("●", "Notice"), "fine": ("✓", "Fine")}
+_TONES: Final = {"alarm": "problem", "tuning": "notice", "fine": "fine"}
 
 
 def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str] | None = None) -> Path:
@@ -74,19 +83,42 @@ def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str]
 
 def report_html(run: Run) -> str:
     """The report of ``run`` as one HTML document."""
-    run = cast("Run", _Once(run))
+    with run.asked_often():
+        return _html(cast("Run", _Once(run)))
+
+
+def _html(run: Run) -> str:
     drawn = {panel.id: _draw(panel, run) for board in dashboards() for panel in board.panels}
+    mortem, found, numbers = post_mortem(run), findings(run), _kept(run, "numbers", lambda: _numbers(run))
+    tokens, mismatched, answers = _tokens(run), _mismatch(run), samples.section(run, found)
+    tail = _long_tail(run)
+    anchors = _anchors(found, mismatched, tail) | answers.anchors
     main = [
         "<main>",
-        _tiles(overview.numbers(run)),
-        _findings(findings(run)),
+        _findings(found, anchors),
+        _tiles(_unjudged(overview.numbers(run), found)),
+        numbers,
+        _ended(mortem),
+        _kept(run, "advice", lambda: _advice(run)),
+        tokens,
+        mismatched,
+        answers.html,
+        tail,
         *(_board(board, drawn) for board in dashboards()),
         "</main>",
     ]
-    body = "\n".join([_header(run), *main, _footer(run)])  # the header says which files all of it came upon as damaged
-    data = {
-        panel: [{"label": o.label, "figure": o.figure} for o in d.options] for panel, d in drawn.items() if d.options
+    # The header says which files all of it came upon as damaged.
+    sections = {
+        "post-mortem": ("Its end", mortem.happened),
+        "numbers": ("Numbers", bool(numbers)),
+        "ledger": ("Tokens taught", bool(tokens)),
+        "mismatch": ("Rollout and training", bool(mismatched)),
+        "samples": ("Answers", bool(answers.html)),
+        "long-tail": ("Long tail", bool(tail)),
     }
+    links = {anchor: title for anchor, (title, there) in sections.items() if there}
+    body = "\n".join([_header(run, links), *main, _footer(run)])
+    data = {panel: one.options for panel, one in drawn.items() if one.options}
     return _page(_title(run), body, data)
 
 
@@ -95,12 +127,13 @@ class _Once:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._answers: dict[str, pd.DataFrame] = {}
+        self._answers: dict[tuple[str, int | None], pd.DataFrame] = {}
 
-    def sql(self, query: str) -> pd.DataFrame:
-        if query not in self._answers:
-            self._answers[query] = self._run.sql(query)
-        return self._answers[query].copy()
+    def sql(self, query: str, *, keep: bool = True, since: int | None = None) -> pd.DataFrame:
+        asked = query, since
+        if asked not in self._answers:
+            self._answers[asked] = self._run.sql(query, keep=keep, since=since)
+        return self._answers[asked].copy()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._run, name)
@@ -111,35 +144,35 @@ class _Once:
 
 
 @dataclass(frozen=True)
-class _Option:
-    """One choice of a panel: its label, and the figure as plotly's dict without the template."""
-
-    label: str
-    figure: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class _Drawn:
-    """A panel of this run: its figures, or why there is none, and its table."""
+    """A panel of this run."""
 
-    options: list[_Option]
-    missing: str | None
-    listing: pd.DataFrame
-    memory: str  #: what memory is in it, where that isn't a device's
+    article: str  #: as HTML, with a place for its figures
+    options: list[dict[str, Any]]  #: the choices: the label of each, and its figure as plotly's dict without template
 
 
 def _draw(panel: Panel, run: Run) -> _Drawn:
+    """A panel, as it was kept or drawn."""
+
+    def made() -> str:
+        return json.dumps(asdict(_drawn(panel, run)))
+
+    return _Drawn(**json.loads(_kept(run, f"panel {panel.id}", made)))
+
+
+def _drawn(panel: Panel, run: Run) -> _Drawn:
     options, missing = [], None
     for label, choice in panel.options(run)[:CHOICES] or [("", {})]:
         figure = draw(panel, run, **choice)
         missing = look.why(figure)
         if missing is None:
-            options.append(_Option(label, _bare(figure)))
+            options.append({"label": label, "figure": _bare(figure)})
     listing = panel.listing(run)
     memory = words.SOURCES["process_rss"] if "memory" in panel.tables and _source(run) == "process_rss" else ""
     if memory:  # a device allocates; of a process the resident set is known
         listing = listing.rename(columns=lambda name: str(name).replace("_allocated_", "_resident_"))
-    return _Drawn(options, None if options else missing, listing, memory)
+    picture = _picture(panel, options) if options else f'<p class="missing">{_text(missing)}</p>'
+    return _Drawn(_article(panel, picture, listing, memory), options)
 
 
 def _bare(figure: Any) -> dict[str, Any]:
@@ -214,7 +247,7 @@ def _text(value: Any) -> str:
     return html.escape(str(value), quote=True)
 
 
-def _header(run: Run) -> str:
+def _header(run: Run, sections: Mapping[str, str]) -> str:
     facts = "".join(
         f"<div><dt>{_text(name)}</dt><dd>{_text(value)}</dd></div>"
         for name, value in _facts(run)
@@ -229,7 +262,8 @@ def _header(run: Run) -> str:
     told = _attempts(run)
     attempts = f'<p class="remark">{_text(told)}</p>' if told else ""
     damaged = f'<p class="remark">{_text(damage(run.damaged))}</p>' if run.damaged else ""
-    links = "".join(f'<a href="#{board.name}">{_text(board.title)}</a>' for board in dashboards())
+    titles = {**sections, **{board.name: board.title for board in dashboards()}}
+    links = "".join(f'<a href="#{anchor}">{_text(title)}</a>' for anchor, title in titles.items())
     return f"""<header>
 <p class="brand">probe <span>run report</span></p>
 <h1>{_text(run.info.project)} <span>{_text(run.info.experiment or Path(run.path).name)}</span></h1>
@@ -305,6 +339,14 @@ def _footer(run: Run) -> str:
 # and findings
 
 
+def _unjudged(numbers: pd.DataFrame, found: Findings) -> pd.DataFrame:
+    """The tiles, without what is said in praise of memory where an alarm is about it."""
+    if not any(one.topic == "memory" for one in found.alarms):
+        return numbers
+    good = (numbers["name"] == "peak_memory") & (numbers["status"] == "good")
+    return numbers.assign(about=numbers["about"].mask(good, "An alarm is about memory."))
+
+
 def _tiles(numbers: pd.DataFrame) -> str:
     tiles = "".join(
         f'<li><p class="name">{_text(row["title"])}</p><p class="value">{_text(row["text"])}</p>'
@@ -320,7 +362,7 @@ def _spark(history: list[float], width: float = 120, height: float = 26) -> str:
     values = pd.Series(history, dtype=float)
     if values.notna().sum() < 2:
         return '<div class="spark"></div>'
-    kept = values.iloc[look.thin(values, 120)]
+    kept = values.iloc[thinning.thin(values, 120)]
     low, span = kept.min(), (kept.max() - kept.min()) or 1.0
     last = max(len(values) - 1, 1)
     points = " ".join(
@@ -335,11 +377,18 @@ def _spark(history: list[float], width: float = 120, height: float = 26) -> str:
     )
 
 
-def _findings(frame: pd.DataFrame) -> str:
-    if frame.empty:
+def _anchors(found: Findings, mismatched: str, tail: str) -> dict[int, str]:
+    """Where findings lead that have a section of their own, by their place."""
+    sections = {"mismatch": ("mismatch", "agreement")} if mismatched else {}
+    sections |= {"long-tail": ("long_tail", "rollout_ends")} if tail else {}
+    return {at: section for section, names in sections.items() for at, one in enumerate(found) if one.name in names}
+
+
+def _findings(found: Findings, anchors: Mapping[int, str]) -> str:
+    if not found:
         rows = '<p class="missing">Nothing was recorded yet, so that nothing was found.</p>'
     else:
-        cells = "".join(_finding(row) for row in words.rows(frame))
+        cells = "".join(_finding(one, anchors.get(at, one.topic)) for at, one in enumerate(found))
         rows = (
             '<table class="findings"><thead><tr><th scope="col">How bad</th>'
             '<th scope="col">What was found</th><th scope="col">What to do</th></tr></thead>'
@@ -348,13 +397,90 @@ def _findings(frame: pd.DataFrame) -> str:
     return f'<section id="findings"><h2>What probe found</h2>{rows}</section>'
 
 
-def _finding(row: dict[Any, Any]) -> str:
-    sign, label = _SEVERITY[row["severity"]]
-    advice = row["advice"][:1].upper() + row["advice"][1:]
+def _finding(one: Finding, anchor: str) -> str:
+    sign, label, _ = KINDS[one.kind]
+    said = "".join(f"<p>{_text(part)}</p>" for part in (one.why, *(after.sentence for after in one.folded)) if part)
+    advice = one.change.advice if one.change is not None else "See the figures."
+    code = f"<p><code>{_text(one.change.line)}</code></p>" if one.change is not None and one.change.line else ""
     return (
-        f'<tr class="{row["severity"]}"><th scope="row"><span aria-hidden="true">{sign}</span> {label}</th>'
-        f'<td>{_text(row["finding"])}</td><td><a href="#{_text(row["topic"])}">{_text(advice)}</a></td></tr>'
+        f'<tr class="{_TONES[one.kind]}"><th scope="row"><span aria-hidden="true">{sign}</span> {label}</th>'
+        f'<td>{_text(one.sentence)}{said}</td><td><a href="#{_text(anchor)}">{_text(advice)}</a>{code}</td></tr>'
     )
+
+
+def _kept(run: Run, what: str, make: Callable[[], str]) -> str:
+    """A text of the report: of a large run as it was kept, since it takes seconds to work out."""
+    parts = ("analysis", "core/balancing", "dashboards", "figures", "runs", "text.py", "views/report")
+    return text_of(run, f"the report's {what} as defined by {digest()}", make, *parts)
+
+
+def _numbers(run: Run) -> str:
+    """What was logged beside what it should have been; nothing where nothing was logged."""
+    found = audit(run)
+    if not found:
+        return ""
+    title = "Are the numbers right?"
+    table = f'<div class="scroll" tabindex="0" role="region" aria-label="Numbers">{found._repr_html_()}</div>'
+    return f'<section id="numbers"><h2>{title}</h2>{table}</section>'
+
+
+def _ended(mortem: PostMortem) -> str:
+    """What ended the run, or holds it up; nothing where nothing does."""
+    if not mortem.happened:
+        return ""
+    title = "What this run waits for" if mortem.state == "hangs" else "What ended this run"
+    return f'<section id="post-mortem"><h2>{title}</h2>{mortem._repr_html_()}</section>'
+
+
+def _advice(run: Run) -> str:
+    """Which settings to change, each as ``probe advise`` prints it, and as a patch; nothing where none is worth it."""
+    try:
+        found = advise(run)
+    except InputError:  # no micro-batches
+        return ""
+    if not found.suggestions:
+        return ""
+    told = "".join(f'<pre tabindex="0">{_text(one)}</pre>' for one in found.suggestions)
+    patch = of_findings.copied(run, found)
+    to_copy = (
+        f'<div class="copied"><pre id="advice-patch" tabindex="0">{_text(patch)}</pre>'
+        '<button type="button" data-copy="advice-patch">Copy</button></div>'
+        if patch
+        else ""
+    )
+    lead = (
+        "Each change was tried on the batches of this run. The patch is of the configuration that the run recorded; "
+        "<code>probe advise RUN --config FILE</code> makes one of your own file. Nothing is changed by itself."
+    )
+    return (
+        f'<section id="advice"><h2>Which setting, which value</h2><p class="lead">{lead}</p>{told}{to_copy}</section>'
+    )
+
+
+def _tokens(run: Run) -> str:
+    """Where the tokens went; nothing where nobody told what was sampled."""
+    found = ledger(run)
+    if found is None:
+        return ""
+    lead = "Each sampled token has one fate, and each computed slot one kind: both ledgers sum exactly."
+    body = f'<p class="lead">{lead}</p>{found._repr_html_()}'
+    return f'<section id="ledger"><h2>Where the tokens went</h2>{body}</section>'
+
+
+def _mismatch(run: Run) -> str:
+    """Whether rollout and training agree; nothing where nobody told both log-probabilities."""
+    found = mismatch(run)
+    if found is None:
+        return ""
+    return f'<section id="mismatch"><h2>Do rollout and training agree?</h2>{found._repr_html_()}</section>'
+
+
+def _long_tail(run: Run) -> str:
+    """How long the last answers let all others wait; nothing where nobody told when answers were sampled."""
+    found = long_tail(run)
+    if found is None or found.shown.begin_ns is None:
+        return ""
+    return f'<section id="long-tail"><h2>The rollout\'s long tail</h2>{found._repr_html_()}</section>'
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -362,41 +488,38 @@ def _finding(row: dict[Any, Any]) -> str:
 
 
 def _board(board: Dashboard, drawn: dict[str, _Drawn]) -> str:
-    panels = "\n".join(_panel(panel, drawn[panel.id]) for panel in board.panels)
+    panels = "\n".join(drawn[panel.id].article for panel in board.panels)
     return (
         f'<section id="{board.name}"><h2>{_text(board.title)}</h2><p class="lead">{_text(board.about)}</p>'
         f'<div class="panels">{panels}</div></section>'
     )
 
 
-def _panel(panel: Panel, drawn: _Drawn) -> str:
-    picture = f'<p class="missing">{_text(drawn.missing)}</p>' if drawn.missing is not None else _picture(panel, drawn)
+def _article(panel: Panel, picture: str, listing: pd.DataFrame, memory: str) -> str:
+    """A panel's picture, between what memory is in it and the table of its numbers."""
+    shows_it = any("bytes" in str(name) for name in listing.columns) or "peak" in panel.id
+    note = f'<p class="note">Memory here: {_text(memory)}</p>\n' if memory and shows_it else ""
     return f"""<article class="panel" id="panel-{panel.id}">
 <h3>{_text(panel.title)}</h3>
-{_of_memory(panel, drawn)}<p class="shows">{_text(panel.about.shows)}</p>
+{note}<p class="shows">{_text(panel.about.shows)}</p>
 {picture}
 <details><summary>How to read it, and what to do</summary>
 <p>{_text(panel.about.read)}</p><p>{_text(panel.about.do)}</p></details>
-{_listing(drawn.listing, panel.unfolded)}
+{_listing(listing, panel.unfolded)}
 </article>"""
 
 
-def _of_memory(panel: Panel, drawn: _Drawn) -> str:
-    shows_it = any("bytes" in str(name) for name in drawn.listing.columns) or "peak" in panel.id
-    return f'<p class="note">Memory here: {_text(drawn.memory)}</p>\n' if drawn.memory and shows_it else ""
-
-
-def _picture(panel: Panel, drawn: _Drawn) -> str:
-    height = int(drawn.options[0].figure["layout"].get("height", 320))
+def _picture(panel: Panel, options: list[dict[str, Any]]) -> str:
+    height = int(options[0]["figure"]["layout"].get("height", 320))
     label = _text(f"{panel.title}. {panel.about.shows} The same numbers stand in the table below.")
     chart = (
         f'<div class="chart" id="{panel.id}" data-panel="{panel.id}" role="group" aria-label="{label}"'
         f' style="min-height:{height}px"><p class="waiting">Drawing …</p></div>'
     )
-    if len(drawn.options) < 2:
+    if len(options) < 2:
         return chart
-    options = "".join(f'<option value="{i}">{_text(o.label)}</option>' for i, o in enumerate(drawn.options))
-    select = f'<select data-for="{panel.id}">{options}</select>'
+    choices = "".join(f'<option value="{i}">{_text(one["label"])}</option>' for i, one in enumerate(options))
+    select = f'<select data-for="{panel.id}">{choices}</select>'
     return f'<label class="choose">{_text(panel.choose)} {select}</label>{chart}'
 
 

@@ -18,14 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import MissingKeyError
 from probe.views.server import files
-from probe.views.server.frames import BEAT
-from probe.views.server.hub import Channel
+from probe.views.server.streaming import stream
 
 if TYPE_CHECKING:
     from probe.views.server.server import Listener
-
-#: Seconds between two beats.
-BEAT_S: Final = 3.0
 
 #: Seconds for a request to come, and for a page to take what is written.
 REQUEST_S: Final = 10.0
@@ -119,29 +115,17 @@ class Handler(BaseHTTPRequestHandler):
         return self._answer(gzip.decompress(packed), kind)
 
     def _stream(self) -> None:
-        panel, channel = self.server.panel, Channel()
+        panel = self.server.panel
         self.connection.settimeout(WRITE_S)
         again = self.path.endswith("?again")
         if len(panel.hub) >= panel.hub.most:
-            return self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+            return self._refuse(HTTPStatus.TOO_MANY_REQUESTS)
         try:
             self._begin(HTTPStatus.OK, {"Content-Type": "application/octet-stream"})
-            while not panel.ready.wait(BEAT_S):
-                self.wfile.write(BEAT)
-            first = panel.attach(channel, again=again)
-            if first is not None:
-                self.wfile.write(first)
-                self._write_all(channel)
+            stream(panel, self.wfile.write, again=again)
         except OSError:
             pass  # the page has gone, or doesn't read
-        finally:
-            panel.hub.remove(channel)
         return None
-
-    def _write_all(self, channel: Channel) -> None:
-        while not channel.over:
-            self.wfile.write(channel.next_frame(BEAT_S) or BEAT)
-            self.server.panel.catch_up(channel)
 
     def _body(self) -> Any:
         """The JSON of a message; None where it can't be read, which has been answered."""

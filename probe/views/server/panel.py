@@ -43,6 +43,20 @@ class ServedPanel(Panel):
         """As in a notebook; and whom the panel asks, as its texts call it."""
         return {**super().config(), "asks": "server"}
 
+    def found(self, ended: int) -> list[dict[str, Any]] | None:
+        """What it says is wrong in the run, worst first, as :func:`probe.views.panel.looking.told` gives it.
+
+        Args:
+            ended: How many of the run's processes have ended, as whoever asks has heard; where these are more than
+                before, alarms are looked for at once.
+
+        Returns:
+            The findings; None where nothing is known yet, or an earlier attempt is shown.
+        """
+        self._ended = max(self._ended, ended)
+        told: list[dict[str, Any]] | None = self._verdict.told["findings"]
+        return told if self.pump.feed.attempt is None else None
+
     def attach(self, channel: Channel, *, again: bool) -> bytes | None:
         """Let a page take part. Nothing is missed: no message is sent between the snapshot and the first one.
 
@@ -82,6 +96,8 @@ class ServedPanel(Panel):
         """
         if not isinstance(content, dict) or content.get("v") != 1 or content.get("t") != "mark":
             return {}
+        if content.get("ask") == "samples":  # of one page alone: the others have asked for something else
+            return self._samples.ask(content, self.pump.feed.attempt)
         self._asked(content)
         return {"v": 1, "t": "a", "id": content.get("id")}
 

@@ -16,6 +16,7 @@ from probe.live.feed import ASK_S, Feed
 from probe.live.tables import ROWS
 from probe.runs import liveness
 from probe.runs.layout import PARTS_NAME
+from probe.runs.outcome import Outcome
 from probe.views.terminal import numbers
 
 #: Seconds without rows after which a run whose files say that it's over is over.
@@ -102,6 +103,7 @@ class Following:
         step: The newest step that is over.
         over: Whether the run has ended.
         gone: Whether its processes are gone without an end, and all that they wrote has been read.
+        outcome: How the run has ended, once it is over; None where nobody can tell.
 
     Raises:
         RunNotFoundError: There is nothing.
@@ -110,10 +112,11 @@ class Following:
     """
 
     def __init__(self, path: str, *, rows: int = ROWS, from_start: bool = True, attempt: int | None = None) -> None:
-        self.feed = Feed(path, rows=rows, update_rows=_EVERY_ROW, attempt=attempt)
+        self.feed = Feed(path, rows=rows, update_rows=_EVERY_ROW, attempt=attempt, sketched=False)
         self.numbers = numbers.Numbers([])
         self.over = False
         self.gone = False
+        self.outcome: Outcome | None = None
         self.step: int | None = None
         self._skips = not from_start
         self._events = 0
@@ -138,6 +141,8 @@ class Following:
             self._counted.popleft()
         self.over = self._ending.reached()
         self.gone = were_gone and not self.over
+        if self.over or self.gone:
+            self.outcome = self.feed.outcome()
         self.numbers = numbers.read(self.feed)
         news = News(self._steps(), self._incidents())
         if self._skips:  # at the first look only

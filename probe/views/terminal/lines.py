@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from probe import text as words
@@ -16,13 +17,18 @@ from probe.views.terminal.following import Following
 from probe.views.terminal.numbers import Number
 
 
-def plain(text: Any) -> str:
+def plain(text: Any, *, strip: bool = True) -> str:
     """A text of a run on one line; characters that a terminal takes for commands are written out.
+
+    Args:
+        text: Anything that has a text.
+        strip: Whether spaces at both ends are left out.
 
     >>> print(plain("two\\nlines, \\x1b[31mred"))
     two lines, \\x1b[31mred
     """
-    return words.visible(" ".join(str(text).splitlines()).replace("\t", " ")).strip()
+    told = words.visible(" ".join(str(text).splitlines()).replace("\t", " "))
+    return told.strip() if strip else told
 
 
 # ---------------------------------------------------------------------------------------------------- words
@@ -42,14 +48,37 @@ def _mark(status: str) -> str:
     return {"warn": " (watch)", "alarm": " (act)"}.get(status, "")
 
 
-def incident_line(incident: Mapping[str, Any]) -> str:
-    """One incident in words."""
+def incident_line(incident: Mapping[str, Any], others: int = 0) -> str:
+    """One incident in words.
+
+    Args:
+        incident: A row of the live table ``events``.
+        others: How many other processes tell the same.
+    """
     where = "" if incident["step"] is None else f"step {incident['step']}  "
     often = f" (×{incident['count']})" if incident["count"] > 1 else ""
     off = " (switched off)" if incident["off"] else ""
     kind, place, message = (plain(incident[name]) for name in ("kind", "where", "message"))
     name = plain(who(incident["rank"], incident["process"]))
+    if others:
+        name += f" and {others:,} other{'s' if others > 1 else ''}"
     return f"! {where}{name}  {kind}  {place}: {message}{often}{off}"
+
+
+def incident_lines(incidents: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Incidents in words, in their order; those that processes tell alike in one step are one line.
+
+    Args:
+        incidents: Rows of the live table ``events``.
+    """
+    alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    often: Counter[tuple[Any, ...]] = Counter()
+    for one in incidents:
+        told = tuple(one[name] for name in ("step", "kind", "where", "message", "count", "off"))
+        by = (one["rank"], one["process"], *told)
+        often[by] += 1  # what one process tells twice is two lines
+        alike.setdefault((often[by], *told), []).append(one)
+    return [incident_line(those[0], len(those) - 1) for those in alike.values()]
 
 
 def row_line(row: Row) -> str:
@@ -71,7 +100,8 @@ def start_line(run: Following) -> str:
 
 def end_line(run: Following) -> str:
     """What is said when nothing more comes."""
-    told = ["finished" if run.over else silence(run) or "recording", words.seconds(run.seconds)]
+    how = failure(run) or ("finished" if run.over else silence(run) or "recording")
+    told = [how, words.seconds(run.seconds)]
     if run.step is not None:
         told.append(f"last step {run.step}")
     if run.feed.lost:
@@ -87,13 +117,21 @@ def damage_line(run: Following) -> str:
 
 
 def state(run: Following) -> str:
-    """How the run stands: "finished", "recording", "quiet" (no rows lately), or "gone": the processes that wrote it
-    are gone and haven't closed it, as can be told on their own machine only.
+    """How the run stands: how it has ended (:mod:`probe.runs.outcome`), "recording", "quiet" (no rows lately), or
+    "gone": the processes that wrote it are gone and haven't closed it, in no step that they are known to be killed in;
+    as can be told on their own machine only.
     """
+    if run.outcome is not None:
+        return run.outcome.word
     if run.over:
         return "finished"
     told = run.feed.activity()
     return "recording" if told["newest_at"] is None else "gone" if told["writers"] == "gone" else "quiet"
+
+
+def failure(run: Following) -> str:
+    """How the run has ended and which of its processes, where it hasn't finished; else ""."""
+    return plain(str(run.outcome)) if run.outcome is not None and run.outcome.word != "finished" else ""
 
 
 def silence(run: Following) -> str:

@@ -120,6 +120,11 @@ class Numbers:
 
 def read(feed: Feed) -> Numbers:
     """The numbers of what ``feed`` has read so far."""
+    with series.at_one_moment():
+        return _read(feed)
+
+
+def _read(feed: Feed) -> Numbers:
     tables, words = feed.tables, feed.words
     tiles = dashboards.overview_tiles()
     told = zip(tiles, readings(tables, words, tiles, feed.complete_step), strict=True)

@@ -18,6 +18,7 @@ from probe.records import who
 from probe.views.terminal import lines
 from probe.views.terminal.following import Following, incidents
 from probe.views.terminal.numbers import Number, Phase
+from probe.views.terminal.verdict import Verdict, verdict_lines
 
 #: Characters of a line of the past, and of a bar.
 SPARK: Final = 24
@@ -32,14 +33,16 @@ _EIGHTHS: Final = "▏▎▍▌▋▊▉█"
 _STATUS: Final = {"good": ("good", "green"), "warn": ("watch", "yellow"), "alarm": ("act", "red"), "none": ("", "")}
 
 
-def view(run: Following, problem: str = "") -> RenderableType:
-    """The whole picture.
+def view(run: Following, problem: str = "", verdict: Verdict | None = None) -> RenderableType:
+    """The whole picture. What is wrong stands first.
 
     Args:
         run: The run as it is followed.
         problem: Why the run can't be read at the moment.
+        verdict: What is found in the run; None leaves it out.
     """
-    parts: list[RenderableType] = [_header(run), Text(), _numbers(run)]
+    parts: list[RenderableType] = [] if verdict is None else [*_verdict(run, verdict), Text()]
+    parts += [_header(run), Text(), _numbers(run)]
     phases = run.numbers.phases(run.step)
     if phases:
         parts += [Text(), _phases(phases, run.step)]
@@ -87,6 +90,13 @@ def bar(share: float, width: int = BAR) -> str:
 # ---------------------------------------------------------------------------------------------------- parts
 
 
+def _verdict(run: Following, verdict: Verdict) -> list[Text]:
+    begun = run.step is not None
+    over = run.over or run.gone
+    told = verdict_lines(verdict.found, run.feed.path, whole=verdict.whole, begun=begun, over=over)
+    return [Text(text, style) for text, style in told]
+
+
 def _header(run: Following) -> Table:
     info, feed = run.feed.info, run.feed
     experiment = info.experiment or Path(feed.path).name
@@ -116,6 +126,8 @@ def _lost(rows: int) -> Text:
 
 
 def _state(run: Following) -> Text:
+    if lines.failure(run):
+        return Text(lines.failure(run), "bold red")
     if run.over:
         return Text("finished", "bold")
     silence = lines.silence(run)

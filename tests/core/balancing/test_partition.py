@@ -57,6 +57,12 @@ def test_e_beside_a_giant_stand_the_smallest(k, each, data):
     assert pt._with_a_giant(pt.as_weights(weights, "weights"), k) is not None  # no search is needed for it
 
 
+def test_e_nothing_is_dealt_where_a_giant_rules_it_out(monkeypatch):
+    weights = pt.as_weights([200_000, *range(100, 611)], "weights")
+    monkeypatch.setattr(dealing, "_dealt_blocks", lambda *_: pytest.fail("dealt for nothing"))
+    assert dealing.near_optimal(weights, 16, equal_size=True) is None
+
+
 DISTRIBUTIONS = {
     "lognormal": lambda rng, n: np.minimum(rng.lognormal(6, 0.9, n).astype(int) + 1, 8192),
     "uniform": lambda rng, n: rng.integers(1, 8193, n),

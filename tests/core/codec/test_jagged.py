@@ -213,6 +213,22 @@ def test_large_memory_is_ordinary_memory():
     assert torch.equal(large.clone(), large)
 
 
+@pytest.mark.parametrize("fill", [0, -0.0, 1])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_e_large_rectangles_hold_the_bits_of_the_padding(dtype, fill):
+    rows, width = 3, 3 * 2**20 // dtype.itemsize
+    lengths = [5, 0, width]
+    values = of_bytes((sum(lengths),), dtype)
+    made = pad_rows(values, torch.tensor([0, 5, 5, 5 + width]), width, fill)
+    assert made.nbytes >= jagged._HUGE_BYTES
+    expected = torch.full((rows, width), fill, dtype=dtype)
+    for row, part in enumerate(values.split(lengths)):
+        expected[row, : lengths[row]] = part
+    assert same_bits(made, expected)
+    made.view(torch.uint8).fill_(1)  # nobody else's memory, and no one-way street
+    assert same_bits(pad_rows(values, torch.tensor([0, 5, 5, 5 + width]), width, fill), expected)
+
+
 @pytest.mark.parametrize(
     ("dtype", "value", "expected"),
     [

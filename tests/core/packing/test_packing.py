@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
+import statistics
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from probe import hooks
 from probe.core.packing import PackingAlgorithm, PackingMetrics, get_packer
-from probe.core.packing.bins import first_fit, first_fit_decreasing, modified_first_fit_decreasing
+from probe.core.packing.bins import concatenative, first_fit, first_fit_decreasing, modified_first_fit_decreasing
 from probe.errors import CapacityError, InputError, InputTypeError, UnknownNameError
 
 ALGORITHMS = [str(one) for one in PackingAlgorithm]
@@ -102,6 +104,36 @@ def test_the_tree_finds_the_same_bin_as_looking_at_each(lengths, random):
     order = list(range(len(lengths)))
     random.shuffle(order)
     assert first_fit(lengths, order, CAPACITY) == plain_first_fit(lengths, order, CAPACITY)
+
+
+@pytest.mark.parametrize("longest", [4, 30, 60])
+def test_e_many_blocks_of_bins_are_found_as_looking_at_each(longest):
+    rng = np.random.default_rng(longest)
+    for _ in range(20):
+        lengths = rng.integers(1, longest + 1, 400).tolist()
+        order = rng.permutation(400).tolist()
+        assert first_fit(lengths, order, CAPACITY) == plain_first_fit(lengths, order, CAPACITY)
+        order.sort(key=lengths.__getitem__)  # ascending rooms are what makes the most work
+        assert first_fit(lengths, order, CAPACITY) == plain_first_fit(lengths, order, CAPACITY)
+
+
+@settings(deadline=None, max_examples=200)
+@given(lengths_lists)
+def test_e_first_fit_decreasing_takes_equal_lengths_in_their_order(lengths):
+    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+    assert first_fit_decreasing(lengths, CAPACITY) == plain_first_fit(lengths, order, CAPACITY)
+
+
+@settings(deadline=None, max_examples=200)
+@given(lengths_lists)
+def test_e_concatenative_opens_a_bin_where_the_next_sequence_does_not_fit(lengths):
+    bins = []
+    for row, length in enumerate(lengths):
+        if not bins or sum(lengths[one] for one in bins[-1]) + length > CAPACITY:
+            bins.append([])
+        bins[-1].append(row)
+    assert concatenative(lengths, CAPACITY) == bins
+    assert concatenative(np.array(lengths, np.int64), CAPACITY) == bins
 
 
 def plain_modified(lengths, capacity):
@@ -227,6 +259,35 @@ def test_metrics_count_real_tokens_and_not_rounded_ones():
     assert packer.padded_tokens([5, 9, 3], [0, 2]) == 16
 
 
+def test_e_metrics_are_of_the_packing_whatever_becomes_of_its_lists():
+    lengths = [5, 9, 3, 16, 16]
+    packer = get_packer("first_fit_decreasing", 16)
+    bins = packer.pack(lengths)
+    expected = PackingMetrics.from_bins(list(lengths), list(lengths), [list(one) for one in bins], 16)
+    del bins[0][:]
+    lengths[0] = 400
+    assert pickle.loads(pickle.dumps(packer)).metrics == expected
+    assert packer.metrics == expected
+    assert packer.metrics is packer.metrics
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.lists(st.integers(0, CAPACITY), min_size=1, max_size=9), min_size=1, max_size=9))
+def test_e_bin_balance_is_that_of_the_bins_utilisation(filled):
+    lengths = [length for one in filled for length in one]
+    rows = iter(range(len(lengths)))
+    bins = [[next(rows) for _ in one] for one in filled]
+    found = PackingMetrics.from_bins(lengths, lengths, bins, CAPACITY)
+    utilisation = [sum(one) / CAPACITY for one in filled]
+    mean = statistics.fmean(utilisation)
+    assert found.average_utilization == pytest.approx(mean)
+    assert found.bin_balance == pytest.approx(
+        1 - statistics.pstdev(utilisation) / mean if mean else math.nan, nan_ok=True
+    )
+    if len({sum(one) for one in filled}) == 1 and mean:
+        assert found.bin_balance == 1
+
+
 def test_listeners_hear_of_every_packing():
     listener = Packed()
     with hooks.subscribe(listener, "packing.packed"):
@@ -254,6 +315,10 @@ def test_listeners_hear_of_every_packing():
         ([True], InputTypeError, "bool"),
         ([[1]], InputError, "one dimension"),
         ([1], InputError, "2 bins are needed for 1 sequences"),
+        ([1, 1.5], InputTypeError, "float64"),
+        ([1, "2"], InputTypeError, "expected whole numbers"),
+        ([1, 2**70], InputTypeError, "object"),
+        (np.array([3, 2**63], np.uint64), CapacityError, f"sequence 1 has {2**63} tokens"),
     ],
 )
 def test_bad_lengths(lengths, error, message):

@@ -14,6 +14,10 @@ export const PACE = 250;
 
 /** How much of the main thread one chart may use for new data. */
 const SHARE_OF_CARD = 0.015;
+/** Milliseconds after which new data are drawn however long it took: an older picture beside newer numbers misleads. */
+const LONGEST = 5000;
+/** The same after the first picture, whose making says nothing about how long the next one takes. */
+const AFTER_FIRST = 1000;
 
 const WIDE = new Set(["tiles", "table", "timeline", "stack", "heat", "stragglers"]);
 
@@ -23,6 +27,7 @@ const EMPTY = {
   memory: "No memory was sampled yet.",
   micro: "No micro-batches were recorded: nothing was cut by probe.micro_batches or rearrange_micro_batches yet.",
   padding: "No padded batch was formed yet.",
+  fates: "Nobody told what was sampled: probe.samples does, and so do the adapters of verl and TRL.",
   scalars: "No metric was logged yet.",
   reductions: "reduce_metrics was not called yet.",
   calls: "No call of an observed function was recorded yet.",
@@ -58,6 +63,7 @@ export class Card {
     this.title = definition.title;
     this.tables = tablesOf(definition.live ?? null);
     this.due = 0;
+    this.first = true; //  no picture has been drawn
     this.visible = true;
     this.dirty = true;
     this.shown = false; //  something is drawn
@@ -196,7 +202,9 @@ export class Card {
     if (this.spec.mark !== "line") say(this.place, step);
     say(this.sentence, [shown ? sentenceOf(this.mark.remark) : "", this.definition.about?.shows].filter(Boolean).join(" "));
     const cost = performance.now() - now;
-    this.due = now + Math.max(PACE, cost / SHARE_OF_CARD);
+    const longest = this.first ? AFTER_FIRST : LONGEST;
+    if (shown) this.first = false;
+    this.due = now + Math.min(Math.max(PACE, cost / SHARE_OF_CARD), longest);
   }
 
   /** Why nothing is drawn: there are no rows, none of those that were chosen, or none that this picture is made of. */

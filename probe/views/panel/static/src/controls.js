@@ -1,6 +1,7 @@
 // What is shown: the step with the map of the attempt, the part of the run, rank, role and phase, and following.
 
 import { node, say } from "./dom.js";
+import { begins } from "./findings.js";
 import { RunMap } from "./run_map.js";
 import { WINDOWS } from "./ranges.js";
 import { shorten } from "./words.js";
@@ -179,9 +180,10 @@ export class Controls {
     const step = this.store.step;
     const text = step === null ? "no step yet" : `step ${step}`;
     say(this.told, text);
-    this.map.draw(clock, last, at, step === null ? text : `${text} of ${this.store.followed}${ui.step === null ? ", following" : ""}`);
-    this.back.disabled = at <= 0;
-    this.on.disabled = at >= last;
+    this.map.draw(clock, last, at, step === null ? text : `${text} of ${this.store.followed}${ui.step === null ? ", following" : ""}`, begins(this.store.state.verdict?.findings ?? []));
+    // Not `disabled`: a browser takes the focus from such a button, and the keys then go to the notebook.
+    this.back.setAttribute("aria-disabled", String(at <= 0));
+    this.on.setAttribute("aria-disabled", String(at >= last));
   }
 }
 

@@ -212,7 +212,7 @@ export class Details {
     say(this.path, this._path(selection, scope, micro));
     const held = this.content.contains(document.activeElement);
     const known = node("div", { class: "pp-facts" }, this._scope(scope), this._micro(micro, maker || scope), this._own(selection));
-    const ways = node("div", { class: "pp-ways" }, this._actions(selection));
+    const ways = node("div", { class: "pp-ways" }, this._actions(selection, micro));
     this.content.replaceChildren(...[this._maker(maker, scope), known, micro ? this._batch(micro) : null, ways.children.length ? ways : null].filter((part) => part !== null));
     if (held) this.heading.focus(); //  what had the focus is gone, and with it the keyboard
   }
@@ -320,8 +320,29 @@ export class Details {
     return facts("The row", known.filter(([, text]) => text));
   }
 
+  /**
+   * @param {Selection} selection
+   * @param {Row | null} micro
+   */
+  _actions(selection, micro) {
+    const made = document.createDocumentFragment();
+    made.append(...[this._move(selection), micro ? this._toSamples(micro) : null].filter((one) => one !== null));
+    return made.childElementCount ? made : null;
+  }
+
+  /**
+   * From a peak to the answers that made it.
+   * @param {Row} micro
+   */
+  _toSamples({ step, micro_batch: batch, phase, process }) {
+    const { views = [] } = this.store.config;
+    if (!this.store.state.verdict?.ledger || !views.some(({ id }) => id === "samples")) return null;
+    const go = () => this.store.choose({ tab: "samples", step: step === this.store.followed ? null : step, samples: { micro_batch: batch, phase: phase ?? "", process: process ?? "" } });
+    return node("button", { type: "button", class: "pp-button", text: `Samples of micro-batch ${batch}`, on: { click: go } });
+  }
+
   /** @param {Selection} selection */
-  _actions({ step }) {
+  _move({ step }) {
     if (step === null || !(step >= 0) || this.store.step === step) return null;
     return node("button", { type: "button", class: "pp-button", text: `Move all charts to step ${step}`, on: { click: () => this.panel.goTo(step) } });
   }

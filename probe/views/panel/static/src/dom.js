@@ -50,6 +50,16 @@ export function say(target, text) {
 }
 
 /**
+ * Put a text where it can be pasted from, and say on the button whether that was done.
+ * @param {string} text
+ * @param {HTMLElement} button
+ */
+export function copyBy(button, text) {
+  const failed = "Can't be copied here";
+  copied(text).then((done) => say(button, done ? "Copied" : failed), () => say(button, failed));
+}
+
+/**
  * An id for `aria-labelledby` and its like, unique in the page.
  * @param {string} prefix
  */
@@ -82,3 +92,10 @@ function copiedByHand(text) {
   field.remove();
   return done;
 }
+
+/**
+ * Keys and what they do, as a line of hints.
+ * @param {[keys: string[], does: string][]} keys
+ * @returns {(Node | string)[]}
+ */
+export const keyHints = (keys) => keys.flatMap(([names, does], at) => [at ? " · " : "", node("span", {}, ...names.flatMap((name) => [node("kbd", { text: name }), " "]), does)]);

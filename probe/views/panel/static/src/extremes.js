@@ -39,6 +39,15 @@ export function extremes(values, from, to) {
 
 /**
  * @param {ArrayLike<number>} values
+ * @param {boolean} whole whether none is missing, so that NaN is a value, too
+ * @returns {number} the last; where some are missing, the last that is there
+ */
+export function newest(values, whole) {
+  return whole && values.length ? values[values.length - 1] : lastKnown(values);
+}
+
+/**
+ * @param {ArrayLike<number>} values
  * @returns {number} the last that is one; NaN where none is
  */
 export function lastKnown(values) {

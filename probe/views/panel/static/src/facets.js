@@ -1,11 +1,12 @@
 // Small multiples: metrics have no common scale, so each key of a line chart gets a small card of its own.
 
 import { node, say } from "./dom.js";
-import { extremes, lastKnown } from "./extremes.js";
+import { extremes, newest } from "./extremes.js";
 import { LineMark } from "./line_mark.js";
 import { listOf, matcher } from "./matching.js";
 import { many, shorten, spell } from "./words.js";
 
+/** @import { LiveTable } from "./table.js" */
 /** @import { CardLike, Place, Selection, Spec } from "./types.js" */
 
 const MOST_FACETS = 24;
@@ -32,6 +33,7 @@ export class FacetMark {
     this.found = new Set();
     this.seen = 0; //  rows looked at
     this.choice = "";
+    this.free = false; //  of the chosen rank, which has no metrics
     /** @type {(row: number) => boolean} */
     this.match = () => false;
     this.search = node("input", {
@@ -61,15 +63,43 @@ export class FacetMark {
       this.choice = choice;
       this.seen = 0;
       this.found = new Set();
+      this._loosen(false);
       this.match = matcher(this.store, table, this.spec);
     }
+    this._find(table);
+    if (!this.found.size && rank !== "" && !this.free) {
+      // Metrics are logged by one rank, of all of them.
+      this._loosen(true);
+      this.seen = 0;
+      this.match = matcher(this.store, table, { ...this.spec, free: [...listOf(this.spec.free), "rank"] });
+      this._find(table);
+    }
+    return [...this.found].map((code) => this.store.words.text(code)).sort();
+  }
+
+  /**
+   * Metrics of other ranks are shown where the chosen one has logged none.
+   * @param {boolean} free
+   */
+  _loosen(free) {
+    if (free !== this.free) {
+      for (const facet of this.facets.values()) facet.destroy();
+      this.facets.clear();
+    }
+    this.free = free;
+  }
+
+  /**
+   * Look at the rows that are new.
+   * @param {LiveTable} table
+   */
+  _find(table) {
     const fresh = Math.min(table.total - this.seen, table.count);
     for (let row = table.count - fresh; row < table.count; row += 1) {
       const code = table.code("key", row);
       if (!this.found.has(code) && this.match(row)) this.found.add(code);
     }
     this.seen = table.total;
-    return [...this.found].map((code) => this.store.words.text(code)).sort();
   }
 
   draw() {
@@ -78,7 +108,8 @@ export class FacetMark {
     const parts = this.asked.toLowerCase().split(/\s+/).filter(Boolean);
     const found = keys.filter((key) => parts.every((part) => key.toLowerCase().includes(part)));
     const shown = found.slice(0, MOST_FACETS);
-    say(this.told, found.length > shown.length ? `${shown.length} of ${many(found.length, "metric")}; filter to see others` : `${many(found.length, "metric")}`);
+    const others = this.free ? `; ${this.store.ui.rank} logs none` : "";
+    say(this.told, found.length > shown.length ? `${shown.length} of ${many(found.length, "metric")}; filter to see others${others}` : `${many(found.length, "metric")}${others}`);
     this._arrange(shown);
     for (const key of shown) this.facets.get(key)?.draw();
     return true;
@@ -93,7 +124,7 @@ export class FacetMark {
     }
     shown.forEach((key, at) => {
       let facet = this.facets.get(key);
-      if (!facet) this.facets.set(key, (facet = new Facet(this.card, key)));
+      if (!facet) this.facets.set(key, (facet = new Facet(this.card, key, this.free)));
       const { root } = facet;
       if (this.grid.children[at] !== root) this.grid.insertBefore(root, this.grid.children[at] || null);
     });
@@ -121,7 +152,8 @@ export class FacetMark {
     const rows = [...this.facets].map(([key, { mark }]) => {
       const values = mark.frame.series[0]?.values ?? [];
       const [low = -1, high = -1] = extremes(values, 0, values.length);
-      return [key, ...[lastKnown(values), values[low], values[high]].map((value) => spell(value, "number"))];
+      const now = newest(values, mark.alone);
+      return [key, Number.isNaN(now) && mark.alone ? "NaN" : spell(now, "number"), ...[values[low], values[high]].map((value) => spell(value, "number"))];
     });
     return { head: ["metric", "now", "smallest", "largest"], rows };
   }
@@ -132,14 +164,15 @@ class Facet {
   /**
    * @param {CardLike} card
    * @param {string} key
+   * @param {boolean} free whether it is of all ranks, whichever is chosen
    */
-  constructor(card, key) {
+  constructor(card, key, free) {
     this.store = card.store;
     this.outer = card;
     this.title = key;
     this.id = `${card.id}:${key}`;
     const [, ...rest] = listOf(card.spec.by);
-    this.spec = { ...card.spec, by: rest, where: { ...card.spec.where, key: [key] }, names: { ...card.spec.names, value: "" }, exact: true };
+    this.spec = { ...card.spec, by: rest, where: { ...card.spec.where, key: [key] }, names: { ...card.spec.names, value: "" }, exact: true, free: [...listOf(card.spec.free), ...(free ? ["rank"] : [])] };
     this.place = node("span", { class: "pp-place" });
     this.body = node("div", { class: "pp-body" });
     this.root = node("section", { class: "pp-facet", "aria-label": key }, node("header", {}, node("h4", { text: shorten(key, 60), title: key }), this.place), this.body);

@@ -3,7 +3,9 @@
 import { node, say } from "./dom.js";
 import { ago, answerer, attemptOf, seconds, timeOfDay } from "./words.js";
 
+/** @import { RunState } from "./types.js" */
 /** @import { Store } from "./store.js" */
+/** @import { Config } from "./types.js" */
 
 /** @typedef {[text: string, tone: string, more: string]} Pill what it says, how it looks, and what it says when pointed at */
 
@@ -20,7 +22,7 @@ export class Head {
     const { name, when } = answerer(store.config);
     this.kernel = node("span", { class: "pp-status", "data-tone": "quiet", hidden: true, title: `It answers ${when}. All that you see here goes on.`, text: `${name} is busy` });
     const { run = {}, title } = store.config;
-    this.root = node("header", { class: "pp-head" }, node("h2", { id }, ...titleOf(title, run)), this.pill, this.kernel, this.facts);
+    this.root = node("header", { class: "pp-head" }, node("h2", { id }, ...titleOf(title, run)), this.pill, this.kernel, this.facts, tabButton(store.config));
   }
 
   /** @returns {string | null} what the pill says, where that is something else than before */
@@ -43,6 +45,17 @@ export class Head {
 }
 
 /**
+ * A button that shows the run beside the notebook, where JupyterLab has probe's extension; it listens for the event.
+ * @param {Config} config
+ */
+function tabButton({ asks, run }) {
+  const directory = run?.directory;
+  if (asks === "server" || !directory || !("probeLab" in globalThis)) return null;
+  const open = () => document.dispatchEvent(new CustomEvent("probe:open-tab", { detail: { run: directory } }));
+  return node("button", { type: "button", class: "pp-button", text: "Open in a tab", on: { click: open } });
+}
+
+/**
  * Project / experiment, or what the panel was called instead.
  * @param {string | undefined} title
  * @param {{project?: string, experiment?: string}} run
@@ -54,12 +67,25 @@ function titleOf(title, { project, experiment }) {
 }
 
 /**
+ * What has ended a run in which nobody writes any more; "" where nothing is known to have.
+ * @param {RunState} state
+ */
+function failureOf({ finished, writers = "", verdict }) {
+  const over = finished || writers === "gone" || writers === "ended";
+  return (over && verdict?.findings?.find((one) => one.failure)?.sentence) || "";
+}
+
+/**
  * How the run is.
  * @param {Store} store
  * @returns {Pill}
  */
 function pillOf(store) {
   const { state, paused, empty } = store;
+  const { ended } = state;
+  if (ended && ended.word !== "finished") return [ended.short, "gone", ended.sentence];
+  const failure = failureOf(state);
+  if (failure) return ["failed", "gone", failure];
   if (state.finished) return ["finished", "done", "Every process that wrote has ended."];
   if (state.live === false) return ["closed", "done", "This panel follows the run no more."];
   const mute = store.mute();

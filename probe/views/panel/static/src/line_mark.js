@@ -3,7 +3,7 @@
 import uPlot from "uplot";
 import { spread } from "./callouts.js";
 import { drawn, node, say } from "./dom.js";
-import { extremes, lastKnown } from "./extremes.js";
+import { extremes, lastKnown, newest } from "./extremes.js";
 import { guideLines } from "./guides.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
 import { MOST_TICKS, robustEnd } from "./scales.js";
@@ -552,10 +552,20 @@ export class LineMark {
     if (!this.legend.children.length) return;
     this.frame.series.forEach((one, at) => {
       const target = this.legend.children[at]?.querySelector("b");
-      if (target) say(target, spell(index === null || index === undefined ? lastKnown(one.values) : one.values[index], this.spec.unit));
+      if (target) say(target, this._spelled(index === null || index === undefined ? newest(one.values, this.alone) : one.values[index]));
     });
     const place = index === null || index === undefined ? "" : this._place(this.frame.xs[index]);
     this.card.point(place);
+  }
+
+  /** Whether it is of one metric alone: where a step of it has no number, NaN was logged. */
+  get alone() {
+    return this.spec.exact === true && this.frame.series.length === 1;
+  }
+
+  /** @param {number} value */
+  _spelled(value) {
+    return this.alone && Number.isNaN(value) ? "NaN" : spell(value, this.spec.unit);
   }
 
   /** @param {number} x */
@@ -572,7 +582,7 @@ export class LineMark {
       const at = extremes(one.values, 0, one.values.length)[1];
       if (at === undefined) return `${one.label} has no value`;
       const [x, y] = one.top || [xs[at], one.values[at]];
-      return `${one.label} now ${spell(lastKnown(one.values), this.spec.unit)}, largest ${spell(y, this.spec.unit)} at ${this._place(x, true)}`;
+      return `${one.label} now ${this._spelled(newest(one.values, this.alone))}, largest ${spell(y, this.spec.unit)} at ${this._place(x, true)}`;
     });
     return `${told.join("; ")}.`;
   }

@@ -1,9 +1,12 @@
-// The panel as a widget module: what a notebook and the page of `probe open` load.
+// The panel as a widget module: what a notebook, the page of `probe open` and the tab in JupyterLab load.
 
+import { Connection } from "./connection.js";
 import { STORES, feed } from "./feeding.js";
 import { Panel } from "./view.js";
 
 /** @import { Model } from "./types.js" */
+
+export { Connection };
 
 export default {
   /** @param {{model: Model}} host */

@@ -31,7 +31,8 @@ export class RunMap {
     this.cut = drawn("path", { class: "pp-map-cut" });
     this.chosen = drawn("path", { class: "pp-map-chosen" });
     this.frame = drawn("rect", { class: "pp-map-frame", y: "-2", height: String(HEIGHT + 4), rx: "2" });
-    this.picture = drawn("svg", { "aria-hidden": "true", preserveAspectRatio: "none" }, this.range, this.bars, this.cut, this.chosen, this.frame);
+    this.marks = { alarm: drawn("path", { class: "pp-map-alarm" }), tuning: drawn("path", { class: "pp-map-tune" }) };
+    this.picture = drawn("svg", { "aria-hidden": "true", preserveAspectRatio: "none" }, this.range, this.bars, this.cut, this.chosen, this.frame, this.marks.tuning, this.marks.alarm);
     this.root = node("div", { class: "pp-map", title: "Time of each step; drag to choose one" }, this.picture, this.slider);
     this.told = "";
   }
@@ -41,20 +42,40 @@ export class RunMap {
    * @param {number} last index of the last step that can be chosen
    * @param {number} at index of the step that is shown
    * @param {string} said of it, for a screen reader
+   * @param {Map<number, "alarm" | "tuning">} [begins] steps in which findings begin
    */
-  draw(clock, last, at, said) {
+  draw(clock, last, at, said, begins = new Map()) {
     const width = this.root.clientWidth || LEAST_WIDTH;
     if (this.slider.max !== String(last)) this.slider.max = String(last);
     if (this.slider.value !== String(at)) this.slider.value = String(at);
     this.slider.disabled = last < 1;
     this.slider.setAttribute("aria-valuetext", said);
     const times = clock.steps.slice(0, last + 1).map((step) => timeOf(clock, step));
-    const told = JSON.stringify([width, at, times.length, times.at(-1), times.at(-2)]);
+    const marked = [...begins].map(([step, kind]) => ({ step, kind, index: clock.spans.has(step) ? clock.indexOf(step) : -1 })).filter(({ index }) => index >= 0 && index <= last);
+    const told = JSON.stringify([width, at, times.length, times.at(-1), times.at(-2), marked]);
     if (told === this.told) return;
     this.told = told;
     this.slider.style.setProperty("--pp-thumb", `${Math.max(width / (last + 1), 1)}px`);
     this.picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    this._mark(marked, width / Math.max(times.length, 1));
     this._bars(binned(times, Math.floor(width / 2)), limitOf(times), width / Math.max(times.length, 1), at);
+  }
+
+  /**
+   * A triangle below each step in which a finding begins.
+   * @param {{step: number, kind: "alarm" | "tuning", index: number}[]} marked
+   * @param {number} pitch px of a step
+   */
+  _mark(marked, pitch) {
+    for (const kind of /** @type {const} */ (["alarm", "tuning"])) {
+      const paths = marked.filter((one) => one.kind === kind).map(({ index }) => `M${((index + 0.5) * pitch).toFixed(2)} ${HEIGHT + 2}l4 6h-8Z`);
+      this.marks[kind].setAttribute("d", paths.join(""));
+    }
+    const steps = marked.map(({ step }) => step).sort((a, b) => a - b);
+    const text = steps.length ? `Findings begin in step ${steps.join(", ")}` : "";
+    this.root.title = `Time of each step; drag to choose one${text ? `. ${text}.` : ""}`;
+    if (text) this.slider.setAttribute("aria-description", text);
+    else this.slider.removeAttribute("aria-description");
   }
 
   /**

@@ -172,12 +172,13 @@ function rangeTrace(mark, { columns, width }, by) {
 }
 
 /**
- * Where each part ends at the last step: a name stands at its middle, and what they come to at their end.
+ * Where each part ends at the last step that has ended, where one has: a name stands at its middle, and what they come
+ * to at their end. Of a step that goes on a phase that hasn't ended would be nothing.
  * @param {PlotMark} mark
  * @param {Stack} stack
  */
-function endsOf(mark, { series, columns, totals }) {
-  const { at } = columns[columns.length - 1];
+function endsOf(mark, { steps, series, columns, totals }) {
+  const { at } = columns.findLast((one) => !mark.store.isPartial(steps[one.at])) ?? columns[columns.length - 1];
   let below = 0;
   const ends = series.map((one) => {
     const value = one.values[at] || 0;

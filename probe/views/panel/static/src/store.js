@@ -8,10 +8,13 @@ import { TableSchema } from "./schema.js";
 import { LiveTable } from "./table.js";
 import { RunWords } from "./words_of_run.js";
 
-/** @import { Choices, Config, Head, Model, Numbers, Place, RunState, Spec, TableData, TableHead } from "./types.js" */
+/** @import { Choices, Config, Head, KeptSamples, Model, Numbers, Place, RunState, Spec, TableData, TableHead } from "./types.js" */
 
 /** Messages kept while paused; the next keyframe heals what is more than that. */
 const WAITING = 1500;
+
+/** Questions to whoever reads the run that wait for an answer; older ones are forgotten. */
+const INQUIRIES = 64;
 
 /** Rows that a table holds where the configuration doesn't say. */
 const ROWS = 20000;
@@ -56,8 +59,12 @@ export class Store {
     /** What was chosen last, in whichever view. @type {Choices} */
     this.ui = {
       tab: null, window: "all", role: "", rank: "", phase: "", step: null, zoom: null,
-      selection: null, hidden: {}, tables: {}, unfolded: {}, search: "",
+      selection: null, hidden: {}, tables: {}, unfolded: {}, search: "", samples: {}, what_if: {},
     };
+    /** What a page without a kernel has of the samples. @type {KeptSamples | null} */
+    this.kept = null;
+    /** Questions to whoever reads the run that have no answer yet. @type {Map<string, (answer: any) => void>} */
+    this.inquiries = new Map();
     /** Sums by step, shared by the views. @type {Map<string, any>} */
     this.caches = new Map();
     /** @type {Place | null} */
@@ -213,6 +220,7 @@ export class Store {
     if (!head || head.v !== 1) return;
     this.contact = performance.now();
     if (head.t === "a") this._answered();
+    else if (head.t === "b") this._told(head);
     else if (head.t === "h") this._recall(head, buffers);
     else if (!["d", "k", "s"].includes(head.t)) return;
     else if (this.paused && head.t !== "s") this._wait(head, buffers);
@@ -225,6 +233,7 @@ export class Store {
    * @param {DataView | null} data
    */
   restore(head, data) {
+    this.kept = head?.samples ?? null;
     if (!head?.tables || !data?.byteLength) return;
     const buffers = [];
     let at = 0;
@@ -420,6 +429,27 @@ export class Store {
     model.send({ v: 1, t: "mark", id: root.received, ask: what });
     root.tell("state");
     return true;
+  }
+
+  /**
+   * Ask about samples or a what-if; without an answer nothing happens.
+   * @param {Model} model
+   * @param {object} question
+   * @param {(answer: any) => void} answered
+   */
+  inquire(model, question, answered) {
+    const { inquiries } = this.root;
+    const q = `${Date.now().toString(36)}-${Math.random().toString(36).slice(2)}`; //  another page's questions have others
+    inquiries.set(q, answered);
+    for (const [old] of inquiries) if (inquiries.size > INQUIRIES) inquiries.delete(old);
+    model.send({ v: 1, t: "mark", id: this.root.received, ask: "samples", q, ...question });
+  }
+
+  /** @param {Head} head */
+  _told({ q = "", answer }) {
+    const answered = this.inquiries.get(q);
+    this.inquiries.delete(q);
+    answered?.(answer);
   }
 
   _answered() {

@@ -9,7 +9,7 @@ import { many, spell } from "./words.js";
 /** @import { Store } from "./store.js" */
 /** @typedef {{rank: number, tokens: number, first: number, share: number}} Standing of a rank */
 
-/** A rank is called the straggler where it is the fullest most often and has so much more than the mean. */
+/** A rank stands out where it is the fullest most often and has so much more than the mean. */
 const STANDS_OUT = 1.02;
 
 /**
@@ -27,7 +27,7 @@ export function stragglersOf(mark) {
   const worst = items.reduce((a, b) => (b.first > a.first || (b.first === a.first && b.share > a.share) ? b : a));
   const stands = worst.first > 0 && worst.share >= STANDS_OUT;
   const said = `${worst.cells[2]} batches, with ${worst.cells[1]} the mean tokens`;
-  mark.remark = stands ? `${worst.label} is the straggler: ${said}` : worst.first ? `no rank stands out; ${worst.label} is ${said}` : "all ranks get the same";
+  mark.remark = stands ? `${worst.label} stands out: ${said}` : worst.first ? `no rank stands out; ${worst.label} is ${said}` : "all ranks get the same";
   const layout = {
     showlegend: false, height: Math.min(Math.max(110 + 26 * items.length, 170), 720),
     shapes: [{ type: "line", xref: "x", yref: "paper", x0: 1, x1: 1, y0: 0, y1: 1, line: { color: LOOKS[mark.card.theme].quiet, width: 1.5, dash: "dot" } }],

@@ -1,6 +1,8 @@
 // The views as tabs.
 
-import { freshId, node } from "./dom.js";
+import { freshId, node, say } from "./dom.js";
+import { counted } from "./findings.js";
+import { many } from "./words.js";
 
 /** @import { View } from "./types.js" */
 /** @import { Panel } from "./view.js" */
@@ -44,8 +46,25 @@ export class Tabs {
     this.tabs[to].focus();
   }
 
+  /** How many findings each view has, so that an alarm is seen from every view. */
+  _count() {
+    const { state, config } = this.store;
+    const found = counted(state.verdict?.findings ?? [], config.topics ?? {});
+    this.tabs.forEach((tab, at) => {
+      const { alarm = 0, tuning = 0 } = found.get(this.views[at].id) ?? {};
+      const place = /** @type {HTMLElement} */ (tab.lastElementChild);
+      place.hidden = !(alarm + tuning);
+      place.dataset.tone = alarm ? "alarm" : "tune";
+      say(place, alarm + tuning ? String(alarm + tuning) : "");
+      place.title = [alarm && many(alarm, "alarm"), tuning && `${tuning} worth a change`].filter(Boolean).join(", ");
+      if (alarm + tuning) tab.setAttribute("aria-description", place.title);
+      else tab.removeAttribute("aria-description");
+    });
+  }
+
   /** Mark the chosen tab; true where it is another one than before. */
   draw() {
+    this._count();
     const { chosen } = this;
     const other = this.shown !== chosen;
     if (!other) return false;

@@ -214,7 +214,8 @@ class Tile {
    */
   _explain(shown, status) {
     const { spec } = this;
-    const [means, who] = [meaning(spec, shown, status), Number.isNaN(shown) ? null : this._who()];
+    const praised = status === "good" && spec.id === "peak_memory" && isAlarmOf(this.store, "memory");
+    const [means, who] = [praised ? "An alarm is about memory." : meaning(spec, shown, status), Number.isNaN(shown) ? null : this._who()];
     const said = saidOf(who, this.compared?.unit);
     const judged = status === "warn" || status === "alarm";
     say(this.means, judged ? [who?.standsOut ? said : "", means].filter(Boolean).join(" ") : said || means);
@@ -404,4 +405,13 @@ function sparkPlace(xs, ys) {
   const [left, right] = [xs[0], xs[xs.length - 1]];
   const [low, high] = [Math.min(...ys), Math.max(...ys)];
   return (x, y) => [right > left ? ((x - left) / (right - left)) * 160 : 80, high > low ? HIGH - 3 - ((y - low) / (high - low)) * (HIGH - 6) : HIGH / 2];
+}
+
+/**
+ * Whether an alarm was found that a view shows more of: then nothing there is praised.
+ * @param {Store} store
+ * @param {string} topic of the view
+ */
+function isAlarmOf(store, topic) {
+  return (store.state.verdict?.findings ?? []).some((one) => one.kind === "alarm" && one.topic === topic);
 }

@@ -116,17 +116,134 @@ export interface Config {
   key?: string;
   title?: string;
   asks?: string;
-  run?: { project?: string; experiment?: string; world_size?: number };
+  run?: { project?: string; experiment?: string; world_size?: number; directory?: string | null };
   schema?: Record<string, TableData>;
   limits?: { rows?: number; points?: number };
   thresholds?: Record<string, Limits>;
   views?: View[];
+  /** which view shows findings of which topic */
+  topics?: Record<string, string>;
   panels?: Record<string, Definition>;
+}
+
+/** The one change that a finding asks for. */
+export interface FindingChange {
+  advice: string;
+  setting: string | null;
+  /** what can be pasted */
+  line: string | null;
+  value: string | null;
+  now: string | null;
+  /** what `probe advise` prints of it, where it was replayed: its settings, then what each of them gave */
+  told?: string[];
+}
+
+/** Changes that were replayed on the run's own batches; see `advised` in `probe/views/panel/looking.py`. */
+export interface FoundAdvice {
+  changes: { told: string[]; line: string | null }[];
+  /** all of them, as what can be copied; "" where that is too long */
+  patch: string;
+}
+
+/** What was found in the run; see `probe/views/panel/looking.py`. */
+export interface Finding {
+  kind: "alarm" | "tuning" | "fine";
+  name: string;
+  topic: string;
+  sentence: string;
+  why: string;
+  where: { step: number | null; role: string | null; phase: string | null; micro_batch: number | null; rank: number | null; process: string | null };
+  /** the step with which it began */
+  since: number | null;
+  change: FindingChange | null;
+  /** whether it is what ends a run */
+  failure?: boolean;
+  /** what follows from it, a sentence each */
+  folded?: string[];
+  /** the query for the rows that show it; "" where there is none */
+  sql?: string;
+}
+
+/** A line of the funnel; stream and part are shares of the sampled tokens. */
+export interface FunnelLine {
+  title: string;
+  about: string;
+  cells: string[];
+  stream: number;
+  part: number;
+  kind: string;
+}
+
+/** Where the tokens went; see `funnel` in `probe/views/panel/looking.py`. */
+export interface FoundLedger {
+  sentence: string;
+  head: string[];
+  lines: FunnelLine[];
+  notes: string[];
+}
+
+/** What one replica did in a step; times are seconds after the begin of what is drawn. See `_lane` in
+ * `probe/views/panel/lanes.py`. */
+export interface Lane {
+  name: string;
+  /** share of the span, and how many answers are under way from there to the next */
+  points: [at: number, high: number][];
+  /** shares of the span at which its answers of the tail end */
+  late: number[];
+  ended: number;
+  ends: string;
+  idle: string;
+  cells: string[];
+  about: string;
+}
+
+/** What the trainer did for a while. */
+export interface LanePhase {
+  name: string;
+  from: number;
+  to: number;
+  inside: boolean;
+}
+
+/** The rollout of one step; see `told` in `probe/views/panel/lanes.py`. */
+export interface Lanes {
+  step: number | null;
+  sentence: string;
+  notes: string[];
+  lanes: Lane[];
+  phases: LanePhase[];
+  span?: number;
+  tail?: [from: number, to: number] | null;
+  most?: number;
+  head?: string[];
+  left_out?: number;
+}
+
+/** A part of a post-mortem. */
+export interface PostMortemPart {
+  title: string;
+  lines: string[];
+  head: string[];
+  rows: string[][];
+  /** rows that aren't told */
+  left_out: number;
+  text: string;
+  /** whether it stands folded */
+  long: boolean;
+}
+
+/** What ended a run; see `shown` in `probe/views/panel/looking.py`. */
+export interface PostMortem {
+  sentence: string;
+  why: string;
+  parts: PostMortemPart[];
 }
 
 /** What the kernel says of the run beside its rows. */
 export interface RunState {
   finished?: boolean;
+  /** processes that an exception has ended, by name */
+  ended?: { word: string; short: string; sentence: string } | null;
   live?: boolean;
   newest_at?: number;
   updated_at?: number;
@@ -146,6 +263,12 @@ export interface RunState {
   thinned?: number;
   errors?: { where?: string; message: string }[];
   cost?: { kernel_ms?: number; bytes?: number };
+  /** the batches of the last step that has ended; null where nothing was cut */
+  what_if?: WhatIfBatches | null;
+  /** the replicas of the last step that has ended; null: nobody told when answers were sampled */
+  long_tail?: Lanes | null;
+  /** what was found, the worst first; null: nothing is known. See `Verdict` in `probe/views/panel/verdict.py` */
+  verdict?: { findings: Finding[] | null; looking: boolean; whole: boolean; post_mortem?: PostMortem | null; ledger?: FoundLedger | null; advice?: FoundAdvice | null };
 }
 
 /** One table of a message. */
@@ -190,6 +313,165 @@ export interface Head {
   state?: RunState;
   /** all that was known is to be forgotten */
   anew?: boolean;
+  /** a few samples, for a page without a kernel */
+  samples?: KeptSamples;
+  /** of an answer about samples: the question's number, and the answer */
+  q?: string;
+  answer?: any; // as `probe/views/panel/browsing.py` says, by what was asked
+}
+
+/** Which answers of a step are listed, and how; see `Wish` in `probe/analysis/step_samples.py`. */
+export interface Narrowing {
+  sort: string;
+  only: string;
+  search: string;
+  group: string | null;
+  micro_batch: number | null;
+  phase: string;
+  process: string;
+}
+
+/** A line of the list of samples: an answer, or the group of those that follow. Fields are those of the run's table. */
+export interface SampleLine {
+  kind: "group" | "answer";
+  /** the group's place */
+  of: number;
+  group: string;
+  key?: [process: string, batch: number, row: number];
+  answers?: number;
+  equal?: boolean | null;
+  tokens?: number | null;
+  block?: boolean;
+  uid?: string;
+  row?: number;
+  ended?: string;
+  dropped?: any; // of an answer why, of a group how many
+  truncated?: any; // of an answer whether it is, of a group how many are
+  micro_batches?: number[];
+  response_tokens?: number;
+  nan_count?: number;
+  [column: string]: any; // the columns are data
+}
+
+/** A window of the list. */
+export interface SampleRows {
+  step: number;
+  total: number;
+  answers: number;
+  kept: number;
+  sampled: number | null;
+  note: string;
+  from: number;
+  lines: SampleLine[];
+  near?: number | null;
+}
+
+/** One answer with its tokens: numbers of each in base64. */
+export interface SampleTokens {
+  step: number;
+  answer: SampleLine;
+  tokens: number;
+  arrays: Record<string, string>;
+  ids: number[];
+  prompt: string | null;
+  text: string | null;
+  cut: number;
+}
+
+/** What a saved copy keeps of the samples. */
+export interface KeptSamples {
+  rows: SampleRows;
+  tokens: SampleTokens[];
+}
+
+/** Rows that were put together: one row, or those of two others, the first ones in front. */
+export type PackedRows = number | [PackedRows, PackedRows];
+
+/** What a packer is given; `Cut` in `probe/core/balancing/replay.py` says what each of them means. */
+export interface PackerCut {
+  packer: string;
+  cap_tokens: number | null;
+  minimum_count: number | null;
+  divisor: number | null;
+  group_size: number;
+  counts_agreed: boolean;
+  rows_each: number | null;
+  ordered: boolean;
+  strict: boolean;
+}
+
+/** A setting that can be turned; see `Adjustable` in `probe/analysis/advice/adjustable.py`. */
+export interface SettingTold {
+  name: string;
+  key: string;
+  value: number | boolean;
+  choices: (number | boolean)[];
+  free: boolean;
+  known: boolean;
+  rows: number;
+  product: [key: string, whole: number] | null;
+  beside: string[];
+}
+
+/** Seconds of a phase from micro-batches, tokens and squares. */
+export interface SecondsTold {
+  coefficients: number[];
+  covariance: number[][];
+  reach: number;
+}
+
+/** Peak of a micro-batch from a constant, its tokens, its longest row and its rows. */
+export interface MemoryTold extends SecondsTold {
+  sigma: number;
+  room_bytes: number | null;
+  largest_tokens: number;
+}
+
+/** The batches of one role and phase; see `told_batches` in `probe/views/panel/what_if.py`. */
+export interface WhatIfPhase {
+  role: string | null;
+  phase: string | null;
+  packer: string;
+  compared: boolean;
+  /** whether a page has the packer's rule */
+  in_page: boolean;
+  why: string;
+  settings: SettingTold[];
+  cuts: { now?: "capped" | "fixed"; capped?: PackerCut; fixed?: PackerCut };
+  parallel: number;
+  width: { padded: boolean; fixed: number | null; round_to: number };
+  lengths: string;
+  before: Record<string, number | null>;
+  work: number[];
+  seconds: SecondsTold | null;
+  memory: MemoryTold | null;
+  unknown: string[];
+  caps?: CapLimit;
+}
+
+/** What memory allows of a cap: the largest at the risk, and from which on the risk is larger. */
+export interface CapLimit {
+  best: number | null;
+  risky: number | null;
+  risk: number;
+}
+
+export interface WhatIfBatches {
+  step: number | null;
+  phases: WhatIfPhase[];
+}
+
+/** What other settings come to. */
+export interface Answered {
+  before: Record<string, number | null>;
+  after: Record<string, number | null>;
+  low: Record<string, number | null>;
+  high: Record<string, number | null>;
+  saved: [saved: number, reach: number] | null;
+  /** micro-batches of each rank, where they are known */
+  counts?: number[];
+  notes: string[];
+  compared: boolean;
 }
 
 /** The model of a widget, as anywidget gives it. */
@@ -252,6 +534,8 @@ export interface Choices {
   tables: Record<string, TableChoice>;
   unfolded: Record<string, boolean>;
   search: string;
+  samples: Partial<Narrowing>;
+  what_if: { where?: string | null; changes?: Record<string, number | boolean>; steps?: number };
 }
 
 /** One line of a chart. */

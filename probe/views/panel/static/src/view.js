@@ -4,11 +4,16 @@
 import { Card, PACE } from "./cards.js";
 import { Controls } from "./controls.js";
 import { Details } from "./details.js";
-import { freshId, node, say } from "./dom.js";
+import { freshId, keyHints, node, say } from "./dom.js";
+import { Funnel } from "./funnel.js";
 import { Head } from "./head.js";
+import { Lanes } from "./lanes.js";
+import { Samples } from "./samples.js";
 import { Strip } from "./strip.js";
 import { Tabs } from "./tabs.js";
 import { watchTheme } from "./theme.js";
+import { Verdict } from "./verdict.js";
+import { WhatIf } from "./what_if.js";
 
 /** @import { Model, Selection, View } from "./types.js" */
 /** @import { Store } from "./store.js" */
@@ -22,6 +27,7 @@ const ANSWER = 1500; //  ms after which a kernel or server that hasn't answered 
 /** The keys that work while the panel has the focus, and what they do. @type {[keys: string[], does: string][]} */
 const KEYS = [
   [["←", "→"], "step"],
+  [["[", "]"], "finding"],
   [["Space"], "pause"],
   [["Tab"], "next figure"],
   [["↑", "↓"], "mark in a figure"],
@@ -59,9 +65,12 @@ export class Panel {
     this.details = new Details(this);
     this.head = new Head(this.store, freshId("panel"));
     this.lead = node("div", { class: "pp-lead" }); //  the tiles, above the controls
+    this.funnel = new Funnel(this);
+    this.lanes = new Lanes(this);
+    this.samples = new Samples(this);
+    this.whatIf = new WhatIf(this);
     this.grid = node("div", { class: "pp-grid" });
-    /** Where the verdict of a view will stand; empty as long as nothing judges. */
-    this.verdict = node("div", { class: "pp-verdict" });
+    this.verdict = new Verdict(this);
     this.live = node("div", { class: "pp-unseen", "aria-live": "polite", role: "status" });
     this.root = this._build();
     this.root.dataset.theme = this.watch.now;
@@ -77,20 +86,19 @@ export class Panel {
 
   _build() {
     this._fill();
-    const keys = KEYS.flatMap(([names, does], at) => [at ? " · " : "", node("span", {}, ...names.flatMap((name) => [node("kbd", { text: name }), " "]), does)]);
     return node(
       "section",
       {
         class: "probe-panel", "data-key": this.store.config.key, tabindex: "0", role: "region", "aria-labelledby": this.head.root.querySelector("h2")?.id, "data-lm-suppress-shortcuts": "true",
         on: { keydown: (event) => this._key(event), keyup: kept, keypress: kept },
       },
-      this.head.root, this.tabs.root, this.verdict, this.strip.root, this.tabs.pane, node("footer", { class: "pp-foot" }, ...keys), this.live,
+      this.head.root, this.tabs.root, this.verdict.root, this.strip.root, this.tabs.pane, node("footer", { class: "pp-foot" }, ...keyHints(KEYS)), this.live,
     );
   }
 
   /** What stands below the tabs: the tiles, the controls, the figures. */
   _fill() {
-    this.tabs.pane.replaceChildren(this.lead, this.controls.root, this.grid);
+    this.tabs.pane.replaceChildren(this.lead, this.controls.root, this.funnel.root, this.lanes.root, this.samples.root, this.whatIf.root, this.grid);
   }
 
   get theme() {
@@ -106,6 +114,9 @@ export class Panel {
     this.store.leave();
     this.watch.stop();
     this.seen.disconnect();
+    this.lanes.destroy();
+    this.samples.destroy();
+    this.whatIf.destroy();
     for (const card of this.cards) card.destroy();
     this.root.remove();
   }
@@ -205,6 +216,11 @@ export class Panel {
   _shell() {
     if (this.tabs.draw()) this._open(this.tabs.chosen);
     this.controls.draw();
+    this.verdict.draw();
+    this.funnel.draw();
+    this.lanes.draw();
+    this.samples.draw();
+    this.whatIf.draw();
     this.strip.draw();
     this.details.draw();
     const news = this.head.draw();
@@ -249,6 +265,8 @@ export class Panel {
 
   _restyle() {
     this.root.dataset.theme = this.watch.now;
+    this.lanes.draw();
+    this.samples.restyle();
     for (const card of this.cards) card.restyle();
   }
 
@@ -285,7 +303,7 @@ export class Panel {
   /** @param {KeyboardEvent} event */
   _key(event) {
     event.stopPropagation(); //  the notebook has its own meaning for most keys
-    if (event.defaultPrevented || event.altKey || event.ctrlKey || event.metaKey || !(event.target instanceof Element)) return;
+    if (event.defaultPrevented || isShortcut(event) || !(event.target instanceof Element)) return;
     const does = this._meaning(event.key, event.target);
     if (!does) return;
     event.preventDefault();
@@ -301,9 +319,12 @@ export class Panel {
   _meaning(key, target) {
     if (key === "Escape") return () => this._escape();
     if (target.closest("input, select, textarea, [role=tab]")) return null;
+    if (key === "[") return () => this.verdict.walk(-1);
+    if (key === "]") return () => this.verdict.walk(1);
     if (key === "ArrowLeft") return () => this.controls.move(-1);
     if (key === "ArrowRight") return () => this.controls.move(1);
     if (key === " " && !target.closest("summary, button")) return () => this.pause();
+    if ((key === "j" || key === "k") && !this.samples.root.hidden) return () => this.samples.walk(key === "j" ? 1 : -1);
     return key === "Enter" && target === this.root ? () => this._enter() : null;
   }
 
@@ -348,6 +369,15 @@ export class Panel {
       say(this.live, text);
     }, wait);
   }
+}
+
+/**
+ * Whether a key is part of a shortcut. On many keyboards a bracket is typed with Alt, or AltGr, which is Ctrl and Alt.
+ * @param {KeyboardEvent} event
+ */
+function isShortcut({ key, altKey, ctrlKey, metaKey }) {
+  if (altKey && (key === "[" || key === "]")) return metaKey;
+  return altKey || ctrlKey || metaKey;
 }
 
 /**

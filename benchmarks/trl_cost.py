@@ -1,0 +1,134 @@
+"""What observing TRL's SFT trainer and Transformers' Trainer costs a step: what the run says of it, and on against off.
+
+In TRL's own environment: ``make .venv-trl/.made; .venv-trl/bin/python -m benchmarks trl_cost``. A training of each
+kind takes its turn with probe and without; the model is as large as the step is to be long.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import row
+from benchmarks.own_cost import _interval
+from probe.adapters.attachment import attach
+from probe.own_cost import COST, STEP
+from probe.runs.reader import Run
+from probe.session import start
+
+#: Hidden size, layers, tokens of a row: steps of some 30 ms, and of a second, on two cores.
+SIZES = {"short steps": (32, 2, 24), "long steps": (384, 6, 400)}
+STEPS = {"short steps": 24, "long steps": 5}
+ROUNDS = {"short steps": 12, "long steps": 4}
+WARM = 2
+
+#: Trains once at a size, observed or not: CPU seconds of this thread for a step, and what the run says that each of its
+#: steps cost and took, in ms.
+Train = Callable[[str, bool], tuple[float, list[float], list[float]]]
+
+
+def rows(*, full: bool = False) -> list[dict[str, Any]]:
+    names = list(SIZES) if full else ["short steps"]
+    return [compared(name, _train) for name in names]
+
+
+def compared(name: str, train: Train) -> dict[str, Any]:
+    """One row: trainings with probe and without, in turns."""
+    plain: list[float] = []
+    with_probe: list[float] = []
+    said: list[float] = []
+    steps: list[float] = []
+    for index in range(ROUNDS[name]):
+        for on in (True, False)[:: 1 if index % 2 else -1]:
+            took, cost, long = train(name, on)
+            (with_probe if on else plain).append(took)
+            if on:
+                said += cost
+                steps += long
+    both = [b - a for a, b in zip(plain, with_probe, strict=True)]
+    low, high = _interval(both)
+    account, share = statistics.median(said), sum(said) / sum(steps)
+    note = f"a step of {statistics.median(plain) * 1e3:.4g} ms; the run says {account:.3g} ms, {share:.2%} of it; "
+    note += f"on less off {statistics.median(both) * 1e3:.3g} ms, 95 of 100 such medians are from {low * 1e3:.3g} to "
+    note += f"{high * 1e3:.3g} ms; thread CPU time, the account is in wall time"
+    target = "at most 1 % of a step of 1 s, at most 5 ms of a shorter one"
+    return row(f"{name}: observed / plain", statistics.median(with_probe), statistics.median(plain), target, note)
+
+
+def observed(directory: Path, framework: str, train: Callable[[], Any]) -> tuple[list[float], list[float]]:
+    """Train under observation: what the run says that each of its steps cost and took, in ms."""
+    attached = attach(framework)
+    with start("benchmark", run_dir=directory):
+        train()
+    for one in attached:
+        one.detach()
+    with Run(directory) as run:
+        said = run.scalars[run.scalars["step"] > WARM]
+    cost, took = (said[said["key"] == key]["value"].tolist() for key in (COST, STEP))
+    return cost, took
+
+
+def _train(name: str, on: bool) -> tuple[float, list[float], list[float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        trainer, clock = _trainer(name, Path(folder))
+        if not on:
+            trainer.train()
+            return clock.seconds(), [], []
+        cost, took = observed(Path(folder) / "run", "trl", trainer.train)
+        return clock.seconds(), cost, took
+
+
+def _trainer(name: str, folder: Path) -> tuple[Any, Any]:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+    from transformers import (
+        DataCollatorForLanguageModeling,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        Trainer,
+        TrainerCallback,
+        TrainingArguments,
+    )
+
+    from tests.frameworks.small_trl import tokenizer
+
+    class Clock(TrainerCallback):  # type: ignore[misc]
+        """When each step begins, in CPU time of the training thread."""
+
+        def __init__(self) -> None:
+            self.begun: list[float] = []
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.begun.append(time.thread_time())
+
+        def seconds(self) -> float:
+            return statistics.median(b - a for a, b in zip(self.begun[WARM:], self.begun[WARM + 1 :], strict=False))
+
+    hidden, layers, length = SIZES[name]
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": hidden, "intermediate_size": 4 * hidden, "num_hidden_layers": layers}
+    config = Qwen2Config(vocab_size=258, num_attention_heads=4, num_key_value_heads=2, pad_token_id=256, **sizes)
+    one, clock = tokenizer(), Clock()
+    data = [one("x" * (length - 8 * (at % 3))) for at in range(8 * STEPS[name])]
+    arguments: dict[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "use_cpu": True}
+    trainer = Trainer(
+        model=Qwen2ForCausalLM(config),
+        args=TrainingArguments(
+            output_dir=str(folder / "out"), max_steps=STEPS[name], report_to=[], disable_tqdm=True,
+            save_strategy="no", logging_steps=1, **arguments,
+        ),
+        train_dataset=data,
+        data_collator=DataCollatorForLanguageModeling(one, mlm=False),
+        callbacks=[clock],
+    )  # fmt: skip
+    return trainer, clock
+
+
+if __name__ == "__main__":
+    for one in rows(full=True):
+        print(one)

@@ -1,0 +1,91 @@
+"""The session that an observed framework begins: where the environment says so, at the first thing that is observed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.hooks import is_off
+
+if TYPE_CHECKING:
+    from probe.adapters.seams import Seam
+
+#: The run directory of all processes of a job.
+VARIABLE: Final = "PROBE_RUN_DIR"
+
+_log = logging.getLogger("probe.adapters")
+_lock = threading.Lock()
+_tried: Final[set[int]] = set()  #: processes, by id: a forked child tries itself
+
+
+def is_recording(begin: bool) -> bool:
+    """Whether this process records; where it doesn't and the environment asks for it, it begins to.
+
+    Args:
+        begin: Whether there is a reason to begin now.
+    """
+    session: Any = sys.modules.get("probe.session")
+    open_now = None if session is None else session.current_session()
+    if open_now is not None:
+        if begin and open_now.counts_alone:
+            open_now.record_all()
+        return True
+    if not begin or os.getpid() in _tried or not os.environ.get(VARIABLE):
+        return False
+    return _begin()
+
+
+def is_counting() -> bool:
+    """Whether calls that are counted are recorded here; where nobody records, and the environment asks for it, they
+    alone are from now on.
+    """
+    return is_recording(begin=False) or (bool(os.environ.get(VARIABLE)) and _begin(counts_alone=True))
+
+
+def _begin(project: str | None = None, experiment: str | None = None, *, counts_alone: bool = False) -> bool:
+    with _lock:
+        if os.getpid() in _tried:
+            return False
+        _tried.add(os.getpid())
+    try:
+        if is_off():
+            return False
+        from probe.session import start_automatically
+
+        start_automatically(os.environ.get(VARIABLE), project, experiment, counts_alone=counts_alone)
+    except Exception:  # a full disk, a directory that can't be written: training goes on without
+        where = os.environ.get(VARIABLE) or f"runs/{project}/{experiment}"
+        _log.exception("probe can't record to %s; training goes on", where)
+        return False
+    return True
+
+
+def begin_named(project: str, experiment: str) -> None:
+    """Record this process to ``runs/<project>/<experiment>``, unless it records or the environment names a directory.
+
+    Args:
+        project: The project's name.
+        experiment: The experiment's name.
+    """
+    if is_recording(begin=True) or os.environ.get(VARIABLE):
+        return
+    _begin(project, experiment)
+
+
+def failed(seam: Seam, error: BaseException, count: int, switched_off: bool) -> None:
+    """A seam couldn't tell of a call: an incident of the run.
+
+    Args:
+        seam: That failed.
+        error: What it raised.
+        count: How often it has failed.
+        switched_off: Whether it is switched off now.
+    """
+    session: Any = sys.modules.get("probe.session")
+    open_now = None if session is None else session.current_session()
+    if open_now is not None:
+        where = f"{seam.module}.{seam.name}"
+        open_now._incident("adapter", where, f"{seam.point}: {error!r}", error, count, switched_off)

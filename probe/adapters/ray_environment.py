@@ -1,0 +1,106 @@
+"""What the workers of a Ray cluster need that was there before its driver: they don't inherit the driver's environment.
+
+Those of a cluster that ``ray.init`` begins do. For the others a driver that records adds to the job's ``runtime_env``
+what `probe run` put into its own environment; all that the program itself asks for stays as it asked for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from probe.adapters import startup
+from probe.adapters.automatic import VARIABLE
+from probe.hooks import SWITCH, is_off
+
+#: "off" leaves the ``runtime_env`` of jobs alone.
+RUNTIME_ENV_VARIABLE: Final = "PROBE_RUNTIME_ENV"
+
+#: Variables that every process of a job needs as its driver has them.
+PASSED: Final = (SWITCH, VARIABLE, "PROBE_ATTEMPT", "PROBE_UPLOAD")
+
+_PATH: Final = "PYTHONPATH"
+
+#: Where a job that was submitted finds its own ``runtime_env``; Ray refuses a driver that names a key of it again.
+_SUBMITTED: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+_log = logging.getLogger("probe.adapters")
+
+
+def is_asked(environ: Mapping[str, str]) -> bool:
+    """Whether a driver with this environment gives it to its workers.
+
+    Args:
+        environ: The driver's.
+    """
+    if not environ.get(VARIABLE) or is_off():
+        return False
+    said = environ.get(RUNTIME_ENV_VARIABLE, "on").strip().lower()
+    if said not in ("", "on", "off"):
+        _log.warning("%s: got %r, expected 'on' or 'off'; it is on", RUNTIME_ENV_VARIABLE, said)
+    return said != "off"
+
+
+def joins(address: str | None, environ: Mapping[str, str], found: str | None) -> bool:
+    """Whether ``ray.init`` connects to a cluster that is there, by the order in which Ray looks.
+
+    Args:
+        address: As ``ray.init`` was given it.
+        environ: The driver's.
+        found: The address of a cluster that ``ray start`` began on this machine; None where there is none.
+    """
+    if address in (None, "", "auto"):
+        address = environ.get("RAY_ADDRESS") or address
+    if address == "local":
+        return False
+    return bool(address) or found is not None
+
+
+def with_ours(runtime_env: Mapping[str, Any] | None, environ: Mapping[str, str]) -> dict[str, Any]:
+    """A job's ``runtime_env``, with what its workers need to record. What is in it already stays.
+
+    Args:
+        runtime_env: The program's own; None where it has none.
+        environ: The driver's.
+
+    Returns:
+        A new one. Where nothing is to be added it equals the program's.
+    """
+    made = dict(runtime_env or {})
+    theirs = dict(made.get("env_vars") or {})
+    submitted = _submitted(environ)
+    ours = {name: environ[name] for name in PASSED if environ.get(name)}
+    ours[VARIABLE] = str(Path(ours[VARIABLE]).expanduser().absolute())
+    path = None if _PATH in submitted else _path(theirs.get(_PATH), environ)
+    added = {name: value for name, value in ours.items() if name not in theirs and name not in submitted}
+    if path is not None:
+        theirs[_PATH] = path
+    if added or path is not None:
+        made["env_vars"] = {**theirs, **added}
+    return made
+
+
+def _path(theirs: str | None, environ: Mapping[str, str]) -> str | None:
+    """The workers' path with the start file in front; None where it stays as it is.
+
+    Where the program names none they keep the one that they have: Ray puts it in the place of ``${PYTHONPATH}``.
+    """
+    (place,) = startup.__path__
+    known = environ.get(_PATH, "").split(os.pathsep)
+    if place not in known:  # the driver was observed in another way, as verl's workers are
+        return None
+    behind = f"${{{_PATH}}}" if theirs is None else theirs
+    return None if place in behind.split(os.pathsep) else os.pathsep.join([place, behind] if behind else [place])
+
+
+def _submitted(environ: Mapping[str, str]) -> frozenset[str]:
+    """Names of the variables that ``ray job submit`` was given."""
+    try:
+        given = json.loads(environ.get(_SUBMITTED) or "{}")["runtime_env"]["env_vars"]
+        return frozenset(given)
+    except (ValueError, KeyError, TypeError):
+        return frozenset()

@@ -1,0 +1,129 @@
+"""What TRL's GRPO and RLOO trainers sample, told when their advantages are known.
+
+Lengths and ids are Python's numbers there, and so are the rewards that TRL logs; what is on a device is copied behind
+the queued work, as everywhere.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from probe.adapters.seams import Call
+from probe.sampled import SAMPLES, samples
+
+
+class Generated(NamedTuple):
+    """What a call of ``_generate`` gave.
+
+    Attributes:
+        prompt_ids: Of each prompt.
+        ids: Of each answer, those of tools between them included.
+        begin_ns: When the batch was asked for, monotonic: answers come all at once.
+        end_ns: When it was there.
+    """
+
+    prompt_ids: list[Any]
+    ids: list[Any]
+    begin_ns: int
+    end_ns: int
+
+
+_generated: Final[WeakKeyDictionary[Any, Generated]] = WeakKeyDictionary()
+
+
+def generated(call: Call) -> Generator[None, None, None]:
+    """Answers are generated: lists of token ids, on the CPU."""
+    begin_ns = time.monotonic_ns()
+    yield
+    if SAMPLES.listeners and isinstance(call.result, tuple) and len(call.result) > 1:
+        ids = list(call.result[0]), list(call.result[1])
+        _generated[call.args[0]] = Generated(*ids, begin_ns, time.monotonic_ns())
+
+
+def scored(call: Call) -> None:
+    """Answers have their rewards and advantages. What is generated to evaluate isn't trained."""
+    trainer = call.args[0]
+    made = _generated.pop(trainer, None)
+    if made is None or not SAMPLES.listeners or not trainer.model.training or not isinstance(call.result, dict):
+        return
+    output, count = call.result, len(made.ids)
+    first = trainer.accelerator.process_index * count
+    truncated = _truncated(trainer, made)
+    drops = truncated is not None and getattr(trainer, "mask_truncated_completions", False)
+    samples(
+        [len(one) for one in made.ids],
+        prompt_tokens=[len(one) for one in made.prompt_ids],
+        mask=_mask(output),
+        groups=[str((first + at) // trainer.num_generations) for at in range(count)],
+        truncated=truncated,
+        rewards=_rewards(trainer, first, count),
+        advantages=output.get("advantages"),
+        rollout_log_probs=output.get("sampling_per_token_logps"),
+        log_probs=output.get("old_per_token_logps"),
+        clipped=False if _never_clips(trainer, output) else None,
+        weight_versions=[int(trainer.state.global_step)] * count,
+        begin_ns=made.begin_ns,
+        end_ns=made.end_ns,
+        replicas=_replica(trainer),
+        dropped=["truncated" if one else None for one in truncated] if drops and truncated else None,
+        loss_terms=_loss_terms(trainer),
+        prompt_ids=made.prompt_ids,
+        response_ids=made.ids,
+        source=type(trainer).__name__,
+    )
+
+
+def _replica(trainer: Any) -> str:
+    """The engine: one server for all processes, or each process samples for itself."""
+    served = getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_mode", "") == "server"
+    return "vLLM server" if served else f"rank {trainer.accelerator.process_index}"
+
+
+def _mask(output: dict[str, Any]) -> Any:
+    """Which tokens of the answers the loss counts."""
+    mask, of_tools = output["completion_mask"], output.get("tool_mask")
+    return mask if of_tools is None else mask * of_tools
+
+
+def _truncated(trainer: Any, made: Generated) -> list[bool] | None:
+    """Whether answers ended without an end token, by TRL's own rule; None where it has another one."""
+    ends, tokenizer = getattr(trainer, "eos_token_ids", None), getattr(trainer, "_tokenizer", None)
+    if ends is None or tokenizer is None:
+        return None
+    last = {*ends, tokenizer.pad_token_id}
+    return [not len(one) or int(one[-1]) not in last for one in made.ids]
+
+
+def _rewards(trainer: Any, first: int, count: int) -> list[float] | None:
+    """The weighted sum of what each reward function gave, from what TRL has put into its log of completions."""
+    logged = getattr(trainer, "_logs", {}).get("rewards", {})
+    total = count * trainer.accelerator.num_processes
+    weights = getattr(trainer, "reward_weights", None)
+    named = [list(logged[name])[-total:] for name in trainer.reward_func_names if name in logged]
+    if weights is None or weights.device.type != "cpu" or not named or any(len(one) != total for one in named):
+        return None
+    weighted = [[weight * one for one in column] for weight, column in zip(weights.tolist(), named, strict=True)]
+    return [_sum_of_known(row) for row in list(zip(*weighted, strict=True))[first : first + count]]
+
+
+def _sum_of_known(values: tuple[float, ...]) -> float:
+    """NaN is a function that gave nothing; of nothing at all it is the sum."""
+    known = [one for one in values if one == one]  # noqa: PLR0124  (NaN)
+    return sum(known) if known else float("nan")
+
+
+def _never_clips(trainer: Any, output: dict[str, Any]) -> bool:
+    """Whether the ratio is 1 in the only pass: then TRL compares the policy with itself, and leaves no token out."""
+    whole = getattr(trainer, "top_entropy_quantile", 1.0) == 1.0
+    kept = getattr(trainer, "off_policy_mask_threshold", None) is None
+    compared = "old_per_token_logps" in output or "old_logps" in output  # of tokens in GRPO, of answers in RLOO
+    return not compared and whole and kept
+
+
+def _loss_terms(trainer: Any) -> list[str]:
+    """GRPO has the KL term in its loss, RLOO in its rewards."""
+    in_loss = any(kind.__name__ == "GRPOTrainer" for kind in type(trainer).__mro__)
+    return ["KL"] if in_loss and bool(getattr(trainer, "beta", None)) else []

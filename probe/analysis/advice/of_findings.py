@@ -1,0 +1,95 @@
+"""Advice beside what was found: each suggestion on the finding that it belongs to, with what its replay gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.analysis.advice.advice import Advice, Suggestion, advise
+from probe.analysis.advice.patching import overrides, patch
+from probe.analysis.verdict.finding import Finding, Findings
+from probe.errors import InputError
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: Kinds of suggestions that answer a finding, by its name. Of caps it is one that goes down; and micro-batches are made
+#: even in another way where memory asks for it.
+ANSWERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "out_of_memory": ("cap", "evened"),
+    "tight_memory": ("cap", "evened"),
+    "over_cap": ("strict",),
+    "uneven_ranks": ("balance",),
+    "uneven_micro_batches": ("dynamic",),
+}
+
+
+def asked(run: Run, found: Findings) -> Findings:
+    """What was found, with the advice that it has; without asking for advice where no finding could have some.
+
+    Args:
+        run: The run.
+        found: In it.
+    """
+    if not any(one.name in ANSWERS for one in found):
+        return found
+    try:
+        return advised(found, advise(run))
+    except InputError:  # no micro-batches
+        return found
+
+
+def advised(found: Findings, advice: Advice) -> Findings:
+    """What was found, with the advice that it has.
+
+    Args:
+        found: In a run.
+        advice: For the same run.
+    """
+    return Findings(_advised(one, advice) for one in found)
+
+
+def _advised(one: Finding, advice: Advice) -> Finding:
+    answer = next((each for each in advice.suggestions if _belongs(each, one)), None)
+    return one if answer is None else one.moved(change=answer.change)
+
+
+def _belongs(suggestion: Suggestion, one: Finding) -> bool:
+    if one.kind == "fine" or suggestion.kind not in ANSWERS.get(one.name, ()):
+        return False
+    if suggestion.kind in ("cap", "evened") and not suggestion.for_memory:
+        return False
+    phases = set(suggestion.what_if.frame["phase"])
+    return one.where.phase is None or one.where.phase in phases
+
+
+def recorded_patch(run: Run, values: Mapping[str, Any]) -> str:
+    """The change as a patch of the configuration that the run recorded, written as YAML: of the user's own file
+    ``probe advise RUN --config FILE`` makes one.
+
+    Args:
+        run: The run.
+        values: By dotted key.
+
+    Returns:
+        "" where the run recorded no configuration that has a place for them.
+    """
+    config = run.info.config
+    if not isinstance(config, Mapping) or not config or not values:
+        return ""
+    import yaml
+
+    try:
+        return patch("config.yaml", yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True), values)
+    except (InputError, yaml.YAMLError):
+        return ""
+
+
+def copied(run: Run, advice: Advice) -> str:
+    """What can be copied: a patch of what was recorded, else the settings, one a line.
+
+    Args:
+        run: The run.
+        advice: For it.
+    """
+    return recorded_patch(run, advice.values) or "".join(f"{one}\n" for one in overrides(advice.values))

@@ -1,0 +1,148 @@
+"""The rollouts of a run's steps from its rows, on one clock: the wall clock that each process is anchored to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from probe.analysis.ledger.slots import SAMPLING
+from probe.analysis.long_tail.tail import Phase, Requests, Step, covered, step_of
+from probe.text import rows, whole
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+_ROLLOUTS: Final = """
+select step, process, coalesce(wall_ns, time_ns) - time_ns as anchor_ns, batch_id, replica, samples, timed, together,
+       begin_ns, end_ns, requests_begin_ns, requests_end_ns, trainer_version, weight_versions, version_samples
+from rollouts where step is not null and {steps} order by step, process, replica
+"""
+
+#: Steps and phases as all processes together see them: those of one name that overlap are one.
+_SCOPES: Final = """
+with told as (
+  select step, kind, name, begin_ns, end_ns,
+         max(end_ns) over (partition by step, kind, name order by begin_ns, end_ns
+                           rows between unbounded preceding and 1 preceding) as reached
+  from scopes where kind in ('step', 'phase') and step is not null and {steps}),
+parted as (
+  select *, sum(case when begin_ns <= reached then 0 else 1 end)
+              over (partition by step, kind, name order by begin_ns, end_ns, reached nulls first
+                    rows between unbounded preceding and current row) as part
+  from told)
+select step, kind, name, min(begin_ns) as begin_ns, max(end_ns) as end_ns from parted
+group by step, kind, name, part order by step, begin_ns
+"""
+
+
+@dataclass
+class _Known:
+    """What the rows of one step tell.
+
+    Attributes:
+        told: Samples, by the trainer.
+        timed_elsewhere: Samples, by processes that only timed them: the trainer tells of the same.
+        timed: With times of their own.
+        requests: By replica.
+        counts: Samples by replica.
+        spans: First begin and last end by replica.
+        staleness: Samples by versions behind.
+    """
+
+    told: int = 0
+    timed_elsewhere: int = 0
+    timed: int = 0
+    requests: dict[str, list[Requests]] = field(default_factory=lambda: defaultdict(list))
+    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    spans: dict[str, tuple[int, int]] = field(default_factory=dict)
+    staleness: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, row: Mapping[Any, Any]) -> None:
+        """One row."""
+        name, samples = str(row["replica"]) or str(row["process"]), int(row["samples"])
+        if int(row["batch_id"]) < 0:
+            self.timed_elsewhere += samples
+        else:
+            self.told += samples
+        self.timed += int(row["timed"])
+        trainer = whole(row["trainer_version"])
+        if trainer is not None:
+            for version, count in zip(row["weight_versions"], row["version_samples"], strict=True):
+                self.staleness[trainer - int(version)] += int(count)
+        begin, end = whole(row["begin_ns"]), whole(row["end_ns"])
+        if begin is None or end is None:
+            return
+        self.counts[name] += samples
+        anchor = int(row["anchor_ns"])
+        before = self.spans.get(name, (begin + anchor, end + anchor))
+        self.spans[name] = min(before[0], begin + anchor), max(before[1], end + anchor)
+        if not row["together"]:
+            base = begin + anchor
+            self.requests[name].append(
+                Requests(
+                    np.asarray(row["requests_begin_ns"], np.int64) + base,
+                    np.asarray(row["requests_end_ns"], np.int64) + base,
+                )
+            )
+
+
+def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
+    """The rollouts of some steps, in their order; [] where nobody told of any.
+
+    Args:
+        run: The run.
+        first: The first step, None for the run's.
+        last: The last one, likewise.
+    """
+    if not run.has("rollouts"):
+        return []
+    steps = f"step between {-(2**40) if first is None else int(first)} and {2**40 if last is None else int(last)}"
+    known: dict[int, _Known] = defaultdict(_Known)
+    for row in rows(run.sql(_ROLLOUTS.format(steps=steps))):
+        known[int(row["step"])].add(row)
+    if not known:
+        return []
+    scopes: dict[int, list[Mapping[Any, Any]]] = defaultdict(list)
+    for row in rows(run.sql(_SCOPES.format(steps=steps))):
+        scopes[int(row["step"])].append(row)
+    return [_step(step, one, scopes[step]) for step, one in sorted(known.items())]
+
+
+def _step(step: int, known: _Known, scopes: Iterable[Mapping[Any, Any]]) -> Step:
+    found = step_of(
+        step,
+        known.requests,
+        samples=max(known.told, known.timed_elsewhere),
+        timed=known.timed,
+        counts=known.counts,
+        spans=known.spans,
+        staleness=dict(sorted(known.staleness.items())),
+    )
+    scopes = list(scopes)
+    whole_step = _intervals(row for row in scopes if row["kind"] == "step")
+    phases = [row for row in scopes if row["kind"] == "phase"]
+    found = found._replace(phases=tuple(Phase(str(one["name"]), *_span(one)) for one in phases))
+    if not len(whole_step.begin_ns):
+        return found
+    begin, end = int(whole_step.begin_ns.min()), int(whole_step.end_ns.max())
+    found = found._replace(step_begin_ns=begin, step_ns=end - begin)
+    if found.ninth_ns is None or found.end_ns is None:
+        return found
+    first, last = max(found.ninth_ns, begin), min(found.end_ns, end)
+    if first >= last:
+        return found._replace(inside_ns=0, waited_ns=0)
+    other = _intervals(row for row in phases if row["name"] not in SAMPLING)
+    return found._replace(inside_ns=last - first, waited_ns=last - first - covered(*other, first, last))
+
+
+def _span(row: Mapping[Any, Any]) -> tuple[int, int]:
+    return int(row["begin_ns"]), int(row["end_ns"])
+
+
+def _intervals(scopes: Iterable[Mapping[Any, Any]]) -> Requests:
+    found = np.array([_span(row) for row in scopes], np.int64).reshape(-1, 2)
+    return Requests(found[:, 0], found[:, 1])

@@ -1,0 +1,399 @@
+"""Peak memory of a micro-batch from what it holds: floor + a · tokens + b · longest row + c · rows.
+
+One model for each role and phase, from the micro-batches' own peaks (a robust fit, :mod:`probe.analysis.fit`).
+Processes have floors of their own. What grows with the steps is told apart from it as drift, and what the allocator
+reserves above what is allocated is set beside it, not in it. Where the batches of a run are too much alike to tell,
+the model says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from probe.analysis.fit import Fit, fit
+from probe.text import missing, rows
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+Array = NDArray[np.float64]
+
+#: Micro-batches that a model is from, at least.
+FEWEST: Final = 20
+#: (largest − smallest) ÷ mean tokens, without a twentieth at either end: below it a slope is a guess.
+VARIETY: Final = 0.15
+#: A trend over the steps counts from so many times its own error, as in :mod:`probe.analysis.growth`.
+_SURE: Final = 4.5
+#: How much of a regressor must not be foretold by the others (1 − R²), or it is left out.
+_OWN: Final = 0.01
+#: Floors of so many processes are told apart; beyond, those with the largest peaks are looked at.
+_PROCESSES: Final = 32
+
+_PEAKS: Final = """
+select s.process, s.rank, s.role, s.phase, s.step, s.peak, s.reserved_peak, s.peak_kind, s.source,
+       coalesce(s.slots, s.tokens) as tokens, s.longest, s.sequences as rows
+from spans s
+where s.kind = 'micro_batch' and s.peak is not null and s.tokens is not null and s.sequences > 0
+  and s.longest is not null and s.step is not null and {wanted}
+order by s.role, s.phase, s.step, s.process, s.scope"""
+
+#: A model is from the newest steps of a run, as many as have together so many micro-batches.
+MOST: Final = 200_000
+_NEWEST: Final = """
+select coalesce(min(step) filter (through <= {most}), max(step)) as first from (
+  select step, sum(n) over (order by step desc) as through from (
+    select step, count(*) as n from micro_batches where step is not null group by step))"""
+
+_ROOM: Final = """
+select process, max(device_total_bytes) as total, max(coalesce(non_torch_bytes, 0)) as beside,
+       max(coalesce(other_processes_bytes, 0)) as others
+from memory where device_total_bytes is not null group by process"""
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """What the micro-batches of one role and phase need.
+
+    Attributes:
+        role: Of the model.
+        phase: Of the step.
+        fit: None where there were too few micro-batches, or they were too much alike.
+        why: What keeps it from saying more; "" where nothing does.
+        floor_bytes: Allocated without any token, at the last step, on the process that has most.
+        process: That one.
+        drift_bytes_per_step: What comes on top each step; 0 where no trend is sure.
+        left_out: Regressors that couldn't be told from the others, so that these hold their share.
+        smallest_tokens: Of a micro-batch that was seen.
+        largest_tokens: Likewise; a prediction beyond it is drawn out.
+        largest_peak_bytes: Likewise.
+        reserved_above_bytes: What the allocator had reserved above the peak of what was allocated, at most in 99 of a
+            hundred micro-batches; 0 where it isn't known.
+        capacity_bytes: What torch can reserve on the fullest device: its memory without what isn't torch's. None where
+            it isn't known.
+        cap_tokens: Under which they were cut; None without a cap.
+        bytes_per_token_and_entry: a ÷ the entries of the vocabulary, where those are known: a phase that keeps logits
+            in half precision has at least 2.
+        micro_batches: How many it is from.
+        lacks_variety: Whether other micro-batches would tell more.
+    """
+
+    role: str | None
+    phase: str | None
+    fit: Fit | None
+    why: str = ""
+    floor_bytes: float = math.nan
+    process: str = ""
+    drift_bytes_per_step: float = 0.0
+    left_out: tuple[str, ...] = ()
+    smallest_tokens: int = 0
+    largest_tokens: int = 0
+    largest_peak_bytes: int = 0
+    reserved_above_bytes: float = 0.0
+    capacity_bytes: float | None = None
+    cap_tokens: int | None = None
+    bytes_per_token_and_entry: float | None = None
+    micro_batches: int = 0
+    lacks_variety: bool = False
+    _constant: tuple[float, ...] = ()
+
+    @property
+    def room_bytes(self) -> float | None:
+        """What may be allocated at the most: the capacity without what is reserved above; None where unknown."""
+        return None if self.capacity_bytes is None else self.capacity_bytes - self.reserved_above_bytes
+
+    @property
+    def left_bytes(self) -> float | None:
+        """What the largest peak that was seen has left of it; None where unknown."""
+        return None if self.room_bytes is None else self.room_bytes - self.largest_peak_bytes
+
+    def coefficient(self, name: str) -> tuple[float, float]:
+        """A coefficient in bytes, and its standard error; (0, 0) where it was left out, NaN without a model.
+
+        Args:
+            name: ``"tokens"``, ``"longest"`` or ``"rows"``.
+        """
+        if self.fit is None:
+            return math.nan, math.nan
+        return (self.fit[name], self.fit.error(name)) if name in self.fit.names else (0.0, 0.0)
+
+    def regressors(self, micro_batches: ArrayLike) -> Array:
+        """The rows that the fit wants, on the process with the highest floor, at the last step.
+
+        Args:
+            micro_batches: (n, 3): tokens that are computed, longest row and number of rows of each.
+        """
+        if self.fit is None:
+            return np.empty((0, 0))
+        told = np.atleast_2d(np.asarray(micro_batches, dtype=np.float64))
+        named = {"tokens": told[:, 0], "longest": told[:, 1], "rows": told[:, 2]}
+        columns = [
+            named[name] if name in named else np.full(len(told), constant)
+            for name, constant in zip(self.fit.names, self._constant, strict=True)
+        ]
+        return np.stack(columns, axis=1)
+
+    def predict(self, micro_batches: ArrayLike, level: float = 0.95) -> tuple[Array, Array, Array] | None:
+        """Peak of each micro-batch in bytes: expected, and the ends of its prediction interval.
+
+        Args:
+            micro_batches: (n, 3): tokens that are computed, longest row and number of rows of each.
+            level: Share of new micro-batches whose peak is in the interval, 0 to 1.
+
+        Returns:
+            None without a model.
+        """
+        if self.fit is None:
+            return None
+        wanted = self.regressors(micro_batches)
+        mean, reach = self.fit.mean(wanted), self.fit.reach(level) * self.fit.spread(wanted)
+        return mean, mean - reach, mean + reach
+
+    @property
+    def experiment(self) -> str:
+        """What would tell more at the least cost; "" where nothing is missing."""
+        if not self.lacks_variety:
+            return ""
+        cap = self.cap_tokens or self.largest_tokens
+        return f"Run one step with a cap of {max(1, cap // 2):,} tokens: half of today's can't run out of memory."
+
+
+def memory_models(run: Run, vocabulary: int | None = None) -> list[MemoryModel]:
+    """A model for each role and phase that has micro-batches with a peak of their own.
+
+    Args:
+        run: The run.
+        vocabulary: Entries of the vocabulary; None looks for ``vocab_size`` in the run's configuration.
+    """
+    if not run.has("memory") or not run.has("micro_batches"):
+        return []
+    frame = run.sql(_PEAKS.format(wanted=newest(run, "s.step")))
+    if frame.empty:
+        return []
+    room = {row["process"]: row for row in rows(run.sql(_ROOM))}
+    caps = {
+        (_name(row["role"]), _name(row["phase"])): None if missing(row["cap"]) else int(row["cap"])
+        for row in rows(run.sql("select role, phase, max(cap_tokens) as cap from micro_batches group by all"))
+    }
+    entries = vocabulary or _vocabulary(run.info.config)
+    return [
+        _of_phase(_name(role), _name(phase), here, room, caps.get((_name(role), _name(phase))), entries)
+        for (role, phase), here in frame.groupby(["role", "phase"], dropna=False)
+    ]
+
+
+def newest(run: Run, column: str) -> str:
+    """The condition for the steps that a model is from.
+
+    Args:
+        run: A run that has micro-batches.
+        column: That has the step.
+    """
+    first = run.sql(_NEWEST.format(most=MOST))["first"][0]
+    return "true" if missing(first) else f"{column} >= {int(first)}"
+
+
+def room_over_steps(run: Run) -> pd.DataFrame:
+    """What each phase's largest micro-batch has left of the device's memory, step by step.
+
+    Args:
+        run: The run.
+
+    Returns:
+        step, role, phase, process (with the largest peak), peak_bytes, and room_bytes: the memory of that process's
+        device without what isn't torch's and without the peak; NaN where its size isn't known.
+    """
+    columns = ["step", "role", "phase", "process", "peak_bytes", "room_bytes"]
+    frame = run.sql(_PEAKS.format(wanted="true")) if run.has("memory") and run.has("micro_batches") else pd.DataFrame()
+    if frame.empty:
+        return pd.DataFrame(columns=columns)
+    room = {row["process"]: float(row["total"] - row["beside"] - row["others"]) for row in rows(run.sql(_ROOM))}
+    fullest = frame.loc[frame.groupby(["step", "role", "phase"], dropna=False)["peak"].idxmax()].copy()
+    fullest["peak_bytes"] = fullest["peak"]
+    fullest["room_bytes"] = fullest["process"].map(room).astype(float) - fullest["peak"].astype(float)
+    return fullest[columns].reset_index(drop=True)
+
+
+def _name(value: Any) -> str | None:
+    return None if missing(value) else str(value)
+
+
+def _vocabulary(config: Any) -> int | None:
+    """``vocab_size`` anywhere in a configuration, where there is just one."""
+    found: set[int] = set()
+    waiting = [config]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            value = one.get("vocab_size")
+            if isinstance(value, int) and value > 0:
+                found.add(value)
+            waiting.extend(one.values())
+    return found.pop() if len(found) == 1 else None
+
+
+def _of_phase(
+    role: str | None,
+    phase: str | None,
+    frame: pd.DataFrame,
+    room: dict[Any, dict[str, Any]],
+    cap: int | None,
+    entries: int | None,
+) -> MemoryModel:
+    known: dict[str, Any] = {
+        "smallest_tokens": int(frame["tokens"].min()),
+        "largest_tokens": int(frame["tokens"].max()),
+        "largest_peak_bytes": int(frame["peak"].max()),
+        "cap_tokens": cap,
+        "micro_batches": len(frame),
+    }
+    totals = [room[one] for one in frame["process"].unique() if one in room]
+    if totals:
+        known["capacity_bytes"] = min(float(one["total"] - one["beside"] - one["others"]) for one in totals)
+    above = (frame["reserved_peak"] - frame["peak"]).dropna()
+    if len(above):
+        known["reserved_above_bytes"] = max(0.0, float(np.quantile(above.to_numpy(dtype=float), 0.99)))
+    why = _no_peaks(frame)
+    if why:
+        return MemoryModel(role, phase, None, why, **known)
+    why = _too_little(frame)
+    made = None if why else _fitted(frame)
+    if made is None:
+        why = why or "Tokens can't be told from the other numbers of its micro-batches."
+        return MemoryModel(role, phase, None, why, **known, lacks_variety=True)
+    found, left_out = made
+    floors = {name: found[name] for name in found.names if name.startswith("floor of ")}
+    process = max(floors, key=lambda name: floors[name])
+    last = float(frame["step"].max())
+    drift = found["step"] if "step" in found.names else 0.0
+    constant = tuple(1.0 if name == process else last if name == "step" else 0.0 for name in found.names)
+    per_entry = found["tokens"] / entries if entries else None
+    return MemoryModel(
+        role,
+        phase,
+        found,
+        floor_bytes=floors[process] + drift * last,
+        process=process.removeprefix("floor of "),
+        drift_bytes_per_step=drift,
+        left_out=left_out,
+        bytes_per_token_and_entry=per_entry,
+        **known,
+        _constant=constant,
+    )
+
+
+def _no_peaks(frame: pd.DataFrame) -> str:
+    """Why peaks aren't what micro-batches allocate, "" where they are."""
+    if set(frame["source"]) == {"process_rss"}:
+        return "Memory is the process's resident set, which doesn't fall when tensors are freed."
+    inexact = float((frame["peak_kind"] != "exact").mean())
+    if inexact > 0.1:
+        return "The peaks aren't those of the micro-batches alone: the device's counters are never reset."
+    return ""
+
+
+def _too_little(frame: pd.DataFrame) -> str:
+    """What keeps micro-batches from telling what a token costs, "" where nothing does."""
+    if len(frame) < FEWEST:
+        return f"Only {len(frame)} micro-batches have a peak; {FEWEST} are needed."
+    low, high = np.quantile(frame["tokens"].to_numpy(dtype=float), [0.05, 0.95])
+    if high - low < VARIETY * float(frame["tokens"].mean()):
+        return f"Its micro-batches are all alike: nine tenths of them have {low:,.0f} to {high:,.0f} tokens."
+    return ""
+
+
+def _fitted(frame: pd.DataFrame) -> tuple[Fit, tuple[str, ...]] | None:
+    """The fit, with as many of the regressors as can be told apart, and those that can't."""
+    largest = frame.groupby("process")["peak"].max().nlargest(_PROCESSES).index
+    here = frame[frame["process"].isin(largest)]
+    floors = {f"floor of {one}": (here["process"] == one).to_numpy(dtype=float) for one in sorted(largest)}
+    chosen = [name for name in ("tokens", "longest", "rows") if _varies(here, name)]
+    left_out = [name for name in ("longest", "rows") if name not in chosen]
+    for name in ("rows", "longest"):
+        if name in chosen and _own_share(here, name, [one for one in chosen if one != name], floors) < _OWN:
+            chosen.remove(name)
+            left_out.append(name)
+    if "tokens" not in chosen:
+        return None
+    measured = here["peak"].to_numpy(dtype=float)
+    columns = floors | {name: here[name].to_numpy(dtype=float) for name in chosen}
+    steps = here["step"].to_numpy(dtype=float)
+    if len(np.unique(steps)) >= 4:
+        drifting = _fit(columns | {"step": steps}, measured)
+        if drifting is not None and abs(drifting["step"]) > _SURE * drifting.error("step"):
+            return drifting, tuple(left_out)
+    plain = _fit(columns, measured)
+    return None if plain is None else (plain, tuple(left_out))
+
+
+def _fit(columns: dict[str, Array], measured: Array) -> Fit | None:
+    return fit(list(columns), np.stack(list(columns.values()), axis=1), measured)
+
+
+def _varies(frame: pd.DataFrame, name: str) -> bool:
+    return float(frame[name].std()) > 0.02 * float(frame[name].mean())
+
+
+def _own_share(frame: pd.DataFrame, name: str, others: Sequence[str], floors: dict[str, Array]) -> float:
+    """How much of a regressor the others don't foretell, 0 to 1."""
+    values = frame[name].to_numpy(dtype=float)
+    columns = [*floors.values(), *(frame[one].to_numpy(dtype=float) for one in others)]
+    known = np.stack(columns, axis=1)
+    solved, *_ = np.linalg.lstsq(known / np.maximum(np.abs(known).max(axis=0), 1e-300), values, rcond=None)
+    left = values - known / np.maximum(np.abs(known).max(axis=0), 1e-300) @ solved
+    spread = float(((values - values.mean()) ** 2).sum())
+    return float((left**2).sum()) / spread if spread else 0.0
+
+
+# ------------------------------------------------------------------------------------------------------------- risk
+
+
+def risk_of(
+    model: MemoryModel,
+    steps: Sequence[Sequence[tuple[int, int, int]]],
+    *,
+    length: int = 1000,
+    runs: int = 200,
+    seed: int = 0,
+) -> float | None:
+    """The share of runs in which a micro-batch's peak passes what may be allocated.
+
+    Runs are put together of the given steps, drawn with replacement. Each has coefficients of its own, drawn from
+    their uncertainty, and every micro-batch noise.
+
+    Args:
+        model: Of the role and phase.
+        steps: (tokens that are computed, longest row, rows) of the micro-batches of each step.
+        length: Steps of a run.
+        runs: How many are put together.
+        seed: Of what is drawn.
+
+    Returns:
+        0 to 1; None without a model, or where the capacity isn't known.
+    """
+    steps = [one for one in steps if one]
+    if model.fit is None or model.room_bytes is None or not steps:
+        return None
+    random = np.random.default_rng(seed)
+    drawn = random.multivariate_normal(model.fit.coefficients, model.fit.covariance, runs, method="eigh")
+    noise = max(model.fit.sigma, 1.0)
+    safe = np.empty((len(steps), runs))
+    for at, one in enumerate(steps):
+        wanted = model.regressors(list(one))
+        fullest = wanted[np.argsort(-model.fit.mean(wanted))[:32]]  # beyond, what a micro-batch adds is nothing
+        safe[at] = _log_below((model.room_bytes - fullest @ drawn.T) / noise).sum(axis=0)
+    chosen = random.multinomial(length, np.full(len(steps), 1 / len(steps)), size=runs)
+    return float(1 - np.exp((chosen.T * safe).sum(axis=0)).mean())
+
+
+def _log_below(z: Array) -> Array:
+    """The logarithm of the share of a standard Gaussian below z."""
+    above = 0.5 * np.array([math.erfc(one / math.sqrt(2)) for one in z.ravel()]).reshape(z.shape)
+    found: Array = np.log1p(-np.minimum(above, 1 - 1e-12))
+    return found

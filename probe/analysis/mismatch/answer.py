@@ -1,0 +1,310 @@
+"""What is told of rollout and training: the judgement, the measures, views by what is known, the worst tokens."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from probe.analysis.mismatch.judging import Judgement, judge
+from probe.analysis.mismatch.measures import Array, Measures, measured
+from probe.analysis.mismatch.tokens import NOT_KNOWN, Tokens
+from probe.errors import UnknownNameError
+from probe.text import UNKNOWN, percent
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: By what tokens are told apart, and what it is called.
+VIEWS: Final = {
+    "turn": "Turn",
+    "position": "Position in the answer",
+    "version": "Weight version",
+    "length": "Tokens of the answer",
+    "rank": "Rank",
+    "replica": "Replica",
+    "micro_batch": "Micro-batch",
+    "step": "Step",
+}
+#: Of these there are many values: they are told in ranges that double.
+_RANGES: Final = ("position", "length")
+#: Most lines of a view, the newest where there are more.
+_MOST_LINES: Final = 200
+
+#: Tokens that are told as the worst.
+WORST: Final = 20
+
+#: Each cause in two words.
+CAUSES: Final = {
+    "agree": "agree within noise",
+    "temperature": "another temperature",
+    "shift": "a shift by one, or a wrong mask",
+    "untrained": "tokens that were never sampled",
+    "retokenised": "text that was tokenised again",
+    "stale": "stale weights",
+    "rank": "one rank",
+    "rows": "some rows",
+    "kernels": "kernels",
+    "unknown": "can't be told",
+}
+
+_WIDTH: Final = 100
+
+
+class Line(NamedTuple):
+    """One line of a view.
+
+    Attributes:
+        label: Such as "3", or "8 to 15" of a range.
+        measures: Of its tokens.
+    """
+
+    label: str
+    measures: Measures
+
+
+@dataclass(frozen=True, slots=True)
+class WorstToken:
+    """One token about which rollout and training disagree most; what isn't known is None."""
+
+    step: int | None
+    rank: int | None
+    process: str
+    batch_id: int | None
+    row: int | None
+    position: int
+    turn: int | None
+    rollout_log_prob: float
+    log_prob: float
+    log_ratio: float
+
+
+class Mismatch:
+    """Whether rollout and training agree about the tokens of some answers, and why they don't.
+
+    Args:
+        tokens: Of these answers.
+
+    Attributes:
+        tokens: The same.
+        judgement: Why, how sure, and what else it could be.
+        measures: Of the tokens of answers that stand for the others: those that were kept for how bad they are count
+            for the judgement and among the worst tokens alone.
+    """
+
+    def __init__(self, tokens: Tokens) -> None:
+        self.tokens = tokens
+        self.judgement: Judgement = judge(tokens)
+        self._held = tokens.compared & tokens.drawn[tokens.row] if len(tokens.answers) else tokens.compared
+        if not self._held.any():
+            self._held = tokens.compared
+        self.measures: Measures = measured(tokens.log_ratio[self._held])
+
+    @property
+    def steps(self) -> tuple[int, int] | None:
+        """The first and the last step; None where the steps of none are known."""
+        known = self.tokens.known("step")
+        known = known[known != NOT_KNOWN]
+        return (int(known.min()), int(known.max())) if len(known) else None
+
+    @property
+    def sentence(self) -> str:
+        """What is the case, in one or two sentences."""
+        return f"{_said(self.judgement)}{self._sizes()}"
+
+    def _sizes(self) -> str:
+        told = self.measures
+        if self.judgement.cause == "unknown" or told.k3 is None or told.effective_ratio is None:
+            return ""
+        return f" k3 is {told.k3:.2g}; the effective sample is {percent(told.effective_ratio)} of the tokens."
+
+    def by(self, what: str) -> pd.DataFrame:
+        """The measures by what is known of tokens.
+
+        Args:
+            what: One of :data:`VIEWS`.
+
+        Returns:
+            A frame with a row for each value, or range of values, in rising order: its label, tokens, k1, k2, k3,
+            effective_ratio, ratio_mean, below_ratio, above_ratio, difference_mean, difference_largest. Empty where
+            it isn't known.
+
+        Raises:
+            UnknownNameError: There is no such view.
+        """
+        import pandas as pd
+
+        rows = [{what: one.label, **_flat(one.measures)} for one in self.lines(what)]
+        return pd.DataFrame(rows, columns=[what, *_flat(Measures(0))])
+
+    def lines(self, what: str) -> list[Line]:
+        """The same as :meth:`by` as a list."""
+        if what not in VIEWS:
+            raise UnknownNameError.of("what", what, VIEWS)
+        held, values = self._held, self._values(what)
+        if values is None:
+            return []
+        values = values[held]
+        if what in _RANGES:
+            values = np.where(values >= 0, 2 ** np.floor(np.log2(np.maximum(values, 1))).astype(int), values)
+        log_ratio = self.tokens.log_ratio[held]
+        known = [one for one in np.unique(values).tolist() if one >= 0][-_MOST_LINES:]
+        return [Line(self._label(what, one), measured(log_ratio[values == one])) for one in known]
+
+    def _values(self, what: str) -> Array | None:
+        tokens = self.tokens
+        if what == "turn":
+            return tokens.turn
+        if what == "position":
+            return tokens.position
+        if what == "length":
+            return tokens.lengths[tokens.row]
+        if what == "replica":
+            names = tokens.named("replica")
+            self._names = sorted({one for one in names if one})
+            return np.array([self._names.index(one) if one else -1 for one in names], np.int64)[tokens.row]
+        return tokens.known("weight_version" if what == "version" else what)[tokens.row]
+
+    def _label(self, what: str, value: int) -> str:
+        if what == "replica":
+            return self._names[value]
+        if what not in _RANGES or value < 2:
+            return f"0 to {value}" if what == "position" and value == 1 else str(value)
+        return f"{value} to {2 * value - 1}"
+
+    def worst(self, many: int = WORST) -> list[WorstToken]:
+        """The tokens about which they disagree most, the worst first.
+
+        Args:
+            many: At most.
+        """
+        tokens = self.tokens
+        held = np.flatnonzero(tokens.compared)
+        order = held[np.argsort(-np.abs(tokens.log_ratio[held]), kind="stable")][:many]
+        return [self._worst(int(at)) for at in order]
+
+    def _worst(self, at: int) -> WorstToken:
+        tokens = self.tokens
+        row = int(tokens.row[at])
+        known = {name: tokens.known(name)[row] for name in ("step", "rank", "batch_id", "row")}
+        whole: dict[str, Any] = {name: None if value == NOT_KNOWN else int(value) for name, value in known.items()}
+        return WorstToken(
+            **whole,
+            process=tokens.named("process")[row],
+            position=int(tokens.position[at]),
+            turn=int(tokens.turn[at]) if tokens.turn[at] >= 0 else None,
+            rollout_log_prob=float(tokens.rollout[at]),
+            log_prob=float(tokens.train[at]),
+            log_ratio=float(tokens.log_ratio[at]),
+        )
+
+    def worst_frame(self) -> pd.DataFrame:
+        """:meth:`worst` as a frame."""
+        import pandas as pd
+
+        return pd.DataFrame([asdict(one) for one in self.worst()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        steps = self.steps
+        told = asdict(self.judgement)
+        del told["affected"]
+        return {
+            "sentence": self.sentence,
+            **told,
+            "first_step": None if steps is None else steps[0],
+            "last_step": None if steps is None else steps[1],
+            "answers": len(self.tokens.answers),
+            "measures": self.measures.to_dict(),
+            "by": {what: [{what: one.label, **_flat(one.measures)} for one in self.lines(what)] for what in VIEWS},
+            "worst": [asdict(one) for one in self.worst()],
+        }
+
+    def __repr__(self) -> str:
+        judged = self.judgement
+        lines = [self.sentence] if judged.cause == "unknown" else [self.sentence, judged.why, self.confidence]
+        told = [textwrap.fill(one, _WIDTH, subsequent_indent="  ") for one in lines if one]
+        for what in ("version", "rank", "turn", "position"):
+            found = self.lines(what)
+            if len(found) > 1:
+                told += ["", f"{VIEWS[what]:24}{'tokens':>8}{'k1':>10}{'k3':>10}{'ESS':>8}", *map(_line, found[-12:])]
+        return "\n".join(told)
+
+    @property
+    def confidence(self) -> str:
+        """How sure it is, and what else it could be, in a sentence."""
+        judged = self.judgement
+        others = [CAUSES[one] for one in judged.alternatives]
+        also = f" Else it could be: {'; '.join(others)}." if others else ""
+        return f"Confidence: {judged.confidence}.{also}"
+
+    def _repr_html_(self) -> str:
+        from probe.analysis.mismatch.markup import html_of
+
+        return html_of(self)
+
+
+def _line(one: Line) -> str:
+    told = one.measures
+    effective = UNKNOWN if told.effective_ratio is None else percent(told.effective_ratio)
+    return f"  {one.label:22}{told.tokens:>8}{short(told.k1):>10}{short(told.k3):>10}{effective:>8}"
+
+
+def short(value: float | None) -> str:
+    """A number with two digits.
+
+    >>> short(0.000123), short(None), short(-0.5)
+    ('0.00012', '–', '−0.5')
+    """
+    if value is None or math.isnan(value):
+        return UNKNOWN
+    return f"{value:.2g}".replace("-", "\N{MINUS SIGN}") if value else "0"
+
+
+def _flat(told: Measures) -> dict[str, Any]:
+    return {name: value for name, value in asdict(told).items() if name != "ratio_quantiles"}
+
+
+def _said(judged: Judgement) -> str:
+    if judged.cause == "unknown":
+        return f"Whether rollout and training agree can't be told: {judged.why}"
+    text = _text(judged)
+    if judged.since is None or judged.cause in ("agree", "temperature"):
+        return text[0].upper() + text[1:]
+    return f"Since step {judged.since} {text}"
+
+
+def _text(judged: Judgement) -> str:  # noqa: PLR0911  (a sentence for each cause)
+    every = judged.share is not None and judged.share > 0.99
+    of = "in all answers" if every else f"in {percent(judged.share)} of the answers"
+    match judged.cause:
+        case "agree":
+            return "rollout and training agree within noise."
+        case "temperature":
+            return f"the rollout's log-probabilities are at temperature {judged.temperature:g} against training's."
+        case "shift":
+            return _shifted(judged.by, of)
+        case "untrained":
+            return f"the loss counts tokens that were never sampled, {of}."
+        case "retokenised":
+            return f"training has other tokens than were sampled, {of}, from about token {judged.position} on."
+        case "stale":
+            if judged.version is None:
+                return "the rollout samples with other weights than training has, perhaps old ones."
+            return f"the rollout samples with weights up to {judged.lag} versions old, the oldest {judged.version}."
+        case "rank":
+            return f"rollout and training disagree about the answers of rank {judged.rank}, and about no others."
+        case "rows":
+            return f"rollout and training disagree about {percent(judged.share)} of the answers, and about no others."
+        case _:
+            return "rollout and training differ by noise of both signs that is larger than bfloat16 makes it."
+
+
+def _shifted(by: int | None, of: str) -> str:
+    if not by:
+        return f"the loss mask lies beside the tokens that were sampled, {of}."
+    many = f"{abs(by)} token{'s' if abs(by) > 1 else ''} {'later' if by > 0 else 'earlier'}"
+    return f"the rollout's log-probabilities stand {many} than training's, {of}."

@@ -1,0 +1,320 @@
+"""The answers of one step as they are browsed: group by group, sorted by what is worst, searched and narrowed."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from probe.analysis.ledger.slots import AGAIN, SAMPLING
+from probe.analysis.query import literal
+from probe.analysis.token_blocks import unpack
+from probe.errors import InputError
+from probe.text import missing, rows, whole
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from probe.runs.reader import Run
+
+#: Letters of a text that are given at most; the rest is counted.
+MOST_LETTERS: Final = 20_000
+
+_ANSWERS: Final = """
+select s.process, s.rank, s.batch_id, s.row, s.uid, s."group", s.prompt_tokens, s.response_tokens, s.loss_tokens,
+       s.turns, s.ended, s.truncated, s.reward, s.advantage_mean, s.advantage_smallest, s.advantage_largest,
+       s.difference_mean, s.difference_largest, s.difference_at, s.entropy_mean, s.nan_count, s.weight_version,
+       s.dropped, s.passes, s.micro_batches, s.masked_tokens, s.no_advantage_tokens, s.clipped_tokens,
+       s.carried_tokens, s.clip_unknown_tokens, s.unknown_tokens, s.dropped_tokens, s.chosen_by,
+       {block} as block
+from samples s where s.step = {step} order by s.process, s.batch_id, s.row
+"""
+
+_BLOCK: Final = """exists (select 1 from token_blocks b where b.step = s.step and b.process = s.process
+                and b.batch_id = s.batch_id and b.row = s.row)"""
+
+#: Columns that are whole numbers, and those that are floats; None where one is missing.
+_COUNTS: Final = (
+    *("rank", "prompt_tokens", "response_tokens", "loss_tokens", "turns", "difference_at", "nan_count"),
+    *("weight_version", "passes", "masked_tokens", "no_advantage_tokens", "clipped_tokens", "carried_tokens"),
+    *("clip_unknown_tokens", "unknown_tokens", "dropped_tokens"),
+)
+
+_NUMBERS: Final = (
+    *("reward", "advantage_mean", "advantage_smallest", "advantage_largest"),
+    *("difference_mean", "difference_largest", "entropy_mean"),
+)
+
+#: Names an answer in its step: process, batch and its place in that.
+Key = tuple[str, int, int]
+
+
+class Group(NamedTuple):
+    """Answers of one prompt, as far as they have a row.
+
+    Attributes:
+        name: Its name; "" where nobody told one, and the answer stands alone.
+        members: Places of its answers in :attr:`StepSamples.answers`, in the batch's order.
+        equal: Whether the rewards of the whole group, two or more, are equal; None where not all of them are known.
+    """
+
+    name: str
+    members: list[int]
+    equal: bool | None
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is to be seen of a step, and in which order.
+
+    Attributes:
+        sort: One of :data:`SORTS`.
+        only: One of :data:`ONLY`.
+        search: Text that the answer's name, its group or a recorded text contains, whatever the case.
+        group: The name of a group; None: all.
+        micro_batch: Answers that were trained in the micro-batch of this number; None: all.
+        phase: Of that micro-batch; "" where it isn't known.
+        process: Of that micro-batch, likewise.
+    """
+
+    sort: str = "difference"
+    only: str = "all"
+    search: str = ""
+    group: str | None = None
+    micro_batch: int | None = None
+    phase: str = ""
+    process: str = ""
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """The lines of a view: groups, each followed by its answers.
+
+    Attributes:
+        lines: ("group", place of the group) or ("answer", place of the answer).
+        answers: How many answers are among them.
+        note: What couldn't be done as it was wished; "" where all could.
+    """
+
+    lines: list[tuple[str, int]]
+    answers: int
+    note: str = ""
+
+
+def _magnitude(answer: Mapping[str, Any], *names: str) -> float:
+    found = [abs(answer[name]) for name in names if answer[name] is not None]
+    return max(found, default=-math.inf)
+
+
+#: Orders by name, the worst first; how bad an answer is, -inf where that isn't known. NaN comes before everything.
+SORTS: Final[Mapping[str, Callable[[Mapping[str, Any]], float]]] = {
+    "difference": lambda one: math.inf if one["nan_count"] else _magnitude(one, "difference_largest"),
+    "advantage": lambda one: _magnitude(one, "advantage_smallest", "advantage_largest"),
+    "tokens": lambda one: one["response_tokens"],
+    "reward": lambda one: -math.inf if one["reward"] is None else -one["reward"],
+    "batch": lambda one: 0.0,  # noqa: ARG005  (all are alike: the batch's order stays)
+}
+
+
+@dataclass
+class StepSamples:
+    """The answers of one step that have a row.
+
+    Attributes:
+        step: The step.
+        answers: Each as a dict: the columns of ``samples`` without texts; missing numbers are None.
+        groups: Answers of one prompt in one batch.
+        group_of: The group of each answer.
+        sampled: How many answers were told, those without a row too; None where that isn't known.
+    """
+
+    step: int
+    answers: list[dict[str, Any]]
+    sampled: int | None = None
+    groups: list[Group] = field(default_factory=list)
+    group_of: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        held: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for at, one in enumerate(self.answers):
+            alone = () if one["group"] else (one["row"],)
+            held[one["process"], one["batch_id"], one["group"], *alone].append(at)
+        self.groups = [Group(key[2], members, self._equal(members)) for key, members in held.items()]
+        self.group_of = [0] * len(self.answers)
+        for number, group in enumerate(self.groups):
+            for at in group.members:
+                self.group_of[at] = number
+
+    def _equal(self, members: Sequence[int]) -> bool | None:
+        rewards = [self.answers[at]["reward"] for at in members]
+        if len(rewards) < 2 or None in rewards:
+            return None
+        equal = len(set(rewards)) == 1
+        if equal and any(self.answers[at]["chosen_by"] != "all" for at in members):
+            return None  # others of the group have no row, and may have another reward
+        return equal
+
+    @classmethod
+    def read(cls, run: Run, step: int) -> StepSamples:
+        """Those of one step.
+
+        Args:
+            run: The run.
+            step: The step.
+        """
+        if not run.has("samples"):
+            return cls(step, [])
+        block = _BLOCK if run.has("token_blocks") else "false"
+        frame = run.sql(_ANSWERS.format(step=int(step), block=block))
+        return cls(step, [_answer(one) for one in rows(frame)], _sampled(run, step))
+
+    def arranged(self, wish: Wish, found: frozenset[Key] | None = None) -> Arranged:
+        """The lines that a wish asks for.
+
+        Args:
+            wish: The wish; its search is done by the caller, see :func:`searched`.
+            found: Answers that the search found; None: nobody searches.
+
+        Raises:
+            InputError: There is no such order or narrowing.
+        """
+        if wish.sort not in SORTS:
+            raise InputError(f"sort: got {wish.sort!r}, expected one of {', '.join(SORTS)}")
+        if wish.only not in ONLY:
+            raise InputError(f"only: got {wish.only!r}, expected one of {', '.join(ONLY)}")
+        keeps = ONLY[wish.only]
+        held = {at for at in range(len(self.answers)) if keeps(self, at)}
+        if found is not None:
+            held = {at for at in held if key_of(self.answers[at]) in found}
+        if wish.group is not None:
+            held = {at for at in held if self.answers[at]["group"] == wish.group}
+        held, note = self._trained_in(wish, held)
+        return Arranged(self._lines(wish.sort, held), len(held), note)
+
+    def _trained_in(self, wish: Wish, held: set[int]) -> tuple[set[int], str]:
+        """Of ``held`` the answers of a micro-batch; all of them, with the reason, where that isn't known."""
+        if wish.micro_batch is None:
+            return held, ""
+        if wish.phase in (*AGAIN, *SAMPLING):
+            of = f"micro-batch {wish.micro_batch} of {wish.phase}"
+            return held, f"Which answers were in {of} isn't recorded: these are all of the step."
+        known = {at for at in held if any(number >= 0 for number in self.answers[at]["micro_batches"])}
+        if not known and held:
+            return held, "Which micro-batch trained which answer isn't recorded: these are all of the step."
+        if any(self.answers[at]["process"] == wish.process for at in known):
+            known = {at for at in known if self.answers[at]["process"] == wish.process}
+        return {at for at in known if wish.micro_batch in self.answers[at]["micro_batches"]}, ""
+
+    def _lines(self, sort: str, held: set[int]) -> list[tuple[str, int]]:
+        score = SORTS[sort]
+        ordered = []
+        for number, group in enumerate(self.groups):
+            members = [at for at in group.members if at in held]
+            if members:
+                scores = {at: score(self.answers[at]) for at in members}
+                members.sort(key=lambda at: -scores[at])
+                ordered.append((-max(scores.values()), number, members))
+        lines: list[tuple[str, int]] = []
+        for _, number, members in sorted(ordered):
+            if self.groups[number].name:
+                lines.append(("group", number))
+            lines += (("answer", at) for at in members)
+        return lines
+
+
+def key_of(answer: Mapping[str, Any]) -> Key:
+    """What names an answer in its step."""
+    return answer["process"], answer["batch_id"], answer["row"]
+
+
+def _without_advantage(found: StepSamples, at: int) -> bool:
+    return found.answers[at]["no_advantage_tokens"] > 0 or found.groups[found.group_of[at]].equal is True
+
+
+#: What may be seen alone, by name.
+ONLY: Final[Mapping[str, Callable[[StepSamples, int], bool]]] = {
+    "all": lambda found, at: True,  # noqa: ARG005
+    "truncated": lambda found, at: found.answers[at]["truncated"] is True,
+    "dropped": lambda found, at: bool(found.answers[at]["dropped"]),
+    "nan": lambda found, at: found.answers[at]["nan_count"] > 0,
+    "no_advantage": _without_advantage,
+    "blocks": lambda found, at: found.answers[at]["block"],
+}
+
+
+def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: None if isinstance(value, float) and missing(value) else value for name, value in row.items()}
+    found |= {name: whole(row[name]) for name in _COUNTS}
+    found |= {name: None if missing(row[name]) else float(row[name]) for name in _NUMBERS}
+    found["truncated"] = None if missing(row["truncated"]) else bool(row["truncated"])
+    found["micro_batches"] = [int(one) for one in row["micro_batches"]]
+    found["batch_id"], found["row"], found["block"] = int(row["batch_id"]), int(row["row"]), bool(row["block"])
+    return found
+
+
+def _sampled(run: Run, step: int) -> int | None:
+    if not run.has("token_fates"):
+        return None
+    frame = run.sql(
+        f"""select sum(n)::bigint as n from (select max(batch_samples) as n from token_fates where step = {int(step)}
+            group by process, batch_id)"""  # noqa: S608  (a number)
+    )
+    return whole(frame["n"].iloc[0])
+
+
+def near(run: Run, step: int) -> int | None:
+    """The step with samples that is nearest to one, the earlier of two; None where no step has any."""
+    if not run.has("samples"):
+        return None
+    steps = "select distinct step from samples where step is not null"
+    frame = run.sql(f"select step from ({steps}) order by abs(step - {int(step)}), step limit 1")  # noqa: S608
+    return None if frame.empty else whole(frame["step"].iloc[0])
+
+
+def searched(run: Run, step: int, text: str) -> frozenset[Key]:
+    """The answers of a step whose name, group, end or recorded text contains a text, whatever the case."""
+    said = """concat_ws(' ', uid, "group", ended, dropped, prompt_text, response_text)"""
+    query = f"""select process, batch_id, row from samples
+                where step = {int(step)} and contains(lower({said}), lower({literal(text)}))"""  # noqa: S608
+    frame = run.sql(query)  # a user's text is quoted by literal()
+    return frozenset((str(one["process"]), int(one["batch_id"]), int(one["row"])) for one in rows(frame))
+
+
+class Tokens(NamedTuple):
+    """What is known of the tokens of one answer.
+
+    Attributes:
+        arrays: By name, each (tokens,), see :func:`probe.analysis.token_blocks.unpack`; empty without a block.
+        ids: Token ids of the answer, empty where they aren't recorded.
+        prompt: Text of the prompt; None where it isn't recorded.
+        text: That of the answer, likewise.
+    """
+
+    arrays: dict[str, npt.NDArray[np.generic]]
+    ids: list[int]
+    prompt: str | None
+    text: str | None
+
+
+def tokens_of(run: Run, step: int, key: Key) -> Tokens | None:
+    """What is known of the tokens of one answer; None where there is no such answer.
+
+    Args:
+        run: The run.
+        step: Its step.
+        key: What names it in that.
+    """
+    process, batch_id, row = key
+    where = f"step = {int(step)} and process = {literal(process)} and batch_id = {int(batch_id)} and row = {int(row)}"
+    found = rows(run.sql(f"select prompt_text, response_text, response_ids from samples where {where}"))  # noqa: S608
+    if not found:
+        return None
+    blocks = []
+    if run.has("token_blocks"):
+        blocks = rows(run.sql(f"select tokens, arrays, dtypes, data from token_blocks where {where}"))  # noqa: S608
+    texts = [one if isinstance(one, str) else None for one in (found[0]["prompt_text"], found[0]["response_text"])]
+    ids = [int(one) for one in found[0]["response_ids"]]
+    return Tokens(unpack(blocks[0]) if blocks else {}, ids, *texts)

@@ -1,0 +1,125 @@
+"""Whether rollout and training agree about the tokens that were sampled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from probe.analysis.mismatch.answer import CAUSES, Mismatch
+from probe.analysis.mismatch.gathering import gathered
+from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Kind, Since, Where
+from probe.text import whole
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: The newest steps that are looked at: what was repaired long ago isn't told again.
+STEPS: Final = 30
+
+#: Answers that are looked at, of these steps and all ranks: it is done often.
+ANSWERS: Final = 400
+
+#: What is known to differ, as weights of a run that samples ahead do, is worth a change from this effective sample on.
+ALARM_BELOW: Final = 0.9
+#: Noise is worth a change from this k3 on.
+NOISY: Final = 1e-3
+#: The evidence is answers that differ at one token by this share of the largest difference, and at least by so much.
+SHARE, LEAST = 0.5, 0.15
+
+#: What to do about each cause.
+ADVICE: Final = {
+    "temperature": "Give both sides the same temperature, and have the engine return log-probabilities as they are "
+    "after it.",
+    "shift": "Align both: the log-probability of a token stands where the token stands, and the loss mask with it.",
+    "untrained": "Leave tokens that tools or templates gave out of the loss mask.",
+    "retokenised": "Hand the token ids of the rollout to the trainer; don't tokenise their text again.",
+    "stale": "Renew the engine's weights before it samples, or weight tokens by their importance ratio, cut off.",
+    "rank": "Look at the transfer of weights to that rank's engine, and at its precision.",
+    "rows": "Look at which replica sampled these answers, and at its weights.",
+    "kernels": "Let engine and trainer compute in the same precision, or weight tokens by their importance ratio, cut "
+    "off.",
+}
+
+
+def tokens(run: Run) -> list[Finding]:
+    """Whether rollout and training agree about the sampled tokens of the newest steps."""
+    if not run.has("token_blocks"):
+        return []
+    newest = whole(run.sql("select max(step) as step from token_blocks")["step"][0])
+    if newest is None:
+        return []
+    held = gathered(run, first=newest - STEPS + 1, most=ANSWERS)
+    if held is None:
+        return []
+    found = Mismatch(held)
+    if found.judgement.cause == "unknown":
+        return []
+    if found.judgement.cause == "agree":
+        text = found.sentence
+        return [Finding("fine", "agreement", text, topic="token_balance", why=found.judgement.why)]
+    return [_finding(found)]
+
+
+def _finding(found: Mismatch) -> Finding:
+    judged, kind = found.judgement, _kind(found)
+    effective = found.measures.effective_ratio
+    lost = None if effective is None else 1 - effective
+    count = int(np.isin(found.tokens.row[found.tokens.compared], judged.affected).sum())
+    explained = judged.explained if judged.explained is not None and judged.explained >= 0.8 else None
+    return Finding(
+        kind,
+        "mismatch",
+        found.sentence,
+        topic="token_balance",
+        where=Where(rank=judged.rank),
+        since=_since(found),
+        cost=Cost(tokens=count, share=lost),
+        explained=explained,
+        why=judged.why,
+        evidence_sql=_evidence(found),
+        change=Change(ADVICE[judged.cause]),
+        confidence=judged.confidence,
+        alternatives=tuple(CAUSES[one] for one in judged.alternatives),
+        urgency=SOON,
+        weight=70 if kind == "alarm" else 30,
+    )
+
+
+def _kind(found: Mismatch) -> Kind:
+    judged, told = found.judgement, found.measures
+    noise = (told.k3 or 0.0) < NOISY
+    if judged.cause == "kernels":
+        return "fine" if noise else "tuning"
+    if judged.confidence == "low":
+        return "tuning"
+    if judged.cause in ("stale", "rows", "rank"):
+        known = judged.cause == "stale" and judged.version is not None
+        mild = (told.effective_ratio or 0.0) >= ALARM_BELOW
+        return "tuning" if mild and (known or noise) else "alarm"
+    return "alarm"
+
+
+def _since(found: Mismatch) -> Since:
+    """The first step that it was seen in, and when its answers were told."""
+    rows = [found.tokens.answers[at].known for at in found.judgement.affected]
+    steps = [(whole(one.get("step")), whole(one.get("wall_ns"))) for one in rows]
+    known = [one for one in steps if one[0] is not None]
+    if not known:
+        return Since()
+    step, wall_ns = min(known, key=lambda one: (one[0] or 0, one[1] or 0))
+    return Since(step, wall_ns)
+
+
+def _evidence(found: Mismatch) -> str:
+    """The query for the answers that show it: those that differ at one token by half of the largest difference."""
+    held, judged = found.tokens, found.judgement
+    theirs = held.compared & np.isin(held.row, judged.affected)
+    largest = float(np.abs(held.log_ratio[theirs]).max()) if theirs.any() else LEAST
+    where = [f"abs(difference_largest) >= {max(SHARE * largest, LEAST):.3g}"]
+    if judged.rank is not None:
+        where.append(f"rank = {judged.rank}")
+    since = _since(found).step
+    if since is not None:
+        where.append(f"step >= {since}")
+    return f"select * from samples where {' and '.join(where)} order by abs(difference_largest) desc"

@@ -1,0 +1,324 @@
+"""Whether a step teaches anything: rewards without differences, answers that were cut off, gradients that jump."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from probe.analysis.by_step import FIRST, LAST, by_step
+from probe.analysis.query import literal, same
+from probe.analysis.verdict.finding import COSTS, SOON, Change, Cost, Finding, Since, Where
+from probe.analysis.verdict.metrics import RUN_IN_ORDER
+from probe.analysis.verdict.settings import number as whole_number
+from probe.analysis.verdict.settings import setting
+from probe.text import number, percent, place, rows, whole
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: Metrics by which frameworks say which share of groups has equal rewards: TRL's, and the plain name.
+EQUAL: Final = ("frac_reward_zero_std", "train/frac_reward_zero_std", "reward/equal_groups_ratio")
+#: Metrics of the largest and the smallest advantage: verl's.
+ADVANTAGES: Final = (("critic/advantages/max", "critic/advantages/min"), ("advantages/max", "advantages/min"))
+#: Metrics of which share of answers was cut off at the limit: verl's and TRL's.
+CUT_OFF: Final = ("response_length/clip_ratio", "completions/clipped_ratio", "train/completions/clipped_ratio")
+#: Metrics of the norm of the gradient: verl's, TRL's and Lightning's.
+GRADIENT: Final = ("actor/grad_norm", "grad_norm", "train/grad_norm", "train/grad_norm_total")
+#: Metrics of the mean reward.
+REWARD: Final = ("reward/mean", "critic/score/mean", "reward", "train/reward")
+#: All of them, which one question asks for.
+LOOKED_AT: Final = (*EQUAL, *(one for pair in ADVANTAGES for one in pair), *CUT_OFF, *GRADIENT, *REWARD)
+
+#: From this share of groups without a difference on, a step teaches (nearly) nothing.
+ALL_EQUAL: Final = 0.95
+#: From this share on, it is worth a change.
+MANY_EQUAL: Final = 0.4
+#: A rise by this share of the groups is worth a change, too, where it came at once and stayed: each step after it lies
+#: above each before, and there are at least so many of both.
+MORE_EQUAL, AT_ONCE = 0.1, 8
+#: From this share of answers that were cut off on, it is worth a change.
+MANY_CUT: Final = 0.15
+#: Steps in a row that say so.
+STEPS: Final = 3
+#: A jump of the gradient: so many times the median of the steps before, and so many robust deviations above it.
+JUMP, DEVIATIONS = 5.0, 12.0
+#: A value is what made a metric jump where it has at least this share of the sum of magnitudes.
+EXPLAINED: Final = 0.8
+#: Steps before a jump that are needed to say that it is one.
+BEFORE: Final = 6
+#: Steps before that are compared with.
+_BEFORE_MOST: Final = 50
+
+
+def _courses(first: int, last: int) -> str:
+    """The query for the last value of each metric that is looked at, and when it was told, by step."""
+    return f"""with told as (
+      select step, key, arg_max(value, time_ns) as value, max(wall_ns) as wall_ns from scalars
+      where key in ({", ".join(map(literal, LOOKED_AT))}) and step between {int(first)} and {int(last)}
+      group by step, key)
+    select step, list(key order by key) as keys, list(value order by key) as value,
+           list(wall_ns order by key) as wall_ns
+    from told group by step order by step"""
+
+
+def _course(run: Run, keys: tuple[str, ...]) -> tuple[str, np.ndarray, np.ndarray, np.ndarray] | None:
+    """The first of the keys that was logged: its name, steps, values (the last of each step) and wall-clock times."""
+    if not run.has("scalars"):
+        return None
+    told = by_step(run, _courses, FIRST, LAST, "keys", ("value", "wall_ns"))
+    for key in keys:
+        if key in told.keys:
+            at = told.keys.index(key)
+            here = told.present[:, at]
+            values, times = (told.values[name][here, at] for name in ("value", "wall_ns"))
+            return key, told.steps[here], values, times.astype(np.int64)
+    return None
+
+
+def _stretch(flags: np.ndarray, least: int = STEPS) -> int | None:
+    """Where the last unbroken stretch of True begins, if it lasts to the end and is long enough.
+
+    >>> _stretch(np.array([True, False, True, True, True])), _stretch(np.array([True, True, True, False]))
+    (2, None)
+    """
+    if len(flags) < least or not flags[-1]:
+        return None
+    broken = np.flatnonzero(~flags)
+    begin = int(broken[-1]) + 1 if len(broken) else 0
+    return begin if len(flags) - begin >= least else None
+
+
+def equal_rewards(run: Run) -> list[Finding]:
+    """Whether groups of answers have equal rewards, so that no advantage remains in them."""
+    found = _equal(run)
+    if found is None:
+        return []
+    key, begin, steps, times, share, sql, before = found
+    since = Since(int(steps[begin]), int(times[begin]))
+    every = share >= ALL_EQUAL
+    text = (
+        f"In each group all answers have equal rewards since step {since.step}, so that these steps teach nothing."
+        if every
+        else f"{percent(share)} of the groups of answers have equal rewards since step {since.step}, and teach nothing"
+        + ("." if before is None else f"; {percent(before)} had in the steps before.")
+    )
+    rewards = _course(run, REWARD)
+    said = f"; the mean reward of the last is {number(rewards[2][-1])}" if rewards else ""
+    return [
+        Finding(
+            "alarm" if every else "tuning",
+            "equal_rewards",
+            text,
+            topic="overview",
+            since=since,
+            cost=Cost(share=share, steps=len(steps) - begin),
+            why=f"{key} says so in the last {len(steps) - begin} steps{said}.",
+            change=Change(
+                "Look at the reward function; else draw prompts of another difficulty, or more answers to each."
+            ),
+            evidence_sql=sql,
+            alternatives=(
+                "The reward function fails and gives all answers one value.",
+                "All prompts are too easy or too hard.",
+            ),
+            urgency=SOON,
+            weight=80 * share,
+        )
+    ]
+
+
+def risen(values: np.ndarray, more: float, steps: int) -> int | None:
+    """Where a series rose at once and stayed above what it had been, to its end; None where it didn't.
+
+    Args:
+        values: Of shape (steps,).
+        more: By how much at least, from the median of the steps just before to that of those just after.
+        steps: How many there must be before and after; each after it lies above each of the up to 50 before.
+
+    >>> risen(np.array([0.1, 0.2, 0.1, 0.4, 0.5, 0.4]), 0.1, 3), risen(np.linspace(0, 1, 20), 0.5, 3)
+    (3, None)
+    """
+    if len(values) < 2 * steps:
+        return None
+    least_after = np.minimum.accumulate(values[::-1])[::-1]
+    for at in np.flatnonzero(least_after > _before(values, np.fmax)):
+        if steps <= at <= len(values) - steps:
+            lifted = np.median(values[at : at + steps]) - np.median(values[at - steps : at])
+            if lifted >= more:
+                return int(at)
+    return None
+
+
+def _before(values: np.ndarray, of: np.ufunc) -> np.ndarray:
+    """The least or the largest of the up to 50 values before each, NaN of the first."""
+    padded = np.concatenate([np.full(_BEFORE_MOST, np.nan), values[:-1]])
+    found: np.ndarray = of.reduce(np.lib.stride_tricks.sliding_window_view(padded, _BEFORE_MOST), axis=1)
+    return found
+
+
+def _equal(run: Run) -> tuple[str, int, np.ndarray, np.ndarray, float, str, float | None] | None:
+    """Which metric says that groups are equal, where its last stretch of such steps begins, its steps and times, the
+    share of groups, the rows that show it, and the share before where only the rise tells.
+    """
+    found = _course(run, EQUAL)
+    if found is not None:
+        key, steps, values, times = found
+        begin = _stretch(values >= MANY_EQUAL)
+        least, before = MANY_EQUAL, None
+        if begin is None and (begin := risen(values, MORE_EQUAL, AT_ONCE)) is not None:
+            least, before = float(values[begin:].min()), float(np.median(values[:begin][-_BEFORE_MOST:]))
+        sql = f"select * from scalars where key = {literal(key)} and value >= {least!r}"
+        return None if begin is None else (key, begin, steps, times, float(np.median(values[begin:])), sql, before)
+    for high, low in ADVANTAGES:
+        one, other = (_course(run, (name,)) for name in (high, low))
+        if one is None or other is None or len(one[1]) != len(other[1]):
+            continue
+        key, steps, values, times = one
+        begin = _stretch((values == 0) & (other[2] == 0))
+        sql = f"select * from scalars where key in ({literal(high)}, {literal(low)}) and value = 0"
+        return None if begin is None else (key, begin, steps, times, 1.0, sql, None)
+    return None
+
+
+def cut_off(run: Run) -> list[Finding]:
+    """Whether many answers end at the limit of their length."""
+    found = _course(run, CUT_OFF)
+    if found is None:
+        return []
+    key, steps, values, times = found
+    begin = _stretch(values >= MANY_CUT)
+    if begin is None:
+        return []
+    share = float(np.median(values[begin:]))
+    name, now = setting(run, "response_length")
+    limit = whole_number(now)
+    alarm = share >= 0.9
+    return [
+        Finding(
+            "alarm" if alarm else "tuning",
+            "cut_off",
+            f"{percent(share)} of the answers are cut off at the limit of their length since step {steps[begin]}.",
+            topic="overview",
+            since=Since(int(steps[begin]), int(times[begin])),
+            cost=Cost(share=share, steps=len(steps) - begin),
+            why=f"{key} is at least {percent(float(values[begin:].min()))} in the last {len(steps) - begin} steps; "
+            "an answer that is cut off is rewarded for what it hadn't come to.",
+            change=Change(
+                "Allow longer answers, or shape the reward so that shorter ones win.",
+                setting=name,
+                value=None if limit is None else 2 * limit,
+                now=limit,
+            ),
+            evidence_sql=f"select * from scalars where key = {literal(key)} and value >= {MANY_CUT!r}",
+            urgency=COSTS,
+            weight=60 * share,
+        )
+    ]
+
+
+def jumps(values: np.ndarray) -> list[int]:
+    """Where a series jumps: far above the median and the robust deviation of up to 50 values before.
+
+    >>> jumps(np.array([1, 1.1, 0.9, 1, 1.05, 0.95, 1, 30.0, 1]))
+    [7]
+    """
+    found = []
+    for at in _high(values):
+        before = values[max(0, at - _BEFORE_MOST) : at]
+        before = before[np.isfinite(before)]
+        if len(before) < BEFORE or not math.isfinite(values[at]):
+            continue
+        middle = float(np.median(before))
+        # A few values may lie together by chance: a deviation is taken to be at least a tenth of the median.
+        deviation = max(1.4826 * float(np.median(np.abs(before - middle))), 0.1 * abs(middle))
+        if values[at] > JUMP * middle and values[at] > middle + DEVIATIONS * deviation:
+            found.append(at)
+    return found
+
+
+def _high(values: np.ndarray) -> list[int]:
+    """Where a series may jump: what lies so many times above the least value before lies as far above their median."""
+    if len(values) <= BEFORE:
+        return []
+    with np.errstate(invalid="ignore"):
+        return [int(at) for at in np.flatnonzero(values > JUMP * _before(values, np.fmin)) if at >= BEFORE]
+
+
+def gradient(run: Run) -> list[Finding]:
+    """Whether the norm of the gradient jumped, and which micro-batch was behind it."""
+    found = _course(run, GRADIENT)
+    if found is None:
+        return []
+    key, steps, values, times = found
+    places = jumps(values)
+    if not places:
+        return []
+    at = max(places, key=lambda one: values[one])
+    middle = float(np.median(values[max(0, at - _BEFORE_MOST) : at]))
+    step = int(steps[at])
+    culprit = _outlier(run, step)
+    where, why, explained = Where(step=step), "", None
+    if culprit is not None:
+        where, explained = Where.of(culprit, step=step), float(culprit["share"])
+        why = (
+            f"In {culprit['key']} one of {whole(culprit['count'])} values, {number(culprit['largest'])}, makes up "
+            f"{percent(explained)} of the sum; it is that of {place({**culprit, 'step': None})}."
+        )
+    many = f" It did so in {len(places)} steps." if len(places) > 1 else ""
+    of = f"; {place({**culprit, 'step': None})} caused it" if culprit is not None else ""
+    text = f"The norm of the gradient jumped to {number(values[at])} in step {step}, "
+    text += f"{number(values[at] / middle)} times its median{of}.{many}"
+    name, now = setting(run, "gradient_clip")
+    return [
+        Finding(
+            "alarm",
+            "gradient_spike",
+            text,
+            topic="overview",
+            where=where,
+            since=Since(int(steps[places[0]]), int(times[places[0]])),
+            cost=Cost(steps=len(places)),
+            explained=explained,
+            why=why,
+            change=Change("Look at the samples of that micro-batch; clip the norm of the gradient.", name, now=now),
+            evidence_sql=_jumped(key, step, JUMP * middle, where),
+            confidence="high" if culprit is not None else "medium",
+            urgency=SOON,
+            weight=60,
+        )
+    ]
+
+
+def _jumped(key: str, step: int, above: float, where: Where) -> str:
+    """The rows of a jump, none once the norm is what it was: the value of the micro-batch behind it, or the norm
+    itself where none is known to be.
+    """
+    norm = f"select * from scalars where key = {literal(key)} and step = {step} and value > {above!r}"
+    if where.micro_batch is None:
+        return norm
+    here = " and ".join(same(name, getattr(where, name)) for name in ("process", "phase", "micro_batch"))
+    return f"select * from ({_outliers(step)}) where {here} and exists ({norm})"
+
+
+def _outlier(run: Run, step: int) -> dict[str, Any] | None:
+    """The value that makes up most of a metric in a step, with its micro-batch: None where none stands out.
+
+    Values of a metric that was given as many as the process ran micro-batches in a phase are those of these.
+    """
+    frame = run.sql(f"{_outliers(step)} order by share desc, key limit 1")
+    return rows(frame)[0] if len(frame) else None
+
+
+def _outliers(step: int) -> str:
+    """The query for the values that make up most of a metric in a step, each with its micro-batch."""
+    return f"""
+        with told as (
+          select attempt, process, rank, role, step, key, count,
+                 if(abs(largest) >= abs(smallest), largest, smallest) as largest, outlier_at,
+                 outlier_share_ratio as share
+          from reductions where step = {int(step)} and outlier_share_ratio >= {EXPLAINED!r}),
+        {RUN_IN_ORDER.format(where=f"step = {int(step)}")}
+        select told.*, ran.phase, ran.micro_batch from told join ran
+          on ran.process = told.process and ran.ran = told.count and ran.nth = told.outlier_at"""

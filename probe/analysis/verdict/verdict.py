@@ -1,0 +1,101 @@
+"""Everything that is found in a run, the worst first."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from probe.analysis.by_step import shared
+from probe.analysis.verdict import (
+    agreement,
+    apart,
+    audited,
+    balance,
+    ended,
+    facts,
+    instrument,
+    kept,
+    leaks,
+    learning,
+    memory,
+    metrics,
+    padding,
+    rollout,
+    waits,
+)
+from probe.analysis.verdict.finding import Finding, Findings
+from probe.errors import ProbeError
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+_log = logging.getLogger("probe.verdict")
+
+Look = Callable[["Run"], list[Finding]]
+
+#: What must be known within seconds: looked for first.
+URGENT: Final[tuple[Look, ...]] = (ended.stopped, metrics.nan)
+
+#: What else an alarm may come of.
+ALARMS: Final[tuple[Look, ...]] = (
+    metrics.accidental,
+    metrics.unequal_means,
+    metrics.last_wins,
+    audited.numbers,
+    learning.equal_rewards,
+    learning.gradient,
+    learning.cut_off,
+    agreement.tokens,
+    leaks.floor,
+    apart.memory,
+    waits.ranks,
+)
+
+#: The rest.
+TUNING: Final[tuple[Look, ...]] = (
+    memory.peak,
+    memory.unequal,
+    balance.over_cap,
+    balance.ranks,
+    balance.micro_batches,
+    padding.tax,
+    rollout.tail,
+    audited.contradictions,
+    audited.unweighted,
+    instrument.missing_rows,
+    instrument.trouble,
+    instrument.left_out,
+    instrument.cost,
+)
+
+#: What alarms come of: looked for often.
+OFTEN: Final = (*URGENT, *ALARMS)
+
+LOOKS: Final = (*OFTEN, *TUNING)
+
+
+def found(run: Run) -> Findings:
+    """What :func:`probe.analysis.verdict.findings` gives."""
+    from probe.analysis.advice import of_findings  # which stands on parts of this package
+
+    told: list[Finding] = []
+    whole = True
+    with shared(run):
+        for look in LOOKS:
+            try:
+                told += facts.placed(run, look(run))
+            except ProbeError:  # the run itself can't be read
+                raise
+            except Exception:  # one that can't look must not hide what the others find, nor end a report
+                _log.warning("%s.%s failed", look.__module__, look.__name__, exc_info=True)
+                whole = False
+        all_of_them = Findings(told)
+        try:
+            all_of_them = of_findings.asked(run, all_of_them)
+        except Exception:  # what was found stands without advice
+            _log.warning("advice failed", exc_info=True)
+            whole = False
+    if whole:
+        kept.keep(run, all_of_them)
+    return all_of_them

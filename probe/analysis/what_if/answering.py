@@ -1,0 +1,477 @@
+"""What a run's batches would have come to under other settings, beside what happened."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+import pandas as pd
+
+from probe._progress import drawn
+from probe.analysis.memory_model import MemoryModel, memory_models
+from probe.analysis.time_model import TimeModel, time_models
+from probe.analysis.what_if.cutting import Dealing, Made, cut_ranks, parallel_of, recorded_cut
+from probe.analysis.what_if.numbers import NUMBERS, StepNumbers, Width, step_numbers
+from probe.analysis.what_if.recorded import Round, StepBatch, step_batches
+from probe.analysis.what_if.settings import Settings
+from probe.analysis.what_if.together import together_batches
+from probe.core.balancing.replay import COMPARED, Cut
+from probe.errors import InputError
+from probe.text import rows
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: Called with the steps that are done and how many there are; False ends it.
+Progress = Callable[[int, int], bool | None]
+
+#: From so many batches on, each for one question, a bar is drawn: what is less is done in a few seconds.
+DRAWN: Final = 1000
+
+#: Of a run's steps so many, the last ones, are looked at unless they are named; of a large run fewer, but one at least,
+#: so that no more micro-batches are read than :data:`MICRO_BATCHES`.
+STEPS: Final = 50
+MICRO_BATCHES: Final = 200_000
+
+#: Added to those of :data:`probe.analysis.what_if.numbers.NUMBERS` where a model says them.
+PREDICTED: Final = {
+    "predicted_s": "seconds of the phase in a step, by the time model; None where there is none",
+    "predicted_peak_bytes": "largest peak of a micro-batch, by the memory model; None where there is none",
+}
+FRAME: Final = ("role", "phase", "number", "before", "after", "low", "high")
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """What :func:`what_if` answers.
+
+    Attributes:
+        changes: What was asked to be other than it was, by name.
+        frame: A row for each role, phase and number: before (as it was cut), after, and for predictions the ends low
+            and high of the interval of after; NaN where there is none. Numbers are means over steps, ``over_cap`` is a
+            sum, ``largest_tokens`` and ``predicted_peak_bytes`` are maxima.
+        saved_s: By (role, phase) the seconds of a step that are saved, by the time model, and how far their interval
+            reaches to either side; only where there is a model.
+        steps: How many were replayed.
+        wanted: How many were to be; less are replayed where ``progress`` ended it.
+        notes: What the answer assumes.
+        compared: Whether the packer's rule is held beside the installed package by probe's tests, or is probe's own.
+        refused: By step what the packer refuses.
+    """
+
+    changes: dict[str, Any]
+    frame: pd.DataFrame
+    saved_s: dict[tuple[str | None, str | None], tuple[float, float]]
+    steps: int
+    wanted: int
+    notes: tuple[str, ...]
+    compared: bool
+    refused: dict[int | None, str]
+
+    def number(self, name: str, *, role: str | None = None, phase: str | None = None) -> tuple[float, float]:
+        """A number before and after, over the phases that are asked for: the sum of counts and tokens, the largest of
+        everything else; NaN where it isn't known.
+
+        Args:
+            name: See :data:`probe.analysis.what_if.numbers.NUMBERS` and :data:`PREDICTED`.
+            role: Only of this role.
+            phase: Only of this phase.
+        """
+        here = self.frame[self.frame["number"] == name]
+        here = here if role is None else here[here["role"] == role]
+        here = here if phase is None else here[here["phase"] == phase]
+        if here.empty:
+            return math.nan, math.nan
+        if name in ("micro_batches", "over_cap", "padding_tokens", "predicted_s"):
+            return float(here["before"].sum()), float(here["after"].sum())
+        return float(here["before"].max()), float(here["after"].max())
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON; None where a number isn't known."""
+        told = [{name: _plain(value) for name, value in row.items()} for row in rows(self.frame)]
+        saved = [
+            {"role": role, "phase": phase, "saved_s": value, "within_s": reach}
+            for (role, phase), (value, reach) in self.saved_s.items()
+        ]
+        return {
+            "changes": self.changes,
+            "steps": self.steps,
+            "wanted": self.wanted,
+            "numbers": told,
+            "saved": saved,
+            "notes": list(self.notes),
+            "compared": self.compared,
+            "refused": [{"step": step, "why": why} for step, why in self.refused.items()],
+        }
+
+    def __repr__(self) -> str:
+        asked = ", ".join(f"{name}={value!r}" for name, value in self.changes.items()) or "nothing changed"
+        table = self.frame.to_string(index=False, na_rep="–", float_format=lambda one: f"{one:,.4g}")
+        told = [f"What if {asked}, over {self.steps} steps", table, *self.notes]
+        return "\n".join(told)
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass
+class _Phase:
+    """What is gathered of one role and phase."""
+
+    before: list[StepNumbers] = field(default_factory=list)
+    after: list[StepNumbers] = field(default_factory=list)
+
+
+class Replayer:
+    """The batches of a run, read once for many questions.
+
+    Args:
+        run: The run.
+        steps: That are replayed; None means the last :data:`STEPS`, of a large run fewer.
+        role: Only batches of this role.
+        phase: Only batches of this phase.
+        models: Whether time and memory are predicted.
+
+    Raises:
+        InputError: Nothing was cut in these steps.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        steps: Collection[int] | None = None,
+        *,
+        role: str | None = None,
+        phase: str | None = None,
+        models: bool = True,
+    ) -> None:
+        chosen: Collection[int] | None = _last_steps(run) if steps is None else steps
+        told = together_batches(run, chosen or None, STEPS)
+        known = {(one.step, one.role, one.phase) for one in told}
+        told += [one for one in step_batches(run, chosen or []) if (one.step, one.role, one.phase) not in known]
+        found = [one for one in told if (role is None or one.role == role) and (phase is None or one.phase == phase)]
+        if not found:
+            raise InputError("run: no micro-batches were recorded in these steps, roles and phases")
+        self.dealings = [Dealing(one) for one in found]
+        self._before: dict[int, StepNumbers] = {}
+        named = {(one.role, one.phase) for one in found}
+        self.memory: dict[Any, MemoryModel] = {}
+        self.time: dict[Any, TimeModel] = {}
+        if models:
+            self.memory = {(one.role, one.phase): one for one in memory_models(run) if (one.role, one.phase) in named}
+            self.time = {(one.role, one.phase): one for one in time_models(run) if (one.role, one.phase) in named}
+
+    def __len__(self) -> int:
+        return len(self.dealings)
+
+    def only(self, role: str | None, phase: str | None) -> Replayer:
+        """The batches of one role and phase, with what was worked out of them.
+
+        Args:
+            role: None for none.
+            phase: None for none.
+        """
+        made = copy.copy(self)
+        made.dealings = [one for one in self.dealings if (one.batch.role, one.batch.phase) == (role, phase)]
+        made._before = {}
+        return made
+
+    def lengths(self) -> list[int]:
+        """Tokens of each row of all batches."""
+        calls = [call for one in self.dealings for told in one.batch.rounds for call in told.calls]
+        return [length for call in calls for length in call.lengths]
+
+    def before(self, at: int) -> StepNumbers:
+        """What the batch came to as it was cut.
+
+        Args:
+            at: Number of the batch.
+        """
+        if at not in self._before:
+            batch = self.dealings[at].batch
+            first, cut = batch.rounds[0], recorded_cut(batch.rounds[0].calls[0])
+            made = [[_lengths_of(call) for call in one.data_ranks] for one in batch.rounds]
+            width = width_of(first, None) if cut is None else _width_under(cut, first, None)
+            self._before[at] = step_numbers(made, _cap(first), width)
+        return self._before[at]
+
+    def after(self, at: int, settings: Settings) -> StepNumbers:
+        """What the batch comes to.
+
+        Args:
+            at: Number of the batch.
+            settings: That are changed.
+
+        Raises:
+            InputError: The packer refuses, or isn't known.
+            CapacityError: A row is above the cap.
+        """
+        made, applied = self.cut(at, settings)
+        first = self.dealings[at].batch.rounds[0]
+        return step_numbers(made, applied.cap_tokens, _width_under(applied, first, settings.round_to))
+
+    def cut(self, at: int, settings: Settings) -> tuple[list[Made], Cut]:
+        """The batch cut anew: of each round the micro-batches of each rank, and what the packer was given.
+
+        Args:
+            at: Number of the batch.
+            settings: That are changed.
+
+        Raises:
+            InputError: The packer refuses, or isn't known.
+            CapacityError: A row is above the cap.
+        """
+        dealing = self.dealings[at]
+        first = dealing.batch.rounds[0]
+        before = parallel_of(first)
+        dealt = dealing.rounds(settings)
+        applied = settings.applied(
+            recorded_cut(first.calls[0]), before=before, parallel=settings.sp_size or before, ranks=len(dealt[0])
+        )
+        made: list[Made] = []
+        for at_round, ranks in enumerate(dealt):
+            same = at_round and ranks is dealt[0]
+            made.append(made[0] if same else cut_ranks(ranks, applied, settings.order))
+        return made, applied
+
+    def answer(self, settings: Settings, told: Callable[[], bool]) -> WhatIf:
+        """What ``settings`` come to in all batches.
+
+        Args:
+            settings: That are changed.
+            told: Called after each batch; False ends it.
+        """
+        phases: dict[tuple[str | None, str | None], _Phase] = {}
+        refused: dict[int | None, str] = {}
+        steps: set[int | None] = set()
+        packers: set[str] = set()
+        for at, dealing in enumerate(self.dealings):
+            batch = dealing.batch
+            try:
+                after = self.after(at, settings)
+            except InputError as error:
+                refused[batch.step] = str(error)
+            else:
+                here = phases.setdefault((batch.role, batch.phase), _Phase())
+                here.before.append(self.before(at))
+                here.after.append(after)
+                steps.add(batch.step)
+            packers.add(_packer_of(batch, settings))
+            if not told():
+                break
+        wanted = len({one.batch.step for one in self.dealings})
+        if not phases and refused:
+            step, why = next(iter(refused.items()))
+            raise InputError(f"what_if: nothing can be replayed so; step {step}: {why}")
+        predicts = settings.sp_size is None
+        frame, saved = [], {}
+        for key, one in phases.items():
+            time = self.time.get(key) if predicts else None
+            frame += _rows_of(key, one, self.memory.get(key) if predicts else None, time)
+            if time is not None:
+                told_s = [time.saved(b.slowest, a.slowest) for b, a in zip(one.before, one.after, strict=True)]
+                saved[key] = (_mean([value for value, _ in told_s]), _mean([reach for _, reach in told_s]))
+        compared = packers <= COMPARED
+        notes = _notes(settings, packers, refused, len(steps), wanted, predicts)
+        told_of = pd.DataFrame(frame, columns=list(FRAME))
+        return WhatIf(settings.told(), told_of, saved, len(steps), wanted, notes, compared, refused)
+
+
+def what_if(
+    run: Run,
+    changes: Mapping[str, Any] | Iterable[Mapping[str, Any]] | None = None,
+    *,
+    steps: Collection[int] | None = None,
+    role: str | None = None,
+    phase: str | None = None,
+    progress: Progress | Literal[False] | None = None,
+    **change: Any,
+) -> Any:
+    """What the batches of a run would have come to under other settings, beside what happened.
+
+    Args:
+        run: The run.
+        changes: Settings by name, see :class:`probe.analysis.what_if.settings.Settings`; of several of them, each is a
+            question of its own, and what they share is worked out once.
+        steps: That are replayed; None means the last 50, of a large run fewer.
+        role: Only batches of this role.
+        phase: Only batches of this phase.
+        progress: Called with the batches that are done and how many there are, over all questions. Where it returns
+            False, what is done so far is the answer. None draws a bar on a terminal and in a notebook from
+            :data:`DRAWN` batches on, which an interrupt ends; False draws none.
+        **change: Settings, in the place of ``changes``.
+
+    Returns:
+        A :class:`WhatIf`; a list of them where ``changes`` is one.
+
+    Raises:
+        UnknownNameError: There is no such setting.
+        InputError: Nothing was cut in these steps; the packer isn't known or refuses every batch.
+    """
+    if changes is not None and change:
+        raise InputError("changes: got some beside settings by keyword, expected one of the two")
+    several = changes is not None and not isinstance(changes, Mapping)
+    given = [change] if changes is None else [changes] if isinstance(changes, Mapping) else list(changes)
+    asked = [Settings.of(one) for one in given]
+    replayer = Replayer(run, steps, role=role, phase=phase)
+    if progress is None:
+        with drawn("Batches replayed", DRAWN) as bar:
+            answers = _answers(replayer, asked, bar)
+    else:
+        answers = _answers(replayer, asked, progress or None)
+    return answers if several else answers[0]
+
+
+def _answers(replayer: Replayer, asked: Sequence[Settings], progress: Progress | None) -> list[WhatIf]:
+    """The answer to each question; fewer where ``progress`` ends it."""
+    done, total, ended = 0, len(asked) * len(replayer), False
+
+    def told() -> bool:
+        nonlocal done, ended
+        done += 1
+        ended = ended or (progress is not None and progress(done, total) is False)
+        return not ended
+
+    answers: list[WhatIf] = []
+    for settings in asked:
+        if ended:
+            break
+        answers.append(replayer.answer(settings, told))
+    return answers
+
+
+def together(answers: Sequence[WhatIf]) -> WhatIf:
+    """Answers for different phases as one.
+
+    Args:
+        answers: At least one; no two of the same role and phase. Of several, ``changes`` is that of each, by phase.
+    """
+    if len(answers) == 1:
+        return answers[0]
+    changes = {str(one.frame["phase"].iloc[0]): one.changes for one in answers}
+    saved = {key: value for one in answers for key, value in one.saved_s.items()}
+    refused = {step: why for one in answers for step, why in one.refused.items()}
+    return WhatIf(
+        changes,
+        pd.concat([one.frame for one in answers], ignore_index=True),
+        saved,
+        min(one.steps for one in answers),
+        max(one.wanted for one in answers),
+        tuple(dict.fromkeys(note for one in answers for note in one.notes)),
+        all(one.compared for one in answers),
+        refused,
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ how it is done
+
+
+def _over_steps(name: str, values: list[float]) -> float:
+    if name == "over_cap":
+        return math.fsum(values)
+    return max(values) if name == "largest_tokens" else _mean(values)
+
+
+def _mean(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _last_steps(run: Run) -> list[int] | None:
+    if not run.has("micro_batches"):
+        if run.has("partitions"):  # a driver told of them alone, with or without a step
+            return None
+        raise InputError("run: no micro-batches were recorded")
+    frame = run.sql(
+        "select step, count(*) as n from micro_batches where step is not null group by step order by step desc"
+    ).head(STEPS)
+    few = frame["n"].cumsum() <= MICRO_BATCHES
+    return [int(one) for one in frame["step"][few]] or [int(one) for one in frame["step"].head(1)]
+
+
+def _lengths_of(call: Any) -> list[list[int]]:
+    return [[call.lengths[row] for row in part] for part in call.parts]
+
+
+def _cap(first: Round) -> int | None:
+    return first.calls[0].cap_tokens
+
+
+def _width_under(cut: Cut, first: Round, round_to: int | None) -> Width:
+    """How wide what is computed on is under a packer: NeMo-RL's say it themselves."""
+    if cut.packer == "nemo_rl.dynamic_batching":
+        return Width(padded=True, round_to=cut.pad_multiple, shared=True, most=cut.width_tokens)
+    if cut.packer.startswith("packing."):
+        return Width(rows_to=cut.pad_multiple)
+    return width_of(first, round_to)
+
+
+def width_of(first: Round, round_to: int | None) -> Width:
+    """How wide the rectangles of a round are.
+
+    Args:
+        first: The round.
+        round_to: Widths of padded rows, and sums of packed ones, are multiples of it; None means 1.
+    """
+    call = first.calls[0]
+    if all(one is None for one in call.widths):
+        return Width(round_to=round_to or 1)
+    longest = [max((call.lengths[row] for row in part), default=0) for part in call.parts]
+    same = len(set(call.widths)) == 1 and any(wide != most for wide, most in zip(call.widths, longest, strict=True))
+    return Width(padded=True, fixed=call.widths[0] if same else None, round_to=round_to or 1)
+
+
+def _packer_of(batch: StepBatch, settings: Settings) -> str:
+    first = batch.rounds[0]
+    try:
+        return settings.applied(recorded_cut(first.calls[0]), before=1, parallel=1, ranks=len(first.calls)).packer
+    except InputError:
+        return ""
+
+
+def _rows_of(
+    key: tuple[str | None, str | None], one: _Phase, memory: MemoryModel | None, time: TimeModel | None
+) -> list[tuple[Any, ...]]:
+    told: list[tuple[Any, ...]] = []
+    for name in NUMBERS:
+        before, after = (_over_steps(name, [each.values[name] for each in side]) for side in (one.before, one.after))
+        told.append((*key, name, before, after, math.nan, math.nan))
+    if time is not None:
+        means = [np.mean([time.seconds(each.slowest) for each in side], axis=0) for side in (one.before, one.after)]
+        value, reach = (float(part) for part in means[1])
+        told.append((*key, "predicted_s", float(means[0][0]), value, value - reach, value + reach))
+    if memory is not None and memory.fit is not None:
+        peaks = [_peak(memory, side) for side in (one.before, one.after)]
+        told.append((*key, "predicted_peak_bytes", peaks[0][0], *peaks[1]))
+    return told
+
+
+def _peak(model: MemoryModel, steps: Sequence[StepNumbers]) -> tuple[float, float, float]:
+    found = model.predict(sorted({one for step in steps for one in step.micro_batches}))
+    if found is None:
+        return math.nan, math.nan, math.nan
+    at = int(np.argmax(found[0]))
+    mean, low, high = (float(one[at]) for one in found)
+    return mean, low, high
+
+
+def _notes(
+    settings: Settings, packers: set[str], refused: Mapping[Any, str], steps: int, wanted: int, predicts: bool
+) -> tuple[str, ...]:
+    told = []
+    unknown = sorted(one for one in packers - COMPARED if one)
+    if unknown:
+        told.append(f"The rule of {', '.join(unknown)} is not compared with the package.")
+    if settings.deals:
+        told.append("Rows are dealt to ranks and mini-batches in the order in which they came, without a shuffle.")
+    if not predicts:
+        told.append("Time and memory under another sequence-parallel size aren't predicted: no run of it is known.")
+    if refused:
+        told.append(f"{len(refused)} steps can't be cut so: {next(iter(refused.values()))}.")
+    if steps + len(refused) < wanted:
+        told.append(f"It was ended after {steps} of {wanted} steps.")
+    return tuple(told)

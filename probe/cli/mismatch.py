@@ -1,0 +1,27 @@
+"""Say whether rollout and training agree about the sampled tokens, and why they don't."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Final
+
+from probe.cli import step_range
+
+ABOUT: Final = "say whether rollout and training agree, and why they don't"
+
+EXAMPLE: Final = """\
+probe mismatch runs/arithmetic/grpo-small
+probe mismatch runs/arithmetic --first 10 --json | jq .cause"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe mismatch``."""
+    step_range.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print it. The exit code is 1 where nobody told both log-probabilities."""
+    from probe.analysis.mismatch import mismatch
+
+    nothing = "probe mismatch: nobody told the log-probabilities of rollout and training; see probe.samples"
+    return step_range.answer(arguments, lambda run, first, last: mismatch(run, first=first, last=last), nothing)

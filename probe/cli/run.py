@@ -1,0 +1,157 @@
+"""Run a training script, unchanged, and record the frameworks that it trains with: verl, TRL, Lightning and others.
+
+Every Python process that the command begins, ranks of torchrun and workers of Ray included, looks whether it imports
+one of these frameworks, and records into the same run directory from the first thing that is observed. A process that
+imports none stays as it is. A script that trains without a framework is observed where it calls `probe.start` itself.
+
+The command's terminal, its signals and its exit code are as without probe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from probe.errors import InputError, MissingDependencyError
+from probe.text import visible
+
+ABOUT: Final = "run a training script unchanged, and record it"
+
+EXAMPLE: Final = """\
+probe run -- torchrun --nproc-per-node 8 train.py
+probe run --run-dir /shared/runs/first -- python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8"""
+
+#: The exit code of shells where there is no such program.
+NOT_FOUND: Final = 127
+
+#: Options of launchers that say on how many machines they start.
+_MACHINES: Final = ("--nnodes", "--num_machines", "--num-machines")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``probe run``."""
+    add = parser.add_argument
+    add("--run-dir", metavar="DIR", help="the run directory itself; processes on several machines need the same one")
+    add("--root", default="runs", metavar="DIR", help="the directory that holds all runs (default: runs)")
+    add("--project", default="run", metavar="NAME", help="its first part (default: run)")
+    add("--experiment", metavar="NAME", help="its second part (default: the time, a new one each time)")
+    about = "number of this launch of the run, where several machines begin it together (default: a new one)"
+    add("--attempt", type=int, metavar="N", help=about)
+    add("command_line", metavar="COMMAND", nargs=argparse.REMAINDER, help="what is run, after `--`")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command, and say afterwards what was recorded."""
+    from probe.cli.run_process import end_as, run_process
+    from probe.hooks import is_off
+
+    command = arguments.command_line
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command:
+        raise InputError("COMMAND: got nothing to run, expected a program and its arguments, after `--`")
+    if shutil.which(command[0]) is None:
+        _say(f"{command[0]}: there is no such program, or it can't be run")
+        return NOT_FOUND
+    if is_off():
+        return end_as(run_process(command, os.environ))
+    directory = _directory(arguments)
+    attempt = arguments.attempt or _attempt(directory, command)
+    _say(f"recording to {_shown(directory)}")
+    code = run_process(command, environment(os.environ, directory, attempt))
+    try:
+        _tell(directory, attempt, well=code == 0)
+    except Exception as error:  # the command has done its work: its exit code stands
+        _say(f"what was recorded can't be told: {error!r}")
+    return end_as(code)
+
+
+def _directory(arguments: argparse.Namespace) -> Path:
+    from probe.runs.layout import create_run
+
+    names: dict[str, Any] = {"root": arguments.root, "run_dir": arguments.run_dir}
+    return create_run(arguments.project, arguments.experiment, **names)
+
+
+def _attempt(directory: Path, command: Sequence[str]) -> int | None:
+    """The number of this launch; None leaves it to what launchers say: of several machines none can know it alone."""
+    from probe.runs.attempts import asked, next_attempt
+
+    named = asked()
+    if named is not None or _on_several_machines(command, os.environ):
+        return named
+    return next_attempt(directory)
+
+
+def _on_several_machines(command: Sequence[str], environ: Mapping[str, str]) -> bool:
+    counts = [environ.get(name, "1") for name in ("PET_NNODES", "SLURM_NNODES")]
+    for word, following in zip(command, [*command[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name in _MACHINES:
+            counts.append(value if equals else following)
+    return any(one.strip() not in ("", "1", "1:1") for one in counts)
+
+
+def environment(before: Mapping[str, str], directory: Path, attempt: int | None) -> dict[str, str]:
+    """The environment in which every Python process looks for frameworks, and all record into one run.
+
+    Args:
+        before: The environment as it is.
+        directory: The run directory, absolute.
+        attempt: Number of this launch; None leaves it to what launchers say.
+    """
+    from probe.adapters import startup
+    from probe.runs.attempts import ATTEMPT_VARIABLE
+    from probe.runs.layout import RUN_DIR_VARIABLE
+
+    (place,) = startup.__path__
+    known = [one for one in before.get("PYTHONPATH", "").split(os.pathsep) if one and one != place]
+    made = {**before, "PYTHONPATH": os.pathsep.join([place, *known]), RUN_DIR_VARIABLE: str(directory)}
+    if attempt is not None:
+        made[ATTEMPT_VARIABLE] = str(attempt)
+    return made
+
+
+# ---------------------------------------------------------------------------------------------------- afterwards
+
+
+def _tell(directory: Path, attempt: int | None, *, well: bool) -> None:
+    """What was recorded, and which of the frameworks that are installed nobody was seen to use."""
+    from probe.cli.doctor_frameworks import installed, summaries
+    from probe.runs.ending import seal
+    from probe.runs.reader import Run
+
+    if well:
+        seal(directory, attempt)  # Ray ends its actors without asking them
+    try:
+        with Run(directory) as opened:
+            rows = opened.processes
+        if attempt is not None and not rows.empty:
+            rows = rows[rows["attempt"] == attempt]
+    except MissingDependencyError as error:
+        _say(f"what was recorded can be seen where more is installed: {error}")
+        return
+    told = list(dict.fromkeys(one for text in rows["adapters"].dropna() for one in summaries(text)))
+    count = len(rows)
+    unseen = [name for name in installed() if name != "ray" and not any(one.startswith(name) for one in told)]
+    for one in told:
+        _say(one)
+    if not count:
+        _say("no process has recorded: none was seen to use a framework that probe knows, or to call probe.start")
+        _say("out of reach: python -I, -E or -S, and environments or containers that have no probe or set PYTHONPATH")
+    if unseen:
+        _say(f"installed here, and not seen in use: {', '.join(unseen)}")
+    if count:
+        _say(f"{count} process{'es' if count > 1 else ''} recorded to {_shown(directory)}")
+
+
+def _shown(directory: Path) -> str:
+    return os.path.relpath(directory) if directory.is_relative_to(Path.cwd()) else str(directory)
+
+
+def _say(text: str) -> None:
+    print(f"probe: {visible(text)}", file=sys.stderr, flush=True)

@@ -1,0 +1,186 @@
+"""What the Jupyter server answers below ``probe/api``: the same to everybody who may read its contents.
+
+Every handler wants a login, is checked for cross-site requests by the server itself (XSRF token, Origin), and asks the
+server's authorizer whether this user may read contents. What an address takes and gives:
+
+====================== ======================================= ==================================================
+``GET runs``                                                   the list of runs
+``GET stream``         ``run``, ``again``                      frames of the panel, as long as somebody reads
+``POST message``       ``run``; JSON body                      the panel's answer
+``GET findings``       ``run``                                 all findings of a run
+``POST sql``           JSON: ``run``, ``query``                rows
+``GET compare``        ``run``, ``with``                       what differs between two runs
+``GET plotly.js``                                              plotly.js
+``POST roots``         JSON: ``roots``                         where else to look, of the user's settings
+====================== ======================================= ==================================================
+
+The bodies are those of :mod:`probe.jupyter.reading`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from jupyter_server.auth.decorator import authorized
+from jupyter_server.base.handlers import APIHandler
+from jupyter_server.utils import url_path_join
+from tornado import web
+from tornado.iostream import StreamClosedError
+from traitlets import List, Unicode
+from traitlets.config import Configurable
+
+from probe.errors import RunError
+from probe.jupyter import NAME
+from probe.jupyter.beside import Beside
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jupyter_server.serverapp import ServerApp
+
+
+class Runs(Configurable):
+    """Configuration of the Jupyter server: ``c.Runs`` … see :data:`roots`."""
+
+    roots = List(
+        Unicode(),
+        help="Directories beside the server's own in which runs are looked for, such as ['/data/runs'].",
+    ).tag(config=True)
+
+
+class _Handler(APIHandler):
+    """Passes an answer on."""
+
+    auth_resource = "contents"
+
+    @property
+    def beside(self) -> Beside:
+        found: Beside = self.settings["probe_beside"]
+        return found
+
+    async def pass_on(self, question: Mapping[str, Any], kind: str = "application/json", encoding: str = "") -> None:
+        """Ask the process that reads runs, and write what it answers as it comes.
+
+        Args:
+            question: As :mod:`probe.jupyter.reading` describes it.
+            kind: Content type of an answer; why there is none is always JSON.
+            encoding: In which an answer comes, such as "gzip".
+        """
+        try:
+            async with self.beside.ask(question) as (status, pieces):
+                self.set_status(status)
+                self.set_header("Content-Type", kind if status == 200 else "application/json")
+                if encoding and status == 200:
+                    self.set_header("Content-Encoding", encoding)
+                self.set_header("Cache-Control", "no-store")
+                self.set_header("X-Accel-Buffering", "no")  # a proxy would hold frames back
+                self.set_header("X-Content-Type-Options", "nosniff")
+                async for piece in pieces:
+                    self.write(piece)
+                    await self.flush()
+        except RunError as error:
+            if self._headers_written:
+                return
+            self.set_status(503)
+            self.finish(json.dumps({"message": str(error)}))
+        except StreamClosedError:
+            return  # the page has gone
+
+    def wanted(self, *names: str) -> dict[str, Any]:
+        """The values of a JSON body; refuses anything else."""
+        body = self.get_json_body()
+        if not isinstance(body, dict) or not set(names) <= body.keys():
+            raise web.HTTPError(400, f"expected a JSON object with {', '.join(names)}")
+        return {name: body[name] for name in names}
+
+
+class _List(_Handler):
+    @web.authenticated
+    @authorized("read")
+    async def get(self) -> None:
+        await self.pass_on({"op": "runs"})
+
+
+class _Stream(_Handler):
+    @web.authenticated
+    @authorized("read")
+    async def get(self) -> None:
+        again = self.get_query_argument("again", "") == "1"
+        question = {"op": "stream", "run": self.get_query_argument("run"), "again": again}
+        await self.pass_on(question, "application/octet-stream")
+
+
+class _Message(_Handler):
+    @web.authenticated
+    @authorized("read")
+    async def post(self) -> None:
+        content = self.get_json_body()
+        await self.pass_on({"op": "message", "run": self.get_query_argument("run"), "content": content})
+
+
+class _Findings(_Handler):
+    @web.authenticated
+    @authorized("read")
+    async def get(self) -> None:
+        await self.pass_on({"op": "findings", "run": self.get_query_argument("run")})
+
+
+class _Sql(_Handler):
+    @web.authenticated
+    @authorized("read")
+    async def post(self) -> None:
+        await self.pass_on({"op": "sql", **self.wanted("run", "query")})
+
+
+class _Compare(_Handler):
+    @web.authenticated
+    @authorized("read")
+    async def get(self) -> None:
+        ask = self.get_query_argument
+        await self.pass_on({"op": "compare", "run": ask("run"), "with": ask("with")})
+
+
+class _Roots(_Handler):
+    """Whoever may run code here may also say where runs are."""
+
+    @web.authenticated
+    @authorized("execute", resource="kernels")
+    async def post(self) -> None:
+        more = self.wanted("roots")["roots"]
+        if not isinstance(more, list) or not all(isinstance(one, str) for one in more):
+            raise web.HTTPError(400, f"roots: got {more!r}, expected a list of directories")
+        self.beside.set_roots([*self.settings["probe_roots"], *more])
+        self.finish("{}")
+
+
+class _Plotly(_Handler):
+    @web.authenticated
+    @authorized("read")
+    async def get(self) -> None:
+        await self.pass_on({"op": "plotly"}, "text/javascript; charset=utf-8", "gzip")
+
+
+def add_handlers(server_app: ServerApp) -> None:
+    """Add the handlers to a Jupyter server; no process begins, and nothing is read.
+
+    Args:
+        server_app: The server.
+    """
+    app = server_app.web_app
+    configured = Runs(parent=server_app).roots
+    roots = [server_app.root_dir, *configured]
+    app.settings["probe_roots"] = roots
+    app.settings["probe_beside"] = Beside(roots)
+    handlers = {
+        "runs": _List,
+        "stream": _Stream,
+        "message": _Message,
+        "findings": _Findings,
+        "sql": _Sql,
+        "compare": _Compare,
+        "roots": _Roots,
+        "plotly.js": _Plotly,
+    }
+    base = app.settings["base_url"]
+    app.add_handlers(".*$", [(url_path_join(base, NAME, "api", path), one) for path, one in handlers.items()])

@@ -1,0 +1,70 @@
+// What is said of a run.
+
+import { ago, bytes, many } from "../../../views/panel/static/src/words.js";
+
+/** @import { Run } from "./types.js" */
+
+/** A run's own name. @param {Run} run */
+export const title = ({ project, experiment, run }) => (project ? `${project} / ${experiment}` : experiment || run);
+
+const RECENT_S = 600;
+
+/** A number and its unit, which stay in one line. */
+const UNIT = /(?<=\d) (?=%|(?:[KMGT]?i?B|[mµn]?s|min|h)\b)/g;
+
+/**
+ * Whether it is live, or was a moment ago. One that has been silent for long isn't: perhaps its machine was switched off.
+ * @param {Run} run
+ * @param {number} [now] seconds since the epoch
+ */
+export function isRecent({ state, since_s: since }, now = Date.now() / 1000) {
+  return state === "live" || (state === "silent" && since !== null && now - since < RECENT_S);
+}
+
+/** How old it is. @param {Run} run @param {number} now seconds since the epoch */
+export const age = ({ started_s: started }, now) => (started === null ? "" : `began ${ago(Math.max(now - started, 0))} ago`);
+
+/**
+ * Whether it is live, and since when it isn't.
+ * @param {Run} run
+ * @param {number} now seconds since the epoch
+ */
+export function standing({ state, since_s: since, error }, now) {
+  if (error !== null) return "Can't be read";
+  const time = since === null ? "" : ago(Math.max(now - since, 0));
+  if (state === "live") return "Live";
+  if (state === "silent") return time ? `Silent for ${time}` : "Silent";
+  if (state === "failed") return time ? `Failed ${time} ago` : "Failed";
+  if (state === "killed") return time ? `Killed ${time} ago` : "Killed";
+  if (state === "finished") return time ? `Finished ${time} ago` : "Finished";
+  return "No rows yet";
+}
+
+/** @param {Run} run */
+export function verdict({ verdict: found, error, state }) {
+  if (error !== null) return `${error.replace(/^run '[^']*': /, "")}. Put the file back from a copy, or delete the directory.`;
+  if (!found) return "Not looked at yet";
+  if (found.failed !== null) return `What is wrong here can't be looked for: ${found.failed}. Open the run: its numbers may be there all the same.`;
+  if (state === "unknown") return "Its training has recorded nothing here: start it, or delete the directory.";
+  const said = found.worst?.sentence.replace(UNIT, "\u00a0") ?? (found.whole ? "Nothing was found." : "Nothing was found, but not everything could be looked for.");
+  return found.damaged ? `${said} ${many(found.damaged, "damaged file")} left out: open the run to see what helps.` : said;
+}
+
+/** "71 of 79 GiB", the fullest device. @param {Run} run */
+function memory({ verdict: found }) {
+  if (!found || found.peak_bytes === null) return "";
+  if (found.device_bytes === null) return bytes(found.peak_bytes);
+  const [peak, unit] = bytes(found.peak_bytes).split(" ");
+  const [whole, other] = bytes(found.device_bytes).split(" ");
+  return unit === other ? `${peak} of ${whole} ${unit}` : `${peak} ${unit} of ${whole} ${other}`;
+}
+
+/** Step, memory and alarms, as far as they are known: a line breaks between them. @param {Run} run */
+export function facts(run) {
+  const alarms = run.verdict?.alarms ? many(run.verdict.alarms, "alarm") : "";
+  const parts = [run.step === null ? "" : `step ${run.step}`, memory(run), alarms];
+  return parts.filter(Boolean).map((part) => part.replaceAll(" ", "\u00a0"));
+}
+
+/** "step 412 · 71 of 79 GiB · 1 alarm" @param {Run} run */
+export const inShort = (run) => facts(run).join(" · ");

@@ -1,0 +1,85 @@
+"""The directories in which runs are looked for, and below which alone anything is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from probe.errors import InputError, RunNotFoundError
+
+#: Entries of a run directory that are looked at for links.
+_MOST_ENTRIES: Final = 200_000
+
+
+class Roots:
+    """Directories of this machine; the first one is the Jupyter server's own.
+
+    Args:
+        places: Paths. One that doesn't exist (yet) is allowed.
+
+    Raises:
+        InputError: There is none.
+    """
+
+    def __init__(self, places: Iterable[str | os.PathLike[str]]) -> None:
+        given = [Path(os.path.realpath(Path(one).expanduser())) for one in places]
+        self.places: list[Path] = list(dict.fromkeys(given))
+        if not self.places:
+            raise InputError("places: got none, expected at least one directory")
+
+    def name(self, path: Path) -> str:
+        """What a run is called: its path below the first root, as the file browser shows it; else its whole path."""
+        first = self.places[0]
+        return path.relative_to(first).as_posix() if path.is_relative_to(first) else str(path)
+
+    def resolve(self, name: str) -> Path:
+        """The directory that a name means.
+
+        Args:
+            name: As :meth:`name` gives it.
+
+        Returns:
+            Its path without links.
+
+        Raises:
+            RunNotFoundError: It isn't below a root, leads out of it by a link, or isn't there. Which of these it is
+                isn't said, so that nobody learns what lies elsewhere.
+        """
+        refused = RunNotFoundError(f"run: there is no run {name!r} below the directories that are shown")
+        if not isinstance(name, str) or "\0" in name:
+            raise refused
+        try:
+            path = Path(os.path.realpath(self.places[0] / name))
+        except (OSError, ValueError) as error:
+            raise refused from error
+        try:
+            fits = self._holds(path) and (path / "run.json").is_file() and self.holds_all(path)
+        except OSError as error:
+            raise refused from error
+        if not fits:
+            raise refused
+        return path
+
+    def _holds(self, path: Path) -> bool:
+        return any(path.is_relative_to(root) for root in self.places)
+
+    def holds_all(self, directory: Path) -> bool:
+        """Whether no link below a directory leads out of the roots. One with too many entries isn't trusted.
+
+        Raises:
+            OSError: It can't be read.
+        """
+        seen, waiting = 0, [directory]
+        while waiting:
+            with os.scandir(waiting.pop()) as entries:
+                for one in entries:
+                    seen += 1
+                    if seen > _MOST_ENTRIES:
+                        return False
+                    if one.is_symlink() and not self._holds(Path(os.path.realpath(one.path))):
+                        return False
+                    if one.is_dir(follow_symlinks=False):
+                        waiting.append(Path(one.path))
+        return True

@@ -1,0 +1,163 @@
+"""The session's side of alarms: it starts who watches the run, and hands on what that says.
+
+Nothing here loads what reads a run, or waits for it while training goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from probe._io import child_environment
+from probe.errors import InputError
+from probe.hooks import silenced
+from probe.text import visible
+from probe.tracking.tracking import Tracking
+
+_log = logging.getLogger("probe.alarms")
+
+#: The environment of the watching process names the URL: it may hold a secret.
+POST: Final = "PROBE_ALARMS_POST"
+
+#: What is freed stays with the watching process: each look takes a few megabytes again. By default glibc gives them
+#: back in between, so that a tenth of its time goes into new pages.
+_MALLOC: Final = {"MALLOC_TRIM_THRESHOLD_": str(2**26), "MALLOC_MMAP_THRESHOLD_": str(2**24)}
+
+#: What the watching process couldn't look for, in a line of it that is no alarm.
+FAILED: Final = "failed"
+
+#: What the watching process is told when the session ends.
+LAST: Final = b"last\n"
+#: How long the end of a session waits for the last look, seconds.
+LAST_S: Final = 10.0
+
+#: An alarm as data: what ``Finding.to_dict`` gives.
+Alarm = dict[str, Any]
+
+
+def wanted_alarms(alarms: bool | str | None) -> str | None:
+    """Where alarms are posted, out of what ``start`` was given: a URL, "" for nowhere, None where nobody wants any.
+
+    Raises:
+        InputError: It is neither a bool nor None nor a URL.
+
+    >>> wanted_alarms("https://example.org/hook"), wanted_alarms(True), wanted_alarms(None)
+    ('https://example.org/hook', '', None)
+    """
+    if alarms is None or isinstance(alarms, bool):
+        return "" if alarms else None
+    parts = urlsplit(alarms) if isinstance(alarms, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
+        message = "expected True, False, None or a URL such as 'https://example.org/hook'"
+        raise InputError(f"alarms: got {alarms!r}, {message}")
+    return alarms
+
+
+def alert(tracking: Tracking, alarm: Alarm) -> None:
+    """Tell people through the backends that have a way to; see ``Tracking.alert``."""
+    where, change = alarm.get("where") or {}, alarm.get("change") or {}
+    rank = where.get("rank")
+    who = where.get("process") if rank is None else f"rank {rank}"
+    name = str(alarm.get("name", "")).replace("_", " ")
+    said = [str(alarm.get("sentence", "")), str(change.get("advice") or "")]
+    step = where.get("step")
+    since = (alarm.get("since") or {}).get("step")
+    text = visible(" ".join(one for one in said if one), lines=False)
+    tracking.alert(f"{name} · {who}" if who else name, text, since if step is None else step)
+
+
+class Alarms:
+    """A process that watches the run in ``directory``, and a thread that hears it.
+
+    Args:
+        directory: The run directory.
+        post_to: A URL that gets each alarm, posted by the process itself; None for none.
+    """
+
+    def __init__(self, directory: Path, post_to: str | None = None) -> None:
+        self._waiting: deque[Alarm] = deque(maxlen=100)
+        self._callbacks: list[Callable[[Alarm], None]] = []
+        self._pid = os.getpid()
+        self._posts = post_to is not None
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        command = [sys.executable, "-P", "-m", "probe.publishing.watching", str(directory), "--parent", str(self._pid)]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  (this interpreter)
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                # The URL is not for everybody's list of processes.
+                env=_MALLOC | child_environment(os.environ) | {POST: post_to or ""},
+            )
+        except OSError:
+            self._errors.close()
+            raise
+        self._thread = threading.Thread(target=self._listen, name="probe-alarms", daemon=True)
+        self._thread.start()
+
+    def add(self, callback: Callable[[Alarm], None]) -> None:
+        """Call it with each alarm that comes from now on."""
+        self._callbacks.append(callback)
+
+    def hand_on(self) -> None:
+        """Call who asked, with what has come; on the writer's thread. What they raise is logged, once each."""
+        while self._waiting:
+            alarm = self._waiting.popleft()
+            for callback in list(self._callbacks):
+                try:
+                    callback(alarm)
+                except Exception:  # a user's code: training goes on
+                    self._callbacks.remove(callback)
+                    _log.exception("a callback of on_alarm failed, and isn't called again")
+
+    def finish(self, timeout_s: float = LAST_S) -> None:
+        """The session ends: one last look, what it finds is handed on, and the process ends. One that posts, and takes
+        longer on a busy machine, ends by itself after it.
+        """
+        if os.getpid() != self._pid:  # a fork of the training
+            return
+        with contextlib.suppress(OSError, ValueError):
+            if self._process.stdin is not None:
+                self._process.stdin.write(LAST)
+                self._process.stdin.flush()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive() and self._posts:
+            self.hand_on()
+            return
+        if self._thread.is_alive():
+            self._process.kill()
+            self._thread.join(1.0)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._errors):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+        self.hand_on()
+
+    def _listen(self) -> None:
+        pipe = self._process.stdout
+        if pipe is None:
+            return
+        with silenced(), pipe:
+            for line in iter(pipe.readline, b""):
+                try:
+                    alarm = json.loads(line)
+                except ValueError:
+                    continue
+                if FAILED in alarm:
+                    _log.warning("what is wrong can't be told whole: %s", visible(str(alarm[FAILED]), lines=False))
+                    continue
+                _log.warning("%s", visible(str(alarm.get("sentence", "")), lines=False))
+                self._waiting.append(alarm)

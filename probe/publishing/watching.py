@@ -1,0 +1,170 @@
+"""``python -m probe.publishing.watching RUN``: says alarms of a run while it is written, and posts them where asked.
+
+A session starts it. It outlives the process that started it until the run has ended or nobody is left to end it, so
+that the end of rank 0 is told, too. What it says goes to its standard output, one JSON object a line: an alarm, or
+what couldn't be looked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.publishing.alarms import FAILED, LAST, POST
+
+if TYPE_CHECKING:
+    from probe.analysis.verdict.finding import Finding
+    from probe.runs.reader import Run
+
+_log = logging.getLogger("probe.alarms")
+
+#: The most alarms that are told of one run.
+MOST: Final = 50
+#: A post that isn't answered within so many seconds is given up.
+POST_S: Final = 5.0
+#: How long it goes on at most after the process that started it has gone, seconds.
+ALONE_S: Final = 120.0
+#: What looking takes of a core at most; with what is urgent, which is looked for in any case, about one percent.
+SHARE: Final = 0.007
+#: Before the run has begun there is nothing to look at.
+FIRST_S: Final = 2.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Watch until the session says that it is the end, or the run has ended without it."""
+    parser = argparse.ArgumentParser(prog="python -m probe.publishing.watching", description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--parent", type=int, default=os.getppid(), metavar="PID")
+    arguments = parser.parse_args(argv)
+    with contextlib.suppress(ValueError, OSError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(10)
+    with contextlib.suppress(OSError):
+        os.setsid()  # who kills the training's process group leaves this one to say so
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints isn't part of what we say
+    ended = threading.Event()
+    threading.Thread(target=_hear, args=(sys.stdin.buffer, ended), daemon=True).start()
+
+    def line(told: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):  # who listened is gone
+            out.write(json.dumps(told, default=str).encode() + b"\n")
+            out.flush()
+
+    def say(alarm: Finding) -> None:
+        line(alarm.to_dict())
+
+    def confess(what: str) -> None:
+        line({FAILED: what})
+
+    watch(arguments.run, say, ended, confess=confess, post_to=os.environ.get(POST, ""), parent=arguments.parent)
+    return 0
+
+
+def watch(
+    directory: Path,
+    say: Callable[[Finding], None],
+    ended: threading.Event,
+    *,
+    confess: Callable[[str], None] = _log.warning,
+    post_to: str = "",
+    parent: int = 0,
+) -> None:
+    """Look at a run until it has ended, and say each alarm once.
+
+    Args:
+        directory: The run directory.
+        say: Is called with each alarm.
+        ended: Is set when the session ends.
+        confess: Is called with each thing that couldn't be looked for, and why.
+        post_to: A URL that gets each alarm; "" for none.
+        parent: The process that started this one.
+    """
+    if ended.wait(FIRST_S):  # a run that is as short never loads what reads it
+        return
+    from probe.analysis.verdict.verdict import OFTEN
+    from probe.analysis.verdict.watch import Watch
+    from probe.runs.reader import Run
+
+    told, alone_since = 0, None
+    failed: set[str] = set()
+    with Run(directory) as run:
+        watching = Watch(run, SHARE, looks=OFTEN)
+        while told < MOST:
+            last = ended.is_set()
+            watching.look(whole=True if last else None)
+            for what in set(watching.failed) - failed:
+                failed.add(what)
+                confess(what)
+            for alarm in watching.new_alarms():
+                told += 1
+                say(alarm)
+                if post_to:
+                    post(post_to, body(run, alarm))
+            if last:
+                return
+            if parent and os.getppid() != parent:
+                alone_since = time.monotonic() if alone_since is None else alone_since
+                if _nobody(run) or time.monotonic() - alone_since > ALONE_S:
+                    return
+            ended.wait(max(0.2, watching.pause_s))
+
+
+def _nobody(run: Run) -> bool:
+    """Whether no process of the run is left."""
+    return not any(one["alive"] is not False for one in run.now_rows())
+
+
+def _hear(pipe: Any, ended: threading.Event) -> None:
+    for line in iter(pipe.readline, b""):
+        if line == LAST:
+            ended.set()
+
+
+def body(run: Run, alarm: Finding) -> dict[str, Any]:
+    """What is posted of an alarm: which, where, since when and what it costs. Texts of the run, such as the message of
+    an exception, aren't in it.
+    """
+    told = alarm.to_dict()
+    kept = {name: told[name] for name in ("kind", "name", "where", "since", "cost", "confidence")}
+    sentence = alarm.sentence if not alarm.quoted else alarm.quoted
+    change = told["change"] or {}
+    return {
+        "project": run.info.project,
+        "experiment": run.info.experiment or Path(run.path).name,
+        **kept,
+        "sentence": sentence,
+        "setting": change.get("setting"),
+        "value": change.get("value"),
+    }
+
+
+def post(url: str, what: Mapping[str, Any]) -> bool:
+    """Post JSON. It never raises.
+
+    Returns:
+        Whether it was taken.
+    """
+    data = json.dumps(what, default=str).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", "User-Agent": "probe"})  # noqa: S310  (checked at start)
+    try:
+        with urllib.request.urlopen(request, timeout=POST_S) as answer:  # noqa: S310  (likewise)
+            return bool(200 <= answer.status < 300)
+    except (OSError, ValueError):
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

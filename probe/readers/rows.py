@@ -1,0 +1,135 @@
+"""What the readers make rows of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from probe.records import Call, Row, Scalar
+
+#: verl's names of the time of a whole step, seconds.
+STEP_TIMES: Final = ("timing_s/step", "perf/time_per_step")
+
+#: verl's names of phases that its driver times, in the order in which a step has them.
+PHASES: Final = (
+    "gen",
+    "reward",
+    "old_log_prob",
+    "ref",
+    "values",
+    "adv",
+    "update_critic",
+    "update_actor",
+    "update_weights",
+    "save_checkpoint",
+    "testing",
+)
+
+#: Seconds by which phases may be longer than their step together, as a share of it: they are measured apart.
+_SLACK: Final = 0.01
+
+
+class DumpedAnswer(Row, kw_only=True, tag="rollout_dumps"):
+    """One answer of verl's rollout dump. Its tokens aren't known: the dump has texts."""
+
+    row: int  #: its place in the dump of the step, from 0
+    uid: str = ""  #: as verl calls it; "" where the dump doesn't say
+    prompt: int  #: number of its prompt in the step, from 0: answers of one prompt share it
+    reward: float | None = None
+    prompt_text: str = ""
+    response_text: str = ""
+    ground_truth: str = ""
+
+
+@dataclass
+class Read:
+    """What was read.
+
+    Attributes:
+        kind: Who wrote it, in words.
+        rows: In the order of their time.
+        begun_ns: Wall-clock time of the first.
+        notes: What isn't known, in sentences.
+        own: Row types that are none of probe's tables.
+    """
+
+    kind: str
+    rows: list[Row] = field(default_factory=list)
+    begun_ns: int = 0
+    notes: list[str] = field(default_factory=list)
+    own: tuple[type[Row], ...] = ()
+
+
+def of_step(step: int, values: Mapping[str, Any], end_ns: int, number: int) -> list[Row]:
+    """The rows of one logged step: its metrics, and where it tells them the times of the step and of its phases.
+
+    When a phase began isn't logged: they stand one behind the other from the step's begin.
+
+    Args:
+        step: Its number.
+        values: Metrics by name; what is no number is left out.
+        end_ns: Wall-clock time of its end.
+        number: Of the step among those of the run, from 0.
+    """
+    known = {str(key): float(one) for key, one in values.items() if _is_number(one)}
+    rows: list[Row] = [Scalar(step=step, time_ns=end_ns, key=key, value=one) for key, one in known.items()]
+    took = step_time(known)
+    if took is None:
+        return rows
+    scope = number * (len(PHASES) + 1) + 1
+    begin = end_ns - int(took * 1e9)
+    phases = {name: known[key] for name in PHASES if _is_time(known.get(key := f"timing_s/{name}"))}
+    calls: list[Row] = []
+    if sum(phases.values()) <= took * (1 + _SLACK):
+        at = begin
+        for place, (name, seconds) in enumerate(phases.items(), 1):
+            end = min(at + int(seconds * 1e9), end_ns)
+            calls.append(_scope("phase", name, f"step/{name}", step, (at, end), scope + place, phase=name))
+            at = end
+    calls.append(_scope("step", "step", "step", step, (begin, end_ns), scope))
+    return [*calls, *rows]
+
+
+def step_time(values: Mapping[str, float]) -> float | None:
+    """Seconds of a step; None where they weren't logged.
+
+    Args:
+        values: Metrics by name.
+    """
+    return next((values[key] for key in STEP_TIMES if _is_time(values.get(key))), None)
+
+
+def _scope(
+    kind: str, name: str, path: str, step: int, times: tuple[int, int], scope: int, phase: str | None = None
+) -> Call:
+    begin, end = times
+    return Call(
+        step=step,
+        phase=phase,
+        time_ns=end,
+        begin_ns=begin,
+        duration_ns=end - begin,
+        point=f"scope.{kind}",
+        name=name,
+        scope=path,
+        scope_id=scope,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_time(value: float | None) -> bool:
+    return value is not None and math.isfinite(value) and value >= 0
+
+
+def numbers(values: Iterable[Any]) -> list[float | None]:
+    """Values as numbers, None for what is none.
+
+    >>> numbers([1, "x", True, 0.5])
+    [1.0, None, None, 0.5]
+    """
+    return [float(one) if _is_number(one) else None for one in values]

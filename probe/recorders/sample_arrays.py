@@ -1,0 +1,180 @@
+"""Numbers of tokens as they come from a trainer, taken without waiting, and laid out one answer behind the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Array = npt.NDArray[Any]
+
+#: Most numbers of one array that are copied from a device; larger ones are left out, and count as unknown.
+MOST_FROM_DEVICE: Final = 2**24
+
+
+class Taken:
+    """One array as it was when it was told of.
+
+    Args:
+        value: None, numbers, sequences of numbers, an array or a tensor.
+        waiting: Gets an event for what still travels from a device.
+        flags: Whether it is of yes and no: then all that isn't 0 is True.
+
+    Attributes:
+        known: Whether there is anything: what is on a device that can't be read without waiting isn't.
+    """
+
+    __slots__ = ("_flags", "_held", "_offsets", "known")
+
+    def __init__(self, value: Any, waiting: list[Any], *, flags: bool = False) -> None:
+        self._flags = flags
+        self._offsets: Any = None
+        if getattr(value, "is_nested", False):
+            self._offsets = _copied(value.offsets(), waiting, flags=False)
+            value = value.values()
+            self._held = None if self._offsets is None else _copied(value, waiting, flags=flags)
+        else:
+            self._held = _copied(value, waiting, flags=flags)
+        self.known = self._held is not None
+
+    def array(self) -> Array | None:
+        """All of it as one array; None where nothing is known."""
+        if self._held is None or isinstance(self._held, list):
+            return None if self._held is None else _as_flags(np.asarray(self._held), self._flags)
+        return _as_flags(_numpy(self._held), self._flags)
+
+    def rows(self) -> list[Array] | Array | None:
+        """As a rectangle, or one array an answer; None where nothing is known."""
+        found = self._held
+        if isinstance(found, list) and found and hasattr(found[0], "__len__"):
+            rows = [_as_flags(_numpy(one), self._flags) for one in found]
+            return np.stack(rows) if len({len(one) for one in rows}) == 1 else rows
+        if self._offsets is not None and found is not None:
+            ends = _numpy(self._offsets).tolist()
+            return list(np.split(_as_flags(_numpy(found), self._flags), ends[1:-1]))
+        return self.array()
+
+
+def _as_flags(found: Array, flags: bool) -> Array:
+    return found != 0 if flags and found.dtype != np.bool_ else found
+
+
+def _numpy(held: Any) -> Array:
+    return held.numpy() if isinstance(held, torch.Tensor) else np.asarray(held)
+
+
+def _copied(value: Any, waiting: list[Any], *, flags: bool) -> Any:
+    """A copy that nobody else changes; None where there is nothing, or it can't be had without waiting."""
+    if value is None:
+        return None
+    if isinstance(value, torch.Tensor):
+        return _of_tensor(value.detach(), waiting, flags=flags)
+    if isinstance(value, np.ndarray):
+        return np.not_equal(value, 0) if flags else value.copy()
+    if isinstance(value, Sequence) and any(isinstance(one, torch.Tensor) for one in value):
+        rows = [_copied(one, waiting, flags=flags) for one in value]
+        return None if any(one is None for one in rows) else rows
+    return [list(one) if isinstance(one, list | tuple) else one for one in value]
+
+
+def _of_tensor(value: torch.Tensor, waiting: list[Any], *, flags: bool) -> Any:
+    if value.device.type == "cpu":
+        if value.dtype == torch.bfloat16:  # which numpy doesn't know
+            return value.float()
+        # In numpy, in this one thread: torch would wake all of its threads.
+        return np.not_equal(value.numpy(), 0) if flags else value.numpy().copy()
+    if value.device.type != "cuda" or value.numel() > MOST_FROM_DEVICE or torch.cuda.is_current_stream_capturing():
+        return None
+    landing = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+    landing.copy_(value, non_blocking=True)
+    done = torch.cuda.Event()
+    done.record(torch.cuda.current_stream(value.device))
+    waiting.append(done)
+    return _Landing(landing)
+
+
+class _Landing:
+    """What travels from a device: read when its event is done, by whoever has waited for that."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Array:  # numpy's contract
+        found = self._tensor.float() if self._tensor.dtype == torch.bfloat16 else self._tensor
+        return np.asarray(found.numpy(), dtype=dtype)
+
+
+class Layout:
+    """Where the response tokens of each answer stand.
+
+    Args:
+        lengths: Response tokens of each answer; None takes the sums of ``inside``.
+        inside: Which entries of a rectangle are response tokens; None where each row begins with them.
+
+    Attributes:
+        lengths: int64 (n,).
+        tokens: Their sum.
+        row_of: Of each token its answer, int64 (tokens,).
+    """
+
+    def __init__(self, lengths: Array | None, inside: list[Array] | Array | None) -> None:
+        self._inside = inside
+        if lengths is None:
+            lengths = np.array([int(one.sum()) for one in inside] if inside is not None else [], np.int64)
+        self.lengths: Array = np.maximum(np.asarray(lengths).astype(np.int64).reshape(-1), 0)
+        self.tokens = int(self.lengths.sum())
+        self.row_of: Array = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        self.begins: Array = np.cumsum(self.lengths) - self.lengths
+
+    def flat(self, rows: list[Array] | Array | None, of: Array | None = None) -> Array | None:
+        """The entries of response tokens, one answer behind the other.
+
+        Args:
+            rows: One number an answer (n,), a rectangle (n, width), or one array an answer.
+            of: Which answers the rows are of, in their order; None is all.
+
+        Returns:
+            An array (tokens of these answers,); None where ``rows`` is None or has another number of tokens.
+        """
+        if rows is None:
+            return None
+        which = np.arange(len(self.lengths)) if of is None else of
+        lengths = self.lengths[which]
+        if isinstance(rows, list):
+            return self._of_rows(rows, which, lengths)
+        if rows.ndim == 1:
+            return np.repeat(rows, lengths) if len(rows) == len(which) else None
+        if rows.ndim != 2 or len(rows) != len(which):
+            return None
+        inside = self._of_answers(which, rows.shape[1])
+        if inside is None or inside.shape != rows.shape:
+            return None
+        found = rows[inside]
+        return found if len(found) == lengths.sum() else None
+
+    def _of_rows(self, rows: list[Array], which: Array, lengths: Array) -> Array | None:
+        if len(rows) != len(which):
+            return None
+        if any(len(one) != length for one, length in zip(rows, lengths.tolist(), strict=True)):
+            inside = None if self._inside is None else [self._inside[int(at)] for at in which]
+            if inside is None or any(len(a) != len(b) for a, b in zip(rows, inside, strict=True)):
+                return None
+            rows = [one[at] for one, at in zip(rows, inside, strict=True)]
+        return np.concatenate(rows) if rows else np.empty(0)
+
+    def _of_answers(self, which: Array, width: int) -> Array | None:
+        if self._inside is None:
+            return np.arange(width) < self.lengths[which][:, None]
+        if isinstance(self._inside, list):
+            return None
+        return self._inside[which]
+
+
+def ready(waiting: Sequence[Any]) -> Callable[[], bool] | None:
+    """Tells whether everything has come from the device; None where nothing is awaited."""
+    return (lambda: all(event.query() for event in waiting)) if waiting else None

@@ -1,0 +1,127 @@
+"""What becomes of each sampled token: one fate, the first that applies, in whole numbers that add up."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from probe.recorders.sample_arrays import Array, Layout
+from probe.records import FATES
+
+_CODE: Final = {fate: code for code, fate in enumerate(FATES)}
+
+#: Fates of whole answers, that never reach the loss.
+OF_ANSWERS: Final = FATES[: _CODE["dropped"] + 1]
+
+
+class Passes:
+    """How often the tokens of a batch were trained, and how often the loss held them back.
+
+    Args:
+        layout: Of the batch.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.told = False  #: whether anybody has told of any pass
+        self.of_row: Array = np.zeros(len(layout.lengths), np.int64)  #: passes of each answer
+        self._known: Array = np.zeros(len(layout.lengths), np.int64)  # passes whose clipping is known
+        self._clipped: Array = np.zeros(layout.tokens, np.int32)  # of each token
+        self.micro_batches: list[list[int]] = [[] for _ in layout.lengths]
+
+    @property
+    def clipped(self) -> Array:
+        """In how many passes each token was held back, int32 (tokens,)."""
+        return self._clipped
+
+    def add(self, rows: Array, clipped: list[Array] | Array | None, micro_batch: int | None) -> None:
+        """One micro-batch was trained; rows that the batch hasn't are left out.
+
+        Args:
+            rows: Places in the batch.
+            clipped: By token, laid out as the batch's numbers are; None where it isn't known.
+            micro_batch: Its number.
+        """
+        rows = np.asarray(rows).astype(np.int64).reshape(-1)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self._layout.lengths)):
+            return
+        self.told = True
+        np.add.at(self.of_row, rows, 1)
+        for row in rows.tolist():
+            self.micro_batches[row].append(-1 if micro_batch is None else micro_batch)
+        flat = self._layout.flat(clipped, rows)
+        if flat is None:
+            return
+        np.add.at(self._known, rows, 1)
+        begins, lengths = self._layout.begins[rows], self._layout.lengths[rows]
+        places = np.repeat(begins - (np.cumsum(lengths) - lengths), lengths) + np.arange(int(lengths.sum()))
+        np.add.at(self._clipped, places, (flat != 0).astype(np.int32))
+
+    def outcome(self) -> tuple[Array, Array]:
+        """Of each token whether some pass followed it, and whether all of its passes held it back, bool (tokens,)."""
+        row_of = self._layout.row_of
+        known, passes = self._known[row_of], self.of_row[row_of]
+        return known > self._clipped, (passes > 0) & (known == passes) & (self._clipped == passes)
+
+
+class Given(NamedTuple):
+    """What decides on the fates of a batch.
+
+    Attributes:
+        layout: Where its tokens are.
+        loss: Which tokens the loss counts, bool (tokens,); None where that can't be known.
+        advantages: Of each token; None where nobody told.
+        clipped: Which tokens were held back in every pass, bool (tokens,); None leaves it to ``passes``.
+        passes: As they were told one by one.
+        dropped: Of each answer its place in :data:`OF_ANSWERS`, or −1; int64 (n,).
+    """
+
+    layout: Layout
+    loss: Array | None
+    advantages: Array | None
+    clipped: Array | None
+    passes: Passes
+    dropped: Array
+
+
+def fates(given: Given) -> Array:
+    """The fate of each token, as its place in :data:`probe.records.FATES`.
+
+    Args:
+        given: All that is known. An answer of which nobody told a pass, where passes are told, was dropped.
+
+    Returns:
+        int64 (tokens,).
+    """
+    found = np.full(given.layout.tokens, _CODE["unknown"], np.int64)
+    if given.advantages is not None and given.loss is not None:
+        found[:] = _CODE["clip_unknown"]
+        if given.clipped is not None:
+            found[:] = np.where(given.clipped, _CODE["clipped"], _CODE["carried"])
+        elif given.passes.told:
+            followed, held = given.passes.outcome()
+            found[followed] = _CODE["carried"]
+            found[held] = _CODE["clipped"]
+        found[given.advantages == 0] = _CODE["no_advantage"]  # NaN isn't 0: its gradient flows, and is NaN
+    if given.loss is not None:
+        found[~given.loss] = _CODE["masked"]
+    of_answer = given.dropped
+    if given.passes.told:
+        of_answer = np.where((of_answer < 0) & (given.passes.of_row == 0), _CODE["dropped"], of_answer)
+    of_token = of_answer[given.layout.row_of]
+    return np.where(of_token >= 0, of_token, found)
+
+
+def counts(found: Array, layout: Layout) -> Array:
+    """Tokens of each answer by fate, int64 (n, fates): each row sums to the answer's response tokens."""
+    kinds = len(FATES)
+    together = np.bincount(layout.row_of * kinds + found, minlength=len(layout.lengths) * kinds)
+    return together.reshape(len(layout.lengths), kinds)
+
+
+def dropped_codes(dropped: str | list[str | None] | None, answers: int) -> Array:
+    """Why each answer was dropped, as a place in :data:`OF_ANSWERS`; −1 where it wasn't."""
+    words = [dropped] * answers if isinstance(dropped, str) or dropped is None else list(dropped)
+    other = _CODE["dropped"]
+    return np.array([-1 if not word else min(_CODE.get(word, other), other) for word in words], np.int64)

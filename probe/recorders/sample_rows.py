@@ -1,0 +1,393 @@
+"""From one told batch to its rows: fates of all tokens, numbers of the answers that are kept, blocks of a few."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from probe.recorders.rollout_rows import Answers, Times, rollouts
+from probe.recorders.sample_arrays import Array, Layout, Taken
+from probe.recorders.sample_choice import Seen, chosen
+from probe.recorders.sample_fates import OF_ANSWERS, Given, Passes, counts, dropped_codes, fates
+from probe.records import FATES, NOT_KNOWN, Rollout, Row, Sample, TokenBlock, TokenFate
+
+#: Arrays of a token block, in their order, with how they are kept.
+BLOCK_ARRAYS: Final = {
+    "rollout_log_probs": "f2",
+    "log_probs": "f2",
+    "entropies": "f2",
+    "advantages": "f4",
+    "mask": "u1",
+    "clipped_passes": "u1",
+}
+
+_PER_TOKEN: Final = ("rollout_log_probs", "log_probs", "entropies", "advantages")
+
+
+@dataclass
+class Told:
+    """What one call told, and what was told of it since.
+
+    Attributes:
+        batch_id: Unique in the process.
+        answers: How many.
+        step: It was told in.
+        source: Who told.
+        arrays: By argument of ``probe.samples``.
+        asked: Which of them were given, whether or not they could be read.
+        nothing_clipped: Whether the loss never clips.
+        groups: Of each answer.
+        uids: Likewise.
+        ended: Likewise.
+        dropped: One word for all, or one each.
+        replicas: Of each.
+        times: When they were sampled.
+        trainer_version: Of the weights that train them.
+        loss_terms: Beside the policy's.
+        texts: By argument, where they are kept.
+        waiting: Events of what travels from a device.
+        passes: Rows, clipped tokens and micro-batch of each.
+    """
+
+    batch_id: int
+    answers: int
+    step: int | None
+    source: str
+    arrays: dict[str, Taken]
+    asked: set[str]
+    nothing_clipped: bool
+    groups: list[str] | None
+    uids: list[str] | None
+    ended: list[str] | None
+    dropped: str | list[str | None] | None
+    replicas: list[str] | None
+    times: Times | None
+    trainer_version: int | None
+    loss_terms: list[str]
+    texts: dict[str, list[Any]]
+    waiting: list[Any]
+    passes: list[tuple[Taken, Taken, int | None]] = field(default_factory=list)
+
+
+class _Stats(NamedTuple):
+    """Of each answer, NaN left out; NaN where it has none. Each (n,)."""
+
+    mean: Array
+    smallest: Array
+    largest: Array
+
+
+class _Batch:
+    """A told batch, worked out.
+
+    Args:
+        told: What was told.
+    """
+
+    def __init__(self, told: Told) -> None:
+        self.told = told
+        inside = told.arrays["response_mask"].rows()
+        self.layout = Layout(told.arrays["response_tokens"].array(), inside)
+        if len(self.layout.lengths) != told.answers:  # on a device that can't be read: nothing is known
+            self.layout = Layout(np.zeros(told.answers, np.int64), None)
+        self.flat = {name: self._per_token(name) for name in _PER_TOKEN}
+        mask = self._per_token("mask")
+        whole = "mask" not in told.asked
+        self.loss: Array | None = np.ones(self.layout.tokens, bool) if whole else None if mask is None else mask != 0
+        self.passes = Passes(self.layout)
+        for rows, clipped, micro_batch in told.passes:
+            found = rows.array()
+            if found is not None:
+                self.passes.add(found, clipped.rows(), micro_batch)
+        self.fates = fates(self._given())
+        self.counts = counts(self.fates, self.layout)
+
+    def _per_token(self, name: str) -> Array | None:
+        return self.layout.flat(self.told.arrays[name].rows())
+
+    def _given(self) -> Given:
+        clipped: Array | None = np.zeros(self.layout.tokens, bool) if self.told.nothing_clipped else None
+        if "clipped" in self.told.asked and not self.told.nothing_clipped:
+            clipped = self._per_token("clipped")
+        dropped = dropped_codes(self.told.dropped, self.told.answers)
+        return Given(self.layout, self.loss, self.flat["advantages"], clipped, self.passes, dropped)
+
+    def number(self, name: str) -> Array | None:
+        """A number of each answer, float64 (n,)."""
+        found = self.told.arrays[name].array()
+        if found is None or found.shape[:1] != (self.told.answers,):
+            return None
+        return found.astype(np.float64).reshape(self.told.answers, -1)[:, 0]
+
+    @cached_property
+    def counted(self) -> Array:
+        """Which tokens the answers' numbers are over."""
+        return np.ones(self.layout.tokens, bool) if self.loss is None else self.loss
+
+    @cached_property
+    def difference(self) -> Array | None:
+        """Training minus rollout, of each token."""
+        train, rollout = self.flat["log_probs"], self.flat["rollout_log_probs"]
+        return None if train is None or rollout is None else train.astype(np.float64) - rollout
+
+    @cached_property
+    def _sizes(self) -> _Stats | None:
+        return None if self.difference is None else self.stats(np.abs(self.difference))
+
+    @cached_property
+    def largest_difference(self) -> tuple[Array, Array] | None:
+        """The difference of the largest magnitude among each answer's counted tokens, and at which of its tokens the
+        first such one stands: float64 (n,), NaN where it has none, and int64 (n,), -1 there.
+        """
+        if self.difference is None or self._sizes is None:
+            return None
+        of, largest = self.layout.row_of, self._sizes.largest
+        reached = np.flatnonzero(self.counted & (np.abs(self.difference) == largest[of]))
+        answers, first = np.unique(of[reached], return_index=True)
+        values, places = np.full(self.told.answers, np.nan), np.full(self.told.answers, -1)
+        values[answers] = self.difference[reached[first]]
+        places[answers] = reached[first] - self.layout.begins[answers]
+        return values, places
+
+    def stats(self, values: Array | None) -> _Stats | None:
+        """Mean, smallest and largest of each answer's counted tokens."""
+        if values is None:
+            return None
+        answers = self.told.answers
+        held = self.counted & ~np.isnan(values)
+        rows, kept = self.layout.row_of[held], values[held].astype(np.float64)
+        of_row = np.bincount(rows, minlength=answers)
+        some = of_row > 0
+        found = np.full((3, answers), np.nan)
+        if some.any():
+            found[0, some] = np.bincount(rows, kept, minlength=answers)[some] / of_row[some]
+            begins = (np.cumsum(of_row) - of_row)[some]
+            found[1, some] = np.minimum.reduceat(kept, begins)
+            found[2, some] = np.maximum.reduceat(kept, begins)
+        return _Stats(*found)
+
+    @cached_property
+    def nan(self) -> Array:
+        """NaN of each answer, among its rewards and the numbers of its counted tokens."""
+        found = np.zeros(self.told.answers, np.int64)
+        for values in self.flat.values():
+            if values is not None:
+                bad = self.counted & np.isnan(values)
+                found += np.bincount(self.layout.row_of[bad], minlength=self.told.answers)
+        rewards = self.number("rewards")
+        return found if rewards is None else found + np.isnan(rewards)
+
+    @cached_property
+    def equal(self) -> Array | None:
+        """Which answers are of a group whose rewards are all equal; None where groups or rewards aren't known."""
+        groups, rewards = self.told.groups, self.number("rewards")
+        if groups is None or rewards is None:
+            return None
+        _, of = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
+        kinds = int(of.max(initial=-1)) + 1
+        low, high = np.full(kinds, np.inf), np.full(kinds, -np.inf)
+        np.minimum.at(low, of, rewards)
+        np.maximum.at(high, of, rewards)
+        return np.asarray(low == high)[of]
+
+    def worst(self) -> Array:
+        """How bad each answer is: by the better of its ranks in the largest and in the mean difference of its
+        log-probabilities, else by how low its reward is.
+        """
+        stats = self._sizes
+        if stats is not None:
+            ranks = [np.argsort(np.argsort(-values, kind="stable")) for values in (stats.largest, stats.mean)]
+            return np.where(np.isnan(stats.mean), np.nan, -np.minimum(2.0 * ranks[0], 2.0 * ranks[1] + 1))
+        rewards = self.number("rewards")
+        return np.full(self.told.answers, np.nan) if rewards is None else -rewards
+
+
+def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[Row]:
+    """The rows of a told batch.
+
+    Args:
+        told: What was told.
+        kept: Answers that get a row, at most.
+        blocks: Answers whose tokens are kept, at most.
+        block_bytes: What these may take together.
+
+    Returns:
+        Its fates, what each replica did, then the answers, then the blocks.
+    """
+    batch = _Batch(told)
+    no_advantage = batch.counts[:, FATES.index("no_advantage")]
+    seen = Seen(batch.nan, batch.worst(), batch.layout.lengths, no_advantage)
+    answers = chosen(seen, kept, told.step)
+    few = list(_blocks(batch, chosen(seen, blocks, told.step), block_bytes))
+    rows: list[Row] = [*_fates(batch, len(answers), len(few)), *_rollouts(batch), *_samples(batch, answers), *few]
+    for row in rows:
+        row.step = told.step
+    return rows
+
+
+def _rollouts(batch: _Batch) -> Iterator[Rollout]:
+    told, of, difference = batch.told, batch.layout.row_of, batch.difference
+    inside = None if difference is None else batch.counted & np.isfinite(difference)
+    answers = Answers(
+        told.replicas,
+        told.times,
+        batch.number("weight_versions"),
+        told.trainer_version,
+        None if inside is None else of[inside],
+        None if inside is None or difference is None else difference[inside],
+    )
+    return rollouts(answers, told.answers, told.batch_id, told.source)
+
+
+def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
+    by_fate, equal = batch.counts.sum(0), batch.equal
+    prompts = batch.number("prompt_tokens")
+    for code, fate in enumerate(FATES):
+        tokens = int(by_fate[code])
+        if tokens or fate == "carried":
+            yield TokenFate(
+                batch_id=batch.told.batch_id,
+                source=batch.told.source,
+                fate=fate,
+                tokens=tokens,
+                samples=int((batch.counts[:, code] > 0).sum()),
+                batch_tokens=batch.layout.tokens,
+                batch_prompt_tokens=None if prompts is None else int(prompts.sum()),
+                batch_samples=batch.told.answers,
+                complete=not by_fate[[FATES.index(one) for one in NOT_KNOWN]].any(),
+                kept_samples=kept,
+                kept_blocks=blocks,
+                equal_tokens=None if equal is None else int(batch.counts[equal, code].sum()),
+                loss_terms=batch.told.loss_terms,
+            )
+
+
+def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
+    told, at = batch.told, np.array(list(kept), np.int64)
+    columns: dict[str, list[Any]] = {"row": at.tolist(), "response_tokens": batch.layout.lengths[at].tolist()}
+    columns |= {name: _wholes(batch.number(told_as), at) for name, told_as in _WHOLE.items()}
+    columns |= _numbers(batch, at)
+    by_fate = batch.counts[at]
+    columns["dropped_tokens"] = by_fate[:, : len(OF_ANSWERS)].sum(1).tolist()
+    columns |= {f"{fate}_tokens": by_fate[:, FATES.index(fate)].tolist() for fate in FATES[len(OF_ANSWERS) :]}
+    columns["nan_count"] = batch.nan[at].tolist()
+    if batch.loss is not None:
+        inside = np.bincount(batch.layout.row_of[batch.loss], minlength=told.answers)
+        columns["loss_tokens"] = inside[at].tolist()
+    if batch.passes.told:
+        columns["passes"] = batch.passes.of_row[at].tolist()
+    truncated = told.arrays["truncated"].array()
+    if truncated is not None:
+        columns["truncated"] = truncated[at].tolist()
+    names = list(columns)
+    for values, (place, reason) in zip(zip(*columns.values(), strict=True), kept.items(), strict=True):
+        row = Sample(batch_id=told.batch_id, chosen_by=reason, **dict(zip(names, values, strict=True)))
+        _name(row, batch, place)
+        yield row
+
+
+#: Whole numbers of a sample, and what ``probe.samples`` calls them.
+_WHOLE: Final = {"prompt_tokens": "prompt_tokens", "turns": "turns", "weight_version": "weight_versions"}
+
+
+def _numbers(batch: _Batch, at: Array) -> dict[str, list[Any]]:
+    """Columns of rewards, and of what is told by token."""
+    rewards = batch.number("rewards")
+    found: dict[str, list[Any]] = {} if rewards is None else {"reward": rewards[at].tolist()}
+    for name, array, kinds in (
+        ("advantage", batch.flat["advantages"], ("mean", "smallest", "largest")),
+        ("rollout_log_prob", batch.flat["rollout_log_probs"], ("mean", "smallest")),
+        ("log_prob", batch.flat["log_probs"], ("mean", "smallest")),
+        ("entropy", batch.flat["entropies"], ("mean",)),
+        ("difference", batch.difference, ("mean",)),
+    ):
+        stats = batch.stats(array)
+        if stats is not None:
+            found |= {f"{name}_{kind}": _floats(getattr(stats, kind)[at]) for kind in kinds}
+    largest = batch.largest_difference
+    if largest is not None:
+        found["difference_largest"] = _floats(largest[0][at])
+        found["difference_at"] = [None if one < 0 else one for one in largest[1][at].tolist()]
+    return found
+
+
+def _name(row: Sample, batch: _Batch, place: int) -> None:
+    """What is said of an answer in words."""
+    told = batch.told
+    row.uid = "" if told.uids is None else told.uids[place]
+    row.group = "" if told.groups is None else told.groups[place]
+    row.dropped = _dropped(told, place, batch)
+    row.micro_batches = batch.passes.micro_batches[place]
+    row.replica = "" if told.replicas is None else told.replicas[place]
+    if told.times is not None and not told.times.together and told.times.known[place]:
+        row.begin_ns, row.end_ns = int(told.times.begin_ns[place]), int(told.times.end_ns[place])
+    if told.ended is not None:
+        row.ended = told.ended[place]
+        if row.truncated is None and row.ended:
+            row.truncated = row.ended == "length"
+    row.prompt_text, row.response_text = _text(told, "prompts", place), _text(told, "responses", place)
+    row.prompt_ids, row.response_ids = _ids(told, "prompt_ids", place), _ids(told, "response_ids", place)
+
+
+def _dropped(told: Told, at: int, batch: _Batch) -> str:
+    word = told.dropped if isinstance(told.dropped, str | None) else told.dropped[at]
+    return word or ("untrained" if batch.passes.told and not batch.passes.of_row[at] else "")
+
+
+def _of(batch: _Batch, at: int) -> slice:
+    begin = int(batch.layout.begins[at])
+    return slice(begin, begin + int(batch.layout.lengths[at]))
+
+
+def _floats(values: Array) -> list[float | None]:
+    """NaN here means that there is none."""
+    return [None if one != one else one for one in values.tolist()]  # noqa: PLR0124  (NaN)
+
+
+def _wholes(values: Array | None, at: Array) -> list[int | None]:
+    return [None] * len(at) if values is None else [None if one is None else int(one) for one in _floats(values[at])]
+
+
+def _text(told: Told, name: str, at: int) -> str | None:
+    return str(told.texts[name][at]) if name in told.texts else None
+
+
+def _ids(told: Told, name: str, at: int) -> list[int]:
+    rows = told.arrays[name].rows()
+    return [] if rows is None else [int(one) for one in rows[at]]
+
+
+def _blocks(batch: _Batch, kept: dict[int, str], most_bytes: int) -> Iterator[TokenBlock]:
+    """Arrays of the chosen few, as long as there is room."""
+    held = {name: values for name, values in batch.flat.items() if values is not None}
+    if not held:
+        return
+    if batch.loss is not None:
+        held["mask"] = batch.loss
+    if batch.passes.told:
+        held["clipped_passes"] = np.minimum(batch.passes.clipped, 255)
+    names = [name for name in BLOCK_ARRAYS if name in held]
+    room = most_bytes
+    for at, reason in kept.items():
+        inside = _of(batch, at)
+        with np.errstate(over="ignore"):  # what is too large for half precision becomes an infinity
+            raw = b"".join(held[name][inside].astype("<" + BLOCK_ARRAYS[name]).tobytes() for name in names)
+        data = base64.b64encode(zlib.compress(raw, 6)).decode("ascii")
+        if len(data) > room:
+            continue
+        room -= len(data)
+        yield TokenBlock(
+            batch_id=batch.told.batch_id,
+            row=at,
+            tokens=int(batch.layout.lengths[at]),
+            arrays=names,
+            dtypes=[BLOCK_ARRAYS[name] for name in names],
+            data=data,
+            chosen_by=reason,
+        )

@@ -1,0 +1,178 @@
+"""The tables samples, token_blocks, rollouts and token_fates: what was sampled in a step, and what became of it.
+
+The training thread only copies what it is told; everything else happens in the session's writer thread, when the step
+has ended and all its passes are known.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from probe.core.metric import Metric
+from probe.hooks import SCOPE, Event
+from probe.recorders.recorder import Recorder, Rows, rows_of
+from probe.recorders.rollout_rows import MEASURES, mismatch, times_of
+from probe.recorders.sample_arrays import Taken, ready
+from probe.recorders.sample_rows import Told, rows_of_batch
+from probe.records import Deferred, Rollout, Row, Sample, TokenBlock, TokenFate
+
+PREFIX = "probe/samples/"
+
+#: Samples of one told batch that get a row; of larger ones they are chosen (see probe/recorders/sample_choice.py).
+SAMPLES_KEPT: Final = 128
+
+#: Samples of one told batch whose tokens are kept, and how many bytes these may take together as they are written.
+BLOCKS_KEPT: Final = 4
+BLOCK_BYTES: Final = 128 * 1024
+
+#: Which of what is told is copied as flags, and which as numbers.
+_FLAGS: Final = ("mask", "response_mask", "truncated")
+_NUMBERS: Final = (
+    "response_tokens",
+    "prompt_tokens",
+    "rewards",
+    "advantages",
+    "rollout_log_probs",
+    "log_probs",
+    "entropies",
+    "turns",
+    "weight_versions",
+)
+_TEXTS: Final = ("prompts", "responses")
+_IDS: Final = ("prompt_ids", "response_ids")
+
+
+class SamplesRecorder(Recorder):
+    """Rows of what ``probe.samples`` and adapters tell.
+
+    Args:
+        text: Whether texts and token ids are kept.
+        kept: Samples of a told batch that get a row, at most.
+        blocks: Samples of a told batch whose tokens are kept, at most.
+        block_bytes: What these may take together.
+    """
+
+    rows: ClassVar[tuple[type[Row], ...]] = (Sample, TokenBlock, Rollout, TokenFate)
+    points: ClassVar[tuple[str, ...]] = ("samples.told", "samples.trained", SCOPE.name)
+    keys: ClassVar[tuple[str, ...]] = (
+        f"{PREFIX}sampled_tokens",
+        f"{PREFIX}carried_ratio",
+        f"{PREFIX}rollout_longest_s",
+        *(f"{PREFIX}mismatch_{name}" for name in MEASURES),
+    )
+
+    def __init__(
+        self,
+        text: bool = False,
+        kept: int = SAMPLES_KEPT,
+        blocks: int = BLOCKS_KEPT,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> None:
+        self.text = text
+        self._limits = (kept, blocks, block_bytes)
+        self._batches = itertools.count()
+        self._open: dict[int, list[Told]] = {}  # by step
+
+    def fire(self, event: Event) -> Rows:
+        """Copy what is told; outside of a step what follows isn't known, so that the rows are written at once."""
+        if event.point.name == "samples.trained":
+            self._train(event)
+            return None
+        told = self._told(event)
+        step = event.scope.step
+        if step is None:
+            return self._deferred([told])
+        self._open.setdefault(step, []).append(told)
+        return None
+
+    def leave(self, event: Event, state: Any) -> Rows:  # noqa: ARG002  (the contract of a recorder)
+        """A step has ended: what became of its tokens is known."""
+        if not self._open or event.scope.kind != "step" or event.scope.step is None:
+            return None
+        told = self._open.pop(event.scope.step, None)
+        for stale in [step for step in self._open if step < event.scope.step]:
+            told = [*self._open.pop(stale), *(told or ())]
+        return None if not told else self._deferred(told)
+
+    def metrics(self, rows: Sequence[Row]) -> dict[str, Metric]:
+        """Sampled tokens of the step, which share of them carried policy gradient, where none is unknown, the longest
+        request, and how far the log-probabilities of rollout and training are from each other.
+        """
+        fates, told = rows_of(rows, TokenFate), rows_of(rows, Rollout)
+        if not fates:
+            return {}
+        total = sum(row.tokens for row in fates)
+        found = {f"{PREFIX}sampled_tokens": Metric("sum", total)}
+        found |= {f"{PREFIX}mismatch_{name}": Metric("mean", value) for name, value in mismatch(told).items()}
+        longest = [row.longest_ns for row in told if row.longest_ns is not None]
+        if longest:
+            found[f"{PREFIX}rollout_longest_s"] = Metric("max", max(longest) / 1e9)
+        if total and all(row.complete for row in fates):
+            carried = sum(row.tokens for row in fates if row.fate == "carried")
+            found[f"{PREFIX}carried_ratio"] = Metric("mean", carried / total)
+        return found
+
+    def _told(self, event: Event) -> Told:
+        given = event.values
+        waiting: list[Any] = []
+        arrays = {name: Taken(given[name], waiting, flags=True) for name in _FLAGS}
+        arrays |= {name: Taken(given[name], waiting) for name in _NUMBERS}
+        clipped = given["clipped"]
+        nothing_clipped = clipped is False
+        arrays["clipped"] = Taken(None if nothing_clipped else clipped, waiting, flags=True)
+        arrays |= {name: Taken(given[name] if self.text else None, waiting) for name in _IDS}
+        groups = given["groups"]
+        return Told(
+            batch_id=next(self._batches),
+            answers=given["count"],
+            step=event.scope.step,
+            source=given["source"],
+            arrays=arrays,
+            asked={name for name in arrays if given[name] is not None},
+            nothing_clipped=nothing_clipped,
+            groups=None if groups is None else [str(one) for one in _plain(groups)],
+            uids=None if given["uids"] is None else [str(one) for one in given["uids"]],
+            ended=None if given["ended"] is None else [str(one) for one in given["ended"]],
+            dropped=given["dropped"] if isinstance(given["dropped"], str | None) else list(given["dropped"]),
+            replicas=_names(given["replicas"], given["count"]),
+            times=times_of(given["begin_ns"], given["end_ns"], given["count"]),
+            trainer_version=given["trainer_version"],
+            loss_terms=[str(one) for one in given["loss_terms"]],
+            texts={name: list(given[name]) for name in _TEXTS if self.text and given[name] is not None},
+            waiting=waiting,
+        )
+
+    def _train(self, event: Event) -> None:
+        batches = self._open.get(event.scope.step) if event.scope.step is not None else None
+        if not batches:
+            return
+        told = batches[-1]
+        rows, clipped = event.values["rows"], event.values["clipped"]
+        taken = Taken(rows, told.waiting), Taken(clipped, told.waiting, flags=True)
+        told.passes.append((*taken, event.scope.micro_batch))
+
+    def _deferred(self, told: list[Told]) -> Deferred:
+        waiting = [one for each in told for one in each.waiting]
+        build: Callable[[], list[Row]] = partial(_built, told, self._limits)
+        return Deferred(build, ready(waiting))
+
+
+def _built(told: list[Told], limits: tuple[int, int, int]) -> list[Row]:
+    return [row for one in told for row in rows_of_batch(one, *limits)]
+
+
+def _names(replicas: str | Sequence[str] | None, count: int) -> list[str] | None:
+    if replicas is None or isinstance(replicas, str):
+        return None if replicas is None else [replicas] * count
+    return [str(one) for one in replicas]
+
+
+def _plain(values: Any) -> list[Any]:
+    if getattr(getattr(values, "device", None), "type", "cpu") != "cpu":  # naming groups would wait for the device
+        return [""] * len(values)
+    return values.tolist() if isinstance(values, np.ndarray) or hasattr(values, "tolist") else list(values)

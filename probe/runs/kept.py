@@ -1,0 +1,215 @@
+"""Views that are worked out once and asked many times, as a report does.
+
+A view of ``views.sql`` is SQL that each question works out anew: of a run of ten million rows half a minute of a
+processor for a hundred questions. Here its rows are put into a table first, in a file of DuckDB's own that lies in a
+temporary folder, so that they are compressed and needn't stay in memory; questions are answered from there. What they
+say stays the same: a table stands where the text of its view stood. Only where a question asks for the spans of some
+steps a span may know its batch that otherwise didn't: the rows of the step before, which tell it, are there.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from probe.runs import views
+from probe.runs.version_1 import quoted
+
+if TYPE_CHECKING:
+    import duckdb
+
+#: The views that are kept, in the order in which their texts are looked for: what holds another one comes first.
+NAMES: Final = ("spans", "scopes", "padding_counted", "padding_widest", "micro_batches_counted")
+
+#: What DuckDB may have in memory meanwhile.
+MEMORY: Final = "256MB"
+
+#: Rows from which a view is made at once.
+SHARE_ROWS: Final = 600_000
+
+#: The table whose rows a question restricts, and so those of the view.
+_TABLES: Final = {
+    "spans": "memory",
+    "scopes": "memory",
+    "padding_counted": "padding",
+    "padding_widest": "padding",
+    "micro_batches_counted": "micro_batches",
+}
+#: A view that is answered from the spans where these are kept.
+_TIMED: Final = "micro_batches_timed"
+_ROWS: Final = re.compile(r"\(select \* from (\w+) where (\([^()]*\) or step is null|[^()]*)\)")
+_MARK: Final = "\x00"
+
+
+class _Told(NamedTuple):
+    """A view as a question tells of it."""
+
+    text: str  #: the whole of it, with a mark where second 0 stands
+    where: str  #: what holds for its rows
+
+
+class Kept:
+    """Tables with the rows of views, for one moment of one run. Any thread may ask.
+
+    Attributes:
+        folder: Where the database lies; it is deleted with :meth:`close`.
+    """
+
+    def __init__(self) -> None:
+        self._directory = TemporaryDirectory(prefix="probe-", ignore_cleanup_errors=True)
+        self.folder = self._directory.name
+        self._lock = threading.Lock()
+        self._made: set[str] = set()
+        self._of: object = None
+
+    def close(self) -> None:
+        """Delete the tables."""
+        self._directory.cleanup()
+
+    def settings(self) -> list[str]:
+        """The statements by which a database gets a place for the tables."""
+        return [
+            f"set temp_directory='{self.folder}'",
+            f"set memory_limit='{MEMORY}'",
+            f"attach '{self.folder}/kept.duckdb' as kept",
+        ]
+
+    def rewritten(self, text: str, start_ns: str) -> tuple[str, dict[str, str]]:
+        """``text`` with tables where the texts of views stood.
+
+        Args:
+            text: A query.
+            start_ns: SQL for second 0 of the run, in views that are called by their name.
+
+        Returns:
+            The query to ask, and the queries of the views that it calls by their names.
+        """
+        text = text.replace(views.query(_TIMED), _timed())  # the spans are there, or soon will be
+        for name in NAMES:
+            for told in _tellings(name, text):
+                text = _replaced(name, told, text)
+        return text, {name: _table(name, start_ns) for name in views.named(text) if name in NAMES}
+
+    def missing(self, of: object, text: str, named: Iterable[str]) -> list[str]:
+        """The views of which :meth:`rewritten` text needs the tables that aren't there.
+
+        Args:
+            of: The moment that the rows are of; those of another one don't count.
+            text: The query to ask.
+            named: The views that it calls by their names.
+        """
+        with self._lock:
+            made = self._made if of is self._of else set()
+            return [name for name in NAMES if name not in made and (name in named or _place(name) in text)]
+
+    def make(self, cursor: duckdb.DuckDBPyConnection, of: object, names: Iterable[str]) -> None:
+        """Make the tables of views.
+
+        Args:
+            cursor: A connection to the database, which has the run's tables.
+            of: The moment that their rows are of.
+            names: Of the views.
+        """
+        with self._lock:
+            if of is not self._of:
+                for name in self._made:
+                    cursor.execute(f"drop table {_place(name)}")
+                self._made.clear()
+                self._of = of
+            for name in names:
+                if name not in self._made:
+                    _make(cursor, name)
+                    self._made.add(name)
+
+
+def _timed() -> str:
+    """The rows of the view of micro-batches, out of the spans."""
+    columns = (
+        "step, rank, process, role, phase, kind, level, micro_batch, scope, begin_ns, end_ns, duration, batch, tokens,"
+        " slots, sequences, longest"
+    )
+    return f"select {columns} from ({views.query('spans')}) where kind = 'micro_batch'"  # noqa: S608  (our own names)
+
+
+def _place(name: str) -> str:
+    return f'kept.main."{name}"'
+
+
+def _make(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
+    cursor.execute(f"create or replace table {_place(name)} as select * from ({views.query(name)}) limit 0")  # noqa: S608  (our own names)
+    for rows in _shares(cursor, name):
+        sources = {one: f"(select * from {one} where {rows})" for one in views.SOURCES} if rows else None  # noqa: S608  (our own names)
+        cursor.execute(f"insert into {_place(name)} {views.query(name, sources)}")
+
+
+def _replaced(name: str, told: _Told, text: str) -> str:
+    before, *after = (re.escape(part) for part in told.text.split(_MARK))
+    place = rf"(?P<start>\d+|{re.escape(START)})"
+    pattern = before + (place + "(?P=start)".join(after) if after else "")
+    where = f" where {told.where}" if told.where else ""
+    return re.sub(pattern, lambda found: _table(name, found["start"] if after else "0") + where, text)
+
+
+class _Writer(NamedTuple):
+    """A process: how many rows it has, and of which ranks they are."""
+
+    process: str | None
+    rows: int
+    first: int | None
+    last: int | None
+    unranked: int
+
+
+def _shares(cursor: duckdb.DuckDBPyConnection, name: str) -> list[str]:
+    """Conditions that part the rows that a view is made of, so that each part can be worked on in little memory: no
+    view sets processes side by side. Empty for all rows at once.
+    """
+    sources = ("memory", "scope_calls", "micro_batches") if name in ("spans", "scopes") else (_TABLES[name],)
+    rows = " union all ".join(f"select process, rank from {one}" for one in sources)  # noqa: S608  (our own names)
+    told = cursor.execute(
+        f"""select process, count(*), min(rank), max(rank), count(*) - count(rank) from ({rows})
+        group by process order by process nulls first"""  # noqa: S608  (our own names)
+    ).fetchall()
+    shares: list[list[_Writer]] = [[]]
+    for one in map(_Writer._make, told):
+        shares[-1].append(one)
+        if sum(writer.rows for writer in shares[-1]) >= SHARE_ROWS:
+            shares.append([])
+    shares = [share for share in shares if share]
+    return list(map(_condition, shares)) if len(shares) > 1 else [""]
+
+
+def _condition(share: list[_Writer]) -> str:
+    """Which rows are of a share. The ranks follow from the processes; DuckDB sees by them what it needn't read."""
+    first, last = share[0].process, share[-1].process
+    known = f"process between {quoted(first or '')} and {quoted(last or '')}"
+    if first is None:
+        return f"(process is null or process <= {quoted(last or '')})"
+    ranks = [rank for one in share for rank in (one.first, one.last) if rank is not None]
+    if not ranks or any(one.unranked for one in share):
+        return known
+    return f"{known} and rank between {min(ranks)} and {max(ranks)}"
+
+
+#: Second 0 of the run, as SQL: when its first process began to record.
+START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
+
+
+def _tellings(name: str, text: str) -> Iterator[_Told]:
+    """The ways in which ``text`` may tell of a view: whole, or of some rows."""
+    yield _Told(views.query(name, start_ns=_MARK), "")
+    for rows in dict.fromkeys(_ROWS.findall(text)):
+        table, where = rows
+        if table == _TABLES[name]:
+            sources = {table: f"(select * from {table} where {where})"}  # noqa: S608  (out of the text)
+            yield _Told(views.query(name, sources, _MARK), f"({where})")
+
+
+def _table(name: str, start_ns: str) -> str:
+    if name != "spans":
+        return f"select * from {_place(name)}"  # noqa: S608  (our own names)
+    seconds = f'(begin_ns - {start_ns}) / 1e9 as begin, (end_ns - {start_ns}) / 1e9 as "end"'
+    return f"select * replace ({seconds}) from {_place(name)}"  # noqa: S608  (our own names)

@@ -1,0 +1,184 @@
+"""The tools: plain values in, plain values out. None of them changes anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.errors import InputError, RunError
+from probe.text import rows
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: Rows of an answer to SQL, unless asked for others, and at the most.
+ROWS: Final = 100
+MOST_ROWS: Final = 1000
+#: Runs that are listed at the most.
+MOST_RUNS: Final = 200
+
+#: What can stand inside another query.
+_SELECTS: Final = re.compile(r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with|from|values)\b", re.IGNORECASE | re.DOTALL)
+
+
+def list_runs(root: str) -> dict[str, Any]:
+    """The runs at and below the root, the one that began last first.
+
+    Args:
+        root: A directory or URL.
+    """
+    from probe.runs.finding import runs_below
+    from probe.runs.reader import Run
+
+    told = []
+    for place in runs_below(root, argument="root"):
+        try:
+            with Run(place) as run:
+                info = run.info
+                told.append(
+                    {
+                        "run": _name(place, info.config),
+                        "project": info.project,
+                        "experiment": info.experiment,
+                        "started_at": info.started_at,
+                        "processes": len(run.processes),
+                    }
+                )
+        except (RunError, OSError) as error:
+            told.append({"run": place, "started_at": "", "error": str(error)})
+    told.sort(key=lambda one: str(one["started_at"]), reverse=True)
+    return {"root": root, "runs": told[:MOST_RUNS], "more": max(0, len(told) - MOST_RUNS)}
+
+
+def _name(place: str, config: Any) -> str:
+    """What a run is called by: its place; of what others wrote theirs, see :mod:`probe.readers`."""
+    read_from = config.get("read_from") if isinstance(config, Mapping) and "written_by" in config else None
+    return str(read_from or place)
+
+
+def findings(root: str, run: str = "") -> dict[str, Any]:
+    """What was found in a run, the worst first.
+
+    Args:
+        root: Below which runs are.
+        run: Which one; "" takes the newest.
+    """
+    with _opened(root, run) as opened:
+        return {"run": opened.path, "findings": [one.to_dict() for one in opened.findings()]}
+
+
+def advise(root: str, run: str = "", risk: float = 0.02) -> dict[str, Any]:
+    """Changes to the configuration, each tried on the run's own batches.
+
+    Args:
+        root: Below which runs are.
+        run: Which one; "" takes the newest.
+        risk: Share of runs of 1,000 steps that may run out of memory.
+    """
+    with _opened(root, run) as opened:
+        return {"run": opened.path, **opened.advise(risk=risk).to_dict()}
+
+
+def what_if(root: str, changes: Mapping[str, Any], run: str = "") -> dict[str, Any]:
+    """What the run's batches would have come to under other settings.
+
+    Args:
+        root: Below which runs are.
+        changes: Settings by name.
+        run: Which one; "" takes the newest.
+    """
+    with _opened(root, run) as opened:
+        return {"run": opened.path, **opened.what_if(dict(changes)).to_dict()}
+
+
+def compare(root: str, a: str, b: str) -> dict[str, Any]:
+    """What differs between two runs.
+
+    Args:
+        root: Below which runs are.
+        a: A run.
+        b: What it is compared with.
+    """
+    from probe.analysis.run_comparison import compare_runs
+
+    if not a or not b:
+        raise InputError(f"compare: got {a!r} and {b!r}, expected two runs")
+    with _opened(root, a) as one, _opened(root, b) as other:
+        found = compare_runs(one, other)
+    frames = {name: rows(getattr(found, name)) for name in ("promises", "config", "findings", "metrics")}
+    told = [of.sentence() for of in found.difference.waterfalls]
+    return {"a": found.a, "b": found.b, "sentences": told, "difference": found.difference.to_dict(), **frames}
+
+
+def sql(root: str, query: str, run: str = "", limit: int = ROWS) -> dict[str, Any]:
+    """The answer of a read-only query over a run's tables.
+
+    Args:
+        root: Below which runs are.
+        query: One statement in DuckDB's SQL.
+        run: Which one; "" takes the newest.
+        limit: Rows of the answer, at most :data:`MOST_ROWS`.
+
+    Raises:
+        InputError: DuckDB doesn't understand it, or it asks for what isn't allowed.
+    """
+    if not 1 <= limit <= MOST_ROWS:
+        raise InputError(f"limit: got {limit}, expected 1 to {MOST_ROWS}")
+    text = query.strip().rstrip(";")
+    inner = bool(_SELECTS.match(text))
+    with _opened(root, run) as opened:
+        asked = f"select * from (\n{text}\n) limit {limit + 1}" if inner else text  # noqa: S608  (it can only read)
+        frame = opened.sql(asked)
+        names = [str(one) for one in frame.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"query: more than one column is called {twice[0]!r}; give each a name of its own with AS")
+        return {
+            "run": opened.path,
+            "columns": names,
+            "rows": [[_plain(value) for value in row] for row in frame.head(limit).itertuples(index=False, name=None)],
+            "more_rows": len(frame) > limit,
+        }
+
+
+def _plain(value: Any) -> Any:
+    """A value out of a frame: NULL is None, numpy's are Python's."""
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+#: By name, as the protocol has them.
+TOOLS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
+    "list_runs": list_runs,
+    "findings": findings,
+    "what_if": what_if,
+    "advise": advise,
+    "compare": compare,
+    "sql": sql,
+}
+
+
+def _opened(root: str, name: str) -> Run:
+    """The run called ``name``, a path or one relative to the root; nothing outside of the root is read."""
+    from probe.runs.finding import open_run
+
+    return open_run(_inside(root, name))
+
+
+def _inside(root: str, name: str) -> str:
+    if "://" in root or "://" in name:
+        place = name if "://" in name else f"{root.rstrip('/')}/{name}".rstrip("/")
+        base = root.rstrip("/") + "/"
+        if ".." in place.split("/") or not f"{place}/".startswith(base):
+            raise InputError(f"run: got {name!r}, expected one below {root!r}; list_runs has them")
+        return place
+    base_path = Path(root).resolve()
+    path = (base_path / name).resolve()
+    if not path.exists() and Path(name).resolve().is_relative_to(base_path):
+        path = Path(name).resolve()  # relative to the working directory, as other commands take it
+    if not path.is_relative_to(base_path):
+        raise InputError(f"run: got {name!r}, expected one below {root!r}; list_runs has them")
+    return str(path)

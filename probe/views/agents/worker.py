@@ -1,0 +1,126 @@
+"""The process that works answers out: it is ended where one takes too long, and a new one takes its place."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.errors import ProbeError
+from probe.text import plain
+from probe.views.agents.bounds import bounded
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import SpawnProcess
+
+
+#: Seconds until the process must have loaded what answers need.
+_STARTS: Final = 120.0
+
+
+class TimeLimitError(ProbeError):
+    """An answer took longer than it may."""
+
+
+class Worker:
+    """Answers one question after the other. It is safe to ask from several threads.
+
+    Args:
+        root: Below which runs are.
+        seconds: That an answer may take.
+        most_bytes: That it may have.
+    """
+
+    def __init__(self, root: str, *, seconds: float, most_bytes: int) -> None:
+        self.root, self.seconds, self.most_bytes = root, seconds, most_bytes
+        self._lock = threading.Lock()
+        self._process: SpawnProcess | None = None
+        self._here: Connection | None = None
+
+    def ask(self, tool: str, arguments: Mapping[str, Any]) -> str:
+        """The answer as JSON.
+
+        Args:
+            tool: Of :data:`probe.views.agents.answers.TOOLS`.
+            arguments: Its own, without the root.
+
+        Raises:
+            TimeLimitError: It took too long.
+            ProbeError: What the tool refuses, in words; or the process ended.
+        """
+        with self._lock:
+            try:
+                here = self._started()
+                here.send((tool, dict(arguments)))
+                if not here.poll(self.seconds):
+                    self.close()
+                    raise TimeLimitError(f"{tool}: took longer than {self.seconds:g} s; ask for less")
+                kind, told = here.recv()
+            except (EOFError, OSError) as error:
+                self.close()
+                raise ProbeError(f"{tool}: the process that worked it out has ended, perhaps without memory") from error
+        if kind == "answer":
+            return str(told)
+        raise ProbeError(told)
+
+    def _started(self) -> Connection:
+        if self._here is not None and self._process is not None and self._process.is_alive():
+            return self._here
+        self.close()
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(there, self.root, self.most_bytes), name="probe-mcp-worker", daemon=True
+        )
+        self._process.start()
+        there.close()
+        self._here = here
+        if not here.poll(_STARTS):
+            self.close()
+            raise ProbeError(f"probe mcp: its process hasn't started within {_STARTS:g} s")
+        here.recv()
+        return here
+
+    def close(self) -> None:
+        """End the process. Safe to call twice."""
+        process, here = self._process, self._here
+        self._process = self._here = None
+        if here is not None:
+            here.close()
+        if process is not None:
+            process.kill()
+            process.join()
+
+
+def _end_with_the_server() -> None:
+    """A question that takes for ever doesn't outlive a server that was killed."""
+    server = multiprocessing.parent_process()
+    if server is not None:
+        server.join()
+        os._exit(1)
+
+
+def _serve(pipe: Connection, root: str, most_bytes: int) -> None:
+    """Answer until the other end is closed. What is printed goes to standard error: the protocol has the output."""
+    os.dup2(2, 1)
+    threading.Thread(target=_end_with_the_server, name="probe-mcp-watch", daemon=True).start()
+    import duckdb  # noqa: F401  (what answers need is loaded before time counts)
+    import pandas as pd  # noqa: F401
+
+    from probe.views.agents.answers import TOOLS
+
+    pipe.send("ready")
+    while True:
+        try:
+            tool, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(("answer", bounded(plain(TOOLS[tool](root, **arguments)), most_bytes)))
+        except ProbeError as error:
+            pipe.send(("error", str(error)))
+        except Exception as error:  # isolation boundary: an agent is told of a fault, and the next question is answered
+            pipe.send(("error", f"{tool}: {type(error).__name__}: {error}"))

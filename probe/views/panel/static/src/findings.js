@@ -1,0 +1,199 @@
+// What was found in the run: which finding stands on top, which come after it, and where each of them is.
+
+/** @import { Finding, Narrowing, View } from "./types.js" */
+
+/** @typedef {"alarm" | "tuning" | "fine" | "starting" | "silent"} Kind */
+
+/**
+ * @typedef {object} Standing what the strip says
+ * @property {Kind} kind
+ * @property {string} word
+ * @property {string} sentence
+ * @property {string} why
+ * @property {Finding | null} finding
+ * @property {Finding[]} more what unfolds below it
+ */
+
+/** The word of each kind. @type {Record<Kind, string>} */
+export const WORDS = { alarm: "Alarm", tuning: "Worth a change", fine: "All is well", starting: "Starting", silent: "Silent" };
+
+/**
+ * Which view shows a finding; undefined where none here does.
+ * @param {Finding} finding
+ * @param {Record<string, string>} topics by topic
+ */
+export function viewOf(finding, topics) {
+  return Object.hasOwn(topics, finding.topic) ? topics[finding.topic] : undefined;
+}
+
+/**
+ * What a finding is known by, while numbers in its sentence go on.
+ * @param {Finding} finding
+ */
+export const keyOf = ({ name, where }) => JSON.stringify([name, where.rank, where.process, where.role, where.phase]);
+
+/**
+ * Which finding comes before or after another one, in a ring: the worst follows the last.
+ * @param {Finding[]} findings the worst first
+ * @param {string | null} from by its key; null: none yet
+ * @param {1 | -1} by
+ * @returns {{finding: Finding, at: number, many: number} | null} null: there is none
+ */
+export function walkedTo(findings, from, by) {
+  const found = findings.filter(({ kind }) => kind !== "fine");
+  if (!found.length) return null;
+  const now = found.findIndex((one) => keyOf(one) === from);
+  const begin = by > 0 ? -1 : 0;
+  const at = ((now < 0 ? begin : now) + by + found.length) % found.length;
+  return { finding: found[at], at, many: found.length };
+}
+
+/**
+ * Steps in which findings begin, and of which kind the worst of them is.
+ * @param {Finding[]} findings
+ * @returns {Map<number, "alarm" | "tuning">}
+ */
+export function begins(findings) {
+  /** @type {Map<number, "alarm" | "tuning">} */
+  const found = new Map();
+  for (const { kind, since, where } of findings) {
+    const step = since ?? where.step;
+    if (kind !== "fine" && step !== null && (kind === "alarm" || !found.has(step))) found.set(step, kind);
+  }
+  return found;
+}
+
+/**
+ * Alarms and what is worth a change, the worst first. On a view, its own come first among those of one kind: a change
+ * that is worth it never hides an alarm. The one that was walked to comes before all.
+ * @param {Finding[]} findings the worst first
+ * @param {Record<string, string>} topics
+ * @param {string | undefined} view undefined: the overview, which is of all
+ * @param {string | null} [walked] its key
+ * @returns {Finding[]}
+ */
+export function standingFirst(findings, topics, view, walked = null) {
+  /** @param {Finding} one */
+  const rank = (one) => (walked !== null && keyOf(one) === walked ? -1 : (one.kind === "alarm" ? 0 : 2) + (view !== undefined && viewOf(one, topics) !== view ? 1 : 0));
+  return findings.filter(({ kind }) => kind !== "fine").sort((a, b) => rank(a) - rank(b));
+}
+
+/**
+ * What the strip says; null: nothing, as nothing is known.
+ * @param {object} of
+ * @param {Finding[]} of.findings the worst first, those of all that is well too
+ * @param {boolean} of.judged whether findings were looked for, all of them
+ * @param {boolean} of.looking whether they will be
+ * @param {boolean} of.begun whether a step has ended
+ * @param {boolean} of.over whether none will come any more
+ * @param {string} of.silent for how long nobody has written, in words; "" where somebody writes or all is over
+ * @param {Record<string, string>} of.topics
+ * @param {string | undefined} of.view
+ * @param {string | null} [of.walked] the key of the one that was walked to
+ * @returns {Standing | null}
+ */
+export function standing({ findings, judged, looking, begun, over, silent, topics, view, walked = null }) {
+  const found = standingFirst(findings, topics, view, walked);
+  if (found[0]?.kind === "alarm") return ofFinding(found, over);
+  if (!begun) return over ? plain("silent", "No step has ended in this run.") : plain("starting", "No step has ended yet.");
+  if (silent) return { ...plain("silent", `No process has reported for ${silent}.`), more: found };
+  if (found.length) return ofFinding(found, over);
+  if (judged && findings.length) return { ...plain("fine", "Nothing is wrong and nothing is worth a change."), more: findings };
+  return looking && !judged ? plain("starting", "What is wrong in this run is being looked for.") : null;
+}
+
+/**
+ * @param {Finding[]} found
+ * @param {boolean} over
+ * @returns {Standing}
+ */
+function ofFinding([finding, ...more], over) {
+  const { kind, sentence, why, failure } = finding;
+  return { kind, word: over && failure ? "Failed" : WORDS[kind], sentence, why, finding, more };
+}
+
+/**
+ * @param {Kind} kind
+ * @param {string} sentence
+ * @returns {Standing}
+ */
+function plain(kind, sentence) {
+  return { kind, word: WORDS[kind], sentence, why: "", finding: null, more: [] };
+}
+
+/**
+ * How many findings each view has, alarms and what is worth a change.
+ * @param {Finding[]} findings
+ * @param {Record<string, string>} topics
+ * @returns {Map<string, {alarm: number, tuning: number}>}
+ */
+export function counted(findings, topics) {
+  const found = new Map();
+  for (const one of findings) {
+    const view = viewOf(one, topics);
+    if (one.kind === "fine" || view === undefined) continue;
+    const known = found.get(view) ?? { alarm: 0, tuning: 0 };
+    known[one.kind] += 1;
+    found.set(view, known);
+  }
+  return found;
+}
+
+/** Findings whose place is among the samples, and which of them they are of. @type {Record<string, Partial<Narrowing>>} */
+const OF_SAMPLES = { gradient_spike: {}, nan: {}, cut_off: { only: "truncated" }, equal_rewards: { only: "no_advantage" } };
+
+/**
+ * The samples that a finding is of; null where it is of none.
+ * @param {Finding} finding
+ * @returns {Partial<Narrowing> | null}
+ */
+export function samplesOf({ name, where }) {
+  if (!Object.hasOwn(OF_SAMPLES, name)) return null;
+  const { micro_batch: batch, phase, process } = where;
+  return { ...OF_SAMPLES[name], ...(batch === null ? {} : { micro_batch: batch, phase: phase ?? "", process: process ?? "" }) };
+}
+
+/**
+ * @param {View[]} views
+ * @param {Finding} finding
+ */
+const samplesIn = (views, finding) => (views.some(({ id }) => id === "samples") ? samplesOf(finding) : null);
+
+/**
+ * @param {Finding["where"]} where
+ * @param {string[]} ranks that can be chosen
+ */
+function rankOf({ rank, process }, ranks) {
+  const who = rank === null ? process : `rank ${rank}`;
+  return who !== null && ranks.length > 1 && ranks.includes(who) ? who : null;
+}
+
+/**
+ * @param {(number | null | undefined)[]} steps
+ * @param {(step: number) => boolean} has
+ */
+const firstOf = (steps, has) => steps.find((one) => one !== null && one !== undefined && has(one)) ?? null;
+
+/** @param {Partial<Narrowing>} samples */
+const ofSamples = ({ micro_batch: batch }) => (batch === undefined ? "samples of " : `samples of micro-batch ${batch}, `);
+
+/**
+ * Where a finding leads, and what the button says; null where nothing here shows its place.
+ * @param {Finding} finding
+ * @param {object} here
+ * @param {(step: number) => boolean} here.has whether a step is there
+ * @param {string[]} here.ranks that can be chosen
+ * @param {View[]} here.views
+ * @param {Record<string, string>} here.topics
+ * @param {boolean} [here.sampled] whether the run has samples
+ * @returns {{label: string, step: number | null, rank: string | null, tab: string | null, samples?: Partial<Narrowing>} | null}
+ */
+export function destination(finding, { has, ranks, views, topics, sampled = false }) {
+  const { where } = finding;
+  const step = firstOf([where.step, finding.since], has);
+  const rank = rankOf(where, ranks);
+  const samples = sampled ? samplesIn(views, finding) : null;
+  const view = views.find(({ id }) => id === (samples ? "samples" : viewOf(finding, topics)));
+  const place = step !== null ? `step ${step}` : (rank ?? view?.title);
+  return place === undefined ? null : { label: `Go to ${samples && step !== null ? ofSamples(samples) : ""}${place}`, step, rank, tab: view?.id ?? null, ...(samples ? { samples } : {}) };
+}

@@ -1,0 +1,252 @@
+// The rollout of a step in the view Tokens: a lane for each replica, as high as it has answers under way, below the
+// trainer's phases, on one clock. Which step it is is said above it; the chosen one is asked of whoever reads the run.
+
+import { drawn, freshId, node, say } from "./dom.js";
+import { clockText } from "./ranges.js";
+import { hue, styleOf } from "./theme.js";
+import { answerer, seconds } from "./words.js";
+
+/** @import { Lane, LanePhase, Lanes as Told, Theme } from "./types.js" */
+/** @import { Panel } from "./view.js" */
+
+/** The view that it stands in. */
+const VIEW = "tokens";
+
+const BUSY = 1500; //  ms after which who is asked counts as busy
+const PACE = 3000; //  ms between two questions about steps that are followed
+const AGAIN = 30_000; //  ms after which a question that nobody has answered is asked again
+
+const WIDE = 1000; //  of a lane's picture, in its own units
+const HIGH = 100;
+
+/** The figure. */
+export class Lanes {
+  /** @param {Panel} panel */
+  constructor(panel) {
+    this.panel = panel;
+    this.store = panel.store;
+    /** What was asked for, by attempt and step. @type {{of: string, told: Told} | null} */
+    this.fetched = null;
+    this.wanted = ""; //  what has been asked, and not answered
+    this.asked = -Infinity;
+    /** What is drawn, and for which theme. @type {[told: Told | null, theme: Theme | null]} */
+    this.shown = [null, null];
+    /** @type {Record<"busy" | "again", ReturnType<typeof setTimeout> | undefined>} */
+    this.timers = { busy: undefined, again: undefined };
+    const heading = freshId("lanes");
+    this.title = node("h3", { id: heading });
+    this.sentence = node("p", { class: "pp-sentence" });
+    this.head = node("thead");
+    this.body = node("tbody");
+    this.axis = node("tfoot");
+    this.table = node("table", { class: "pp-lane-table", "aria-labelledby": heading }, this.head, this.body, this.axis);
+    this.numbers = node("table", { "aria-labelledby": heading });
+    this.unfolded = node("details", {}, node("summary", { text: "Numbers" }), node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": "The replicas: numbers" }, this.numbers));
+    this.note = node("p", { class: "pp-read", role: "status", hidden: true });
+    this.notes = node("div", { class: "pp-read" });
+    this.root = node("figure", { class: "pp-lanes", "aria-labelledby": heading, hidden: true }, node("header", {}, this.title, this.sentence), this.note, this.table, this.notes, this.unfolded);
+  }
+
+  destroy() {
+    for (const timer of Object.values(this.timers)) clearTimeout(timer);
+  }
+
+  draw() {
+    const found = this.panel.tabs.chosen?.id === VIEW ? this._found() : null;
+    this.root.hidden = !found;
+    if (!found) return;
+    const { verdict } = this.store.state;
+    this.root.toggleAttribute("data-found", (verdict?.findings ?? []).some(({ name }) => name === "long_tail"));
+    this._show(found);
+  }
+
+  /** The step to show: the chosen or followed one, which is asked for where it isn't here; until then another one. */
+  _found() {
+    const { ui, followed, state } = this.store;
+    const known = state.long_tail ?? null;
+    if (!known && !this.fetched) return null; //  nobody has told of any so far
+    if (this.wanted === "") this._say("");
+    const step = ui.step ?? followed;
+    if (step === null || known?.step === step) return known;
+    const of = JSON.stringify([state.attempt ?? null, step]);
+    if (this.fetched?.of === of) return this.fetched.told;
+    return this._meanwhile(known, of, step);
+  }
+
+  /**
+   * What is shown until the step has been asked for: what was, but no older one than is known.
+   * @param {Told | null} known
+   * @param {string} of
+   * @param {number} step
+   */
+  _meanwhile(known, of, step) {
+    const { ui, answers } = this.store;
+    const [last] = this.shown;
+    if (answers) this._fetch(of, step);
+    else this._say(known && ui.step !== null ? `This copy keeps the replicas of step ${known.step} alone.` : "");
+    const newer = known && ui.step === null && (last?.step ?? -1) < (known.step ?? 0);
+    return newer || !last ? known : last;
+  }
+
+  /**
+   * Ask for a step; not for each of many that end within a moment, while they are followed.
+   * @param {string} of
+   * @param {number} step
+   */
+  _fetch(of, step) {
+    const { store } = this;
+    const follows = store.ui.step === null;
+    const since = performance.now() - this.asked;
+    if (this.wanted !== "" && (follows || this.wanted === of) && since < AGAIN) return;
+    clearTimeout(this.timers.again);
+    if (follows && since < PACE) {
+      this.timers.again = setTimeout(() => this.draw(), PACE - since);
+      return;
+    }
+    this.wanted = of;
+    this.asked = performance.now();
+    clearTimeout(this.timers.busy);
+    this.timers.busy = setTimeout(() => {
+      const { name, when } = answerer(store.config);
+      this._say(`The ${name} is busy: it answers ${when}.`);
+    }, BUSY);
+    store.inquire(this.panel.model, { of: "lanes", step }, (answer) => {
+      if (this.wanted !== of) return;
+      clearTimeout(this.timers.busy);
+      this.wanted = "";
+      this._say("");
+      const told = answer.refused ? { step, sentence: String(answer.refused), notes: [], lanes: [], phases: [] } : answer;
+      // Of a step that has only just ended its rows may still be on their way: it is asked for again.
+      if (!follows || told.lanes.length || answer.refused) this.fetched = { of, told };
+      this.draw();
+    });
+  }
+
+  /** @param {Told} told */
+  _show(told) {
+    const { theme } = this.panel;
+    if (this.shown[0] === told && this.shown[1] === theme) return;
+    this.shown = [told, theme];
+    say(this.title, `Replicas beside the trainer, step ${told.step}`);
+    say(this.sentence, told.sentence);
+    const some = told.lanes.length > 0;
+    for (const one of [this.table, this.notes, this.unfolded]) one.hidden = !some;
+    if (!some) return;
+    this._draw(told, theme);
+    const { head = [] } = told;
+    const rows = told.lanes.map(({ name, cells }) => node("tr", {}, node("th", { scope: "row", text: name }), ...cells.map((text) => node("td", { class: "pp-number", text }))));
+    const columns = node("tr", {}, node("th", { scope: "col", text: "Replica" }), ...head.map((text) => node("th", { scope: "col", class: "pp-number", text })));
+    this.numbers.replaceChildren(node("thead", {}, columns), node("tbody", {}, ...rows));
+    this.notes.replaceChildren(...[howToRead(told), ...told.notes].map((text) => node("p", { text })));
+  }
+
+  /**
+   * @param {Told} told
+   * @param {Theme} theme
+   */
+  _draw({ span = 0, tail = null, most = 1, phases, lanes }, theme) {
+    this.table.style.setProperty("--from", share(tail ? tail[0] : span, span));
+    this.table.style.setProperty("--to", share(tail ? tail[1] : span, span));
+    this.table.style.setProperty("--busy", hue("generate", theme));
+    this.table.toggleAttribute("data-tail", tail !== null);
+    this.head.replaceChildren(node("tr", {}, node("td"), node("td", { class: "pp-lane" }, tail ? marked(tail, span) : null), ...["Ends at", "Idle in the tail"].map((text) => node("th", { scope: "col", class: "pp-number", text }))));
+    this.body.replaceChildren(trainer(phases, span, theme), ...lanes.map((lane) => laneOf(lane, most, span, tail)));
+    this.axis.replaceChildren(node("tr", {}, node("td"), node("td", { class: "pp-lane" }, axisOf(span)), node("td", { colspan: "2" })));
+  }
+
+  /** @param {string} text */
+  _say(text) {
+    say(this.note, text);
+    this.note.hidden = !text;
+  }
+}
+
+/** @param {Told} told */
+function howToRead({ tail = null, most = 1, left_out = 0 }) {
+  const read = [`A lane is as high as its replica has answers under way, at most ${most} at once.`];
+  if (tail) read.push("Shaded: the tail, from the end of 90 % of the answers to the end of the last. Ticks: answers that end in it. Hatched: the replica has nothing left to do.");
+  if (left_out) read.push(`${left_out} more replicas, which ended earlier, aren't drawn.`);
+  return read.join(" ");
+}
+
+/**
+ * @param {number} at seconds
+ * @param {number} span
+ */
+const share = (at, span) => `${((100 * at) / (span || 1)).toFixed(3)}%`;
+
+/**
+ * Where the tail begins, in words: on the side of the line that has more room.
+ * @param {[from: number, to: number]} tail
+ * @param {number} span
+ */
+function marked([from], span) {
+  const side = from > span / 2 ? `inset-inline-end: ${share(span - from, span)}` : `inset-inline-start: ${share(from, span)}`;
+  return node("span", { class: "pp-tail-begin", style: side, text: `90 % ended: ${seconds(from)}` });
+}
+
+/**
+ * What the trainer did, in the order of time.
+ * @param {LanePhase[]} phases
+ */
+export function phasesInWords(phases) {
+  const told = [...phases].sort((a, b) => a.from - b.from || b.to - a.to).map(({ name, from, to }) => `${name} from ${seconds(from)} to ${seconds(to)}`);
+  return `Trainer: ${told.join(", ") || "no phase is known"}.`;
+}
+
+/**
+ * @param {LanePhase[]} phases longest first: what lies inside another is drawn over it
+ * @param {number} span
+ * @param {Theme} theme
+ */
+function trainer(phases, span, theme) {
+  const boxes = phases.map(({ name, from, to, inside }) => {
+    const place = `inset-inline-start: ${share(from, span)}; inline-size: ${share(to - from, span)}; --phase: ${styleOf({ by: "phase" }, name, theme).colour}`;
+    return node("span", { class: "pp-phase", style: place, "data-inside": inside, title: `${name}, ${seconds(to - from)}` }, inside ? null : node("i", { text: name }));
+  });
+  const row = node("div", { class: "pp-phases", role: "img", "aria-label": phasesInWords(phases) }, ...boxes);
+  return node("tr", { class: "pp-trainer" }, node("th", { scope: "row", text: "trainer" }), node("td", { class: "pp-lane" }, row), node("td", { colspan: "2" }));
+}
+
+/**
+ * @param {Lane} lane
+ * @param {number} most answers under way at once in any lane
+ * @param {number} span
+ * @param {[from: number, to: number] | null} tail
+ */
+function laneOf({ name, points, late, ended, ends, idle, about }, most, span, tail) {
+  const busy = drawn("path", { class: "pp-busy", d: outline(points, most) });
+  const ticks = drawn("path", { class: "pp-late", d: late.map((at) => `M${(at * WIDE).toFixed(1)} ${HIGH * 0.55}V${HIGH}`).join("") });
+  const picture = drawn("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", role: "img", "aria-label": about }, busy, ticks);
+  const from = tail ? Math.max(ended, tail[0]) : 0;
+  const rest = tail && tail[1] > from ? node("i", { class: "pp-idle", style: `inset-inline-start: ${share(from, span)}; inline-size: ${share(tail[1] - from, span)}` }) : null;
+  return node("tr", {}, node("th", { scope: "row", title: name, text: name }), node("td", { class: "pp-lane" }, picture, rest), node("td", { class: "pp-number", text: ends }), node("td", { class: "pp-number", text: idle }));
+}
+
+/**
+ * The outline of what is under way: each height holds from its place to the next one.
+ * @param {[at: number, high: number][]} points shares of the span
+ * @param {number} most the height of the lane
+ */
+export function outline(points, most) {
+  const steps = points.map(([at, high]) => `H${(at * WIDE).toFixed(1)}V${(HIGH * (1 - high / most)).toFixed(1)}`);
+  return points.length ? `M${(points[0][0] * WIDE).toFixed(1)} ${HIGH}${steps.join("")}V${HIGH}Z` : "";
+}
+
+/**
+ * Whole times on the axis, at most five, the first at 0.
+ * @param {number} span seconds
+ * @returns {{at: number, text: string}[]}
+ */
+export function axisTicks(span) {
+  if (!(span > 0)) return [];
+  const power = 10 ** Math.floor(Math.log10(span / 4));
+  const step = [1, 2, 2.5, 5, 10].map((one) => one * power).find((one) => span / one <= 4.5) ?? span;
+  return Array.from({ length: Math.floor(span / step + 1e-9) + 1 }, (_, at) => ({ at: at * step, text: clockText(at * step, step) }));
+}
+
+/** @param {number} span */
+function axisOf(span) {
+  const ticks = axisTicks(span).map(({ at, text }) => node("span", { style: `inset-inline-start: ${share(at, span)}`, "data-last": at > 0.94 * span, text }));
+  return node("div", { class: "pp-lane-axis", "aria-hidden": "true" }, ...ticks);
+}

@@ -1,0 +1,54 @@
+// What the lines of the list of samples say, and the sentence about one answer.
+
+import { count, digits, many } from "./words.js";
+
+/** @import { SampleLine } from "./types.js" */
+
+/** The columns of the list. */
+export const HEAD = ["Answer", "Reward", "Advantage", "Tokens", "Difference", "What became of it"];
+
+/** @param {SampleLine} line */
+export const nameOf = ({ uid, group, row }) => (uid && uid !== group ? uid : `Answer ${row}`);
+
+/** @param {number | null | undefined} value */
+const told = (value) => (value === null || value === undefined ? "–" : digits(value));
+
+/** @param {number | null | undefined} value */
+const withSign = (value) => (value ? `${value > 0 ? "+" : ""}${digits(value)}` : told(value));
+
+/** @param {SampleLine} line */
+export function answerTexts(line) {
+  const { reward, advantage_mean: advantage, response_tokens: tokens = 0, difference_largest: difference, nan_count: nan = 0 } = line;
+  return [`${nameOf(line)}${line.block ? " ▪" : ""}`, told(reward), withSign(advantage), tokens.toLocaleString("en"), nan ? `${count(nan)} NaN` : withSign(difference), becameOf(line).join(" · ")];
+}
+
+/** @param {SampleLine} line */
+export function groupTexts({ group, answers = 0, reward, tokens, difference_largest: difference, equal, truncated, dropped }) {
+  const became = [equal ? "equal rewards" : "", truncated ? `${count(truncated)} truncated` : "", dropped ? `${count(dropped)} dropped` : ""];
+  return [`${group}, ${answers === 1 ? "1 answer" : `mean of ${count(answers)}`}`, told(reward), "", told(tokens), withSign(difference), became.filter(Boolean).join(" · ")];
+}
+
+/** @param {SampleLine} line */
+function becameOf({ ended, truncated, dropped, micro_batches: batches = [], passes }) {
+  const known = [...new Set(batches.filter((one) => one >= 0))];
+  const trained = known.length ? `micro-batch ${known.join(", ")}` : passes ? `trained ${passes === 1 ? "once" : `${passes} times`}` : "";
+  return [dropped ? `dropped: ${dropped}` : "", truncated && dropped !== "truncated" ? "truncated" : "", ended ?? "", trained].filter(Boolean);
+}
+
+/** @param {SampleLine} line */
+export function factsOf(line) {
+  const { prompt_tokens: prompt, response_tokens: tokens = 0, loss_tokens: loss, turns, reward, advantage_mean: advantage, weight_version: version } = line;
+  const known = Object.keys(FATES).filter((fate) => line[`${fate}_tokens`]).map((fate) => `${count(line[`${fate}_tokens`])} ${FATES[fate]}`);
+  const parts = [
+    `Reward ${told(reward)}, advantage ${withSign(advantage)}`,
+    `${count(tokens)} tokens${prompt ? ` after ${count(prompt)} of the prompt` : ""}${loss !== null && loss !== undefined && loss !== tokens ? `, of which the loss counts ${count(loss)}` : ""}`,
+    turns ? many(turns, "turn") : "", version === null || version === undefined ? "" : `weights ${version}`, becameOf(line).join(", "), known.join(", "),
+  ];
+  return `${parts.filter(Boolean).join("; ")}.`;
+}
+
+/** @type {Record<string, string>} */
+const FATES = {
+  carried: "carried policy gradient", clipped: "clipped in every pass", no_advantage: "without advantage", masked: "outside of the loss", dropped: "dropped",
+  clip_unknown: "perhaps clipped", unknown: "of which nobody told",
+};

@@ -1,0 +1,205 @@
+// What micro-batches come to, as `probe/analysis/what_if/numbers.py` has it, and what the models make of them.
+
+import { cutRanks } from "./packing.js";
+
+/** @import { Answered, MemoryTold, PackerCut, SecondsTold, WhatIfPhase } from "./types.js" */
+
+/** What time goes by: of one rank in one round. @typedef {{count: number, computed: number, squares: number}} Work */
+
+/** @typedef {{values: Record<string, number | null>, counts: number[], slowest: Work[], batches: number[][]}} StepNumbers */
+
+/** A number that is none, as the run's side says it. @param {number} value */
+const known = (value) => (Number.isFinite(value) ? value : null);
+
+/** @param {number[]} values */
+const sumOf = (values) => values.reduce((sum, one) => sum + one, 0);
+
+/** @param {number[]} values */
+const most = (values) => values.reduce((largest, one) => Math.max(largest, one), 0);
+
+/**
+ * Tokens that are computed for a micro-batch.
+ * @param {number[]} lengths
+ * @param {number} tokens
+ * @param {WhatIfPhase["width"]} width
+ */
+function computedOf(lengths, tokens, { padded, fixed, round_to: multiple }) {
+  if (!lengths.length) return 0;
+  if (!padded) return Math.ceil(tokens / multiple) * multiple;
+  return lengths.length * (fixed || Math.ceil(most(lengths) / multiple) * multiple);
+}
+
+/**
+ * The numbers of one step.
+ * @param {number[][][][]} rounds lengths of the rows of each micro-batch of each rank, in each round
+ * @param {number | null} cap
+ * @param {WhatIfPhase["width"]} width
+ * @returns {StepNumbers}
+ */
+export function stepNumbers(rounds, cap, width) {
+  const ranks = most(rounds.map(({ length }) => length));
+  const [whole, counts] = [Array(ranks).fill(0), Array(ranks).fill(0)];
+  /** @type {Work[]} */
+  const slowest = [];
+  /** @type {number[][]} */
+  const batches = [];
+  const sums = { over: 0, largest: 0, padding: 0, fullest: 0, mean: 0, waitsFull: 0, waitsMean: 0, inStep: 0 };
+  for (const made of rounds) {
+    const told = made.map((parts) => rankOf(parts, cap, width, sums, batches));
+    told.forEach(({ tokens, work }, rank) => {
+      whole[rank] += tokens;
+      counts[rank] += work.count;
+    });
+    if (!told.length) continue;
+    const slow = told.map(({ work }) => work).reduce((worst, one) => (one.computed > worst.computed || (one.computed === worst.computed && one.squares > worst.squares) ? one : worst));
+    slowest.push(slow);
+    sums.fullest += most(told.map(({ tokens }) => tokens));
+    sums.mean += sumOf(told.map(({ tokens }) => tokens)) / told.length;
+    sums.waitsFull += slow.computed;
+    sums.waitsMean += sumOf(told.map(({ work }) => work.computed)) / told.length;
+    const longest = most(told.map(({ each }) => each.length));
+    for (let at = 0; at < longest; at += 1) sums.inStep += most(told.map(({ each }) => each[at] ?? 0));
+  }
+  const total = sumOf(whole);
+  const values = {
+    micro_batches: most(counts),
+    over_cap: sums.over,
+    largest_tokens: sums.largest,
+    rank_imbalance_ratio: known((most(whole) * whole.length) / total),
+    mini_batch_imbalance_ratio: known(sums.fullest / sums.mean),
+    padding_tokens: sums.padding,
+    micro_batch_waiting_ratio: known(1 - sums.waitsMean / sums.inStep),
+    waiting_ratio: known(1 - sums.waitsMean / sums.waitsFull),
+  };
+  return { values, counts, slowest, batches };
+}
+
+/**
+ * One rank in one round; what is summed over all of them goes into `sums`.
+ * @param {number[][]} parts
+ * @param {number | null} cap
+ * @param {WhatIfPhase["width"]} width
+ * @param {{over: number, largest: number, padding: number}} sums
+ * @param {number[][]} batches
+ */
+function rankOf(parts, cap, width, sums, batches) {
+  const work = { count: parts.length, computed: 0, squares: 0 };
+  let whole = 0;
+  const each = [];
+  for (const lengths of parts) {
+    const tokens = sumOf(lengths);
+    const computed = computedOf(lengths, tokens, width);
+    whole += tokens;
+    work.computed += computed;
+    each.push(computed);
+    for (const one of lengths) work.squares += one * one;
+    sums.padding += computed - tokens;
+    sums.over += cap !== null && tokens > cap ? 1 : 0;
+    sums.largest = Math.max(sums.largest, tokens);
+    if (lengths.length) batches.push([computed, most(lengths), lengths.length]);
+  }
+  return { tokens: whole, work, each };
+}
+
+/**
+ * The value of a line, and the standard error of it.
+ * @param {number[]} row
+ * @param {{coefficients: number[], covariance: number[][]}} fit
+ * @param {number} [noise] variance of a measurement
+ */
+function foretold(row, { coefficients, covariance }, noise = 0) {
+  const value = sumOf(row.map((one, at) => one * coefficients[at]));
+  const variance = sumOf(row.map((one, at) => one * sumOf(row.map((other, to) => other * covariance[at][to]))));
+  return { value, error: Math.sqrt(Math.max(variance, 0) + noise) };
+}
+
+/**
+ * @param {Work[]} slowest
+ * @returns {number[]} as the time model wants it
+ */
+const workOf = (slowest) => [sumOf(slowest.map(({ count }) => count)), sumOf(slowest.map(({ computed }) => computed)), sumOf(slowest.map(({ squares }) => squares))];
+
+/**
+ * @param {number[][]} batches
+ * @param {MemoryTold} model
+ */
+function peakOf(batches, model) {
+  const told = batches.map((one) => foretold([1, ...one], model, model.sigma ** 2));
+  if (!told.length) return null;
+  const { value, error } = told.reduce((highest, one) => (one.value > highest.value ? one : highest));
+  return { value, reach: model.reach * error };
+}
+
+/**
+ * Seconds of the phase, and how many are saved; each with how far its interval reaches.
+ * @param {number[]} work
+ * @param {number[]} then the same as it was
+ * @param {SecondsTold} model
+ */
+function secondsOf(work, then, model) {
+  const now = foretold(work, model);
+  const less = foretold(then.map((one, at) => one - work[at]), model);
+  return { value: now.value, reach: model.reach * now.error, saved: /** @type {[number, number]} */ ([less.value, model.reach * less.error]) };
+}
+
+/**
+ * What the batches of a phase come to under other settings.
+ * @param {WhatIfPhase} phase
+ * @param {number[][][]} rounds lengths of the rows of each rank in each round
+ * @param {PackerCut} cut
+ * @returns {Answered}
+ */
+export function answered(phase, rounds, cut) {
+  const made = rounds.map((ranks) => cutRanks(ranks, cut).map((parts, rank) => parts.map((part) => part.map((row) => ranks[rank][row]))));
+  const { values, counts, slowest, batches } = stepNumbers(made, cut.cap_tokens, phase.width);
+  /** @type {Record<string, number | null>} */
+  const after = { ...values };
+  /** @type {Record<string, number | null>} */
+  const low = {};
+  /** @type {Record<string, number | null>} */
+  const high = {};
+  const time = phase.seconds && secondsOf(workOf(slowest), phase.work, phase.seconds);
+  const peak = phase.memory && peakOf(batches, phase.memory);
+  for (const [name, told] of Object.entries({ predicted_s: time, predicted_peak_bytes: peak })) {
+    after[name] = told ? told.value : null;
+    low[name] = told ? told.value - told.reach : null;
+    high[name] = told ? told.value + told.reach : null;
+  }
+  return { before: phase.before, after, low, high, saved: time ? time.saved : null, counts, notes: [], compared: phase.compared };
+}
+
+/**
+ * What a packer is given for changes; null where a page hasn't its rule.
+ * @param {WhatIfPhase} phase
+ * @param {Record<string, number | boolean | string>} changes by the names that the run's side has for settings
+ * @returns {PackerCut | null}
+ */
+export function cutOf(phase, changes) {
+  if (!phase.in_page || Object.keys(changes).some((name) => !["cap_tokens", "rows_each", "dynamic"].includes(name))) return null;
+  const { cuts, parallel } = phase;
+  const kind = changes.dynamic === undefined ? cuts.now : changes.dynamic ? "capped" : "fixed";
+  const given = kind && cuts[kind];
+  if (!given) return null;
+  const made = { ...given };
+  if (typeof changes.cap_tokens === "number") made.cap_tokens = changes.cap_tokens * parallel;
+  if (typeof changes.rows_each === "number") made.rows_each = changes.rows_each;
+  return made;
+}
+
+/**
+ * The lengths that a page is handed; see `packed` in `probe/views/panel/what_if.py`.
+ * @param {string} text
+ * @returns {Promise<number[][][]>} of each round the ranks, of each the lengths of its rows
+ */
+export async function lengthsOf(text) {
+  const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const numbers = new Uint32Array(await new Response(stream).arrayBuffer());
+  const [many, ranks] = numbers;
+  let at = 2 + many * ranks;
+  return Array.from({ length: many }, (_, round) => Array.from({ length: ranks }, (_rank, rank) => {
+    const rows = numbers[2 + round * ranks + rank];
+    at += rows;
+    return [...numbers.subarray(at - rows, at)];
+  }));
+}

@@ -1,0 +1,137 @@
+"""Peaks of micro-batches, planted by known coefficients: they come back, and what can't be told is said."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from probe.analysis import memory_model
+from probe.analysis.memory_model import memory_models, risk_of
+from probe.analysis.time_model import time_models
+from probe.records import GIB
+from tests.analysis.planted_batches import MIB, Planted, planted
+from tests.sample_run import open_run, sample_rows
+
+
+def model_of(path, made):
+    with planted(path, made) as run:
+        (found,) = memory_models(run, vocabulary=152_000)
+        return found
+
+
+def test_3_known_coefficients_are_recovered_within_2_percent(tmp_path):
+    found = model_of(tmp_path, Planted(steps=40, noise=4 * MIB))
+    assert (found.role, found.phase, found.why, found.left_out) == ("actor", "update_actor", "", ())
+    for name, planted_value in (("tokens", 3.0 * MIB), ("longest", 0.5 * MIB), ("rows", 20.0 * MIB)):
+        value, error = found.coefficient(name)
+        assert value == pytest.approx(planted_value, rel=0.02)
+        assert error < 0.02 * planted_value
+    assert found.floor_bytes == pytest.approx(20 * GIB, rel=0.02)
+    assert found.bytes_per_token_and_entry == pytest.approx(3.0 * MIB / 152_000, rel=0.02)
+    assert found.capacity_bytes == 78 * GIB
+    assert found.room_bytes == pytest.approx(77 * GIB)  # without what is reserved above what is allocated
+
+
+def test_3_its_intervals_hold_93_to_97_percent_of_2000_new_micro_batches(tmp_path):
+    found = model_of(tmp_path / "seen", Planted(steps=40))
+    random = np.random.default_rng(7)
+    with planted(tmp_path / "new", Planted(steps=130, seed=1)) as other:
+        asked = other.sql("select tokens, list_max(lengths) as longest, sequences from micro_batches limit 2000")
+    new = asked.to_numpy(dtype=float)
+    assert len(new) == 2000
+    true = 20 * GIB + new @ np.array([3.0, 0.5, 20.0]) * MIB + random.normal(0, 64 * MIB, 2000)
+    _, low, high = found.predict(new)
+    assert 0.93 <= np.mean((low <= true) & (true <= high)) <= 0.97
+
+
+def test_3_drift_stands_apart_from_what_the_tokens_cost(tmp_path):
+    found = model_of(tmp_path, Planted(steps=40, drift=100 * MIB))
+    assert found.drift_bytes_per_step == pytest.approx(100 * MIB, rel=0.05)
+    assert found.coefficient("tokens")[0] == pytest.approx(3.0 * MIB, rel=0.02)
+    assert found.floor_bytes == pytest.approx(20 * GIB + 40 * 100 * MIB, rel=0.02)  # at the last step
+    assert model_of(tmp_path / "without", Planted(steps=40)).drift_bytes_per_step == 0
+
+
+def test_3_too_little_variety_says_so_and_proposes_the_cheapest_experiment(tmp_path):
+    alike = Planted(cap=4096, lengths=lambda random, rows: random.integers(1015, 1024, rows))
+    found = model_of(tmp_path, alike)
+    assert found.fit is None
+    assert found.why.startswith("Its micro-batches are all alike")
+    assert found.experiment == "Run one step with a cap of 2,048 tokens: half of today's can't run out of memory."
+    assert found.predict([[4096, 1024, 4]]) is None
+    assert np.isnan(found.coefficient("tokens")[0])
+    few = model_of(tmp_path / "few", Planted(ranks=1, rows=8, steps=2, mini_batches=1))
+    assert few.why.startswith("Only ")
+
+
+def test_3_memory_of_a_process_and_peaks_that_are_older_are_no_peaks_of_micro_batches(tmp_path):
+    with open_run(tmp_path / "rss", sample_rows(ranks=2, steps=4, accelerator=False)) as run:
+        (model, *_) = memory_models(run)
+        assert model.why == "Memory is the process's resident set, which doesn't fall when tensors are freed."
+        assert (model.fit, model.experiment) == (None, "")
+    with planted(tmp_path / "older", Planted(peak_kind="at_most")) as run:
+        (model,) = memory_models(run)
+        assert model.why.startswith("The peaks aren't those of the micro-batches alone")
+        assert (model.fit, model.experiment) == (None, "")
+
+
+def test_3_what_only_repeats_the_tokens_is_left_out_and_named(tmp_path):
+    # Four rows of one length in each micro-batch: its longest row says what its tokens say, and so do they all.
+    made = Planted(
+        cap=None, balanced=False, lengths=lambda random, rows: np.repeat(random.integers(100, 2000, rows // 4), 4)
+    )
+    found = model_of(tmp_path, made)
+    assert set(found.left_out) == {"rows", "longest"}
+    assert found.coefficient("tokens")[0] == pytest.approx((3.0 + 0.5 / 4) * MIB, rel=0.02)
+    assert found.coefficient("longest") == (0.0, 0.0)
+
+
+def test_3_of_a_large_run_the_newest_steps_alone_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory_model, "MOST", 100)
+    with planted(tmp_path, Planted(steps=10)) as run:
+        (found,), (took,) = memory_models(run), time_models(run)
+        steps = run.sql("select step, count(*) as n from micro_batches group by step order by step desc")
+    through = steps["n"].cumsum()
+    assert through.max() > 100
+    assert found.micro_batches == took.micro_batches == through[through <= 100].max()
+
+
+def test_3_risk_grows_with_what_micro_batches_hold_and_is_certain_at_the_ends(tmp_path):
+    found = model_of(tmp_path, Planted(steps=20))
+    room = (77 * GIB - 20 * GIB) / (3.0 * MIB)  # tokens of one row of no width, roughly
+    steps = [[(int(share * room), 0, 0)] for share in (0.5,)]
+    assert risk_of(found, steps) < 1e-6
+    assert risk_of(found, [[(int(1.1 * room), 0, 0)]]) > 0.999
+    risks = [risk_of(found, [[(int(share * room), 0, 0)]]) for share in (0.97, 0.98, 0.985, 0.99, 0.995, 1.0)]
+    assert risks == sorted(risks)
+
+
+def test_3_the_risk_is_the_share_of_resampled_runs_that_pass_the_capacity(tmp_path):
+    found, resampled = model_of(tmp_path, Planted(steps=40)), 1000
+    room = (found.room_bytes - 20 * GIB - 480 * MIB) / (3.0 * MIB)  # tokens of four rows, the longest of 800
+    # Steps of two micro-batches; what a run passes the capacity in is the last step, and its noise.
+    steps = [[(int(share * room), 800, 4), (int(0.4 * room), 500, 6)] for share in (0.5, 0.9, 0.985, 0.9975)]
+    random = np.random.default_rng(3)
+    coefficients = random.multivariate_normal(found.fit.coefficients, found.fit.covariance, resampled)
+    expected = np.stack([found.regressors(one) @ coefficients.T for one in steps])  # (steps, micro-batches, runs)
+    passed = 0
+    for run in range(resampled):
+        peaks = expected[random.integers(0, len(steps), 1000), :, run]
+        passed += bool((peaks + random.normal(0, found.fit.sigma, peaks.shape) > found.room_bytes).any())
+    direct = passed / resampled
+    assert 0.2 < direct < 0.8
+    # Both shares are of runs by chance, 200 and as many as here: at most binomial, 99 of 100 such differences are less.
+    tolerance = 2.576 * np.sqrt(direct * (1 - direct) * (1 / 200 + 1 / resampled))
+    assert tolerance < 0.1
+    assert risk_of(found, steps) == pytest.approx(direct, abs=tolerance)
+    assert risk_of(found, steps, runs=20_000) == pytest.approx(direct, abs=tolerance / 2)
+
+
+def test_6_seconds_come_back_and_noise_is_met_with_silence(tmp_path):
+    with planted(tmp_path / "a", Planted(steps=20)) as run:
+        (found,) = time_models(run)
+        assert found.fit["micro_batches"] == pytest.approx(0.05, rel=0.1)
+        assert found.fit["tokens"] == pytest.approx(2e-5, rel=0.1)
+        assert found.fit["squares"] == pytest.approx(1e-9, rel=0.2)
+    with planted(tmp_path / "b", Planted(steps=20, per_token_s=0, per_square_s=0)) as run:
+        assert time_models(run) == []  # a time that goes by nothing that a setting changes

@@ -1,0 +1,76 @@
+"""Cuts many batches with the verl that is on the path and with probe's rule; prints how many were alike, as JSON.
+
+``python verl_cuts.py SEED BATCHES``; as rank RANK of WORLD_SIZE it agrees with the others on how many parts there are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import warnings
+from importlib.metadata import version
+
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import verl.utils.seqlen_balancing as theirs
+from tensordict import TensorDict
+
+from probe.core.balancing.replay import Cut, keeps_the_cap, replay_ranks
+from probe.errors import InputError
+
+RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def drawn(rng, rows):
+    """Half of the batches have few different lengths: ties are what is hard."""
+    values = [rng.randint(1, 400) for _ in range(rows if rng.random() < 0.5 else rng.choice([1, 5]))]
+    return [rng.choice(values) for _ in range(rows)]
+
+
+def batch_of(lengths):
+    ids = torch.nested.as_nested_tensor([torch.zeros(one, dtype=torch.long) for one in lengths], layout=torch.jagged)
+    return TensorDict({"input_ids": ids}, batch_size=[len(lengths)])
+
+
+def main(seed, batches):
+    group = None
+    if RANKS > 1:
+        torch.distributed.init_process_group("gloo")
+        group = torch.distributed.group.WORLD
+        theirs.get_device_name = lambda: "cpu"  # verl asks for the machine's, to put a number on it
+    strict = keeps_the_cap(version("verl"))
+    rng, same, above, refused, different = random.Random(seed), 0, 0, 0, []
+    for _ in range(batches):
+        rows = rng.randint(4, 40)
+        ranks = [drawn(rng, rows) for _ in range(RANKS)]
+        longest = max(max(one) for one in ranks)
+        cap = rng.randint(longest, 3 * longest)
+        ordered, divisor = rng.random() < 0.7, rng.choice([None, None, 2])
+        shared = {"cap_tokens": cap, "ordered": ordered, "divisor": divisor, "counts_agreed": RANKS > 1}
+        cuts = [Cut(packer="verl.rearrange_micro_batches", lengths=one, strict=strict, **shared) for one in ranks]
+        try:
+            ours = replay_ranks(cuts)[RANK]
+        except InputError:
+            ours = None
+        try:
+            own = theirs.rearrange_micro_batches(
+                batch_of(ranks[RANK]), cap, group, divisor, use_dynamic_bsz_balance=ordered
+            )[1]
+            own = [[int(row) for row in part] for part in own]
+        except (AssertionError, ValueError):
+            own = None
+        same += ours == own
+        refused += own is None
+        above += own is not None and any(sum(ranks[RANK][row] for row in part) > cap for part in own)
+        if ours != own:
+            different.append(repr((cuts[RANK], own, ours)))
+    told = {"verl": version("verl"), "same": same, "above": above, "refused": refused, "different": different[:3]}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

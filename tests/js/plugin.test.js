@@ -1,0 +1,137 @@
+// What JupyterLab's list, status bar and notifications say of runs.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { Alarms } from "../../probe/jupyter/lab/src/alarms.js";
+import { ORDERS } from "../../probe/jupyter/lab/src/order.js";
+import { age, inShort, isRecent, standing, verdict } from "../../probe/jupyter/lab/src/words.js";
+
+const GIB = 1024 ** 3;
+const NOW = Date.now() / 1000;
+
+/** @type {import("../../probe/jupyter/lab/src/types.js").Run} */
+const RUN = {
+  run: "runs/a", directory: "/home/ann/runs/a", project: "shop", experiment: "a", started_s: NOW - 200, state: "live", since_s: NOW, step: 412, processes: 2, ended: 0, error: null,
+  verdict: { worst: null, alarms: 0, all_alarms: [], whole: true, failed: null, last_step: 411, peak_bytes: 71 * GIB, device_bytes: 79 * GIB, damaged: 0 },
+};
+const VERDICT = /** @type {NonNullable<typeof RUN.verdict>} */ (RUN.verdict);
+/** @param {Partial<typeof VERDICT>} more */
+const judged = (more) => ({ ...RUN, verdict: { ...VERDICT, ...more } });
+/** @param {string} text */
+const plain = (text) => text.replaceAll("\u00a0", " ");
+
+test("2: the status bar says step, memory of the device and alarms", () => {
+  assert.equal(plain(inShort(judged({ alarms: 1 }))), "step 412 · 71 of 79 GiB · 1 alarm");
+  assert.equal(plain(inShort(judged({ alarms: 2, device_bytes: null }))), "step 412 · 71 GiB · 2 alarms");
+  assert.equal(plain(inShort({ ...judged({ peak_bytes: null }), step: null })), "");
+});
+
+test("2: a run says whether it is live, since when not, and how old it is", () => {
+  assert.equal(standing(RUN, NOW), "Live");
+  assert.equal(age(RUN, NOW), "began 3 min ago");
+  assert.equal(age({ ...RUN, started_s: null }, NOW), "");
+  assert.equal(standing({ ...RUN, state: "silent", since_s: NOW - 40 }, NOW), "Silent for 40 s");
+  const silent = (/** @type {number} */ seconds) => isRecent({ ...RUN, state: "silent", since_s: NOW - seconds }, NOW);
+  assert.deepEqual([isRecent(RUN), silent(60), silent(3600)], [true, true, false]);
+  assert.equal(standing({ ...RUN, state: "finished", since_s: NOW - 7200 }, NOW), "Finished 2 h ago");
+});
+
+test("2: damaged files are counted, and where not everything was looked for nothing is called fine", () => {
+  assert.equal(verdict(RUN), "Nothing was found.");
+  assert.match(verdict(judged({ damaged: 1 })), /^Nothing was found\. 1 damaged file left out: /);
+  assert.match(verdict(judged({ damaged: 3 })), /3 damaged files left out/);
+  const worst = /** @type {any} */ ({ kind: "tuning", sentence: "They wait 1.04 s of a step, 16 %, and hold 64 MiB so far." });
+  assert.equal(verdict(judged({ worst })), "They wait 1.04\u00a0s of a step, 16\u00a0%, and hold 64\u00a0MiB so far.");
+  assert.equal(verdict(judged({ whole: false })), "Nothing was found, but not everything could be looked for.");
+});
+
+test("2: the list is sorted by age, by name, or the worst first", () => {
+  const worst = (/** @type {string} */ kind) => /** @type {any} */ ({ kind, sentence: "" });
+  const runs = [
+    { ...judged({ worst: worst("tuning") }), experiment: "b", started_s: 3 },
+    { ...judged({ worst: worst("alarm") }), experiment: "c", started_s: 1 },
+    { ...judged({ worst: null }), experiment: "a", started_s: 2 },
+    { ...RUN, verdict: null, experiment: "d", started_s: 4 },
+  ];
+  const sorted = (/** @type {string} */ by) => [...runs].sort(ORDERS[by]).map(({ experiment }) => experiment).join("");
+  assert.deepEqual(["newest", "name", "worst"].map(sorted), ["dbac", "abcd", "cbad"]);
+});
+
+/** JupyterLab's notifications: what stands in its list, by its id. */
+class Bell {
+  constructor() {
+    /** @type {Map<string, {message: string, type?: string, autoClose?: any}>} */
+    this.shown = new Map();
+    this.rung = 0;
+  }
+
+  /** @param {string} message @param {any} [how] */
+  warning = (message, how) => {
+    this.rung += 1;
+    this.shown.set(String(this.rung), { ...how, message, type: "warning" });
+    return String(this.rung);
+  };
+
+  /** @param {any} told */
+  update = ({ id, ...told }) => {
+    if (!this.shown.has(id)) return false;
+    this.shown.set(id, told);
+    return true;
+  };
+
+  get said() {
+    return [...this.shown.values()].map(({ message, type }) => `${type}: ${message}`);
+  }
+}
+
+const LEAK = { name: "device_leak", rank: 1, process: null, sentence: "64 MiB stay on each card." };
+const KILLED = { name: "killed", rank: 0, process: null, sentence: "Rank 0 was killed." };
+
+function hearing() {
+  const bell = new Bell();
+  return { bell, alarms: new Alarms(() => undefined, /** @type {any} */ (bell)) };
+}
+
+test("2: each alarm is told once, whichever is the worst by then", () => {
+  const { bell, alarms } = hearing();
+  for (const found of [[LEAK], [KILLED, LEAK], [LEAK, KILLED]]) alarms.hear([judged({ all_alarms: found })]);
+  assert.deepEqual(bell.said, ["warning: shop / a: 64 MiB stay on each card.", "warning: shop / a: Rank 0 was killed."]);
+});
+
+test("2: an alarm that is found no longer is marked so, and is one again when it comes back", () => {
+  const { bell, alarms } = hearing();
+  alarms.hear([judged({ all_alarms: [LEAK] })]);
+  alarms.hear([judged({ all_alarms: [] })]);
+  assert.deepEqual(bell.said, ["info: Found no longer in shop / a: 64 MiB stay on each card."]);
+  assert.equal([...bell.shown.values()][0].autoClose, 8000);
+  alarms.hear([judged({ all_alarms: [LEAK] })]);
+  assert.deepEqual(bell.said, ["warning: shop / a: 64 MiB stay on each card."]);
+  assert.equal(bell.rung, 1);
+});
+
+test("2: where a look failed, or none is known, no alarm is taken back", () => {
+  const { bell, alarms } = hearing();
+  alarms.hear([judged({ all_alarms: [LEAK] })]);
+  for (const run of [judged({ whole: false }), judged({ failed: "MemoryError", whole: false }), { ...RUN, verdict: null }, { ...RUN, error: "gone" }]) alarms.hear([run]);
+  alarms.hear([]);
+  assert.deepEqual(bell.said, ["warning: shop / a: 64 MiB stay on each card."]);
+});
+
+test("2: one that was dismissed stays dismissed while it comes and goes", () => {
+  const { bell, alarms } = hearing();
+  alarms.hear([judged({ all_alarms: [LEAK] })]);
+  bell.shown.clear();
+  for (const found of [[], [LEAK], [], [LEAK]]) alarms.hear([judged({ all_alarms: found })]);
+  assert.deepEqual(bell.said, []);
+});
+
+test("2: of a run that had ended before anybody looked, and where nobody wants any, nothing is told", () => {
+  const { bell, alarms } = hearing();
+  alarms.hear([{ ...judged({ all_alarms: [LEAK] }), state: "failed", since_s: NOW - 5 }]);
+  alarms.wanted = false;
+  alarms.hear([judged({ all_alarms: [KILLED] })]);
+  alarms.wanted = true;
+  alarms.hear([judged({ all_alarms: [KILLED] })]);
+  assert.deepEqual(bell.said, []);
+});

@@ -1,0 +1,157 @@
+"""The plugin behind a real JupyterHub, and in Notebook 7."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.browser.jupyter import browser, served
+from tests.jupyter import plugin
+from tests.jupyter.driving import PANEL, await_that, command, row, show, step_shown
+from tests.ports import free_port
+from tests.sample_run import sample_rows, write_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+ROOT = Path(__file__).parent.parent.parent
+TOKEN_OF_ANN = "0123456789abcdef0123456789abcdef"
+PROXY = ROOT / "node_modules" / ".bin" / "configurable-http-proxy"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """URL of a hub that lies below a path of its own, and the directory of people's homes."""
+    if not PROXY.exists():
+        if os.environ.get("PROBE_REQUIRE_NODE"):
+            pytest.fail("JupyterHub's proxy isn't there: `make js` installs it")
+        pytest.skip("JupyterHub's proxy isn't there (needs node: `make js`)")
+    place, homes = tmp_path_factory.mktemp("hub"), tmp_path_factory.mktemp("homes")
+    plugin.install(place)
+    for who in ("ann", "bob"):
+        write_run(homes / who / "runs" / f"of-{who}", sample_rows(2, 6), project=who, experiment="grpo")
+    ports = [free_port() for _ in range(3)]
+    variables = {
+        "HUB_PORT": str(ports[0]), "HUB_PORT_2": str(ports[1]), "HUB_PORT_3": str(ports[2]),
+        "HUB_HOMES": str(homes), "HUB_PROXY": str(PROXY), "HUB_TOKEN_OF_ANN": TOKEN_OF_ANN,
+        "JUPYTER_CONFIG_PATH": str(place / "config"), "JUPYTER_PATH": str(place / "data"),
+    }  # fmt: skip
+    start = [sys.executable, "-m", "jupyterhub", "-f", str(Path(__file__).parent / "hub_config.py")]
+    url = f"http://127.0.0.1:{ports[0]}/hubs/x"
+    with served(start, f"{url}/hub/api", place, **variables):
+        yield url, homes
+
+
+def login(page: Any, url: str, who: str) -> None:
+    page.goto(f"{url}/hub/login")
+    page.fill("input[name=username]", who)
+    page.fill("input[name=password]", "pw")
+    page.click("[type=submit]")
+    page.wait_for_url(f"{url}/user/{who}/lab**")
+    page.wait_for_function("window.jupyterapp !== undefined")
+    page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+
+
+def test_4_behind_a_hub_each_person_sees_and_opens_their_own_runs(
+    hub: tuple[str, Path], chromium: str, tmp_path: Path, shots: Path
+):
+    url, homes = hub
+    with browser(chromium, tmp_path / "ann") as page:
+        login(page, url, "ann")
+        command(page, "probe:runs")
+        await_that(page, lambda: row(page, "ann / grpo").count())
+        assert page.locator(".probe-runs li").count() == 1
+        row(page, "ann / grpo").locator(".probe-run-name").click()
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        # A chart that needs plotly.js: a script element can't send the token that the hub asks for.
+        loaded = (
+            "(globalThis.__probe_plotly ?? Promise.resolve(null)).then((found) => Boolean(found?.newPlot ?? found))"
+        )
+        assert page.evaluate(loaded)
+        page.screenshot(path=shots / "lab_plugin_hub.png")
+        page.wait_for_timeout(2000)
+        page.reload()
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        # Her own server refuses whoever isn't logged in.
+        assert asked(f"{url}/user/ann/probe/api/runs", None) == 403
+        assert asked(f"{url}/user/ann/probe/api/runs", TOKEN_OF_ANN) == 200
+    with browser(chromium, tmp_path / "bob") as page:
+        login(page, url, "bob")
+        command(page, "probe:runs")
+        await_that(page, lambda: row(page, "bob / grpo").count())
+        assert page.locator(".probe-runs li").count() == 1
+        # While both servers run the other person's refuses her: its list, and a run of his by its name.
+        for asks in ("runs", "findings?run=runs/of-bob", "stream?run=runs/of-bob", "plotly.js"):
+            assert asked(f"{url}/user/bob/probe/api/{asks}", TOKEN_OF_ANN) == 403
+    # His run isn't reached through her own server either.
+    his = urllib.parse.quote(str(homes / "bob" / "runs" / "of-bob"), safe="")
+    assert asked(f"{url}/user/ann/probe/api/findings?run={his}", TOKEN_OF_ANN) == 404
+
+
+def asked(url: str, token: str | None) -> int:
+    """The status of what a server answers to whom the token says."""
+    told = urllib.request.Request(url, headers={"Authorization": f"token {token}"} if token else {})
+    try:
+        with urllib.request.urlopen(told, timeout=120) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_4_in_notebook_7_run_json_opens_the_panel(chromium: str, tmp_path: Path, shots: Path):
+    root, place = tmp_path / "home", tmp_path / "jupyter"
+    root.mkdir()
+    place.mkdir()
+    write_run(root / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
+    with plugin.server(root, place, app="notebook") as url, browser(chromium, tmp_path / "profile") as page:
+        show(page, f"{url}/edit/runs/first/run.json?factory=Run%20panel")
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        page.screenshot(path=shots / "lab_plugin_notebook_7.png")
+
+
+def test_4_over_https_below_an_address_of_its_own_with_a_token_and_xsrf(chromium: str, tmp_path: Path):
+    root, place = tmp_path / "home", tmp_path / "jupyter"
+    root.mkdir()
+    place.mkdir()
+    write_run(root / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
+    own = [*certificate(place), "--ServerApp.base_url=/own/a%20b/", "--IdentityProvider.token=known"]
+    below = "https://127.0.0.1:{port}/own/a%20b"
+    with plugin.server(root, place, more=own, below=below) as url, browser(chromium, tmp_path / "profile") as page:
+        refused = page.request.get(f"{url}/probe/api/runs")
+        assert refused.status == 403
+        show(page, f"{url}/lab?token=known&reset")
+        command(page, "probe:runs")
+        await_that(page, lambda: row(page, "shop / first").count())
+        row(page, "shop / first").locator(".probe-run-name").click()
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        page.wait_for_timeout(2000)  # the layout is saved a second after it has changed
+        page.reload()
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        assert page.troubles == []
+        assert page.outside == []
+
+
+def certificate(place: Path) -> list[str]:
+    """A certificate that nobody but the server itself has signed, as the server's arguments."""
+    key, signed = place / "own.key", place / "own.pem"
+    own = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    made = x509.CertificateBuilder(name, name, own.public_key(), x509.random_serial_number(), now - day, now + day)
+    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    key.write_bytes(own.private_bytes(serialization.Encoding.PEM, *plain))
+    signed.write_bytes(made.sign(own, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    return [f"--ServerApp.keyfile={key}", f"--ServerApp.certfile={signed}"]

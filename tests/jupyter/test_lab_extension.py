@@ -1,0 +1,363 @@
+"""The plugin in a real JupyterLab and a real Chromium, beside trainings that no kernel knows of."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import probe
+from tests.browser.jupyter import another, end_kernels, write_notebook
+from tests.jupyter import plugin
+from tests.jupyter.driving import PANEL, await_that, command, pids, row, show, step_shown, training
+from tests.ports import free_port
+from tests.sample_run import sample_rows, write_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+TOAST = ".jp-toast-message"
+IDLE = "window.jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'"
+
+NASTY = "<img src=x onerror=globalThis.__hurt=1>"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """URL and directory of a JupyterLab with the plugin."""
+    root = tmp_path_factory.mktemp("home")
+    write_run(root / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
+    write_run(root / "runs" / "second", sample_rows(2, 8), project=NASTY, experiment="second")
+    with plugin.server(root, tmp_path_factory.mktemp("jupyter")) as url:
+        yield url, root
+
+
+@pytest.fixture
+def page(lab: tuple[str, Path], chrome: Any) -> Iterator[Any]:
+    with another(chrome) as made:
+        show(made, f"{lab[0]}/lab?reset")
+        yield made
+        assert made.troubles == []
+        assert made.outside == []
+        assert made.evaluate("globalThis.__hurt") is None
+
+
+def test_2_a_training_that_began_before_or_after_lab_is_listed_live_and_its_tab_follows(
+    page: Any, lab: tuple[str, Path], shots: Path, monkeypatch: pytest.MonkeyPatch
+):
+    run = lab[1] / "runs" / "torchrun"
+    command(page, "probe:runs")
+    await_that(page, lambda: row(page, "shop / first").count())
+    with training(run, 2000, 0.05):
+        await_that(page, lambda: (run / "run.json").is_file())
+        await_that(page, lambda: row(page, "torchrun").count() and "Live" in row(page, "torchrun").inner_text())
+        assert "began " in row(page, "torchrun").inner_text()
+        row(page, "torchrun").locator(".probe-run-name").click()
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) >= 3)
+        seen = step_shown(page)
+        await_that(page, lambda: step_shown(page) > seen + 3)
+        assert "step" in await_that(page, lambda: page.locator(".probe-status").text_content())
+        page.screenshot(path=shots / "lab_plugin_live.png")
+
+        # Dragged beside the launcher it is the same tab, and goes on.
+        page.evaluate(
+            """() => {
+                const { shell } = window.jupyterapp;
+                shell.add(shell.currentWidget, "main", { mode: "split-right" });
+            }"""
+        )
+        seen = step_shown(page)
+        await_that(page, lambda: step_shown(page) > seen)
+        assert page.locator(PANEL).count() == 1
+
+        # A notebook's kernel is killed, and the notebook closed: the tab goes on.
+        write_notebook(lab[1] / "beside.ipynb", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+        command(page, "docmanager:open", path="beside.ipynb")
+        page.wait_for_function(IDLE)
+        command(page, "notebook:run-cell")
+        page.wait_for_selector(".jp-Dialog")  # the kernel appears to have died
+        page.keyboard.press("Enter")
+        page.evaluate("() => window.jupyterapp.shell.currentWidget.dispose()")
+        seen = step_shown(page)
+        await_that(page, lambda: step_shown(page) > seen)
+
+        # The page is loaded again: the tab comes back by itself, and goes on.
+        page.wait_for_timeout(2000)  # the layout is saved a second after it has changed
+        show(page, f"{lab[0]}/lab")
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) > seen)
+        # JupyterLab's own, of the killed kernel.
+        page.troubles[:] = [one for one in page.troubles if not re.search("Kernel|Canceled future", one)]
+
+        # A rank is killed: the alarm is there within seconds, in the list and as a notification.
+        os.kill(pids(run)[1], signal.SIGKILL)
+        await_that(page, lambda: row(page, "torchrun").get_attribute("data-kind") == "alarm")
+        project = json.loads((run / "run.json").read_text())["project"]
+        page.wait_for_selector(f"{TOAST} >> text=/{re.escape(project)} .* Rank 1 was killed/")
+        # The list and the panel name the same.
+        strip = page.locator(f"{PANEL} .pp-verdict h3").first
+        said = row(page, "torchrun").locator(".probe-verdict")
+        await_that(page, lambda: (said.inner_text().replace("\u00a0", " ") or "?") in strip.inner_text())
+        page.screenshot(path=shots / "lab_plugin_alarm.png")
+
+    # The job is started again: what ended it before is found no longer, which its notification says.
+    monkeypatch.setenv("PROBE_ATTEMPT", "2")
+    with contextlib.suppress(RuntimeError), probe.start(project, run.name, run_dir=run) as session:
+        with session.step(0), probe.phase("update", role="actor"):
+            session.flush()
+        page.wait_for_selector(f"{TOAST} >> text=/Found no longer in .* Rank 1 was killed/")
+        raise RuntimeError("no more data")
+    # From the next alarm one goes there.
+    page.evaluate("[...window.jupyterapp.shell.widgets('main')].forEach((one) => one.content?.run && one.dispose())")
+    assert not page.locator(PANEL).count()
+    told = page.locator(".Toastify__toast", has_text="no more data")
+    told.get_by_role("button", name="Go there").click()
+    await_that(page, lambda: page.locator(f"{PANEL} .pp-verdict[data-kind]").count())
+
+
+def test_2_run_json_opens_as_a_panel_by_a_double_click_and_stays_what_it_is(page: Any, lab: tuple[str, Path]):
+    before = sorted(one.name for one in (lab[1] / "runs" / "first").iterdir())
+    command(page, "filebrowser:open-path", path="runs/first")
+    page.locator('.jp-DirListing-item[title^="Name: run.json"]').dblclick()
+    await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+    after = sorted(one.name for one in (lab[1] / "runs" / "first").iterdir() if not one.name.startswith("."))
+    assert after == before
+
+
+def test_2_the_list_is_filtered_sorted_and_compared_by_keyboard(page: Any, shots: Path):
+    command(page, "probe:runs")
+    await_that(page, lambda: row(page, "shop / first").count() and row(page, "second").count())
+    page.get_by_label("Filter runs").fill("second")
+    await_that(page, lambda: page.locator(".probe-runs li").count() == 1)
+    assert NASTY in (page.locator(".probe-runs li").text_content() or "")
+    page.get_by_label("Filter runs").fill("no such run")
+    await_that(page, lambda: "No run fits the filter" in page.inner_text(".probe-note"))
+    page.get_by_label("Filter runs").fill("")
+    page.get_by_label("Order").select_option("name")
+    names = page.locator(".probe-run-name").all_inner_texts()
+    assert names == sorted(names)
+    page.get_by_label("Order").select_option("newest")
+    compare = page.get_by_role("button", name="Compare", exact=True)
+    assert compare.is_disabled()
+    page.locator(".probe-run-name").first.focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.className") == "probe-run-name"
+    for name in ("shop / first", "second"):
+        row(page, name).get_by_role("checkbox").check()
+    compare.click()
+    await_that(page, lambda: page.locator(".probe-compare table").count())
+    assert "Configuration" in page.inner_text(".probe-compare")
+    page.screenshot(path=shots / "lab_plugin_compare.png")
+
+
+def test_3_a_cell_asks_for_a_tab_and_a_saved_notebook_doesn_t(page: Any, lab: tuple[str, Path]):
+    url, root = lab
+    code = "import probe\nprobe.open('runs/first').panel(where='tab')"
+    write_notebook(root / "asks.ipynb", code, "probe.open('runs/second').panel()")
+    show(page, f"{url}/lab/tree/asks.ipynb?reset")
+    page.wait_for_selector(".jp-NotebookPanel .jp-Cell")
+    page.wait_for_function(IDLE)
+    command(page, "notebook:run-all-cells")
+    await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+    assert page.locator(".probe-tab-output button").count() == 1
+    # The cell's own panel has a button for it.
+    command(page, "docmanager:open", path="asks.ipynb")
+    page.get_by_role("button", name="Open in a tab").first.click()
+    await_that(page, lambda: page.locator(PANEL).count() == 2)
+    # The tabs need neither the kernel nor the notebook.
+    command(page, "docmanager:open", path="asks.ipynb")
+    command(page, "docmanager:save")
+    end_kernels(url, "asks.ipynb")
+    page.evaluate(
+        "[...window.jupyterapp.shell.widgets('main')].find((one) => one.title.label === 'asks.ipynb').dispose()"
+    )
+    await_that(page, lambda: page.locator(".jp-NotebookPanel").count() == 0)
+    page.troubles[:] = [one for one in page.troubles if one != "Kernel is dead"]  # JupyterLab's own, of the ended one
+    assert page.locator(PANEL).count() == 2
+    # Whoever reads the notebook later gets a button, and no tab.
+    saved = json.loads((root / "asks.ipynb").read_text())
+    (told,) = [one["data"] for one in saved["cells"][0]["outputs"] if "application/vnd.probe.tab+json" in one["data"]]
+    told["application/vnd.probe.tab+json"]["asked_s"] -= 3600
+    (root / "asks.ipynb").write_text(json.dumps(saved))
+    show(page, f"{url}/lab/tree/asks.ipynb?reset")
+    await_that(page, lambda: page.locator(".probe-tab-output button").count())
+    page.wait_for_timeout(1000)
+    assert page.locator(PANEL).count() == 0
+
+
+def test_3_from_a_finding_of_the_list_to_a_notebook_with_the_rows_behind_it(page: Any):
+    command(page, "probe:runs")
+    link = row(page, "shop / first").get_by_role("button", name="Open notebook at step")
+    await_that(page, lambda: link.count() and link.is_visible())
+    link.click()
+    ran(page)
+
+
+def test_3_open_notebook_at_this_step_from_the_verdict_of_the_panel_in_a_tab(page: Any, shots: Path):
+    command(page, "probe:open", run="runs/first")
+    strip = page.locator(f"{PANEL} .pp-verdict")
+    button = strip.get_by_role("button", name="Open notebook at step 5")
+    await_that(page, lambda: button.count() and button.is_visible())
+    sentence = strip.locator("h3").inner_text()
+    strip.get_by_role("button", name="Rows behind this").click()
+    query = strip.locator("pre code").inner_text()
+    page.screenshot(path=shots / "lab_plugin_verdict.png")
+    button.focus()
+    page.keyboard.press("Enter")
+    cells = ran(page)
+    notebook = page.evaluate("window.jupyterapp.shell.currentWidget.content.model.toJSON()")
+    sources = [one["source"] for one in notebook["cells"]]
+    assert sentence.split(" ", 1)[1][:40] in sources[0].replace("\\", "")
+    assert 'probe.open("runs/first")' in sources[1]
+    assert query.strip() in sources[3]
+    assert notebook["metadata"]["kernelspec"]["language"] == "python"  # nobody is asked for a kernel
+    assert cells == 3
+
+
+def ran(page: Any) -> int:
+    """Run the notebook that has opened in its own kernel: its last two cells give rows. Gives how many have code."""
+    page.wait_for_selector(".jp-NotebookPanel .jp-CodeCell")
+    page.wait_for_function(IDLE)
+    command(page, "notebook:run-all-cells")
+    cells = page.locator(".jp-NotebookPanel .jp-CodeCell")
+    for at in (1, 2):
+        await_that(page, lambda at=at: cells.nth(at).locator(".jp-OutputArea table tbody tr").count())
+    assert not page.locator('.jp-OutputArea-output[data-mime-type="application/vnd.jupyter.stderr"]').count()
+    return cells.count()
+
+
+def pauses(page: Any, looks: int) -> list[float]:
+    """Seconds between the page's next looks at the list of runs, each from an answer to the next question."""
+    found, answered = [], 0.0
+    for _ in range(looks):
+        with page.expect_response(lambda response: "/probe/api/runs?" in response.url) as answer:
+            with page.expect_request(lambda request: "/probe/api/runs?" in request.url):
+                pass
+            if answered:
+                found.append(time.monotonic() - answered)
+        assert answer.value.ok
+        answered = time.monotonic()
+    return found
+
+
+def test_2_what_is_missing_broken_or_gone_is_said_and_a_server_that_is_started_again_brings_the_tab_back(
+    chrome: Any, tmp_path: Path, shots: Path
+):
+    root, elsewhere, place, port = tmp_path / "home", tmp_path / "elsewhere", tmp_path / "jupyter", free_port()
+    for one in (root, elsewhere, place):
+        one.mkdir()
+    told = {"roots": [str(elsewhere), str(tmp_path / "nowhere")], "refresh": 1, "alarms": False}
+    with another(chrome) as page:
+        note, notice = page.locator(".probe-note"), page.locator(".probe-notice:visible")
+        with plugin.server(root, place, settings={"probe-lab/plugin": told}, port=port) as url:
+            show(page, f"{url}/lab?reset")
+            command(page, "probe:runs")
+            await_that(page, lambda: "There is no run below" in note.inner_text())
+            await_that(page, lambda: f"There is no directory {tmp_path / 'nowhere'}" in note.inner_text())
+            page.screenshot(path=shots / "lab_plugin_no_runs.png")
+            # A directory that the settings name is looked through, and no alarm of its runs is a notification.
+            write_run(elsewhere / "far", sample_rows(1, 3), project="far")
+            (root / "begun").mkdir()
+            shutil.copy(elsewhere / "far" / "run.json", root / "begun" / "run.json")
+            (root / "broken").mkdir()
+            (root / "broken" / "run.json").write_text('{"not')
+            await_that(page, lambda: row(page, "far").count() and row(page, "broken").count())
+            await_that(page, lambda: page.locator(".probe-runs li[data-kind=alarm]").count() == 2)
+            assert "Put the file back from a copy" in row(page, "broken").inner_text()
+            assert "No rows yet" in await_that(page, lambda: unjudged(page))
+            # A part that can't be read is left out of what was found, which says so.
+            hurt = write_run(tmp_path / "hurt", sample_rows(1, 3), project="hurt")
+            (hurt / "parts").mkdir()
+            (hurt / "parts" / "memory-rank00007-0.parquet").write_bytes(b"PAR1 torn")
+            hurt.rename(elsewhere / "hurt")
+            await_that(
+                page, lambda: row(page, "hurt").count() and "1 damaged file left out" in row(page, "hurt").inner_text()
+            )
+            assert not page.locator(".jp-toast-message, .Toastify__toast").count()
+            page.screenshot(path=shots / "lab_plugin_states.png")
+            # The list is looked at as often as the setting says: between two looks are three seconds without it.
+            assert min(pauses(page, looks=5)) < 2.5
+            # Tabs of what can't be read, and isn't there, say so; "Try now" finds a run that has come back.
+            command(page, "probe:open", run="broken")
+            await_that(page, lambda: notice.count() and "run.json isn't what probe writes" in notice.inner_text())
+            command(page, "probe:open", run="run")
+            await_that(page, lambda: notice.count() and "it was deleted or moved" in notice.inner_text())
+            assert "Reading the run" not in page.locator(".probe-tab:visible").inner_text()
+            page.screenshot(path=shots / "lab_plugin_gone.png")
+            kept = write_run(root / "run", sample_rows(2, 6), project="again")
+            notice.get_by_role("button", name="Try now").click()
+            await_that(page, lambda: step_of(page) == 5)
+            # It is deleted while its tab is open: what was read stays, and isn't called live.
+            shutil.rmtree(kept)
+            await_that(page, lambda: notice.count() and "it was deleted or moved" in notice.inner_text())
+            assert step_of(page) == 5
+            page.screenshot(path=shots / "lab_plugin_deleted.png")
+            write_run(root / "run", sample_rows(2, 6), project="again")
+            notice.get_by_role("button", name="Try now").click()
+            await_that(page, lambda: not notice.count())
+        await_that(page, lambda: notice.count() and "Trying again" in notice.inner_text())
+        await_that(page, lambda: "the Jupyter server can't be reached" in note.inner_text())
+        page.screenshot(path=shots / "lab_plugin_server_gone.png")
+        without_widgets(place)
+        with plugin.server(root, place, port=port) as url:
+            await_that(page, lambda: not notice.count() and not note.inner_text())
+            assert step_of(page) == 5
+            # Where Jupyter has no widgets a cell says what it needs, above its copy; the tab needs neither of them.
+            write_notebook(root / "cell.ipynb", "import probe\nprobe.open('run').panel()")
+            show(page, f"{url}/lab/tree/cell.ipynb?reset")
+            page.wait_for_function(IDLE)
+            command(page, "notebook:run-all-cells")
+            output = page.locator(".jp-OutputArea").first
+            await_that(page, lambda: "pip install 'probe-rl[notebook]'" in output.inner_text())
+            await_that(page, page.locator(".probe-copy img").is_visible)
+            page.screenshot(path=shots / "lab_plugin_no_widgets.png")
+            command(page, "probe:open", run="run")
+            await_that(page, lambda: step_of(page) == 5)
+
+
+def without_widgets(place: Path) -> None:
+    """The next server that is started in ``place`` is as one without ipywidgets and anywidget."""
+    told = place / "config" / "labconfig" / "page_config.json"
+    told.parent.mkdir(parents=True)
+    told.write_text(
+        json.dumps({"disabledExtensions": {"@jupyter-widgets/jupyterlab-manager": True, "anywidget": True}})
+    )
+
+
+def unjudged(page: Any) -> str:
+    """What is said of the run without rows, once it was looked at."""
+    return next(
+        (one for one in page.locator(".probe-runs li[data-kind=unknown]").all_inner_texts() if "recorded" in one), ""
+    )
+
+
+def step_of(page: Any) -> int:
+    """As :func:`step_shown`, of the tab that can be seen."""
+    told = page.locator(".probe-tab:visible .pp-facts-line").all_text_contents()
+    found = re.findall(r"step (\d+)", told[0]) if told else []
+    return int(found[-1]) if found else -1
+
+
+def test_2_it_follows_the_theme_and_fits_a_narrow_window(lab: tuple[str, Path], chrome: Any, shots: Path):
+    with another(chrome, (800, 900)) as page:
+        show(page, f"{lab[0]}/lab?reset")
+        command(page, "probe:runs")
+        command(page, "probe:open", run="runs/first")
+        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
+        for theme in ("dark", "light"):
+            command(page, "apputils:change-theme", theme=f"JupyterLab {theme.title()}")
+            await_that(page, lambda theme=theme: page.locator(PANEL).first.get_attribute("data-theme") == theme)
+            page.wait_for_timeout(1000)
+            page.screenshot(path=shots / f"lab_plugin_{theme}.png")
+            wide = page.evaluate(
+                "(place) => [...document.querySelectorAll(place)].map((one) => one.scrollWidth - one.clientWidth)",
+                ".probe-tab, .probe-side",
+            )
+            assert max(wide) <= 1, json.dumps(wide)

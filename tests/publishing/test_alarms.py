@@ -1,0 +1,172 @@
+"""3: alarms come while the run is live, and when rank 0 is gone; nobody who listens disturbs training."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import probe
+from probe.errors import InputError, InputTypeError
+
+PATIENCE_S = 300
+
+RANK = """
+import sys, time
+import probe
+rank, directory, url = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+session = probe.start("p", run_dir=directory, rank=rank, world_size=2, alarms=url or None)
+for step in range(2000):
+    with session.step(step), probe.phase("update"):
+        time.sleep(0.05)
+"""
+
+
+class Hook:
+    """A server that keeps what is posted to it."""
+
+    def __init__(self) -> None:
+        self.got: list[dict[str, Any]] = []
+        hook = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                hook.got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                self.send_response(204)
+                self.end_headers()
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    made = Hook()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def rank_of(rank: int, directory: Path, url: str = "") -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(directory), url])
+
+
+def until(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {PATIENCE_S} s")
+
+
+def in_a_step(directory: Path, rank: int) -> bool:
+    if not (directory / "run.json").exists():
+        return False
+    with probe.open(directory) as run:
+        frame = run.now()
+        return bool(((frame["rank"] == rank) & (frame["step"] > 3)).any())
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_3_the_end_of_rank_0_is_posted_by_who_outlives_it(tmp_path: Path, hook: Hook) -> None:
+    ranks = [rank_of(0, tmp_path / "run", hook.url), rank_of(1, tmp_path / "run")]
+    try:
+        until(lambda: in_a_step(tmp_path / "run", 0) and in_a_step(tmp_path / "run", 1))
+        time.sleep(4)  # who watches has begun to look
+        ranks[0].send_signal(signal.SIGKILL)
+        ranks[0].wait()
+        alarm = until(lambda: next((one for one in hook.got if one["name"] == "killed"), None))
+    finally:
+        for one in ranks:
+            one.kill()
+            one.wait()
+    assert alarm["where"]["rank"] == 0
+    assert alarm["where"]["phase"] == "update"
+    assert alarm["sentence"].startswith("Rank 0 was killed in update")
+    assert set(alarm) == {
+        "project", "experiment", "kind", "name", "where", "since", "cost", "confidence", "sentence", "setting", "value",
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_3_a_callback_hears_of_another_rank_while_a_step_is_open(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    threads: list[str] = []
+
+    def listen(alarm: dict[str, Any]) -> None:
+        threads.append(threading.current_thread().name)
+        heard.append(alarm)
+
+    def fails(alarm: dict[str, Any]) -> None:
+        raise ValueError("a user's mistake")
+
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=2) as session:
+        session.on_alarm(fails)
+        session.on_alarm(listen)
+        other = rank_of(1, tmp_path / "run")
+        try:
+            with session.step(0), probe.phase("update"):
+                until(lambda: in_a_step(tmp_path / "run", 1))
+                other.send_signal(signal.SIGKILL)
+                other.wait()
+                (first,) = until(lambda: [one for one in heard if one["name"] == "killed"])
+        finally:
+            other.kill()
+            other.wait()
+    assert (first["name"], first["where"]["rank"], first["kind"]) == ("killed", 1, "alarm")
+    assert threads[0] not in ("MainThread", "probe-alarms")
+
+
+@pytest.mark.slow
+def test_3_a_message_of_the_run_is_not_posted(tmp_path: Path, hook: Hook) -> None:
+    code = textwrap.dedent("""
+        import pathlib, sys, time
+        import probe
+        with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1, alarms=sys.argv[2]) as session:
+            maps = pathlib.Path(f"/proc/{session.alarms._process.pid}/maps")
+            while maps.parent.parent.is_dir() and "duckdb" not in maps.read_text():  # it has begun to look
+                time.sleep(0.05)
+            with session.step(0), probe.phase("update"):
+                raise ValueError("the user's secret text")
+    """)
+    command = [sys.executable, "-c", code, str(tmp_path / "run"), hook.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 1
+    alarm = until(lambda: next((one for one in hook.got if one["name"] == "failed"), None))
+    assert alarm["sentence"] == "Rank 0 raised ValueError in update · step 0."
+    assert "secret" not in json.dumps(hook.got)
+    with probe.open(tmp_path / "run") as run:
+        assert "secret text" in run.findings()[0].sentence
+
+
+def test_3_what_can_t_be_an_address_or_a_callback_is_an_error(tmp_path: Path) -> None:
+    for wrong in ("hook", "ftp://example.org", 3):
+        with pytest.raises(InputError, match="alarms: got"):
+            probe.start("p", run_dir=tmp_path / "run", alarms=wrong)  # type: ignore[arg-type]
+    with probe.start("p", run_dir=tmp_path / "run") as session:
+        with pytest.raises(InputTypeError, match="expected something that can be called"):
+            session.on_alarm("print")  # type: ignore[arg-type]
+        assert session.alarms is None
+
+
+def test_3_nobody_watches_unless_asked(tmp_path: Path) -> None:
+    with probe.start("p", run_dir=tmp_path / "run") as session, session.step(0):
+        assert session.alarms is None
