@@ -14,13 +14,16 @@ PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
 export PYTHONDONTWRITEBYTECODE :=
 RUN_DIR ?=
 MINUTES ?= 10
+ROUNDS ?= 10
 SEEDS ?= 5
 # Two tests at a time, each worker with a stretch of the files. JOBS=0 runs one after the other, in one process.
 JOBS ?= 2
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+WORKERS := -n $(JOBS) --dist worksteal
+# pytest; what fails is run once more, alone
+TWICE := tests/twice.py
 QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo check quick test fuzz lint js js-check bench zoo mismatch docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
+.PHONY: demo check quick test fuzz soak lint js js-check bench zoo mismatch docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -45,13 +48,16 @@ check: $(VENV)/.dev  ## lint, types and the quick tests, side by side: for hour-
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
 
 quick: $(VENV)/.dev  ## the tests that need no browser, no farm of processes and no patience
-	$(PYTEST) -q -m "$(QUICK)"
+	$(BIN)/python -m pytest $(WORKERS) -q -m "$(QUICK)"
 
 test: $(VENV)/.dev  ## the whole suite
-	$(PYTEST)
+	$(BIN)/python $(TWICE) $(WORKERS)
 
 fuzz: $(VENV)/.dev  ## the property tests with new seeds, for MINUTES=10
 	$(BIN)/python tests/fuzz.py $(MINUTES)
+
+soak: $(VENV)/.dev  ## the tests that use a browser, processes or servers, ROUNDS=10 times beside busy loops
+	$(BIN)/python -m tests.soak $(ROUNDS) $(WORKERS)
 
 lint: $(VENV)/.dev  ## ruff, format, types, dependencies between the packages, docstrings
 	$(BIN)/ruff check .
@@ -97,22 +103,22 @@ notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
 $(VENV)-tensordict-010/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-tensordict-010
 	$(VENV)-tensordict-010/bin/python $(INSTALL) \
-		torch==2.13.0 tensordict==0.10.0 --editable '.[demo]' hypothesis omegaconf pytest pytest-timeout
+		torch==2.13.0 tensordict==0.10.0 --editable '.[demo]' hypothesis omegaconf pytest pytest-reportlog pytest-timeout
 	@touch $@
 
 test-tensordict-010: $(VENV)-tensordict-010/.made  ## the core again, on the oldest tensordict that verl uses
-	$(VENV)-tensordict-010/bin/python -m pytest tests/core tests/recorders -m "not multiprocess" \
-		--ignore tests/core/fs --ignore tests/core/checkpoint --ignore tests/core/packing
+	$(VENV)-tensordict-010/bin/python $(TWICE) -m "not multiprocess" \
+		--ignore tests/core/fs --ignore tests/core/checkpoint --ignore tests/core/packing -- tests/core tests/recorders
 
 # A real Ray and a real TransferQueue: some hundred megabytes that nothing else needs.
 $(VENV)-transfer-queue/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-transfer-queue
 	$(VENV)-transfer-queue/bin/python $(INSTALL) \
-		torch==2.13.0 tensordict==0.15.3 TransferQueue==0.1.11 ray==2.60.0 omegaconf hypothesis --editable '.[views]' pytest pytest-timeout
+		torch==2.13.0 tensordict==0.15.3 TransferQueue==0.1.11 ray==2.60.0 omegaconf hypothesis --editable '.[views]' pytest pytest-reportlog pytest-timeout
 	@touch $@
 
 test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire, and a job on a real Ray
-	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python -m pytest tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py tests/frameworks/test_lake.py
+	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python $(TWICE) -- tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py tests/frameworks/test_lake.py
 
 # verl as installed, with what it imports and doesn't ask for (TransferQueue, cachetools, fastapi, orjson, pyzmq, uvicorn);
 # of TRL only the configurations are read. An older verl, torchtitan and
@@ -122,7 +128,7 @@ $(VENV)-verl/.made: pyproject.toml
 	$(VENV)-verl/bin/python $(INSTALL) \
 		torch==2.13.0 tensordict==0.10.0 verl==0.9.1 transformers==5.10.4 ray==2.60.0 TransferQueue==0.1.11 \
 		cachetools==8.0.1 fastapi==0.165.0 orjson==3.13.0 pyzmq==27.3.0 uvicorn==0.54.0 --editable '.[views]' \
-		hypothesis pytest pytest-timeout
+		hypothesis pytest pytest-reportlog pytest-timeout
 	$(VENV)-verl/bin/python $(INSTALL) --no-deps trl==1.16.0
 	$(VENV)-verl/bin/python -m pip check
 	$(VENV)-verl/bin/python $(INSTALL) --no-deps --target $(VENV)-verl/verl-0.7.1 verl==0.7.1
@@ -130,9 +136,9 @@ $(VENV)-verl/.made: pyproject.toml
 	@touch $@
 
 test-verl: $(VENV)-verl/.made  ## verl as installed: its functions beside ours, and its trainers with probe beside them
-	$(VENV)-verl/bin/python -m pytest tests/frameworks/test_verl_drop_in.py tests/frameworks/test_verl_secrets.py \
+	$(VENV)-verl/bin/python $(TWICE) -- tests/frameworks/test_verl_drop_in.py tests/frameworks/test_verl_secrets.py \
 		tests/frameworks/test_verl_rule.py tests/frameworks/test_verl_adapter.py tests/frameworks/test_verl_training.py
-	PYTHONPATH=$(VENV)-verl/others $(VENV)-verl/bin/python -m pytest -W ignore tests/adapters/test_others.py  # their warnings are theirs
+	PYTHONPATH=$(VENV)-verl/others $(VENV)-verl/bin/python $(TWICE) -W ignore -- tests/adapters/test_others.py  # their warnings are theirs
 
 # TRL, Transformers and Lightning as installed. torch comes first, so that its CPU build is taken where one is offered;
 # pip says whether probe's own packages go with theirs.
@@ -141,23 +147,23 @@ $(VENV)-trl/.made: pyproject.toml constraints.txt
 	$(VENV)-trl/bin/python $(INSTALL) --constraint constraints.txt torch==2.13.0
 	$(VENV)-trl/bin/python $(INSTALL) --constraint constraints.txt \
 		torch==2.13.0 trl==1.16.0 transformers==5.10.4 lightning==2.6.6 accelerate==1.15.0 \
-		--editable '.[views]' hypothesis pytest pytest-timeout
+		--editable '.[views]' hypothesis pytest pytest-reportlog pytest-timeout
 	$(VENV)-trl/bin/python -m pip check
 	@touch $@
 
 test-trl: $(VENV)-trl/.made  ## TRL's trainers, Transformers' and Lightning's under observation
-	HF_HUB_OFFLINE=1 $(VENV)-trl/bin/python -m pytest tests/frameworks/test_trl.py tests/frameworks/test_trl_rule.py \
+	HF_HUB_OFFLINE=1 $(VENV)-trl/bin/python $(TWICE) -- tests/frameworks/test_trl.py tests/frameworks/test_trl_rule.py \
 		tests/frameworks/test_lightning.py
 
 # swanlab wants an older protobuf than the rest and trackio a newer pillow: an environment of their own.
 $(VENV)-trackers/.made: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-trackers
 	$(VENV)-trackers/bin/python $(INSTALL) --constraint constraints.txt \
-		--editable '.[views,tensorboard,mlflow,wandb,swanlab,trackio,otlp]' hypothesis omegaconf pytest pytest-timeout
+		--editable '.[views,tensorboard,mlflow,wandb,swanlab,trackio,otlp]' hypothesis omegaconf pytest pytest-reportlog pytest-timeout
 	@touch $@
 
 test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
-	$(VENV)-trackers/bin/python -m pytest tests/tracking tests/publishing -k "swanlab or trackio"
+	$(VENV)-trackers/bin/python $(TWICE) -k "swanlab or trackio" -- tests/tracking tests/publishing
 
 clean:  ## remove the environments
 	rm -rf node_modules $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-verl $(VENV)-trl $(VENV)-trackers

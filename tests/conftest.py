@@ -60,22 +60,16 @@ hypothesis.register_random(TORCH_RANDOM)
 SLOW_FIXTURES = {"demo", "mlflow_server", "own_mlflow_server", "mlflow_database"}
 DEMO_STEPS = 8
 
-#: What Playwright raises where a page needs longer than a test waits. An assertion that fails is never tried again.
-BROWSER_TIMEOUT = r"^TimeoutError: .*Timeout \d+ms exceeded"
-
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Whoever asks for a server or a browser is marked for it; a page that was too slow once is opened once more."""
-    reruns = config.pluginmanager.hasplugin("rerunfailures")  # not in the environments of the frameworks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whoever asks for a server or a browser is marked for it."""
     for item in items:
         asked = set(getattr(item, "fixturenames", ()))
         if asked & SLOW_FIXTURES:
             item.add_marker("slow")
         if "chromium" in asked:
             item.add_marker("browser")
-        if reruns and item.get_closest_marker("browser"):
-            item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[BROWSER_TIMEOUT]))
 
 
 @pytest.fixture(autouse=True, scope="session")

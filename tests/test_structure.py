@@ -90,8 +90,9 @@ def test_pages_name_commands_that_the_makefile_has():
 
 
 def test_the_readme_s_test_command_leaves_nothing_out_and_is_what_ci_runs():
-    assert TARGETS["test"].split() == ["$(PYTEST)"]
-    assert re.search(r"^PYTEST := \$\(BIN\)/python -m pytest( -n \$\(JOBS\) --dist \w+)?$", MAKEFILE, re.MULTILINE)
+    assert TARGETS["test"].split() == ["$(BIN)/python", "$(TWICE)", "$(WORKERS)"]
+    assert re.search(r"^TWICE := tests/twice.py$", MAKEFILE, re.MULTILINE)
+    assert re.search(r"^WORKERS := -n \$\(JOBS\) --dist \w+$", MAKEFILE, re.MULTILINE)
     assert re.search(r"^make test$", CI, re.MULTILINE)
 
 
@@ -112,6 +113,15 @@ def test_tests_pass_where_sigint_is_ignored():
     command = f"trap '' INT; exec {sys.executable} -m pytest -q -p no:cacheprovider {one}"
     done = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "1 passed" in done.stdout, done.stdout
+
+
+def test_a_failure_is_looked_at_twice_in_every_target_of_ci_and_told_at_its_end():
+    for name, recipe in TARGETS.items():
+        if name == "test" or name.startswith("test-"):
+            assert "$(TWICE)" in recipe
+            assert "-m pytest" not in recipe
+    assert "UNSTABLE=test-artifacts/unstable.txt" in CI
+    assert CI.splitlines()[-1].startswith("[ ! -s $UNSTABLE ] ||")
 
 
 def test_ci_runs_every_command_that_can_fail():
