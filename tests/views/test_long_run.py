@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from collections.abc import Iterator
@@ -27,23 +28,31 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return long_run(tmp_path_factory.mktemp("long") / "run", STEPS, RANKS)
 
 
-@pytest.fixture
-def opened(browser: Any, directory: Path) -> Iterator[Any]:
-    """The page of `probe open` once it has all that it asked for."""
+@contextlib.contextmanager
+def opening(browser: Any, directory: Path, slower: int = 1) -> Iterator[Any]:
+    """The page of `probe open` once first answers have come, with a core that is so many times slower."""
     context = browser.new_context(viewport={"width": 1040, "height": 1000}, color_scheme="light", bypass_csp=True)
     page = context.new_page()
     page.set_default_timeout(180_000)
+    context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": slower})
     with PageServer(directory) as server:
         server.start()
         server.follow()
         page.goto(server.url)
         page.locator(".pp-mark-stack .main-svg").first.wait_for()
         until(page, "[...__probe_panels.values()][0].pasts.known.size > 3")
+        yield page
+    context.close()
+
+
+@pytest.fixture
+def opened(browser: Any, directory: Path) -> Iterator[Any]:
+    """The page of `probe open` once it has all that it asked for."""
+    with opening(browser, directory) as page:
         until(page, "[...__probe_panels.values()][0].pasts.awaited.size === 0")
         expect(page.locator(".probe-panel")).not_to_have_attribute("data-loading", "")
         page.wait_for_timeout(600)
         yield page
-    context.close()
 
 
 def until(page: Any, met: str) -> None:
@@ -53,43 +62,66 @@ def until(page: Any, met: str) -> None:
         page.wait_for_timeout(50)
 
 
-def total(step: int) -> float:
-    """Seconds of a step, the mean of the ranks."""
-    return sum(took_ms(step, phase, rank) / 1000 / RANKS for phase in range(len(PHASES)) for rank in range(RANKS))
-
-
 def test_g_bars_of_several_steps_are_medians_and_ranges_of_all_of_them(opened: Any) -> None:
     held = "[...__probe_panels.values()][0].table('spans').byStep.size"
     assert opened.evaluate(held) < STEPS  # rows of many steps are gone, …
     end = time.monotonic() + 120
-    while told(opened) != expected(opened) and time.monotonic() < end:  # what is gone comes in several answers
-        opened.wait_for_timeout(200)
-    assert told(opened) == expected(opened)
+    while (seen := Bars(opened)).older:  # what is gone comes in several answers
+        assert time.monotonic() < end
+        opened.wait_for_timeout(100)
+    assert seen.told == seen.expected
 
 
-def traces(page: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The phases' bars, and the range of their sums."""
-    all_of_them = page.evaluate(
-        "document.querySelector('.pp-mark-stack .pp-plotly').data.map(({ name, x, y, base }) => ({ name, x, y, base }))"
-    )
-    (spread,) = (one for one in all_of_them if one["name"] == "range of its steps")
-    return [one for one in all_of_them if one["name"] in PHASES], spread
+def test_g_a_picture_that_is_older_than_its_answers_says_so_on_a_slow_machine(browser: Any, directory: Path) -> None:
+    with opening(browser, directory, slower=6) as page:
+        end = time.monotonic() + 240
+        settled = 0
+        while settled < 10:
+            assert time.monotonic() < end
+            seen = Bars(page)
+            assert seen.older or seen.told == seen.expected
+            settled = 0 if seen.older else settled + 1
+            page.wait_for_timeout(100)
+        expect(page.locator(".pp-mark-stack").first).to_have_attribute("aria-busy", "false")
+        expect(page.locator(".pp-mark-stack .pp-behind").first).not_to_be_visible()
 
 
-def told(page: Any) -> list[tuple[float, ...]]:
-    """Of each bar the smallest sum of its steps, the largest, and that of the step that stands for them."""
-    parts, spread = traces(page)
-    sums = [sum(one["y"][at] for one in parts) for at in range(len(spread["y"]))]
-    bars = zip(spread["base"], spread["y"], sums, strict=True)
-    return [(round(low, 6), round(low + high, 6), round(middle, 6)) for low, high, middle in bars]
+class Bars:
+    """The stacked bars as a page shows them at one moment, and whether it says that they are older than its data."""
+
+    def __init__(self, page: Any) -> None:
+        self.older, traces = page.evaluate(
+            """() => {
+                const card = document.querySelector(".pp-mark-stack");
+                const panel = card.closest(".probe-panel");
+                const { data } = card.querySelector(".pp-plotly");
+                const older = card.hasAttribute("data-behind") || panel.hasAttribute("data-loading");
+                return [older, data.map(({ name, x, y, base }) => ({ name, x, y, base }))];
+            }"""
+        )
+        self.parts = [one for one in traces if one["name"] in PHASES]
+        self.spread = [one for one in traces if one["name"] == "range of its steps"]
+
+    @property
+    def told(self) -> list[tuple[float, ...]]:
+        """Of each bar the smallest sum of its steps, the largest, and that of the step that stands for them."""
+        (spread,) = self.spread
+        sums = [sum(one["y"][at] for one in self.parts) for at in range(len(spread["y"]))]
+        bars = zip(spread["base"], spread["y"], sums, strict=True)
+        return [(round(low, 6), round(low + high, 6), round(middle, 6)) for low, high, middle in bars]
+
+    @property
+    def expected(self) -> list[tuple[float, ...]]:
+        """The same, of all steps, where each counts."""
+        x = self.parts[0]["x"]
+        width = round(x[1] - x[0])
+        bins = [[total(step) for step in range(at, min(at + width, STEPS))] for at in range(0, STEPS, width)]
+        return [(round(min(one), 6), round(max(one), 6), round(statistics.median_low(one), 6)) for one in bins]
 
 
-def expected(page: Any) -> list[tuple[float, ...]]:
-    """The same, of all steps, where each counts."""
-    (part, *_), _ = traces(page)
-    width = round(part["x"][1] - part["x"][0])
-    bins = [[total(step) for step in range(at, min(at + width, STEPS))] for at in range(0, STEPS, width)]
-    return [(round(min(one), 6), round(max(one), 6), round(statistics.median_low(one), 6)) for one in bins]
+def total(step: int) -> float:
+    """Seconds of a step, the mean of the ranks."""
+    return sum(took_ms(step, phase, rank) / 1000 / RANKS for phase in range(len(PHASES)) for rank in range(RANKS))
 
 
 def test_g_each_step_of_an_opened_run_can_be_chosen_and_is_shown(opened: Any) -> None:

@@ -66,8 +66,12 @@ export class Card {
     this.first = true; //  no picture has been drawn
     this.visible = true;
     this.dirty = true;
+    this.behind = false; //  it is marked as older than what it is made of
     this.shown = false; //  something is drawn
     this.seen = ""; //  what it was drawn of
+    this.answer = -1; //  the last answer for all pictures that it was drawn of
+    /** What it asked for when it was drawn, and had no answer then. @type {Set<string>} */
+    this.awaits = new Set();
     /** Where in the figure the pointer went down last, px from its left. @type {number | undefined} */
     this.pointed = undefined;
     this.place = node("span", { class: "pp-place" });
@@ -75,7 +79,8 @@ export class Card {
     this.body = node("div", { class: "pp-body" });
     this.message = node("p", { class: "pp-empty", hidden: true });
     this.rows = node("div", { class: "pp-scroll", tabindex: "0", role: "region", "aria-label": `${this.title}: numbers` });
-    this.numbers = node("div", { class: "pp-numbers", hidden: true }, definition.sql ? this._copier(definition.sql) : null, this.rows);
+    this.kept = node("p", { class: "pp-quiet", text: "Newer numbers come when you leave this table.", hidden: true });
+    this.numbers = node("div", { class: "pp-numbers", hidden: true, on: { focusout: (event) => this._left(event) } }, definition.sql ? this._copier(definition.sql) : null, this.rows, this.kept);
     this.toggle = this._toggle();
     this.root = this._frame();
     if (this.store.ui.unfolded[id]) this.unfold(true, false);
@@ -96,7 +101,7 @@ export class Card {
     const mark = this.spec.mark || "none";
     const root = node("figure", {
       class: `pp-card pp-mark-${mark}`, "aria-labelledby": heading, on: { pointerdown: (event) => this._point(event) },
-    }, head, this.message, this.body, this.numbers, this._read());
+    }, head, node("p", { class: "pp-behind" }, node("span", { text: "updating…" })), this.message, this.body, this.numbers, this._read());
     if (WIDE.has(mark) || isFaceted(this.spec)) root.classList.add("pp-wide");
     return root;
   }
@@ -146,9 +151,27 @@ export class Card {
     if (open && draw) this._numbers();
   }
 
+  /** The numbers of a new picture; where somebody reads them, they stay, and say so. */
+  _renew() {
+    if (this.numbers.contains(document.activeElement)) this._keep(true);
+    else this._numbers();
+  }
+
+  /** @param {boolean} old whether the numbers are those of an older picture */
+  _keep(old) {
+    this.kept.hidden = !old;
+    this.rows.setAttribute("aria-busy", String(old));
+  }
+
+  /** @param {FocusEvent} event */
+  _left({ relatedTarget }) {
+    if (!this.kept.hidden && !(relatedTarget instanceof Node && this.numbers.contains(relatedTarget))) this._numbers();
+  }
+
   _numbers() {
     const made = this.shown ? this.mark?.table() : null;
     if (!made) return;
+    this._keep(false);
     const head = node("tr", {}, ...made.head.map((text) => node("th", { scope: "col", text: text || "value" })));
     const rows = made.rows.map((cells) => node("tr", {}, ...cells.map((text, at) => this._cell(text, at, cells.pick))));
     this.rows.replaceChildren(node("table", { class: "pp-table" }, node("thead", {}, head), node("tbody", {}, ...rows)));
@@ -171,7 +194,25 @@ export class Card {
 
   _seen() {
     const step = this.spec.of === "step" || this.spec.mark === "tiles" ? this.store.step : null;
-    return `${step}|${this.store.complete}|${this.store.pasts.version}|${this.store.thins}|${this.tables.map((name) => this.store.table(name).version).join("|")}`;
+    return `${step}|${this.store.complete}|${this.store.thins}|${this.tables.map((name) => this.store.table(name).version).join("|")}`;
+  }
+
+  /** Whether what was asked for has come since it was drawn: that is drawn at once, whatever a picture costs. */
+  get answered() {
+    const { pasts } = this.store;
+    return this.answer !== pasts.version || pasts.answers(this.awaits);
+  }
+
+  /**
+   * Mark it while it is older than what it is made of: newer rows are here, or what it asked for is on its way.
+   * @param {boolean} answers whether there is somebody who answers
+   */
+  age(answers) {
+    const behind = this.dirty || (answers && this.awaits.size > 0);
+    if (behind === this.behind) return;
+    this.behind = behind;
+    this.root.toggleAttribute("data-behind", behind);
+    this.root.setAttribute("aria-busy", String(behind));
   }
 
   get theme() {
@@ -189,18 +230,22 @@ export class Card {
    * @param {number} now
    */
   draw(now) {
-    if (!this.mark) return;
+    const { mark, awaits } = this;
+    const { pasts } = this.store;
     this.dirty = false;
     this.seen = this._seen();
-    const shown = this.mark.draw();
+    this.answer = pasts.version;
+    awaits.clear();
+    if (!mark) return;
+    const shown = pasts.noting(awaits, () => mark.draw());
     this.shown = shown;
     this.body.hidden = !shown;
     this._say(shown ? "" : this._nothing());
     this.root.dataset.state = shown ? "drawn" : "empty";
-    if (!this.numbers.hidden && shown && !this.numbers.contains(document.activeElement)) this._numbers();
+    if (!this.numbers.hidden && shown) this._renew();
     const step = this.spec.of === "step" && this.store.step !== null ? `step ${this.store.step}` : "";
     if (this.spec.mark !== "line") say(this.place, step);
-    say(this.sentence, [shown ? sentenceOf(this.mark.remark) : "", this.definition.about?.shows].filter(Boolean).join(" "));
+    say(this.sentence, [shown ? sentenceOf(mark.remark) : "", this.definition.about?.shows].filter(Boolean).join(" "));
     const cost = performance.now() - now;
     const longest = this.first ? AFTER_FIRST : LONGEST;
     if (shown) this.first = false;

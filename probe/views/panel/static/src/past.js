@@ -43,7 +43,10 @@ export class Pasts {
     this.awaited = new Set();
     /** Steps whose rows were asked for. @type {Set<number>} */
     this.steps = new Set();
+    /** Changes with answers that concern every picture: the clock, the rows of a step, another state of the run. */
     this.version = 0;
+    /** Where keys without an answer are noted. @type {Set<string> | null} */
+    this.noted = null;
   }
 
   /** All is read anew. */
@@ -63,6 +66,31 @@ export class Pasts {
     return this._find(JSON.stringify([asked, who]), { spec: asked, who }) ?? null;
   }
 
+  /**
+   * Do something, and note what it asks for that has no answer yet.
+   * @template T
+   * @param {Set<string>} keys
+   * @param {() => T} work
+   * @returns {T}
+   */
+  noting(keys, work) {
+    this.noted = keys;
+    try {
+      return work();
+    } finally {
+      this.noted = null;
+    }
+  }
+
+  /**
+   * Whether one of these has been answered.
+   * @param {Set<string>} keys
+   */
+  answers(keys) {
+    for (const key of keys) if (this.known.has(key)) return true;
+    return false;
+  }
+
   /** Ask when each step began and ended, once. */
   wantClock() {
     this._find(CLOCK, { spec: null, who: "" });
@@ -74,6 +102,7 @@ export class Pasts {
    */
   _find(key, wish) {
     const known = this.known.get(key);
+    if (known === undefined) this.noted?.add(key);
     if (known === undefined && !this.awaited.has(key)) {
       this.awaited.add(key);
       this.wishes.set(key, { key, ...wish });
@@ -99,9 +128,10 @@ export class Pasts {
       this.awaited.delete(head.key);
       const past = head.n ? new Past(head.key === CLOCK ? { ...head, series: [[0]] } : head, buffers[head.buffer]) : null;
       this.known.set(head.key, past);
-      if (past && head.key === CLOCK) clock.fill(past.steps, past.largest, past.series[0].numbers);
+      if (!past || head.key !== CLOCK) continue;
+      clock.fill(past.steps, past.largest, past.series[0].numbers);
+      this.version += 1;
     }
-    this.version += 1;
   }
 }
 

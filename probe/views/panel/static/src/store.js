@@ -295,6 +295,7 @@ export class Store {
       const step = columns.get("step")?.[0] ?? -1;
       // What some rows of are here has them twice then, unless a key tells that they are the same.
       if (table.schema.key.length || !table.byStep.has(step)) table.append(columns, one.n);
+      this.pasts.version += 1;
     }
     this.tell("data");
   }

@@ -133,15 +133,22 @@ export class Panel {
   /** @param {string} why */
   _storeChanged(why) {
     if (why === "hover") return this._hover();
-    if (why === "data" && this.store.paused) return undefined;
     if (why === "config") this._reconfigure();
-    for (const card of this.cards) {
-      if (why === "data" || why === "state") card.dirty ||= card.stale();
-      else card.invalidate();
-    }
     this.shell = true;
-    if (why === "ui" || why === "config" || why === "state") this.soon = true;
+    if (why !== "data") this.soon = true;
+    for (const card of this.cards) {
+      if (why !== "data" && why !== "state") card.invalidate();
+      else if (card.answered) this._atOnce(card);
+      else card.dirty ||= card.stale();
+      card.age(this.store.root.answers);
+    }
     return this.wake();
+  }
+
+  /** @param {Card} card */
+  _atOnce(card) {
+    this.soon = true;
+    card.invalidate();
   }
 
   /** Draw in the next frame, or as soon as the pace allows. */
@@ -196,6 +203,7 @@ export class Panel {
     }
     // The old picture stays; a style makes it fainter where it takes longer.
     this.root.toggleAttribute("data-loading", root.answers && (pasts.awaited.size > 0 || this.controls.wanted !== null));
+    for (const card of this.cards) card.age(root.answers);
   }
 
   /**
