@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -157,8 +158,7 @@ class Replayer:
         found = [one for one in told if (role is None or one.role == role) and (phase is None or one.phase == phase)]
         if not found:
             raise InputError("run: no micro-batches were recorded in these steps, roles and phases")
-        self.dealings = [Dealing(one) for one in found]
-        self._before: dict[int, StepNumbers] = {}
+        self._has([Dealing(one) for one in found])
         named = {(one.role, one.phase) for one in found}
         self.memory: dict[Any, MemoryModel] = {}
         self.time: dict[Any, TimeModel] = {}
@@ -177,9 +177,15 @@ class Replayer:
             phase: None for none.
         """
         made = copy.copy(self)
-        made.dealings = [one for one in self.dealings if (one.batch.role, one.batch.phase) == (role, phase)]
-        made._before = {}
+        made._has([one for one in self.dealings if (one.batch.role, one.batch.phase) == (role, phase)])
         return made
+
+    def _has(self, dealings: list[Dealing]) -> None:
+        self.dealings = dealings
+        self._before: dict[int, StepNumbers] = {}
+        # Whoever weighs two settings asks for their times, their memory and their risk: one after the other, each of
+        # all batches.
+        self._cut = functools.lru_cache(maxsize=2 * len(dealings))(self._cut_anew)
 
     def lengths(self) -> list[int]:
         """Tokens of each row of all batches."""
@@ -226,6 +232,9 @@ class Replayer:
             InputError: The packer refuses, or isn't known.
             CapacityError: A row is above the cap.
         """
+        return self._cut(at, settings)
+
+    def _cut_anew(self, at: int, settings: Settings) -> tuple[list[Made], Cut]:
         dealing = self.dealings[at]
         first = dealing.batch.rounds[0]
         before = parallel_of(first)
