@@ -7,13 +7,14 @@ for each change, it isn't sent often.
 from __future__ import annotations
 
 import base64
+import bisect
+import functools
 import gzip
 import html
 import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from probe.tracking.media import Figure, plotly_script
@@ -119,16 +120,19 @@ class Pages:
         )
 
     def _packed(self, ids: dict[str, str]) -> tuple[str, set[str]]:
-        """The figures as text, and those that are too large to be among them."""
-        left_out: set[str] = set()
-        sizes = {path: len(one.figure.spec) for path, one in self._figures.items()}
-        while True:
-            kept = [path for path in ids if path not in left_out]
-            texts = (f"{json.dumps(ids[path])}:{self._figures[path].figure.spec}" for path in kept)
-            packed = _pack("{" + ",".join(texts) + "}")
-            if len(packed) <= PACKED_BYTES or not kept:
-                return packed, left_out
-            left_out.add(max(kept, key=lambda path: sizes[path]))
+        """The figures as text, and those that are too large to be among them: the largest, as few as can be."""
+        largest_first = sorted(ids, key=lambda path: len(self._figures[path].figure.spec), reverse=True)
+        fits, packed = 0, self._together(ids, set())
+        if len(packed) > PACKED_BYTES:  # packing costs most here, and is done as often as halving the number needs
+            without = functools.cache(lambda many: self._together(ids, set(largest_first[:many])))
+            sizes = range(1, len(ids) + 1)
+            fits = 1 + bisect.bisect_left(sizes[:-1], True, key=lambda many: len(without(many)) <= PACKED_BYTES)
+            packed = without(fits)
+        return packed, set(largest_first[:fits])
+
+    def _together(self, ids: dict[str, str], left_out: set[str]) -> str:
+        kept = [(id, self._figures[path].figure.spec) for path, id in ids.items() if path not in left_out]
+        return _pack("{" + ",".join(f"{json.dumps(id)}:{spec}" for id, spec in kept) + "}")
 
 
 def _section(id: str, title: str, left_out: bool) -> str:
@@ -144,6 +148,6 @@ def _escaped(text: str) -> str:
     return html.escape(text, quote=True)
 
 
-@lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=1)
 def _plotly_packed() -> str:
     return _pack(plotly_script())
