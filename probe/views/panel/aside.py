@@ -57,7 +57,7 @@ class Aside:
             process.stdin.flush()
         line = process.stdout.readline()
         if not line:
-            raise OSError(f"the process that {self._job} has ended ({process.wait(END_S)})")
+            raise OSError(f"the process that {self._job} has ended ({_code(process)})")
         answer = json.loads(line)
         if not isinstance(answer, dict):
             raise ValueError(f"the process that {self._job} said {line[:80]!r}")
@@ -101,3 +101,11 @@ class Aside:
                     start_new_session=True,  # what interrupts a cell isn't meant for it
                 )
             return self.process
+
+
+def _code(process: subprocess.Popen[str]) -> str:
+    """The exit code of a process that says no more."""
+    try:
+        return str(process.wait(END_S))
+    except subprocess.TimeoutExpired:  # something holds it up: whoever asked waits no longer
+        return f"it is still there {END_S:g} s later"
