@@ -23,7 +23,7 @@ WORKERS := -n $(JOBS) --dist worksteal
 TWICE := tests/twice.py
 QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo check quick test fuzz soak lint js js-check bench zoo mismatch docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
+.PHONY: demo environments check quick test fuzz soak lint js js-check bench zoo mismatch docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -98,28 +98,6 @@ $(VENV)/.notebook: $(VENV)/.made pyproject.toml constraints.txt
 notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks/01_first_look.ipynb
 
-# verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too. File systems, checkpoints and packers
-# don't touch it.
-$(VENV)-tensordict-010/.made: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-tensordict-010
-	$(VENV)-tensordict-010/bin/python $(INSTALL) \
-		torch==2.13.0 tensordict==0.10.0 --editable '.[demo]' hypothesis omegaconf pytest pytest-reportlog pytest-timeout
-	@touch $@
-
-test-tensordict-010: $(VENV)-tensordict-010/.made  ## the core again, on the oldest tensordict that verl uses
-	$(VENV)-tensordict-010/bin/python $(TWICE) -m "not multiprocess" \
-		--ignore tests/core/fs --ignore tests/core/checkpoint --ignore tests/core/packing -- tests/core tests/recorders
-
-# A real Ray and a real TransferQueue: some hundred megabytes that nothing else needs.
-$(VENV)-transfer-queue/.made: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-transfer-queue
-	$(VENV)-transfer-queue/bin/python $(INSTALL) \
-		torch==2.13.0 tensordict==0.15.3 TransferQueue==0.1.11 ray==2.60.0 omegaconf hypothesis --editable '.[views]' pytest pytest-reportlog pytest-timeout
-	@touch $@
-
-test-transfer-queue: $(VENV)-transfer-queue/.made  ## the codec over a real wire, and a job on a real Ray
-	RAY_AUTH_MODE=disabled $(VENV)-transfer-queue/bin/python $(TWICE) -- tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py tests/frameworks/test_lake.py
-
 # verl as installed, with what it imports and doesn't ask for (TransferQueue, cachetools, fastapi, orjson, pyzmq, uvicorn);
 # of TRL only the configurations are read. An older verl, torchtitan and
 # OpenRLHF lie beside it, to be imported and not to train.
@@ -127,7 +105,7 @@ $(VENV)-verl/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-verl
 	$(VENV)-verl/bin/python $(INSTALL) \
 		torch==2.13.0 tensordict==0.10.0 verl==0.9.1 transformers==5.10.4 ray==2.60.0 TransferQueue==0.1.11 \
-		cachetools==8.0.1 fastapi==0.165.0 orjson==3.13.0 pyzmq==27.3.0 uvicorn==0.54.0 --editable '.[views]' \
+		cachetools==8.0.1 fastapi==0.165.0 orjson==3.13.0 pyzmq==27.3.0 uvicorn==0.54.0 --editable '.[views,data]' \
 		hypothesis pytest pytest-reportlog pytest-timeout
 	$(VENV)-verl/bin/python $(INSTALL) --no-deps trl==1.16.0
 	$(VENV)-verl/bin/python -m pip check
@@ -140,30 +118,36 @@ test-verl: $(VENV)-verl/.made  ## verl as installed: its functions beside ours, 
 		tests/frameworks/test_verl_rule.py tests/frameworks/test_verl_adapter.py tests/frameworks/test_verl_training.py
 	PYTHONPATH=$(VENV)-verl/others $(VENV)-verl/bin/python $(TWICE) -W ignore -- tests/adapters/test_others.py  # their warnings are theirs
 
-# TRL, Transformers and Lightning as installed. torch comes first, so that its CPU build is taken where one is offered;
-# pip says whether probe's own packages go with theirs.
-$(VENV)-trl/.made: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)-trl
-	$(VENV)-trl/bin/python $(INSTALL) --constraint constraints.txt torch==2.13.0
-	$(VENV)-trl/bin/python $(INSTALL) --constraint constraints.txt \
+# verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too. File systems, checkpoints and packers
+# don't touch it.
+test-tensordict-010: $(VENV)-verl/.made  ## the core again, on the oldest tensordict that verl uses
+	$(VENV)-verl/bin/python $(TWICE) -m "not multiprocess" \
+		--ignore tests/core/fs --ignore tests/core/checkpoint --ignore tests/core/packing -- tests/core tests/recorders
+
+# TRL, Transformers, Lightning, Ray, TransferQueue and the smaller trackers as installed, in one environment: swanlab
+# wants an older protobuf and trackio an older pillow than the rest of the suite is tested with. torch comes first, so
+# that its CPU build is taken where one is offered; pip says whether probe's own packages go with theirs.
+$(VENV)-frameworks/.made: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-frameworks
+	$(VENV)-frameworks/bin/python $(INSTALL) --constraint constraints.txt torch==2.13.0
+	$(VENV)-frameworks/bin/python $(INSTALL) --constraint constraints.txt \
 		torch==2.13.0 trl==1.16.0 transformers==5.10.4 lightning==2.6.6 accelerate==1.15.0 \
-		--editable '.[views]' hypothesis pytest pytest-reportlog pytest-timeout
-	$(VENV)-trl/bin/python -m pip check
+		TransferQueue==0.1.11 ray==2.60.0 --editable '.[views,tensorboard,mlflow,wandb,swanlab,trackio,otlp]' \
+		hypothesis omegaconf pytest pytest-reportlog pytest-timeout
+	$(VENV)-frameworks/bin/python -m pip check
 	@touch $@
 
-test-trl: $(VENV)-trl/.made  ## TRL's trainers, Transformers' and Lightning's under observation
-	HF_HUB_OFFLINE=1 $(VENV)-trl/bin/python $(TWICE) -- tests/frameworks/test_trl.py tests/frameworks/test_trl_rule.py \
+test-trl: $(VENV)-frameworks/.made  ## TRL's trainers, Transformers' and Lightning's under observation
+	HF_HUB_OFFLINE=1 $(VENV)-frameworks/bin/python $(TWICE) -- tests/frameworks/test_trl.py tests/frameworks/test_trl_rule.py \
 		tests/frameworks/test_lightning.py
 
-# swanlab wants an older protobuf than the rest and trackio a newer pillow: an environment of their own.
-$(VENV)-trackers/.made: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)-trackers
-	$(VENV)-trackers/bin/python $(INSTALL) --constraint constraints.txt \
-		--editable '.[views,tensorboard,mlflow,wandb,swanlab,trackio,otlp]' hypothesis omegaconf pytest pytest-reportlog pytest-timeout
-	@touch $@
+test-transfer-queue: $(VENV)-frameworks/.made  ## the codec over a real wire, and a job on a real Ray
+	RAY_AUTH_MODE=disabled $(VENV)-frameworks/bin/python $(TWICE) -- tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py tests/frameworks/test_lake.py
 
-test-trackers: $(VENV)-trackers/.made  ## SwanLab and trackio, each as installed
-	$(VENV)-trackers/bin/python $(TWICE) -k "swanlab or trackio" -- tests/tracking tests/publishing
+test-trackers: $(VENV)-frameworks/.made  ## SwanLab and trackio, each as installed
+	$(VENV)-frameworks/bin/python $(TWICE) -k "swanlab or trackio" -- tests/tracking tests/publishing
+
+environments: $(VENV)/.dev $(VENV)-verl/.made $(VENV)-frameworks/.made  ## all that tests need, installed
 
 clean:  ## remove the environments
-	rm -rf node_modules $(VENV) $(VENV)-tensordict-010 $(VENV)-transfer-queue $(VENV)-verl $(VENV)-trl $(VENV)-trackers
+	rm -rf node_modules $(VENV) $(VENV)-verl $(VENV)-frameworks
