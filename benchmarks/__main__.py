@@ -1,19 +1,19 @@
-"""``python -m benchmarks [NAME…] [--full] [--write]``: every benchmark, each row a ratio measured in one run."""
+"""``python -m benchmarks [NAME…] [--small | --full] [--write]``: each row is a ratio measured in one run."""
 
 from __future__ import annotations
 
 import argparse
 import datetime
 import importlib
-import inspect
 import os
 import platform
 import re
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import duration
+from benchmarks.measure import Size, duration
 
 NAMES = (
     "hooks",
@@ -107,20 +107,34 @@ def machine() -> str:
     return f"{os.cpu_count()} cores of {cpu}, {platform.system()}, Python {platform.python_version()}, {packages}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(NAMES)}; none means all")
-    parser.add_argument("--full", action="store_true", help="the slow rows too (several minutes)")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
-    chosen = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> None:
+    chosen = _parsed(arguments)
     parts: dict[str, str] = {}
     for name in chosen.names or NAMES:
         rows = importlib.import_module(f"benchmarks.{name}").rows
-        full = {"full": chosen.full} if "full" in inspect.signature(rows).parameters else {}
-        parts[name] = table(name, rows(**full))
+        parts[name] = table(name, rows(chosen.size))
         print(parts[name], flush=True)
     if chosen.write:
         DOCUMENT.write_text(document(parts, DOCUMENT.read_text() if chosen.names else ""))
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    names = f"one of {', '.join(TITLES)}; none means all but those that need a browser or a framework's environment"
+    parser.add_argument("names", nargs="*", metavar="NAME", help=names)
+    size = parser.add_mutually_exclusive_group()
+    size.set_defaults(size=Size.USUAL)
+    small = "the smallest form of each, for its running and not for its figures"
+    size.add_argument("--small", dest="size", action="store_const", const=Size.SMALL, help=small)
+    full = "the slow rows too (several minutes)"
+    size.add_argument("--full", dest="size", action="store_const", const=Size.FULL, help=full)
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    chosen = parser.parse_args(arguments)
+    if unknown := [name for name in chosen.names if name not in TITLES]:
+        parser.error(f"no benchmark {', '.join(unknown)}: choose from {', '.join(TITLES)}")
+    if chosen.write and chosen.size is Size.SMALL:
+        parser.error("--small gives no figures that could be written: leave out --small or --write")
+    return chosen
 
 
 def document(parts: dict[str, str], before: str) -> str:

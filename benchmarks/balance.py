@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from benchmarks.measure import row, seconds
+from benchmarks.measure import Size, row, seconds
 from benchmarks.partition import lengths_of
 from probe.core.balancing.partition import calculate_workload
 from probe.core.seqlen_balancing import rearrange_micro_batches
@@ -36,22 +36,24 @@ def heaviest(lengths: Sequence[int], cut: Sequence[Sequence[int]]) -> float:
     return max(work) / (sum(work) / len(work))
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """A row for each shape of lengths; without verl there is none."""
     if importlib.util.find_spec("verl") is None:
         return []
     from verl.utils import seqlen_balancing as theirs
 
-    return [_compared(*case, theirs.rearrange_micro_batches) for case in CASES]
+    cases = CASES[: size.pick(1, len(CASES))]
+    repeats = size.pick(1, 9)
+    return [_compared(*case, theirs.rearrange_micro_batches, repeats) for case in cases]
 
 
-def _compared(shape: str, count: int, cap: int, other: Callable[..., Any]) -> dict[str, Any]:
+def _compared(shape: str, count: int, cap: int, other: Callable[..., Any], repeats: int) -> dict[str, Any]:
     lengths = [min(one, WIDTH) for one in lengths_of(shape, count)]
     batch = batch_of(lengths)
-    works = [lambda: rearrange_micro_batches(batch, cap), lambda: other(batch, cap)]
+    works: list[Callable[[], Any]] = [lambda: rearrange_micro_batches(batch, cap), lambda: other(batch, cap)]
     (_, mine), (_, its) = (work() for work in works)
     told = [f"{len(cut)} micro-batches, heaviest ÷ mean {heaviest(lengths, cut):.4f}" for cut in (mine, its)]
-    ours_s, theirs_s = seconds(*works, repeats=9)
+    ours_s, theirs_s = seconds(*works, repeats=repeats)
     note = f"{told[0]}; verl {told[1]}"
     return row(f"cut {count} {shape} rows, {cap:,} tokens each / verl", ours_s, theirs_s, "", note)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measure import duration, row, seconds
+from benchmarks.measure import Size, duration, row, seconds
 from probe import hooks
 from probe.core.codec import materialize, pack_jagged_fields, response_from_nested, to_nested_by_length
 
@@ -29,10 +29,15 @@ BATCHES = (
     (512, 8192, torch.float32),
     (4096, 2048, torch.float32),
 )
+SMALL_BATCHES = ((8, 64, torch.int64),)
 TARGETS = {"pack": "at most 0.3", "response": "at most 0.2", "materialise": "at most 0.65"}
 FILLED = 0.25
 FIELDS = 8
 LOOPS = 50
+
+
+#: Kind, ours, the plain way and the floor.
+Case = tuple[str, Callable[[], Any], Callable[[], Any], Callable[[], Any]]
 
 
 def lengths_of(rows: int, width: int) -> torch.Tensor:
@@ -56,7 +61,7 @@ def plain_pack(padded: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
 
-def plain_response(full: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def plain_response(full: Any, mask: Any) -> torch.Tensor:
     """The left-shifted responses cut one by one."""
     values, ends, lengths = full.values(), full.offsets()[1:].tolist(), mask.offsets().diff().tolist()
     rows = [values[end - length - 1 : end - 1] for end, length in zip(ends, lengths, strict=True)]
@@ -75,16 +80,14 @@ def copied(tokens: int, like: torch.Tensor, into: int) -> Callable[[], Any]:
     return work
 
 
-def cases(
-    rows: int, width: int, dtype: torch.dtype, device: str = "cpu"
-) -> list[tuple[str, Callable[[], Any], Callable[[], Any], Callable[[], Any]]]:
-    """(kind, ours, plain, floor) for one batch; ours is checked to equal the plain result."""
+def cases(rows: int, width: int, dtype: torch.dtype, device: str = "cpu") -> list[Case]:
+    """Of one batch; ours is checked to equal the plain result."""
     padded, lengths = batch_of(rows, width, dtype, device)
     total = int(lengths.sum())
     full = to_nested_by_length(padded, lengths)
     mask = to_nested_by_length(padded, lengths // 2)
     wire = pack_jagged_fields({"ids": padded}, lengths=lengths, token_aligned_fields={"ids"})
-    found = [
+    found: list[Case] = [
         (
             "pack",
             lambda: to_nested_by_length(padded, lengths),
@@ -118,10 +121,11 @@ def cases(
 
 def padded_plainly(wire: Any) -> torch.Tensor:
     """torch's own padding."""
-    return torch.nested.to_padded_tensor(wire.get("ids"), 0)
+    padded: torch.Tensor = torch.nested.to_padded_tensor(wire.get("ids"), 0)
+    return padded
 
 
-def observing(rows: int = 8, width: int = 16) -> list[dict[str, Any]]:
+def observing(repeats: int, rows: int = 8, width: int = 16) -> list[dict[str, Any]]:
     """What a field costs to tell of: a small batch with the padding recorder listening, and with nobody."""
     from probe.recorders.padding_tax import PaddingTaxRecorder
 
@@ -156,7 +160,7 @@ def observing(rows: int = 8, width: int = 16) -> list[dict[str, Any]]:
         ("materialise", lambda: materialize(wire)),
     ]
     for name, work in works:
-        ours, theirs = (one / LOOPS for one in seconds(heard(work), unheard(work), repeats=15))
+        ours, theirs = (one / LOOPS for one in seconds(heard(work), unheard(work), repeats=repeats))
         note = f"{duration(abs(ours - theirs) / FIELDS)} a field (at most 30 µs)"
         found.append(row(f"{name} {FIELDS} small fields, padding recorded", ours, theirs, "", note))
     return found
@@ -173,18 +177,18 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def rows(full: bool = False, device: str = "cpu") -> list[dict[str, Any]]:
-    """The table; ``full`` measures longer."""
+def rows(size: Size = Size.USUAL, device: str = "cpu") -> list[dict[str, Any]]:
+    """The table; a full one measures longer."""
     found = []
     with one_thread():
-        for count, width, dtype in BATCHES:
+        for count, width, dtype in size.pick(SMALL_BATCHES, BATCHES):
             for kind, ours, plain, floor in cases(count, width, dtype, device):
                 works = [finished(work, device) for work in (ours, plain, floor)]
-                mine, theirs, least = seconds(*works, repeats=41 if full else 15)
+                mine, theirs, least = seconds(*works, repeats=size.pick(1, 15, 41))
                 note = f"floor {duration(least)} ({least / theirs:.2f} of the alternative), {mine / least:.1f} times it"
                 name = f"{kind} {count} × {width} {str(dtype).removeprefix('torch.')}"
                 found.append(row(name, mine, theirs, TARGETS[kind], note))
-        return found + (observing() if device == "cpu" else [])
+        return found + (observing(size.pick(1, 15)) if device == "cpu" else [])
 
 
 def finished(work: Callable[[], Any], device: str) -> Callable[[], Any]:

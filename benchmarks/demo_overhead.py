@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from probe.demo.data import read_problems, write_problems
 from probe.demo.settings import Settings
 from probe.demo.trainer import Trainer
@@ -19,30 +19,34 @@ from probe.session import Session, start
 
 ROUNDS = 40
 
+#: As few rows as a step can have.
+SMALL = Settings(prompts_per_rank=2, group_size=2, mini_batch_per_rank=2)
 
-def rows() -> list[dict[str, Any]]:
+
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    rounds = size.pick(1, ROUNDS)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    settings = Settings()
+    settings = size.pick(SMALL, Settings())
     try:
         with tempfile.TemporaryDirectory() as folder:
             problems = read_problems(write_problems(Path(folder) / "problems.parquet", rows=200, seed=0), settings)
             trainer = Trainer(settings, problems)
-            for index in range(20):
+            for index in range(size.pick(1, 20)):
                 trainer.actor.imitate(trainer.solved(trainer.draw(index)))
-            on, off = _take_turns(trainer, Path(folder))
+            on, off = _take_turns(trainer, Path(folder), rounds)
     finally:
         torch.set_num_threads(threads)
     ours, theirs = statistics.median(on), statistics.median(off)
     pairs = statistics.median(one / other for one, other in zip(on, off, strict=True))
-    note = f"{(pairs - 1) * 100:+.2f} % as the median over {ROUNDS} pairs of the same step"
+    note = f"{(pairs - 1) * 100:+.2f} % as the median over {rounds} pairs of the same step"
     return [row("one step of the demo with probe on / off", ours, theirs, "0.5 % more", note)]
 
 
-def _take_turns(trainer: Trainer, folder: Path) -> tuple[list[float], list[float]]:
+def _take_turns(trainer: Trainer, folder: Path, rounds: int) -> tuple[list[float], list[float]]:
     on: list[float] = []
     off: list[float] = []
-    for index in range(ROUNDS):
+    for index in range(rounds):
         before = _state(trainer)
         for kept, observed in ((on, True), (off, False))[:: 1 if index % 2 else -1]:
             _restore(trainer, before)

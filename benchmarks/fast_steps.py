@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from probe.core.metric import reduce_metrics
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import rearrange_micro_batches
@@ -57,7 +57,7 @@ class Loop:
         with phase("prepare"):
             data = DataProto.from_single_dict({"input_ids": self.ids.clone(), "attention_mask": self.mask.clone()})
         with phase("update"):
-            micro_batches, _ = rearrange_micro_batches(data.batch, max_token_len=256)
+            micro_batches, _ = rearrange_micro_batches(data.batch, max_token_len=256)  # type: ignore[arg-type]  # it has one
             losses = []
             for micro in micro_batches:
                 logits = self.model(micro["input_ids"])
@@ -167,18 +167,20 @@ class Turn:
         self.collections = 0
 
 
-def rows(*, full: bool = False, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    usual = ["plain", "probe", "TensorBoard", "OpenTelemetry"]
+    everybody = list(RECORDERS)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        turns = take_turns(list(RECORDERS) if full else ["plain", "probe", "TensorBoard", "OpenTelemetry"], rounds)
+        turns = take_turns(size.pick(everybody, usual, everybody), size.pick(0, ROUNDS), size.pick(2, STEPS))
     finally:
         torch.set_num_threads(threads)
     plain = turns.pop("plain")
-    return [*(_compared(name, turn, plain) for name, turn in turns.items()), _floor()]
+    return [*(_compared(name, turn, plain) for name, turn in turns.items()), _floor(size.pick(2, 200))]
 
 
-def _floor(rounds: int = 200) -> dict[str, Any]:
+def _floor(rounds: int) -> dict[str, Any]:
     """A scope's end after real work, beside the two readings of the kernel that it consists of at the least."""
     loop, recorder, event = Loop(), MemoryRecorder("cpu"), _Ended()
     statm = os.open("/proc/self/statm", os.O_RDONLY)
@@ -208,14 +210,14 @@ class _Ended:
     scope = current_scope()
 
 
-def take_turns(names: list[str], rounds: int) -> dict[str, Turn]:
+def take_turns(names: list[str], rounds: int, steps: int) -> dict[str, Turn]:
     loop = Loop()
     chosen = {name: RECORDERS[name][0] for name in names if _installed(RECORDERS[name][1])}
     turns = {name: Turn() for name in chosen}
-    for index in range(rounds + 1):  # the first imports, fills caches and warms up
+    for index in range(rounds + 1):  # the first imports, fills caches and warms up: where there is no other it counts
         for name, make in list(chosen.items())[:: 1 if index % 2 else -1]:
-            found = _turn(loop, make)
-            if index:
+            found = _turn(loop, make, steps)
+            if index or not rounds:
                 turns[name].times += found.times
                 turns[name].cpu += found.cpu
                 turns[name].collections += found.collections
@@ -228,7 +230,7 @@ def _installed(package: str) -> bool:
     )
 
 
-def _turn(loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]]) -> Turn:
+def _turn(loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]], steps: int) -> Turn:
     turn = Turn()
     with tempfile.TemporaryDirectory() as folder, make(Path(folder)) as (step, phase, log):
         for number in range(5):
@@ -236,7 +238,7 @@ def _turn(loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]]) 
                 loop.step(number, phase, log)
         gc.collect()
         before = sum(one["collections"] for one in gc.get_stats())
-        for number in range(5, STEPS + 5):
+        for number in range(5, steps + 5):
             cpu, begin = time.thread_time_ns(), time.perf_counter_ns()
             with step(number):
                 loop.step(number, phase, log)
@@ -263,5 +265,5 @@ def _p99(values: list[float]) -> float:
 
 
 if __name__ == "__main__":
-    for one in rows(full="--full" in sys.argv):
+    for one in rows(Size.asked(sys.argv)):
         print(one["name"], f"{one['ratio']:.3f}", one["note"])

@@ -29,7 +29,7 @@ import msgspec
 import torch
 
 from benchmarks.fast_steps import Loop, Recorder, _plain, _probe
-from benchmarks.measure import duration, row, seconds
+from benchmarks.measure import Size, duration, row, seconds
 from probe import devices
 from probe.hooks import current_scope, phase
 from probe.recorders.padding_tax import rows_of_causes
@@ -47,6 +47,8 @@ INTERVAL_S = 0.35
 #: Ends of scopes in a step of the loop: two phases and the step.
 ENDS = 3
 
+Maker = Callable[[Path], AbstractContextManager[Recorder]]
+
 
 class Recorded(NamedTuple):
     """What probe records of a step."""
@@ -56,7 +58,7 @@ class Recorded(NamedTuple):
     marks: float  #: of ``getrusage``
 
 
-def recorded(steps: int = 20) -> Recorded:
+def recorded(steps: int) -> Recorded:
     """Of the middle step of some; the readings are the mean of all."""
     told = {"_pread": 0, "_getrusage": 0}
     plain = {name: getattr(devices, name) for name in told}
@@ -108,7 +110,7 @@ class Least:
     def __enter__(self) -> None:
         """A scope begins."""
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         """A scope ends: the kernel is asked, and its share of the step's rows is made."""
         for _ in range(self._resident):
             os.pread(self._statm, 128, 0)
@@ -124,7 +126,9 @@ class Least:
 
     def _write(self) -> None:
         encoder = msgspec.json.Encoder()
-        while not self._stop.wait(INTERVAL_S):
+        stopped = False
+        while not stopped:
+            stopped = self._stop.wait(INTERVAL_S)
             rows = [self._queue.popleft() for _ in range(len(self._queue))]
             self._file.write(encoder.encode_lines(rows))
 
@@ -143,9 +147,9 @@ class Spent(NamedTuple):
     collections: int  #: that began in these steps
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """The table; ``full`` measures longer."""
-    what = recorded()
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """The table; a full one measures longer."""
+    what = recorded(size.pick(2, 20))
 
     @contextmanager
     def least(folder: Path) -> Iterator[Recorder]:
@@ -156,7 +160,9 @@ def rows(full: bool = False) -> list[dict[str, Any]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        turns = take_turns({"plain": _plain, "least": least, "probe": _probe}, ROUNDS * (3 if full else 1))
+        makers: dict[str, Maker] = {"plain": _plain, "least": least, "probe": _probe}
+        pause_s = size.pick(0.0, 2 * INTERVAL_S)
+        turns = take_turns(makers, size.pick(2, ROUNDS, 3 * ROUNDS), size.pick(2, STEPS), pause_s)
     finally:
         torch.set_num_threads(threads)
     load = os.getloadavg()[0]
@@ -168,7 +174,7 @@ def rows(full: bool = False) -> list[dict[str, Any]]:
     found = [_compared(name, part, turns, note if name == "both" else "") for name, part in parts.items()]
     tail = _compared("training thread, its 99th percentile", _tail, turns, _caused(turns))
     found.append({**tail, "name": tail["name"].replace("CPU time of", "What is added by")})
-    return [*found, _goal(turns), _padding(what)]
+    return [*found, _goal(turns), _padding(what, size.pick(1, 400))]
 
 
 def _goal(turns: dict[str, list[Spent]]) -> dict[str, Any]:
@@ -178,7 +184,7 @@ def _goal(turns: dict[str, list[Spent]]) -> dict[str, Any]:
     return row("CPU time of a step recorded at the least / plain", plain + added, plain, "1.02", note)
 
 
-def _padding(what: Recorded) -> dict[str, Any]:
+def _padding(what: Recorded, repeats: int) -> dict[str, Any]:
     """Rows of padding in a step beside its fields of batches, and what the thread that writes takes for those of a
     second cause: a row has one.
     """
@@ -193,7 +199,9 @@ def _padding(what: Recorded) -> dict[str, Any]:
 
         return work
 
-    two, one = seconds(made({"longest_row": 5, "fixed_width": 15}), made({"longest_row": 20}), repeats=400, number=10)
+    two, one = seconds(
+        made({"longest_row": 5, "fixed_width": 15}), made({"longest_row": 20}), repeats=repeats, number=10
+    )
     note = (
         f"{len(rows) - len(fields)} are of a second cause; one costs the thread that writes {duration((two - one) / 2)}"
     )
@@ -235,38 +243,36 @@ def _compared(
     return row(f"CPU time of recording a step, {name} / at the least", ours, theirs, "", told)
 
 
-def take_turns(
-    makers: dict[str, Callable[[Path], AbstractContextManager[Recorder]]], rounds: int
-) -> dict[str, list[Spent]]:
+def take_turns(makers: dict[str, Maker], rounds: int, steps: int, pause_s: float) -> dict[str, list[Spent]]:
     loop = Loop()
     found: dict[str, list[Spent]] = {name: [] for name in makers}
     for index in range(rounds + 1):  # the first imports, fills caches and warms up
         for name, make in list(makers.items())[:: 1 if index % 2 else -1]:
-            spent = _turn(loop, make)
+            spent = _turn(loop, make, steps, pause_s)
             if index:
                 found[name].append(spent)
     return found
 
 
-def _turn(loop: Loop, make: Callable[[Path], AbstractContextManager[Recorder]]) -> Spent:
+def _turn(loop: Loop, make: Maker, steps: int, pause_s: float) -> Spent:
     times = []
     with tempfile.TemporaryDirectory() as folder, make(Path(folder)) as (step, phase, log):
         for number in range(5):
             with step(number):
                 loop.step(number, phase, log)
-        time.sleep(2 * INTERVAL_S)  # what the first steps left is written
+        time.sleep(pause_s)  # what the first steps left is written
         gc.collect()
         begun = _collections()
         all_before, own_before = time.process_time(), time.thread_time()
-        for number in range(5, STEPS + 5):
+        for number in range(5, steps + 5):
             before = time.thread_time_ns()
             with step(number):
                 loop.step(number, phase, log)
             times.append((time.thread_time_ns() - before) / 1e9)
         collections = _collections() - begun
-        time.sleep(2 * INTERVAL_S)
+        time.sleep(pause_s)
         others = (time.process_time() - all_before) - (time.thread_time() - own_before)
-    return Spent(times, others / STEPS, collections)
+    return Spent(times, others / steps, collections)
 
 
 def _collections() -> int:

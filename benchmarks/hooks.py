@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 from opentelemetry.sdk.trace import TracerProvider
 
-from benchmarks.measure import row, seconds
+from benchmarks.measure import Size, row, seconds
 from probe import hooks
 from probe.core.metric import append_to_dict, reduce_metrics
 from probe.core.micro_batch import micro_batch
@@ -52,8 +52,9 @@ def memory_logging(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def rows() -> list[dict[str, Any]]:
-    made = [_silent()]
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    made = [_silent(size.pick(1, 2000))]
+    repeats = size.pick(1, 4000)
     tracer = TracerProvider().get_tracer("benchmark")
 
     def span() -> None:
@@ -62,20 +63,20 @@ def rows() -> list[dict[str, Any]]:
 
     logged = memory_logging(plain)
     with tempfile.TemporaryDirectory() as folder, start("benchmark", run_dir=Path(folder) / "run") as session:
-        ours, theirs, strings = seconds(lambda: hooked(1), span, lambda: logged(1), repeats=4000)
+        ours, theirs, strings = seconds(lambda: hooked(1), span, lambda: logged(1), repeats=repeats)
         with session.step(1):
-            in_step, _ = seconds(lambda: hooked(1), span, repeats=4000)
+            in_step, _ = seconds(lambda: hooked(1), span, repeats=repeats)
     made += [
         row("observed call, all recorders on / OpenTelemetry span", ours, theirs, "5 µs"),
         row("the same / decorator that logs memory as strings", ours, strings, ""),
         row("the same inside a step / OpenTelemetry span", in_step, theirs, "5 µs"),
-        _weighed(),
-        _import_time(),
+        _weighed(size.pick(1, 600)),
+        _import_time(size.pick(1, 7)),
     ]
     return made
 
 
-def _weighed() -> dict[str, Any]:
+def _weighed(repeats: int) -> dict[str, Any]:
     """The metrics of a step, collected in its micro-batches and reduced, with and without their weights beside them."""
 
     def step() -> None:
@@ -93,13 +94,13 @@ def _weighed() -> dict[str, Any]:
         tempfile.TemporaryDirectory() as folder,
         start("benchmark", run_dir=Path(folder) / "run", recorders=["reduction"]),
     ):
-        ours, theirs = seconds(step, unheard, repeats=600)
+        ours, theirs = seconds(step, unheard, repeats=repeats)
     note = f"{(ours - theirs) * 1e6:.0f} µs more a step, on the training thread"
     return row("8 metrics of 16 micro-batches, collected and reduced / with nobody listening", ours, theirs, "", note)
 
 
-def _silent() -> dict[str, Any]:
-    ours, theirs = seconds(_hundred(hooked), _hundred(plain), repeats=2000)
+def _silent(repeats: int) -> dict[str, Any]:
+    ours, theirs = seconds(_hundred(hooked), _hundred(plain), repeats=repeats)
     note = f"{(ours - theirs) * 1e7:.0f} ns more a call" if ours > theirs else "no measurable difference"
     return row("hook with nobody listening / plain call", ours / 100, theirs / 100, "100 ns more", note)
 
@@ -112,12 +113,12 @@ def _hundred(function: Callable[[int], int]) -> Callable[[], None]:
     return run
 
 
-def _import_time() -> dict[str, Any]:
+def _import_time(repeats: int) -> dict[str, Any]:
     """``import probe`` beside an interpreter that imports nothing."""
 
     def run(code: str) -> float:
         samples = []
-        for _ in range(7):
+        for _ in range(repeats):
             begin = time.perf_counter()
             subprocess.run([sys.executable, "-c", code], check=True)
             samples.append(time.perf_counter() - begin)

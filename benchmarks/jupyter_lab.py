@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from tests.browser.jupyter import another, browser
 from tests.jupyter import plugin
 from tests.jupyter.driving import command, pids, show, training
@@ -35,7 +35,7 @@ TOLD = """(name) => [...document.querySelectorAll(".jp-toast-message")].some(
     (one) => one.textContent.includes(name))"""
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         raise SystemExit("chromium: there is no such program")
@@ -45,7 +45,7 @@ def rows() -> list[dict[str, Any]]:
         (root / "runs").mkdir(parents=True)
         home.mkdir()
         with plugin.server(root, home) as url, browser(chromium, place / "profile") as kept:
-            found = list(zip(*_rounds(kept, url, root / "runs"), strict=True))
+            found = list(zip(*_rounds(kept, url, root / "runs", size.pick(1, ROUNDS)), strict=True))
     # The first page that is opened begins the process that reads; each later one finds it there.
     opened, begun, listed, notified = (list(map(float, one)) for one in found)
     return [
@@ -61,9 +61,9 @@ def _told(name: str, seconds: list[float], allowed_s: float) -> dict[str, Any]:
     return row(name, max(seconds), allowed_s, f"{allowed_s:g} s", note)
 
 
-def _rounds(kept: Any, url: str, runs: Path) -> Iterator[tuple[float, float, float, float]]:
+def _rounds(kept: Any, url: str, runs: Path, rounds: int) -> Iterator[tuple[float, float, float, float]]:
     """Seconds of each round, as :func:`rows` has them."""
-    for number in range(ROUNDS):
+    for number in range(rounds):
         before, after = f"before-{number}", f"after-{number}"
         with training(runs / before, 4000, 0.05), another(kept) as page:
             _trains(page, runs / before)

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.large_run_data import write_large_run
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from probe.dashboards import views
 
 #: Pings before the run is opened, and after; and at least while it is.
@@ -42,45 +42,46 @@ print(time.process_time() - begin)
 """
 
 
-def rows() -> list[dict[str, Any]]:
-    return [_start(), *_open()]
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    ranks, count = size.pick((2, 2_000), (RANKS, ROWS))
+    return [_start(size.pick(1, 9)), *_open(ranks, count, *size.pick((20, 0.5), (PINGS, QUIET_S)))]
 
 
-def _start() -> dict[str, Any]:
+def _start(repeats: int) -> dict[str, Any]:
     found = []
-    for _ in range(9):
+    for _ in range(repeats):
         done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True)
         found.append(float(done.stdout.split()[-1]))
     # Beside it stands what is allowed: without the plugin there is nothing to time.
     return row("the server's start, beside 20 ms", statistics.median(found), 0.02, target="20 ms")
 
 
-def _open() -> list[dict[str, Any]]:
+def _open(ranks: int, count: int, pings: int, quiet_s: float) -> list[dict[str, Any]]:
     from tests.jupyter.test_server_extension import TOKEN, serving
 
     with tempfile.TemporaryDirectory() as place:
         root, home = Path(place) / "root", Path(place) / "home"
         (root / "large").mkdir(parents=True)
         home.mkdir()
-        write_large_run(root / "large", RANKS, ROWS)
+        write_large_run(root / "large", ranks, count)
         with serving(root, home) as server:
-            memory = _Memory(server)
-            idle = _pings(server.url, TOKEN)
+            memory = _Memory(server, quiet_s)
+            idle = _pings(server.url, TOKEN, pings)
             with memory:
                 server.ask("runs")
                 (reader,) = server.readers()
                 memory.until_quiet(reader)  # whoever looks for the list's findings has ended
                 listed = _peak(reader)
                 with _Viewer(server.url, TOKEN, "large"):
-                    busy = _busy(server, TOKEN, reader)
+                    busy = _busy(server, TOKEN, reader, pings, memory)
                 opened, settled = _peak(reader), reader.memory_info().rss
-            idle += _pings(server.url, TOKEN)
+            idle += _pings(server.url, TOKEN, pings)
     made = []
     for name, at in (("median", 50), ("p99", 99)):
         ours, theirs = (statistics.quantiles(found, n=100)[at - 1] for found in (busy, idle))
         note = f"{1000 * (ours - theirs):.2f} ms more; {len(busy):,} pings"
         target = "5 ms more" if at == 99 else ""
-        made.append(row(f"a ping, {name}, while a run of {RANKS:,} ranks is opened", ours, theirs, target, note))
+        made.append(row(f"a ping, {name}, while a run of {ranks:,} ranks is opened", ours, theirs, target, note))
     told = [f"{size / 1e6:,.0f} MB" for size in (opened, listed, settled, memory.together)]
     made[-1]["note"] += (
         f"; the process that reads has at most {told[0]} (target 300; the list alone {told[1]}), {told[2]} when all is "
@@ -89,13 +90,13 @@ def _open() -> list[dict[str, Any]]:
     return made
 
 
-def _busy(server: Any, token: str, reader: psutil.Process) -> list[float]:
+def _busy(server: Any, token: str, reader: psutil.Process, pings: int, memory: _Memory) -> list[float]:
     """Pings while a page opens the run and asks for the charts of its first view, until nobody works any more."""
     found: list[float] = []
     pinging = threading.Event()
 
     def ping() -> None:
-        while not pinging.is_set() or len(found) < PINGS:
+        while not pinging.is_set() or len(found) < pings:
             found.extend(_pings(server.url, token, 50))
 
     thread = threading.Thread(target=ping)
@@ -104,7 +105,7 @@ def _busy(server: Any, token: str, reader: psutil.Process) -> list[float]:
     asked = {"v": 1, "t": "mark", "id": 1, "ask": "history", "wanted": [*wishes, {"key": "clock", "spec": None}]}
     server.ask("runs")  # the list is open, too
     server.ask("message?run=large", asked)
-    _Memory(server).until_quiet(reader)
+    memory.until_quiet(reader)
     pinging.set()
     thread.join()
     return found
@@ -121,8 +122,8 @@ class _Memory:
     share, such as libraries, counts once.
     """
 
-    def __init__(self, server: Any) -> None:
-        self._server = server
+    def __init__(self, server: Any, quiet_s: float) -> None:
+        self._server, self._quiet_s = server, quiet_s
         self._stop = threading.Event()
         self.together = 0.0
 
@@ -138,7 +139,7 @@ class _Memory:
     def until_quiet(self, reader: psutil.Process) -> None:
         """Until a process works no more, and has none beside it."""
         end, since, before = time.monotonic() + SETTLED_S, time.monotonic(), 0.0
-        while time.monotonic() - since < QUIET_S and time.monotonic() < end:
+        while time.monotonic() - since < self._quiet_s and time.monotonic() < end:
             spent = sum(reader.cpu_times()[:2])
             if reader.children() or spent - before > 0.1:
                 since, before = time.monotonic(), spent
@@ -154,7 +155,7 @@ class _Memory:
             self.together = max(self.together, together)
 
 
-def _pings(url: str, token: str, count: int = PINGS) -> list[float]:
+def _pings(url: str, token: str, count: int) -> list[float]:
     """Seconds of single answers that need nothing but the event loop."""
     host = urllib.parse.urlsplit(url)
     connection = http.client.HTTPConnection(host.hostname or "", host.port, timeout=60)

@@ -3,7 +3,7 @@
 The alternatives read the same files: pyarrow and pandas load the one table that the query is about and group it; DuckDB
 is asked the same query over the same list of files. Neither makes an overview. Every process tells its largest memory.
 Then ``probe tail --once`` and the report, with no answer kept and as ``probe compact`` leaves the run, and how fast
-compaction is, from parts and from JSONL files. ``full`` does the same at 100,000,000 rows.
+compaction is, from parts and from JSONL files. A full one does the same at 100,000,000 rows.
 
 python -m benchmarks.large_run
 """
@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
+from unittest import mock
 
 from benchmarks.large_run_data import write_large_run
-from benchmarks.measure import row
-from probe.runs import answers
+from benchmarks.measure import Size, row
+from probe.runs import answers, liveness
 from probe.runs.compaction import Compaction, compact
 from probe.runs.layout import Segment, create_run
 
@@ -34,6 +36,9 @@ QUERY: Final = (
 KEPT_UP: Final = 300_000
 #: Rows: seconds and MiB within which such a run is there.
 TARGETS: Final = {10_000_000: (1.0, 1024), 100_000_000: (8.0, 2048)}
+SMALLER: Final = min(TARGETS)
+#: New processes of each kind.
+REPEATS: Final = 3
 
 OURS: Final = """
 import probe
@@ -85,30 +90,33 @@ print(json.dumps([seconds, int(peak.split()[1]) / 1024]))
 """
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """The rows of the table; ``full`` takes 100,000,000 rows as well (some minutes, and several GB of disk)."""
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """The rows of the table; a full one takes 100,000,000 rows as well (some minutes, and several GB of disk)."""
     with tempfile.TemporaryDirectory() as folder:
-        found = [*_of_lines(Path(folder))]
-        for wanted in list(TARGETS)[: 2 if full else 1]:
-            found.extend(_large(Path(folder) / f"{wanted}", wanted))
+        found = [*_of_lines(Path(folder), size.pick(2, 210))]
+        for wanted in size.pick([2_000], [SMALLER], list(TARGETS)):
+            found.extend(_large(Path(folder) / f"{wanted}", wanted, size))
         return found
 
 
-def _large(directory: Path, wanted: int) -> list[dict[str, Any]]:
-    written = write_large_run(directory, RANKS, wanted)
-    found = _looks(directory, wanted, f"{written / 1e6:.0f} M rows as {RANKS} ranks wrote them")
+def _large(directory: Path, wanted: int, size: Size) -> list[dict[str, Any]]:
+    ranks, repeats = size.pick((2, 1), (RANKS, REPEATS))
+    count = f"{write_large_run(directory, ranks, wanted) / 1e6:.3g} M rows"
+    found = _looks(directory, wanted, f"{count} as {ranks} ranks wrote them", repeats)
     done = compact(directory)
-    found.append(_speed(f"compact {written / 1e6:.0f} M rows, parts to parts", done))
-    found.extend(_looks(directory, wanted, f"{written / 1e6:.0f} M rows, compacted"))
-    if wanted == min(TARGETS):
-        found.extend(_views(directory, f"{written / 1e6:.0f} M rows, compacted"))
+    found.append(_speed(f"compact {count}, parts to parts", done))
+    if size is not Size.SMALL:  # the same again takes as long
+        found.extend(_looks(directory, wanted, f"{count}, compacted", repeats))
+    if wanted <= SMALLER:
+        found.extend(_views(directory, f"{count}, compacted", repeats, size.pick(["tail --once"], list(VIEWS))))
     shutil.rmtree(directory)
     return found
 
 
-def _looks(directory: Path, wanted: int, about: str) -> list[dict[str, Any]]:
-    seconds, mib = TARGETS[wanted]
-    everything, query, pandas, duckdb = (_child(directory, work) for work in (OURS, OURS_QUERY, PANDAS, DUCKDB))
+def _looks(directory: Path, wanted: int, about: str, repeats: int) -> list[dict[str, Any]]:
+    seconds, mib = TARGETS.get(wanted, TARGETS[SMALLER])
+    works = (OURS, OURS_QUERY, PANDAS, DUCKDB)
+    everything, query, pandas, duckdb = (_child(directory, work, repeats) for work in works)
     target = f"{seconds:g} s, {mib} MiB"
     note = f"ours {everything[1]:.0f} MiB, theirs {pandas[1]:.0f} MiB: the table of the query alone, without overview"
     only = f"ours {query[1]:.0f} MiB, theirs {duckdb[1]:.0f} MiB"
@@ -118,7 +126,7 @@ def _looks(directory: Path, wanted: int, about: str) -> list[dict[str, Any]]:
     ]
 
 
-def _views(directory: Path, about: str) -> list[dict[str, Any]]:
+def _views(directory: Path, about: str, repeats: int, again: Iterable[str]) -> list[dict[str, Any]]:
     """What people look at: with no answer kept, and as ``probe compact`` leaves a run. The alternative is pandas."""
     shutil.rmtree(directory / answers.FOLDER, ignore_errors=True)
     pandas = _child(directory, PANDAS, 1)
@@ -126,18 +134,23 @@ def _views(directory: Path, about: str) -> list[dict[str, Any]]:
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", WORK_OUT, str(directory)], check=True, capture_output=True)
     worked_out = f"`probe compact` has worked it out in {time.perf_counter() - begin:.0f} s"
-    warm = {name: _child(directory, work, 3) for name, (work, _) in VIEWS.items()}
+    warm = {name: _child(directory, VIEWS[name][0], repeats) for name in again}
+    hows = (("nothing kept", cold, ""), ("first time after probe compact", warm, f"; {worked_out}"))
     return [
-        row(f"{about}: {name}, {how}; beside pandas", took[0], pandas[0], goal, f"ours {took[1]:.0f} MiB{told}")
-        for name, (_, goal) in VIEWS.items()
-        for how, took, told in (
-            ("nothing kept", cold[name], ""),
-            ("first time after probe compact", warm[name], f"; {worked_out}"),
+        row(
+            f"{about}: {name}, {how}; beside pandas",
+            took[name][0],
+            pandas[0],
+            goal,
+            f"ours {took[name][1]:.0f} MiB{told}",
         )
+        for name, (_, goal) in VIEWS.items()
+        for how, took, told in hows
+        if name in took
     ]
 
 
-def _child(directory: Path, work: str, repeats: int = 3, *, keeps: bool = True) -> tuple[float, float]:
+def _child(directory: Path, work: str, repeats: int, *, keeps: bool = True) -> tuple[float, float]:
     """The fastest of some new processes: seconds, and MiB at most."""
     environment = {**os.environ, answers.KEEP_VARIABLE: "1" if keeps else "0"}
     command = [sys.executable, "-c", CHILD.replace("{work}", work.strip()), str(directory), QUERY]
@@ -148,7 +161,7 @@ def _child(directory: Path, work: str, repeats: int = 3, *, keeps: bool = True) 
     return min(seconds for seconds, _ in told), max(mib for _, mib in told)
 
 
-def _of_lines(folder: Path, ranks: int = 210) -> list[dict[str, Any]]:
+def _of_lines(folder: Path, ranks: int) -> list[dict[str, Any]]:
     """Compaction of the JSONL files that killed processes leave."""
     from probe.runs.lines import encode
     from tests.sample_run import process, sample_rows
@@ -157,13 +170,8 @@ def _of_lines(folder: Path, ranks: int = 210) -> list[dict[str, Any]]:
     lines = b"".join(map(encode, [process(0), *sample_rows(1, 50)[0]]))
     for rank in range(ranks):
         (directory / Segment.of_rank(rank).name).write_bytes(lines.replace(b'"rank":0', b'"rank":%d' % rank))
-    from probe.runs import liveness
-
-    quiet, liveness.QUIET_S = liveness.QUIET_S, 0.0  # the files are of now, and of a machine that isn't there
-    try:
+    with mock.patch.object(liveness, "QUIET_S", 0.0):  # the files are of now, and of a machine that isn't there
         done = compact(directory, force=True)
-    finally:
-        liveness.QUIET_S = quiet
     return [_speed(f"compact {done.rows / 1e6:.1f} M rows, JSONL to Parquet", done)]
 
 
@@ -178,5 +186,5 @@ if __name__ == "__main__":
     from benchmarks.__main__ import table
 
     begin = time.perf_counter()
-    print(table("large_run", rows("--full" in sys.argv)))
+    print(table("large_run", rows(Size.asked(sys.argv))))
     print(f"{time.perf_counter() - begin:.0f} s")

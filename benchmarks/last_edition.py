@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 
 GOAL_S = 1.0
 STEPS = 40
@@ -40,21 +40,22 @@ print(json.dumps([time.perf_counter() - begin, pid, time.time()]), flush=True)
 """
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """The table; ``full`` takes more turns."""
-    turns = [_turn() for _ in range(9 if full else 3)]
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """The table; a full one takes more turns."""
+    steps = size.pick(2, STEPS)
+    turns = [_turn(steps) for _ in range(size.pick(1, 3, 9))]
     close, mib, after = (statistics.median(column) for column in zip(*turns, strict=True))
     note = (
         f"its publisher takes {mib:.0f} MiB at most, and the last edition is there {after:.1f} s later"
         f" (PROBE_LAST_EDITION=leave); load {os.getloadavg()[0]:.1f}"
     )
-    return [row(f"close of a published session after {STEPS} steps / a second", close, GOAL_S, "1", note)]
+    return [row(f"close of a published session after {steps} steps / a second", close, GOAL_S, "1", note)]
 
 
-def _turn() -> tuple[float, float, float]:
+def _turn(steps: int) -> tuple[float, float, float]:
     """Seconds of the close, MiB of the publisher, and seconds from the close until the edition is there."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-c", TRAINING, str(Path(folder) / "run"), str(STEPS)]
+        command = [sys.executable, "-c", TRAINING, str(Path(folder) / "run"), str(steps)]
         environment = {**os.environ, "PROBE_LAST_EDITION": "leave"}
         done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
         close_s, pid, at = json.loads(done.stdout.splitlines()[-1])
@@ -76,5 +77,5 @@ def _high_water_mib(pid: int) -> float | None:
 
 
 if __name__ == "__main__":
-    for one in rows("--full" in sys.argv):
+    for one in rows(Size.asked(sys.argv)):
         print(one["name"], f"{one['ours_s']:.2f} s", one["note"])

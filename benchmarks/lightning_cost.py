@@ -14,15 +14,15 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from benchmarks.trl_cost import SIZES, STEPS, WARM, compared, observed
+from benchmarks.measure import Size
+from benchmarks.trl_cost import KINDS, SIZES, STEPS, WARM, compared, observed
 
 #: Batches of a step, and rows of a batch.
 BATCHES, ROWS = 2, 4
 
 
-def rows(*, full: bool = False) -> list[dict[str, Any]]:
-    names = list(SIZES) if full else ["short steps"]
-    return [compared(name, _train) for name in names]
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    return [compared(name, _train) for name in KINDS[size]]
 
 
 def _train(name: str, on: bool) -> tuple[float, list[float], list[float]]:
@@ -32,7 +32,8 @@ def _train(name: str, on: bool) -> tuple[float, list[float], list[float]]:
     begun: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         trainer, module = _trainer(name, folder, begun), _module(name)
-        data = torch.utils.data.DataLoader(_batches(name), batch_size=None)
+        batches: Any = _batches(name)  # a list is a data set, too
+        data = torch.utils.data.DataLoader(batches, batch_size=None)
         if on:
             cost, took = observed(Path(folder) / "run", "lightning", lambda: trainer.fit(module, data))
         else:
@@ -104,5 +105,5 @@ def _trainer(name: str, folder: str, begun: list[float]) -> Any:
 
 
 if __name__ == "__main__":
-    for one in rows(full=True):
+    for one in rows(Size.FULL):
         print(one)

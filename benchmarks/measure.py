@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import enum
 import gc
 import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 Work = Callable[[], Any]
+Choice = TypeVar("Choice")
+
+
+class Size(enum.Enum):
+    """How much a benchmark does.
+
+    A small one has the fewest repeats, rows and steps that still run each of its lines: its figures say nothing.
+    A full one has the slow rows too.
+    """
+
+    SMALL = "small"
+    USUAL = "usual"
+    FULL = "full"
+
+    def pick(self, small: Choice, usual: Choice, full: Choice | None = None) -> Choice:
+        """What goes with this size; a full one takes the usual unless it has its own."""
+        if self is Size.SMALL:
+            return small
+        return full if self is Size.FULL and full is not None else usual
+
+    @classmethod
+    def asked(cls, arguments: Sequence[str]) -> Size:
+        """Of ``python -m benchmarks.NAME [--full | --small]``."""
+        return next((one for one in cls if f"--{one.value}" in arguments), cls.USUAL)
 
 
 def seconds(work: Work, *others: Work, repeats: int = 15, number: int = 1) -> list[float]:

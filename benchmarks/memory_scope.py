@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.measure import Size
 from probe.devices import CpuDevice, CudaDevice, Device
 from probe.hooks import Listener, phase, scope, subscribe
 from probe.recorders.memory import MemoryRecorder
@@ -65,13 +66,13 @@ def log_memory(device: Device, logger: logging.Logger) -> Callable[[Callable[[],
     return decorate
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """One row for each device of this machine, and the fake: seconds for one scope or call, medians."""
     devices: list[Device] = [FakeDevice(), CpuDevice()]
     cuda = _cuda()
     if cuda is not None:
         devices.append(cuda)
-    return [_row(device) for device in devices]
+    return [_row(device, size.pick(1, _BLOCKS)) for device in devices]
 
 
 def _cuda() -> Device | None:
@@ -85,8 +86,8 @@ def _cuda() -> Device | None:
     return device
 
 
-def _row(device: Device) -> dict[str, Any]:
-    ours, theirs = _interleaved(device)
+def _row(device: Device, blocks: int) -> dict[str, Any]:
+    ours, theirs = _interleaved(device, blocks)
     return {
         "name": f"memory scope, {device.source}",
         "ours_s": ours,
@@ -97,7 +98,7 @@ def _row(device: Device) -> dict[str, Any]:
     }
 
 
-def _interleaved(device: Device) -> tuple[float, float]:
+def _interleaved(device: Device, blocks: int) -> tuple[float, float]:
     """Medians over blocks, taken by turns so that both see the same machine."""
     logger = logging.getLogger("benchmarks.memory_scope")
     logger.setLevel(logging.DEBUG)
@@ -109,7 +110,7 @@ def _interleaved(device: Device) -> tuple[float, float]:
     session = _Session(recorder)
     ours, theirs = [], []
     try:
-        for _ in range(_BLOCKS):
+        for _ in range(blocks):
             with subscribe(session, *recorder.points), scope("step", "step", step=0):
                 ours.append(_seconds(_scoped))
             for item in session.items:  # in a session: the writer's thread

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from probe import hooks
 from probe.records import Process
 from probe.runs.now_file import SLOTS_AT, STATE, NowFile
@@ -32,9 +32,10 @@ TARGET_NS = 400
 WATCHDOG_RATIO = 0.0001
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """Scopes that are followed against scopes that aren't, taking turns; CPU time of the thread, which a busy machine
     doesn't lengthen much."""
+    count = size.pick(1, TURNS)
     with tempfile.TemporaryDirectory() as folder:
         file = NowFile(Path(folder) / "rank-00000.now", Process(process="rank-00000"))
         ends = {"entered": file.entered, "left": file.left}
@@ -45,7 +46,7 @@ def rows() -> list[dict[str, Any]]:
             "both": ends,
         }
         taken: dict[str, list[float]] = {name: [] for name in turns}
-        for _ in range(TURNS):
+        for _ in range(count):
             for name, followed in turns.items():
                 hooks.follow(**followed)
                 taken[name].append(_turn(file))
@@ -55,7 +56,7 @@ def rows() -> list[dict[str, Any]]:
     more = f"{(entering - nothing) * 1e9:.0f} ns more an enter, of which {(floor - nothing) * 1e9:.0f} ns are one copy "
     more += f"into the page and one number behind it; {(both - entering) * 1e9:.0f} ns more a leave"
     written = row("scope whose ends are written through / scope", both, nothing, f"{TARGET_NS} ns more an enter", more)
-    return [written, _watchdog()]
+    return [written, _watchdog(count)]
 
 
 def _floor(file: NowFile) -> Callable[[hooks.Scope, int, int], None]:
@@ -70,7 +71,7 @@ def _floor(file: NowFile) -> Callable[[hooks.Scope, int, int], None]:
     return entered
 
 
-def _watchdog() -> dict[str, Any]:
+def _watchdog(turns: int) -> dict[str, Any]:
     """A look of the watchdog, in each round of the writer's thread, with as many scopes open as trainers have."""
     with tempfile.TemporaryDirectory() as folder:
         file = NowFile(Path(folder) / "rank-00000.now", Process(process="rank-00000"))
@@ -78,7 +79,7 @@ def _watchdog() -> dict[str, Any]:
             scope = hooks.Scope(kind, kind, file.at, step=1)
             file.entered(scope, file.thread, time.monotonic_ns())
         watchdog, taken = Watchdog(file), []
-        for _ in range(TURNS):
+        for _ in range(turns):
             begin = time.thread_time_ns()
             for _ in range(LOOKS):
                 watchdog.look()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
-from benchmarks.measure import duration, row, seconds
+from benchmarks.measure import Size, duration, row, seconds
 from benchmarks.partition import lengths_of
 from probe.core.batched_data_dict import BatchedDataDict
 from probe.core.packing import _lengths, get_packer
@@ -20,6 +21,16 @@ from probe.core.packing import _lengths, get_packer
 Bins = list[list[int]]
 
 CAPACITY = 16_384
+#: Shape of the lengths, and sequences.
+BATCHES = (
+    ("lognormal", 512),
+    ("uniform", 512),
+    ("lognormal", 4096),
+    ("uniform", 4096),
+    ("bimodal", 4096),
+    ("lognormal", 16_384),
+)
+SMALL_BATCHES = (("uniform", 64),)
 
 
 def check(lengths: list[int], capacity: int) -> None:
@@ -126,18 +137,18 @@ def checked(lengths: list[int]) -> Any:
     return found, found.min(), found.max()
 
 
-def compare(shape: str, n: int) -> list[dict[str, Any]]:
+def compare(shape: str, n: int, repeats: int) -> list[dict[str, Any]]:
     """One row for the time and one for the bins of each algorithm."""
     lengths = [min(length, CAPACITY) for length in lengths_of(shape, n)]
     fewest, found = len(plain_decreasing(lengths, CAPACITY)), []
     for name, plain in PLAIN.items():
         pack = get_packer(name, CAPACITY).pack
         works: list[Callable[[], Any]] = [
-            lambda pack=pack: pack(lengths),
-            lambda plain=plain: plain(lengths, CAPACITY),
-            lambda: checked(lengths),
+            partial(pack, lengths),
+            partial(plain, lengths, CAPACITY),
+            partial(checked, lengths),
         ]
-        ours, theirs, checks = seconds(*works, number=max(1, 2048 // n), repeats=9)
+        ours, theirs, checks = seconds(*works, number=max(1, 2048 // n), repeats=repeats)
         in_order = name == "concatenative"
         note = f"of it {duration(checks)} to check and copy the lengths" if in_order else ""
         found += [
@@ -155,7 +166,7 @@ def compare(shape: str, n: int) -> list[dict[str, Any]]:
     return found
 
 
-def sharded(n: int) -> dict[str, Any]:
+def sharded(n: int, repeats: int) -> dict[str, Any]:
     """The plan of a whole shard call, listeners off, beside the copies of the rows that it can't avoid."""
     lengths = [min(length, 2048) for length in lengths_of("lognormal", n)]
     ids = torch.zeros(n, 2048, dtype=torch.long)
@@ -166,26 +177,19 @@ def sharded(n: int) -> dict[str, Any]:
         lambda: batch.shard_by_batch_size(8, sequence_packing_args=args),
         lambda: [ids.index_select(0, index) for index in order],
         number=1,
-        repeats=9,
+        repeats=repeats,
     )
     return row(
         f"shard_by_batch_size with packing, {n} × 2048 int64 to 8", ours_s, theirs_s, "", "over copying the rows"
     )
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """All comparisons. Ratios are ours over theirs; smaller is better."""
-    found = []
-    for shape, n in (
-        ("lognormal", 512),
-        ("uniform", 512),
-        ("lognormal", 4096),
-        ("uniform", 4096),
-        ("bimodal", 4096),
-        ("lognormal", 16_384),
-    ):
-        found += compare(shape, n)
-    return [*found, sharded(1024)]
+    found, repeats = [], size.pick(1, 9)
+    for shape, n in size.pick(SMALL_BATCHES, BATCHES):
+        found += compare(shape, n, repeats)
+    return [*found, sharded(size.pick(64, 1024), repeats)]
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 Each update brings 10 new points for each of 4 charts. The alternative is plotly's ``FigureWidget`` with the same 4
 lines of numpy arrays, each grown by 10 points in one ``batch_update``.
 
-With ``full``, also how long the first paint of a run of 1,000,000 rows takes, beside reading its tables as frames.
+A full one tells also how long the first paint of a run of 1,000,000 rows takes, beside reading its tables as frames.
 
 python -m benchmarks.panel
 """
@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from benchmarks.measure import duration
+from benchmarks.measure import Size, duration
 from probe.live.feed import Feed
 from probe.live.protocol import size_of
 from probe.live.pump import Pump
 from probe.records import GIB, Memory, MicroBatch, Process, Row, Scalar
-from probe.runs.layout import create_run, segment_of
+from probe.runs.layout import Segment, create_run
 from probe.runs.lines import encode
 from probe.runs.parts import roll_over
 from probe.runs.reader import Run
@@ -68,7 +68,8 @@ class Trainer:
         at: dict[str, Any] = {"time_ns": 2 + index * 10 * MS, "step": index // 10, "phase": "update", "role": "actor"}
         at |= WRITER
         used = int((20 + np.sin(index / 50)) * GIB)
-        scope = {"kind": "micro_batch", "name": "micro_batch", "scope_id": index + 1, "micro_batch": index % 10}
+        scope: dict[str, Any] = {"kind": "micro_batch", "name": "micro_batch", "scope_id": index + 1}
+        scope["micro_batch"] = index % 10
         return [
             Memory(edge="sample", allocated_bytes=used, reserved_bytes=used, device_total_bytes=80 * GIB, **at),
             Memory(edge="leave", peak_allocated_bytes=used, peak_kind="exact", host_duration_ns=5 * MS, **scope, **at),
@@ -77,17 +78,19 @@ class Trainer:
         ]
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    made = [_first_paint(1_000_000)] if full else []
-    for history in HISTORIES:
-        seconds, sizes = _ours(history)
-        theirs_s, theirs_bytes = _figure_widget(history)
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    painted = size.pick(4_000, 0, 1_000_000)
+    made = [_first_paint(painted)] if painted else []
+    histories = HISTORIES[: size.pick(1, len(HISTORIES))]
+    for history in histories:
+        seconds, sizes = _ours(history, size.pick(8, UPDATES))
+        theirs_s, theirs_bytes = _figure_widget(history, size.pick(1, 20))
         what = f"{history // 1000},000 points of history"
         made.append(_row(f"CPU time of one update, {what}", statistics.median(seconds), theirs_s, "at most 1 ms"))
         ours_bytes = statistics.median(sizes)
         one = _row(f"bytes of one update, {what}", ours_bytes, theirs_bytes, "at most 4096 bytes")
         made.append({**one, "unit": "bytes", "note": f"largest {max(sizes):g}; without keyframes"})
-    return [*made, _reload(HISTORIES[-1])]
+    return [*made, _reload(histories[-1])]
 
 
 def _reload(history: int) -> dict[str, Any]:
@@ -110,12 +113,11 @@ def _first_paint(count: int) -> dict[str, Any]:
     """Opening the run, the static bundle and the whole state of the widget: all that a page waits for."""
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(Path(folder))
-        for _ in range(count // 40_000):
-            trainer.write(10_000)
+        for written in range(0, count // 4, 10_000):
+            trainer.write(min(10_000, count // 4 - written))
         trainer.close()
-        for path in trainer.directory.glob("rank-*.jsonl"):
-            for _ in roll_over(trainer.directory, segment_of(path.name)):
-                pass
+        for _ in roll_over(trainer.directory, Segment.of_rank(0)):
+            pass
         begin = time.perf_counter()
         with Panel(trainer.directory) as panel:
             panel._repr_mimebundle_()
@@ -135,7 +137,7 @@ def _row(name: str, ours: float, theirs: float, target: str) -> dict[str, Any]:
     return {"name": name, "ours_s": ours, "theirs_s": theirs, "ratio": ours / theirs, "target": target, "note": note}
 
 
-def _ours(history: int) -> tuple[list[float], list[int]]:
+def _ours(history: int, updates: int) -> tuple[list[float], list[int]]:
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(Path(folder))
         trainer.write(history)
@@ -144,7 +146,7 @@ def _ours(history: int) -> tuple[list[float], list[int]]:
         pump = Pump(feed, lambda head, buffers: sent.append((head, buffers)), 0.25)
         pump.open()
         seconds = []
-        for _ in range(UPDATES):
+        for _ in range(updates):
             trainer.write(NEW)
             time.sleep(0.01)  # a training goes on meanwhile: caches are cold
             begin = time.thread_time()
@@ -155,7 +157,7 @@ def _ours(history: int) -> tuple[list[float], list[int]]:
         return seconds, [size_of(message) for message in sent if message[0]["t"] == "d"]
 
 
-def _figure_widget(history: int) -> tuple[float, float]:
+def _figure_widget(history: int, updates: int) -> tuple[float, float]:
     import plotly.graph_objects as go
 
     figure = go.FigureWidget([go.Scatter(x=np.arange(history), y=np.zeros(history)) for _ in range(4)])
@@ -169,7 +171,7 @@ def _figure_widget(history: int) -> tuple[float, float]:
 
     figure._send = send
     seconds = []
-    for update in range(1, 21):
+    for update in range(1, updates + 1):
         count = history + update * NEW
         x, y = np.arange(count), np.random.default_rng(0).normal(size=count)
         sizes.append(0)

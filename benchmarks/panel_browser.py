@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.measure import Size
 from tests.views import stub_host as host
 
 #: Messages a second, and new points of each of the four series in one.
@@ -53,7 +54,7 @@ class Page:
 
     def share(self, update: Callable[[], Any], seconds: float) -> float:
         """Share of the main thread in percent, while ``update`` is called ``RATE`` times a second."""
-        for _ in range(2 * RATE):  # what is made once, such as canvases, isn't part of an update
+        for _ in range(round(min(seconds, 2) * RATE)):  # what is made once, such as canvases, isn't part of an update
             update()
             time.sleep(1 / RATE)
         begin, busy = time.perf_counter(), self.task_seconds()
@@ -89,26 +90,26 @@ class Rows:
         return self.encoder.delta({"memory": memory, "spans": spans, "micro": micro})
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """Shares at several lengths of history; ``full`` measures longer."""
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """Shares at several lengths of history; a full one measures longer."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         raise FileNotFoundError("this benchmark needs a Chromium (Debian: apt-get install chromium)")
     from playwright.sync_api import sync_playwright
 
-    seconds = 15.0 if full else 6.0
+    seconds = size.pick(0.5, 6.0, 15.0)
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, headless=True, args=host.FLAGS)
         made = []
-        for history in (1_000, 20_000, 100_000):
-            ours, size = _panel(browser, history, seconds)
+        for history in size.pick((1_000,), (1_000, 20_000, 100_000)):
+            ours, message_bytes = _panel(browser, history, seconds)
             theirs = _plotly(browser, history, seconds)
             made.append(
                 _row(
                     f"four line charts, {history:,} points / plotly given whole traces",
                     ours,
                     theirs,
-                    f"{size:,.0f} B a message",
+                    f"{message_bytes:,.0f} B a message",
                 )
             )
         made.append(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import Size
 from probe.core.balancing.partition import karmarkar_karp
 
 # ---------------------------------------------------------------------------------------------------- the textbook
@@ -114,11 +115,27 @@ def _seconds(call: Callable[[], Any], at_least: int) -> tuple[float, Any]:
     return statistics.median(durations), result
 
 
-def compare(shape: str, n: int, k: int, equal_size: bool, target: float | None) -> list[dict[str, Any]]:
+#: Shape of the lengths, sequences, parts, whether these are of equal size, and the target: a ratio of the times.
+Case = tuple[str, int, int, bool, float | None]
+CASES: tuple[Case, ...] = (
+    ("lognormal", 512, 16, False, 1 / 100),
+    ("lognormal", 4096, 512, False, 1 / 500),
+    *((shape, 512, 16, False, 1 / 100) for shape in ("uniform", "bimodal", "constant", "giant")),
+    *(
+        case
+        for shape in ("lognormal", "uniform", "bimodal", "constant", "giant")
+        for case in ((shape, 512, 16, True, 1.0), (shape, 1024, 128, False, None))
+    ),
+)
+FULL_CASES: tuple[Case, ...] = (*CASES[:2], ("lognormal", 16384, 2048, False, 1 / 500), *CASES[2:])
+SMALL_CASES: tuple[Case, ...] = (("lognormal", 64, 4, False, 1 / 100), ("giant", 64, 4, True, None))
+
+
+def compare(shape: str, n: int, k: int, equal_size: bool, target: float | None, size: Size) -> list[dict[str, Any]]:
     """One row for the time and one for the largest part."""
     lengths = lengths_of(shape, n)
-    theirs_s, theirs = _seconds(lambda: textbook(lengths, k, equal_size), 15 if n * k < 100_000 else 1)
-    ours_s, ours = _seconds(lambda: karmarkar_karp(lengths, k, equal_size), 101 if n < 1000 else 21)
+    theirs_s, theirs = _seconds(lambda: textbook(lengths, k, equal_size), size.pick(1, 15 if n * k < 100_000 else 1))
+    ours_s, ours = _seconds(lambda: karmarkar_karp(lengths, k, equal_size), size.pick(1, 101 if n < 1000 else 21))
     name = f"{n} {shape} into {k}{', equal size' if equal_size else ''}"
     return [
         {
@@ -140,24 +157,15 @@ def compare(shape: str, n: int, k: int, equal_size: bool, target: float | None) 
     ]
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """All comparisons. Ratios are ours over theirs; smaller is better; ``target`` is the largest that will do."""
-    found = compare("lognormal", 512, 16, False, 1 / 100)
-    found += compare("lognormal", 4096, 512, False, 1 / 500)
-    if full:
-        found += compare("lognormal", 16384, 2048, False, 1 / 500)
-    for shape in ("uniform", "bimodal", "constant", "giant"):
-        found += compare(shape, 512, 16, False, 1 / 100)
-    for shape in ("lognormal", "uniform", "bimodal", "constant", "giant"):
-        found += compare(shape, 512, 16, True, 1)
-        found += compare(shape, 1024, 128, False, None)
-    return found
+    return [row for case in size.pick(SMALL_CASES, CASES, FULL_CASES) for row in compare(*case, size)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--full", action="store_true", help="also 16,384 into 2,048")
-    for row in rows(full=parser.parse_args().full):
+    for row in rows(Size.FULL if parser.parse_args().full else Size.USUAL):
         target = "" if row["target"] is None else f" (target {row['target']:.4f})"
         print(f"{row['name']:<58} {row['ratio']:.6f}{target}  {row['note']}")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.large_run_data import write_large_run
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 
 #: Rows of all tables, about a quarter of them calls and memory.
 ROWS: Final = 2_000_000
@@ -63,30 +63,31 @@ print(json.dumps([seconds, int(peak.split()[1]) / 1024, os.path.getsize(target) 
 """
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """The rows of the table; ``full`` takes five times as large a run as well."""
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """The rows of the table; a full one takes five times as large a run as well."""
+    ranks, repeats = size.pick((2, 1), (RANKS, 2))
     with tempfile.TemporaryDirectory() as folder:
-        sizes = [ROWS, 5 * ROWS] if full else [ROWS]
-        return [_compare(Path(folder) / str(wanted), wanted) for wanted in sizes]
+        counts = size.pick([2_000], [ROWS], [ROWS, 5 * ROWS])
+        return [_compare(Path(folder) / str(wanted), ranks, wanted, repeats) for wanted in counts]
 
 
-def _compare(directory: Path, wanted: int) -> dict[str, Any]:
+def _compare(directory: Path, ranks: int, wanted: int, repeats: int) -> dict[str, Any]:
     from probe.runs.reader import Run
 
-    write_large_run(directory, RANKS, wanted)
+    write_large_run(directory, ranks, wanted)
     with Run(directory) as run:
         counts = run.sql("select (select count(*) from calls) + (select count(*) from memory) as n")
     exported = int(counts["n"][0])
-    ours, plain = (_child(directory, work) for work in (OURS, PLAIN))
+    ours, plain = (_child(directory, work, repeats) for work in (OURS, PLAIN))
     note = (
         f"ours {ours[0]:.1f} s, {ours[1]:.0f} MiB of memory, a file of {ours[2]:.0f} MiB; "
         f"theirs {plain[0]:.1f} s, {plain[1]:.0f} MiB, {plain[2]:.0f} MiB"
     )
-    name = f"export {exported / 1e6:.2f} M rows of {RANKS} ranks to Perfetto, beside JSON by json.dump"
+    name = f"export {exported / 1e6:.2f} M rows of {ranks} ranks to Perfetto, beside JSON by json.dump"
     return {**row(name, round(exported / ours[0]), round(exported / plain[0]), "", note), "unit": "rows/s"}
 
 
-def _child(directory: Path, work: str, repeats: int = 2) -> tuple[float, float, float]:
+def _child(directory: Path, work: str, repeats: int) -> tuple[float, float, float]:
     """The fastest of some new processes: seconds, MiB of memory at most, and MiB of the file."""
     target = directory.with_suffix(".trace")
     command = [sys.executable, "-c", CHILD.replace("{work}", work.strip()), str(directory), str(target)]
@@ -98,4 +99,4 @@ def _child(directory: Path, work: str, repeats: int = 2) -> tuple[float, float, 
 if __name__ == "__main__":
     from benchmarks.__main__ import table
 
-    print(table("perfetto", rows("--full" in sys.argv)))
+    print(table("perfetto", rows(Size.asked(sys.argv))))

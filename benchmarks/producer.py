@@ -20,13 +20,14 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import duration, row
+from benchmarks.measure import Size, duration, row
 from probe.hooks import Scope, current_scope
 from probe.records import GIB, Memory, Process
 from probe.runs.layout import create_run
 from probe.runs.writer import RunWriter
 
 ROUNDS = 300
+BURSTS = 60
 #: Rows of one recorder call that has many to tell, such as the micro-batches of a step.
 BURST = 1000
 TARGET = "at most 1 µs a row"
@@ -34,18 +35,19 @@ TARGET = "at most 1 µs a row"
 STEP_S = 0.002
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """One row at a time, with training in between; bursts; and what a caller waits at worst."""
     scope = current_scope()
+    rounds, bursts = size.pick((2, 1), (ROUNDS, BURSTS))
     with tempfile.TemporaryDirectory() as folder:
         directory = create_run("benchmark", "producer", root=folder)
         writer = RunWriter(directory, rank=0, process=Process(time_ns=1, wall_ns=time.time_ns()))
         locked: queue.Queue[Any] = queue.Queue()
         with (Path(folder) / "plain.jsonl").open("a") as file:
             put, line = _put(writer, scope), _line(file)
-            one = _alone(put, locked.put, line)
-            many = _burst(put, locked.put, line)
-            worst = _alone(put, pick=_worst)[0]
+            one = _alone(rounds, put, locked.put, line)
+            many = _burst(bursts, put, locked.put, line)
+            worst = _alone(rounds, put, pick=_worst)[0]
         writer.close()
     return [
         _named("one row, with training between two / queue.Queue.put", one[0], one[1]),
@@ -81,10 +83,12 @@ def _line(file: Any) -> Callable[[Memory], None]:
     return write
 
 
-def _alone(*takers: Callable[[Memory], Any], pick: Callable[[list[float]], float] = statistics.median) -> list[float]:
+def _alone(
+    rounds: int, *takers: Callable[[Memory], Any], pick: Callable[[list[float]], float] = statistics.median
+) -> list[float]:
     weights = torch.randn(256, 256)
     samples: list[list[float]] = [[] for _ in takers]
-    for index in range(ROUNDS):
+    for index in range(rounds):
         for take, kept in zip(takers, samples, strict=True):
             _train(weights)
             item = _row(index)
@@ -104,10 +108,10 @@ def _worst(samples: list[float]) -> float:
     return statistics.quantiles(samples, n=100)[98]
 
 
-def _burst(*takers: Callable[[Memory], Any]) -> list[float]:
+def _burst(rounds: int, *takers: Callable[[Memory], Any]) -> list[float]:
     samples: list[list[float]] = [[] for _ in takers]
     gc.collect()
-    for _ in range(60):
+    for _ in range(rounds):
         for take, kept in zip(takers, samples, strict=True):
             items = [_row(index) for index in range(BURST)]
             begin = time.perf_counter_ns()

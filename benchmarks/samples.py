@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import row
+from benchmarks.demo_overhead import SMALL
+from benchmarks.measure import Size, row
 from probe import hooks
 from probe.demo.data import read_problems, write_problems
 from probe.demo.settings import Settings
@@ -53,30 +54,31 @@ class _Spent(hooks.Listener):
             self.written += len(built)
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """The share of the demo's step."""
+    rounds = size.pick(1, ROUNDS)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            settings = Settings()
+            settings = size.pick(SMALL, Settings())
             problems = read_problems(write_problems(Path(folder) / "problems.parquet", rows=200, seed=0), settings)
-            spent, steps, written = _steps(Trainer(settings, problems))
+            spent, steps, written = _steps(Trainer(settings, problems), rounds)
     finally:
         torch.set_num_threads(threads)
     share = statistics.median(one / whole for one, whole in zip(spent, steps, strict=True))
     answers = settings.prompts_per_rank * settings.group_size
-    note = f"{share * 100:.2f} % of a step, {written // ROUNDS} rows for {answers} answers, two epochs"
+    note = f"{share * 100:.2f} % of a step, {written // rounds} rows for {answers} answers, two epochs"
     ours, theirs = statistics.median(spent), statistics.median(steps)
     return [row("samples of a step / the step, CPU time", ours, theirs, TARGET, note)]
 
 
-def _steps(trainer: Trainer) -> tuple[list[float], list[float], int]:
+def _steps(trainer: Trainer, rounds: int) -> tuple[list[float], list[float], int]:
     spent: list[float] = []
     steps: list[float] = []
     listener = _Spent()
     with hooks.subscribe(listener, *SamplesRecorder.points):
-        for index in range(ROUNDS):
+        for index in range(rounds):
             before, begin = listener.cpu_s, time.process_time()
             with hooks.scope("step", "step", step=index):
                 trainer.step(index)

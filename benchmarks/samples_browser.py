@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.measure import Size
 from tests.views import stub_host as host
 
 ANSWERS = 10_000
@@ -108,8 +109,8 @@ def _within(inner: dict[str, Any], task: dict[str, Any]) -> bool:
     return (inner["pid"], inner["tid"]) == place and task["ts"] <= inner["ts"] <= task["ts"] + task["dur"]
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """The longest task of a step of scrolling, in each of the two scrollers; ``full`` scrolls farther."""
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """The longest task of a step of scrolling, in each of the two scrollers; a full one scrolls farther."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
         raise FileNotFoundError("this benchmark needs a Chromium (Debian: apt-get install chromium)")
@@ -131,7 +132,7 @@ def rows(full: bool = False) -> list[dict[str, Any]]:
             page.evaluate(_SCROLL, [place, 3])  # what is made once isn't part of a step
             trace = Path(folder) / f"{name}.json"
             browser.start_tracing(page=page, path=trace, screenshots=False)
-            reached = page.evaluate(_SCROLL, [place, 200 if full else 40])
+            reached = page.evaluate(_SCROLL, [place, size.pick(2, 40, 200)])
             browser.stop_tracing()
             if not reached:
                 raise RuntimeError(f"{place} didn't scroll")

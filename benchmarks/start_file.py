@@ -10,14 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from probe.cli.run import environment
 
 #: Times that each kind of process is started, in turns.
 TURNS = 25
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     root = str(Path(__file__).parents[1])
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "VERL"))}
     plain["PYTHONPATH"] = root
@@ -31,7 +31,7 @@ def rows() -> list[dict[str, Any]]:
         "plugin": (plain, f"{there}; import probe.adapters.plugin"),
     }
     spent: dict[str, list[float]] = {name: [] for name in kinds}
-    for _ in range(TURNS):
+    for _ in range(size.pick(1, TURNS)):
         for name, (env, code) in kinds.items():
             spent[name].append(_cpu_s(code, env))
     medians = {name: statistics.median(found) for name, found in spent.items()}

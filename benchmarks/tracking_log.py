@@ -13,12 +13,13 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 
 if TYPE_CHECKING:
     from probe.tracking.tracking import Tracking
@@ -39,7 +40,7 @@ def metrics() -> dict[str, Any]:
     }
 
 
-def median_s(log: Callable[[int], object], calls: int = CALLS) -> float:
+def median_s(log: Callable[[int], object], calls: int) -> float:
     """Median time of ``log(step)`` on this thread."""
     times: list[float] = []
     weights = torch.randn(512, 512)
@@ -57,11 +58,11 @@ def median_s(log: Callable[[int], object], calls: int = CALLS) -> float:
     return statistics.median(times)
 
 
-def ours_on_the_thread(backend: str, directory: Path) -> float:
+def ours_on_the_thread(backend: str, directory: Path, calls: int) -> float:
     """Through Tracking."""
     with opened(backend, directory / "thread") as tracking:
         data = metrics()
-        return median_s(lambda step: tracking.log(data, step))
+        return median_s(lambda step: tracking.log(data, step), calls)
 
 
 def opened(backend: str, directory: Path) -> Tracking:
@@ -138,25 +139,36 @@ class MLflowDirectly:
         """Nothing is open."""
 
 
-def durable_s(tracking: Tracking, direct: Direct) -> tuple[float, float]:
+def durable_s(tracking: Tracking, direct: Direct, calls: int) -> tuple[float, float]:
     """Median seconds from the call until it is in the file or database, ours and theirs; they take turns."""
-    data, times = metrics(), ([], [])
-    for step in range(DURABLE_CALLS):
-        times[0].append(seconds(lambda step=step: (tracking.log(data, step), tracking.flush(60))))
-        times[1].append(seconds(lambda step=step: (direct.log(data, step), direct.flush())))
-    return statistics.median(times[0]), statistics.median(times[1])
+    data = metrics()
+    ours: list[float] = []
+    theirs: list[float] = []
+
+    def through_tracking(step: int) -> None:
+        tracking.log(data, step)
+        tracking.flush(60)
+
+    def directly(step: int) -> None:
+        direct.log(data, step)
+        direct.flush()
+
+    for step in range(calls):
+        ours.append(seconds(partial(through_tracking, step)))
+        theirs.append(seconds(partial(directly, step)))
+    return statistics.median(ours), statistics.median(theirs)
 
 
-def burst_s(tracking: Tracking, direct: Direct) -> tuple[float, float]:
+def burst_s(tracking: Tracking, direct: Direct, calls: int) -> tuple[float, float]:
     """Seconds a call where many come at once, until the last is durable, ours and theirs."""
 
     def burst(log: Callable[[Mapping[str, Any], int], object], flush: Callable[[], object]) -> float:
         def work() -> None:
-            for step in range(DURABLE_CALLS, DURABLE_CALLS + CALLS):
+            for step in range(DURABLE_CALLS, DURABLE_CALLS + calls):
                 log(data, step)
             flush()
 
-        return seconds(work) / CALLS
+        return seconds(work) / calls
 
     data = metrics()
     return burst(tracking.log, lambda: tracking.flush(120)), burst(direct.log, direct.flush)
@@ -169,30 +181,32 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """Three rows a backend: seconds, ours and theirs, and ours / theirs."""
     found: list[dict[str, Any]] = []
     for backend, make in (("tensorboard", TensorBoardDirectly), ("mlflow", MLflowDirectly)):
         with tempfile.TemporaryDirectory() as folder:
-            found += _rows_of(backend, make, Path(folder))
+            found += _rows_of(backend, make, Path(folder), *size.pick((2, 2), (CALLS, DURABLE_CALLS)))
     return found
 
 
-def _rows_of(backend: str, make: Callable[[Path], Direct], directory: Path) -> list[dict[str, Any]]:
+def _rows_of(
+    backend: str, make: Callable[[Path], Direct], directory: Path, calls: int, durable_calls: int
+) -> list[dict[str, Any]]:
     name = f"Tracking.log of {METRICS} metrics to {backend}"
     theirs = f"theirs: {make.theirs}"  # type: ignore[attr-defined]  # a class
     direct = make(directory)
     try:
         data = metrics()
-        ours_s = ours_on_the_thread(backend, directory)
-        theirs_s = median_s(lambda step: direct.log(data, step))
-        note = f"median of {CALLS} calls on the calling thread, {STEP_S * 1e3:.0f} ms of training between; {theirs}"
+        ours_s = ours_on_the_thread(backend, directory, calls)
+        theirs_s = median_s(lambda step: direct.log(data, step), calls)
+        note = f"median of {calls} calls on the calling thread, {STEP_S * 1e3:.0f} ms of training between; {theirs}"
         thread = row(f"{name}, on the thread that trains", ours_s, theirs_s, TARGET, note)
         with opened(backend, directory / "durable") as tracking:
-            note = f"median of {DURABLE_CALLS} calls, each in the file or database before the next; {theirs}"
-            durable = row(f"{name}, until durable", *durable_s(tracking, direct), "", note)
-            note = f"{CALLS} calls without a pause, until the last is in the file or database, a call; {theirs}"
-            burst = row(f"{name}, a burst until durable", *burst_s(tracking, direct), "", note)
+            note = f"median of {durable_calls} calls, each in the file or database before the next; {theirs}"
+            durable = row(f"{name}, until durable", *durable_s(tracking, direct, durable_calls), "", note)
+            note = f"{calls} calls without a pause, until the last is in the file or database, a call; {theirs}"
+            burst = row(f"{name}, a burst until durable", *burst_s(tracking, direct, calls), "", note)
     finally:
         direct.close()
     return [thread, durable, burst]

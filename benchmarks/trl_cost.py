@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from benchmarks.own_cost import _interval
 from probe.adapters.attachment import attach
 from probe.own_cost import COST, STEP
@@ -22,9 +22,11 @@ from probe.runs.reader import Run
 from probe.session import start
 
 #: Hidden size, layers, tokens of a row: steps of some 30 ms, and of a second, on two cores.
-SIZES = {"short steps": (32, 2, 24), "long steps": (384, 6, 400)}
-STEPS = {"short steps": 24, "long steps": 5}
-ROUNDS = {"short steps": 12, "long steps": 4}
+SIZES = {"few steps": (32, 2, 24), "short steps": (32, 2, 24), "long steps": (384, 6, 400)}
+STEPS = {"few steps": 5, "short steps": 24, "long steps": 5}
+ROUNDS = {"few steps": 1, "short steps": 12, "long steps": 4}
+#: Which of them are measured.
+KINDS = {Size.SMALL: ["few steps"], Size.USUAL: ["short steps"], Size.FULL: ["short steps", "long steps"]}
 WARM = 2
 
 #: Trains once at a size, observed or not: CPU seconds of this thread for a step, and what the run says that each of its
@@ -32,9 +34,8 @@ WARM = 2
 Train = Callable[[str, bool], tuple[float, list[float], list[float]]]
 
 
-def rows(*, full: bool = False) -> list[dict[str, Any]]:
-    names = list(SIZES) if full else ["short steps"]
-    return [compared(name, _train) for name in names]
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    return [compared(name, _train) for name in KINDS[size]]
 
 
 def compared(name: str, train: Train) -> dict[str, Any]:
@@ -97,7 +98,7 @@ def _trainer(name: str, folder: Path) -> tuple[Any, Any]:
 
     from tests.frameworks.small_trl import tokenizer
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
+    class Clock(TrainerCallback):
         """When each step begins, in CPU time of the training thread."""
 
         def __init__(self) -> None:
@@ -130,5 +131,5 @@ def _trainer(name: str, folder: Path) -> tuple[Any, Any]:
 
 
 if __name__ == "__main__":
-    for one in rows(full=True):
+    for one in rows(Size.FULL):
         print(one)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from benchmarks.own_cost import _interval
 from probe.own_cost import COST, STEP
 from probe.runs.reader import Run
@@ -26,7 +26,8 @@ WARM = 2  #: steps that import, compile and fill caches
 TARGET = "at most 1 % of a step of 1 s"
 
 
-def rows() -> list[dict[str, Any]]:
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    count = size.pick(6, STEPS)
     sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "frameworks" / "verl_cpu"))
     import recipes
     import tiny
@@ -35,7 +36,7 @@ def rows() -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         tiny.make(place / "tiny")
-        steps = [f"trainer.total_training_steps={STEPS}", "trainer.total_epochs=4", "trainer.save_freq=-1"]
+        steps = [f"trainer.total_training_steps={count}", "trainer.total_epochs=4", "trainer.save_freq=-1"]
         turns: dict[str, Any] = {"modules": ["benchmarks.verl_turns"], "PROBE_RUN_DIR": str(place / "run")}
         done = recipes.grpo(place / "training", place / "tiny", *steps, **turns)
         if done.code:
@@ -46,10 +47,10 @@ def rows() -> list[dict[str, Any]]:
             odd = run.scalars["step"] % 2 == 1  # switched off
             said = run.scalars[run.scalars["rank"].notna() & (run.scalars["step"] > WARM) & ~odd]
         of = {key: said[said["key"] == key]["value"].tolist() for key in (COST, STEP)}
-    return [_compared(ranks, of[COST], of[STEP])]
+    return [compared(ranks, of[COST], of[STEP])]
 
 
-def _compared(ranks: list[list[dict[str, Any]]], cost: list[float], steps: list[float]) -> dict[str, Any]:
+def compared(ranks: list[list[dict[str, Any]]], cost: list[float], steps: list[float]) -> dict[str, Any]:
     """Of each observed step and the mean of the two around it; where they stand in the run hits them alike."""
     pairs = [pair for lines in ranks for pair in _pairs(lines, "thread_s")]
     both = [on - off for on, off in pairs]

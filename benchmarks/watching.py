@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 from probe.analysis.verdict.verdict import OFTEN, URGENT, Look
 from probe.analysis.verdict.watch import SHARE, URGENT_MOST_S, URGENT_S, Watch
 from probe.records import GIB, Memory, MicroBatch, Process, Reduction, Row, Scalar
@@ -31,8 +31,8 @@ from probe.runs.parts import LINE, roll_over, schema
 from probe.runs.reader import Run
 
 RANKS: Final = 64
-#: Steps of the history, and whether they are measured by default.
-HISTORIES: Final = {1_000: True, 10_000: False}
+#: Steps of the history.
+HISTORIES: Final = (1_000, 10_000)
 #: Looks that are measured, a step before each.
 LOOKS: Final = 8
 #: Steps that are written row by row; all others are these, moved.
@@ -41,21 +41,18 @@ SECOND: Final = 10**9
 STEP_NS: Final = 9 * SECOND
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """The rows of the table; ``full`` takes 10,000 steps as well (a few minutes, and a few GB of disk)."""
-    found = []
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """The rows of the table; a full one takes 10,000 steps as well (a few minutes, and a few GB of disk)."""
+    ranks, looks = size.pick((2, 3), (RANKS, LOOKS))
     with tempfile.TemporaryDirectory() as folder:
-        for steps, always in HISTORIES.items():
-            if always or full:
-                found.extend(measured(Path(folder), steps))
-    return found
+        histories = size.pick((STRETCH + 1,), HISTORIES[:1], HISTORIES)
+        return [one for steps in histories for one in measured(History(Path(folder), ranks, steps), steps, looks)]
 
 
-def measured(folder: Path, steps: int) -> list[dict[str, Any]]:
+def measured(history: History, steps: int, looks: int) -> list[dict[str, Any]]:
     """The rows of one history."""
-    history = History(folder, steps)
-    alarms, all_urgent = _costs(history, OFTEN), _costs(history, URGENT)
-    about = f"{RANKS} ranks × {steps:,} steps ({history.count / 1e6:.1f} M rows)"
+    alarms, all_urgent = _costs(history, OFTEN, looks), _costs(history, URGENT, looks)
+    about = f"{history.ranks} ranks × {steps:,} steps ({history.count / 1e6:.1f} M rows)"
     found = []
     for name, (first, later, refresh) in (("what alarms come of", alarms), ("what is urgent", all_urgent)):
         pause_s = min(URGENT_MOST_S, max(URGENT_S, later / SHARE))
@@ -67,7 +64,7 @@ def measured(folder: Path, steps: int) -> list[dict[str, Any]]:
     return found
 
 
-def _costs(history: History, looks: tuple[Look, ...]) -> tuple[float, float, float]:
+def _costs(history: History, looks: tuple[Look, ...], count: int) -> tuple[float, float, float]:
     """CPU seconds of the first look, of a later one, and of it for reading what was added."""
     with Run(history.directory) as run:
         begin = time.process_time()
@@ -86,7 +83,7 @@ def _costs(history: History, looks: tuple[Look, ...]) -> tuple[float, float, flo
             return run
 
         run.refresh = refreshed  # type: ignore[method-assign]  # which each look calls once
-        for _ in range(LOOKS):
+        for _ in range(count):
             history.step()
             begin = time.process_time()
             watch.look(whole=True)
@@ -99,22 +96,23 @@ class History:
 
     Args:
         folder: Where it is made.
+        ranks: How many write it.
         steps: How many it has at first.
     """
 
-    def __init__(self, folder: Path, steps: int) -> None:
+    def __init__(self, folder: Path, ranks: int, steps: int) -> None:
         self.directory = create_run("watched", f"steps-{steps}", root=folder)
-        self.count = 0
-        for rank in range(RANKS):
+        self.ranks, self.count = ranks, 0
+        for rank in range(ranks):
             self._write(rank, steps)
         self._steps = steps
-        self.of_step = sum(1 for _ in _step(0, 0)) * RANKS
-        for rank in range(RANKS):
-            self._append(rank, [_process(rank)])
+        self.of_step = sum(1 for _ in _step(0, 0)) * ranks
+        for rank in range(ranks):
+            self._append(rank, [_process(rank, ranks)])
 
     def step(self) -> None:
         """One more step on each rank."""
-        for rank in range(RANKS):
+        for rank in range(self.ranks):
             self._append(rank, _step(rank, self._steps))
         self._steps += 1
 
@@ -125,7 +123,7 @@ class History:
     def _write(self, rank: int, steps: int) -> None:
         """The history of a rank: a stretch of steps by the writer's own encoder, and the same moved."""
         segment = Segment.of_rank(rank)
-        told = [_process(rank), *(one for step in range(STRETCH) for one in _step(rank, step))]
+        told = [_process(rank, self.ranks), *(one for step in range(STRETCH) for one in _step(rank, step))]
         (self.directory / segment.name).write_bytes(b"".join(map(encode, told)))
         for _ in roll_over(self.directory, segment):
             pass
@@ -150,9 +148,9 @@ def _moved(found: pa.Table, index: int) -> pa.Table:
     return found
 
 
-def _process(rank: int) -> Process:
+def _process(rank: int, ranks: int) -> Process:
     wall = 1_790_000_000 * SECOND
-    told: dict[str, Any] = {"host": f"node-{rank // 8}", "pid": 100 + rank, "world_size": RANKS}
+    told: dict[str, Any] = {"host": f"node-{rank // 8}", "pid": 100 + rank, "world_size": ranks}
     return Process(rank=rank, process=_name(rank), time_ns=0, wall_ns=wall, device="cuda:0", **told)
 
 
@@ -178,7 +176,7 @@ def _step(rank: int, step: int) -> Iterator[Row]:
         yield _edge("leave", "phase", phase, scope + place, at, length, allocated, here, parent_id=scope)
     yield _edge("leave", "step", "step", scope, at, at - begin, allocated, stamp)
     for key, value in (("actor/loss", 0.5 - noise / 10), ("actor/grad_norm", 1 + noise / 5)):
-        told = {"count": 4, "smallest": value - 0.1, "largest": value + 0.1, "value": value}
+        told: dict[str, Any] = {"count": 4, "smallest": value - 0.1, "largest": value + 0.1, "value": value}
         yield Reduction(**stamp, time_ns=at, key=key, reducer="mean", chosen_by="name", **told)
         if rank == 0:
             yield Scalar(**stamp, time_ns=at, key=key, value=value, source="user")
@@ -230,4 +228,4 @@ def _edge(
 if __name__ == "__main__":
     from benchmarks.__main__ import table
 
-    print(table("watching", rows("--full" in sys.argv)))
+    print(table("watching", rows(Size.asked(sys.argv))))

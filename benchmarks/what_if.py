@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import row
+from benchmarks.measure import Size, row
 
 CAPS, STEPS = 20, 50
 
@@ -34,31 +34,31 @@ process.stdout.write(JSON.stringify({ counts, seconds: (user + system) / 1e6 / a
 """
 
 
-def rows(full: bool = False) -> list[dict[str, Any]]:
-    """One row; ``full`` replays as many steps as are promised, else a tenth."""
+def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
+    """Replays a tenth of the steps that are promised; a full one all of them."""
     from tests.analysis.planted_batches import Planted, planted
 
-    steps = STEPS if full else STEPS // 10
+    steps, sequences, caps = size.pick((1, 64, 2), (STEPS // 10, 512, CAPS), (STEPS, 512, CAPS))
     with tempfile.TemporaryDirectory() as folder:
-        run = planted(Path(folder), Planted(ranks=8, steps=steps, rows=512, mini_batches=1, cap=8192))
-        asked = [{"cap_tokens": 6144 + 512 * at, "balance": "batch"} for at in range(CAPS)]
+        run = planted(Path(folder), Planted(ranks=8, steps=steps, rows=sequences, mini_batches=1, cap=8192))
+        asked = [{"cap_tokens": 6144 + 512 * at, "balance": "batch"} for at in range(caps)]
         begin = time.process_time()
         together = run.what_if(asked)
         ours = time.process_time() - begin
         begin = time.process_time()
         apart = [run.what_if(one) for one in asked]
         theirs = time.process_time() - begin
-        page = in_page(run)
+        page = in_page(run, sequences, caps)
         run.close()
     counts = [[one.number("micro_batches")[1] for one in side] for side in (together, apart)]
     if counts[0] != counts[1] or together[0].steps != steps:
         raise AssertionError("both ways must give the same answers")
-    name = f"{CAPS * steps:,} replayed steps of 512 sequences over 8 ranks, {CAPS} caps at once"
-    target = "under 20 s" if full else "under 2 s"
+    name = f"{caps * steps:,} replayed steps of {sequences} sequences over 8 ranks, {caps} caps at once"
+    target = size.pick("", "under 2 s", "under 20 s")
     return [row(name, ours, theirs, target, "beside one cap at a time; CPU time of one core"), *page]
 
 
-def in_page(run: Any) -> list[dict[str, Any]]:
+def in_page(run: Any, sequences: int, caps: int) -> list[dict[str, Any]]:
     """One step of the run as a page cuts it, beside Python's replay of the same caps; nothing without node."""
     from probe.analysis.what_if.answering import Replayer
     from probe.analysis.what_if.settings import Settings
@@ -68,7 +68,7 @@ def in_page(run: Any) -> list[dict[str, Any]]:
     node, packet = shutil.which("node"), kept(run)
     if node is None or packet is None:
         return []
-    asked = [{"cap_tokens": 6144 + 512 * at} for at in range(CAPS)]
+    asked = [{"cap_tokens": 6144 + 512 * at} for at in range(caps)]
     module = Path(assets.__file__).parent / "static" / "src" / "what_if_numbers.js"
     told = subprocess.run(
         [node, "--input-type=module", "-e", _IN_PAGE, module.as_uri()],
@@ -84,9 +84,9 @@ def in_page(run: Any) -> list[dict[str, Any]]:
     python_s = (time.process_time() - begin) / len(asked)
     if counts != found["counts"]:
         raise AssertionError("a page must give the answers of the replay")
-    name = "a step of 512 sequences over 8 ranks cut anew in a page / in Python"
-    return [row(name, found["seconds"], python_s, "100 ms a step", f"mean of {CAPS} caps; node's CPU time, warm")]
+    name = f"a step of {sequences} sequences over 8 ranks cut anew in a page / in Python"
+    return [row(name, found["seconds"], python_s, "100 ms a step", f"mean of {caps} caps; node's CPU time, warm")]
 
 
 if __name__ == "__main__":
-    print(rows(full=True))
+    print(rows(Size.FULL))

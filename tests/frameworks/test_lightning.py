@@ -20,6 +20,8 @@ import pytest
 import torch
 
 import probe
+from benchmarks import lightning_cost
+from benchmarks.measure import Size
 from probe.adapters import attachment
 from probe.analysis.what_if import replayed
 from probe.runs.reader import Run
@@ -389,3 +391,9 @@ def test_proof_of_two_lightning_workers_the_killed_one_is_told_with_where_it_was
         assert told == json.loads((tmp_path / f"received-{rank}.json").read_text())
         assert list(zip(mine["step"], mine["micro_batch"], strict=True)) == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert run.incidents.query("kind == 'listener' or kind == 'adapter'").empty
+
+
+def test_the_benchmark_runs_in_its_smallest_form():
+    (row,) = lightning_cost.rows(Size.SMALL)
+    assert min(row["ours_s"], row["theirs_s"]) > 0
+    assert row["name"] == "few steps: observed / plain"

@@ -22,6 +22,8 @@ import pytest
 import torch
 
 import probe
+from benchmarks import trl_cost
+from benchmarks.measure import Size
 from probe.adapters import attachment, automatic, transformers
 from probe.analysis.what_if import replayed, replayed_packings, what_if
 from probe.runs.reader import Run
@@ -601,3 +603,9 @@ def test_2_an_evaluation_alone_keeps_no_trainer_alive(tmp_path):
     rows = probe.open(tmp_path / "run").table("micro_batches")
     assert set(rows["phase"]) == {"evaluate"}
     assert automatic.is_recording(False) is False
+
+
+def test_the_benchmark_runs_in_its_smallest_form():
+    (row,) = trl_cost.rows(Size.SMALL)
+    assert min(row["ours_s"], row["theirs_s"]) > 0
+    assert row["name"] == "few steps: observed / plain"

@@ -45,6 +45,8 @@ with warnings.catch_warnings():
     from verl.utils.checkpoint import checkpoint_manager as their_checkpoint
     from verl.workers.config.checkpoint import McoreCheckpointConfig
 
+from benchmarks import balance
+from benchmarks.measure import Size
 from probe.core import checkpoint, fs, fsdp, metric, protocol, seqlen_balancing, torch_functional, ulysses
 from probe.core.columns.equality import same
 
@@ -540,3 +542,9 @@ def test_every_keyword_of_verls_is_taken():
 
 if __name__ == "__main__":
     compare_exchanges(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+
+
+def test_the_benchmark_of_balance_runs_in_its_smallest_form():
+    (row,) = balance.rows(Size.SMALL)
+    assert min(row["ours_s"], row["theirs_s"]) > 0
+    assert row["name"].startswith("cut 512 lognormal rows")

@@ -11,6 +11,7 @@ import random
 import sys
 import warnings
 from importlib.metadata import version
+from typing import Any
 
 import torch
 
@@ -25,18 +26,18 @@ from probe.errors import InputError
 RANK, RANKS = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def drawn(rng, rows):
+def drawn(rng: random.Random, rows: int) -> list[int]:
     """Half of the batches have few different lengths: ties are what is hard."""
     values = [rng.randint(1, 400) for _ in range(rows if rng.random() < 0.5 else rng.choice([1, 5]))]
     return [rng.choice(values) for _ in range(rows)]
 
 
-def batch_of(lengths):
+def batch_of(lengths: list[int]) -> TensorDict:
     ids = torch.nested.as_nested_tensor([torch.zeros(one, dtype=torch.long) for one in lengths], layout=torch.jagged)
     return TensorDict({"input_ids": ids}, batch_size=[len(lengths)])
 
 
-def main(seed, batches):
+def main(seed: int, batches: int) -> None:
     group = None
     if RANKS > 1:
         torch.distributed.init_process_group("gloo")
@@ -50,7 +51,7 @@ def main(seed, batches):
         longest = max(max(one) for one in ranks)
         cap = rng.randint(longest, 3 * longest)
         ordered, divisor = rng.random() < 0.7, rng.choice([None, None, 2])
-        shared = {"cap_tokens": cap, "ordered": ordered, "divisor": divisor, "counts_agreed": RANKS > 1}
+        shared: dict[str, Any] = {"cap_tokens": cap, "ordered": ordered, "divisor": divisor, "counts_agreed": RANKS > 1}
         cuts = [Cut(packer="verl.rearrange_micro_batches", lengths=one, strict=strict, **shared) for one in ranks]
         try:
             ours = replay_ranks(cuts)[RANK]

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 _call = torch.nn.Module.__call__
-_backward = torch.Tensor.backward
+_backward: Callable[..., None] = torch.Tensor.backward
 _stop = codetiming.Timer.stop
 _steps = 0
 
@@ -82,7 +83,7 @@ def _stopped(timer: codetiming.Timer) -> float:
 
 
 if os.environ.get("COUNTER_DIR"):
-    codetiming.Timer.stop = _stopped  # type: ignore[method-assign]
+    codetiming.Timer.stop = _stopped
     torch.nn.Module.__call__ = _counted  # type: ignore[method-assign]
     torch.Tensor.backward = _timed  # type: ignore[method-assign]
     register_optimizer_step_post_hook(_stepped)

@@ -131,7 +131,7 @@ class CpuPlatform(PlatformBase):
         return None
 
 
-_DEVICE = _Device("verl_cpu_device")
+_DEVICE: _Device = _Device("verl_cpu_device")
 set_platform(CpuPlatform())
 
 _init_process_group = dist.init_process_group

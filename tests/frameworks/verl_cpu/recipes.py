@@ -199,7 +199,7 @@ def _environment(directory: Path, modules: Sequence[str], environ: Mapping[str, 
         "REPEATABLE": "1",
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "VERL_", "RAY_"))}
-    return kept | settings | environ
+    return {**kept, **settings, **environ}
 
 
 def _end_group(pid: int) -> None:

@@ -46,6 +46,7 @@ class StubReplica(RolloutReplica):
     """A server that all replicas share: how often a prompt was asked doesn't depend on who was asked."""
 
     async def launch_servers(self) -> None:
-        shared = StubServer.options(name="stub-server", get_if_exists=True)
+        server: Any = StubServer  # as Ray's decorator leaves it
+        shared = server.options(name="stub-server", get_if_exists=True)
         self.servers = [shared.remote(int(self.config.response_length))]
         self._server_handle, self._server_address = self.servers[0], f"stub-{self.replica_rank}:0"
