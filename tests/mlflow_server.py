@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
 from tests.ports import free_port
 
@@ -16,13 +17,13 @@ from tests.ports import free_port
 class MLflowServer:
     """A real one, that can be stopped and started again on its port with its data."""
 
-    def __init__(self, place, port=None):
+    def __init__(self, place: Path, port: int | None = None) -> None:
         self.place = place
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._process = None
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self):
+    def start(self) -> None:
         """Until it answers; where it runs there is nothing to do."""
         if self._process is not None:
             return
@@ -44,7 +45,7 @@ class MLflowServer:
             assert time.monotonic() < deadline, "the MLflow server didn't start"
             time.sleep(0.2)
 
-    def stop(self):
+    def stop(self) -> None:
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)  # its orderly end takes ten seconds, and nothing needs it
             self._process.wait(60)

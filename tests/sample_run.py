@@ -31,6 +31,9 @@ from probe.runs.lines import encode
 from probe.runs.reader import Run
 from probe.runs.version_1 import process_name
 
+#: What the rows of a moment share: its step, role, phase and micro-batch.
+Stamp = dict[str, Any]
+
 WALL_NS = 1_790_000_000_000_000_000
 CAP = 4096
 MS = 1_000_000
@@ -177,13 +180,15 @@ class _Rank:
             )
             self.add(row, step=step)
 
-    def open(self, kind: str, name: str, parent: int | None, stamp: dict, allocated: float) -> tuple[int, int]:
+    def open(self, kind: str, name: str, parent: int | None, stamp: Stamp, allocated: float) -> tuple[int, int]:
         self.scopes += 1
         self.memory("enter", kind, name, parent, self.scopes, stamp, allocated)
         self.now += MS // 4
         return self.scopes, self.now
 
-    def memory(self, edge: str, kind: str, name: str, parent: int | None, scope: int, stamp: dict, now: float, **more):
+    def memory(
+        self, edge: str, kind: str, name: str, parent: int | None, scope: int, stamp: Stamp, now: float, **more: Any
+    ) -> None:
         gpu = self.accelerator
         row = Memory(
             edge=edge,
@@ -215,7 +220,7 @@ class _Rank:
         self.add(row)
 
     def close(
-        self, kind: str, name: str, parent: int | None, stamp: dict, scope: int, begin: int, peak: float
+        self, kind: str, name: str, parent: int | None, stamp: Stamp, scope: int, begin: int, peak: float
     ) -> float:
         duration = self.now - begin
         self.memory(
@@ -236,13 +241,13 @@ class _Rank:
         self.now += MS // 5
         return peak
 
-    def phase(self, name: str, role: str | None, parent: int, stamp: dict, extra: float, duration_ms: float) -> float:
+    def phase(self, name: str, role: str | None, parent: int, stamp: Stamp, extra: float, duration_ms: float) -> float:
         stamp = {**stamp, "role": role, "phase": name}
         scope, begin = self.open("phase", name, parent, stamp, self.base)
         self.now += int(duration_ms * MS)
         return self.close("phase", name, parent, stamp, scope, begin, self.base + extra * self.unit)
 
-    def batch(self, name: str, parent: int, stamp: dict, lengths: list[int], gib_per_cap: float) -> float:
+    def batch(self, name: str, parent: int, stamp: Stamp, lengths: list[int], gib_per_cap: float) -> float:
         stamp = {**stamp, "role": self.actor, "phase": name}
         cuts = self.cuts(stamp["step"], lengths)
         scope, begin = self.open("phase", name, parent, stamp, self.base + 2 * self.unit)
@@ -261,7 +266,7 @@ class _Rank:
         ]
         return self.close("phase", name, parent, stamp, scope, begin, max(peaks))
 
-    def micro(self, name: str, parent: int, stamp: dict, index: int, lengths: list[int], gib: float) -> float:
+    def micro(self, name: str, parent: int, stamp: Stamp, index: int, lengths: list[int], gib: float) -> float:
         stamp = {**stamp, "micro_batch": index}
         tokens = sum(lengths)
         scope, begin = self.open("micro_batch", f"micro_batch {index}", parent, stamp, self.base + 2 * self.unit)
@@ -269,7 +274,7 @@ class _Rank:
         peak = self.base + (2 + gib * (tokens / CAP) * 3.2) * self.unit
         return self.close("micro_batch", f"micro_batch {index}", parent, stamp, scope, begin, peak)
 
-    def padding(self, source: str, lengths: list[int], batch_id: int, stamp: dict) -> None:
+    def padding(self, source: str, lengths: list[int], batch_id: int, stamp: Stamp) -> None:
         rows, valid, imposed = len(lengths), sum(lengths), 2048
         longest = max(lengths, default=0)
         causes = {"longest_row": rows * longest - valid, "fixed_width": rows * (imposed - longest)}

@@ -5,7 +5,7 @@ turned by hand: the first step begins at 0, and each takes ten seconds.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import probe
 from probe.demo.zoo.clock import fake_time
@@ -42,5 +42,5 @@ def _tell(begin: int, step: int) -> None:
     ends[step % len(REPLICAS) * ANSWERS + ANSWERS - 1] = begin + 6 * SECOND
     many = len(ends)
     names = [name for name in REPLICAS for _ in range(ANSWERS)]
-    told = {"replicas": names, "weight_versions": [step - 1] * many, "trainer_version": step}
+    told: dict[str, Any] = {"replicas": names, "weight_versions": [step - 1] * many, "trainer_version": step}
     probe.samples([8] * many, begin_ns=[begin] * many, end_ns=ends, **told)

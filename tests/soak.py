@@ -37,8 +37,8 @@ def main(arguments: list[str]) -> int:
             for test, why in played.failed.items():
                 failures.setdefault(test, []).append(why)
             print(f"round {number} of {rounds}: {len(played.failed)} failed", flush=True)
-    for test, why in sorted(failures.items(), key=lambda one: -len(one[1])):
-        print(f"{len(why)} of {rounds}: {test}\n    {why[0].splitlines()[0]}")
+    for test, whys in sorted(failures.items(), key=lambda one: -len(one[1])):
+        print(f"{len(whys)} of {rounds}: {test}\n    {whys[0].splitlines()[0]}")
     print(f"{len(failures)} tests failed in {rounds} rounds", flush=True)
     return int(bool(failures))
 

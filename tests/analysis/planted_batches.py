@@ -148,7 +148,7 @@ class _Writer:
 
     def batch(self, step: int, number: int, lengths: list[int], parts: list[list[int]]) -> None:
         made, self.batches = self.made, self.batches + 1
-        stamp = {"step": step, "role": "actor", "phase": made.phase}
+        stamp: dict[str, Any] = {"step": step, "role": "actor", "phase": made.phase}
         outer = self._enter("phase", made.phase, self.outer, stamp)
         if made.tells_packer:
             self.rows.append(
@@ -193,7 +193,7 @@ class _Writer:
         took = made.per_micro_batch_s + made.per_token_s * computed + made.per_square_s * squares
         took *= made.slower.get(self.rank, 1.0)
         self.now += int(took * self.random.normal(1, 0.01) * 1e9)
-        peak = (
+        peak: float = (
             made.floor
             + made.per_token * computed
             + made.per_longest * max(cut.lengths)

@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,9 @@ HERE = Path(__file__).parent
 #: Where screenshots are kept, to be looked at.
 SHOTS = "PROBE_SCREENSHOTS"
 
+#: Steps of a training that only the test ends, so that none is done before the test has looked.
+ENDLESS = 10**9
+
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
@@ -23,6 +27,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
     root = notebooks(tmp_path_factory.mktemp("notebooks"))
     with jupyter.jupyter(root, tmp_path_factory.mktemp("jupyter")) as url:
         yield url, root
+
+
+@pytest.fixture(scope="module")
+def chrome(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A page that stays open, so that the pages beside it need neither a start nor JupyterLab's code anew."""
+    with jupyter.browser(chromium, tmp_path_factory.mktemp("profile")) as page:
+        yield page
 
 
 def notebooks(root: Path) -> Path:

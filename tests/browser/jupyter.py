@@ -16,7 +16,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +69,12 @@ def served(command: Sequence[str], url: str, place: Path, **variables: str) -> I
 
 
 def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     known = ssl.create_default_context()
     known.check_hostname, known.verify_mode = False, ssl.CERT_NONE  # a test's server has signed its certificate itself
     while time.monotonic() < end:
         with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            urllib.request.urlopen(url, timeout=2, context=known if url.startswith("https") else None).close()
+            urllib.request.urlopen(url, timeout=30, context=known if url.startswith("https") else None).close()
             return
         if process.poll() is not None:
             break
@@ -153,7 +153,10 @@ def browser(
 
 @contextlib.contextmanager
 def another(page: Page, size: tuple[int, int] = (1300, 1000), *, reduced: bool = False) -> Iterator[Page]:
-    """A page as :func:`browser` gives it, in the Chromium of ``page``, which has JupyterLab's code already."""
+    """A page as :func:`browser` gives it, in the Chromium of ``page``, which has JupyterLab's code already. Whoever was
+    logged in there is so no more.
+    """
+    page.context.clear_cookies()
     made = _noted(page.context.new_page())
     made.set_viewport_size({"width": size[0], "height": size[1]})
     made.emulate_media(reduced_motion="reduce" if reduced else "no-preference")
@@ -163,7 +166,7 @@ def another(page: Page, size: tuple[int, int] = (1300, 1000), *, reduced: bool =
         made.close()
 
 
-def _noted(page: Any) -> Page:
+def _noted(page: Any) -> Any:
     page.troubles, page.outside = [], []
     page.on("pageerror", lambda error: page.troubles.append(str(error)))
     page.on("request", lambda request: _note_outside(page, request.url))
@@ -175,6 +178,22 @@ def _note_outside(page: Any, url: str) -> None:
     own = tuple(f"{kind}://127.0.0.1" for kind in ("http", "https", "ws", "wss"))
     if not url.startswith((*own, "data:", "blob:", "chrome")):
         page.outside.append(url)
+
+
+def await_that(
+    page: Page,
+    holds: Callable[[], Any],
+    seconds: float = PATIENCE_MS / 1000,
+    seen: Callable[[], Any] = lambda: "",
+) -> Any:
+    """What ``holds`` gives, once that is true or isn't empty; where it never is, the failure says what was ``seen`` and
+    what the page says. Playwright's own ``expect`` is better where it can say the same.
+    """
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < end, f"{found!r} is all that came; {seen()}\n{page.inner_text('body')[:3000]}"
+        page.wait_for_timeout(100)
+    return found
 
 
 def end_kernels(url: str, notebook: str) -> None:
@@ -254,4 +273,6 @@ class Lab:
         return "\n".join(output.all_inner_texts())
 
     def save(self) -> None:
+        """Save it, and wait until nothing in the page is newer than the file."""
         self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+        self.page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")

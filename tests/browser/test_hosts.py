@@ -12,14 +12,18 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.browser.conftest import notebooks
+from tests.browser.conftest import ENDLESS, notebooks
 from tests.browser.jupyter import Lab, browser, jupyter, served, write_notebook
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 PANEL = ".probe-panel"
+
+#: Notebook stumbles once over settings of JupyterLab's that it hasn't, whenever it comes to them.
+ITS_OWN = "Cannot read properties of undefined (reading 'schema')"
 
 
 def await_text(page, text: str | re.Pattern[str]) -> None:
@@ -34,14 +38,12 @@ def test_notebook_7(chromium, tmp_path: Path, shots: Path) -> None:
     start = (
         "import probe, training\nsession = probe.start('seven', run_dir='runs/seven')\npanel = session.panel()\npanel"
     )
-    write_notebook(root / "seven.ipynb", start, "training.train(session, 300, 0.01)")
+    write_notebook(root / "seven.ipynb", start, "training.train_until(session, 'seven.ended', 0.01)")
     with (
         jupyter(root, tmp_path / "place", app="notebook") as url,
         browser(chromium, tmp_path / "profile") as page,
     ):
         notebook = Lab(page, url, "seven.ipynb", at="notebooks")
-        page.wait_for_timeout(1000)
-        its_own = len(page.troubles)  # Notebook stumbles over settings of JupyterLab's that it hasn't
         notebook.run(0)
         page.wait_for_selector(PANEL)
         notebook.run(1)
@@ -52,7 +54,7 @@ def test_notebook_7(chromium, tmp_path: Path, shots: Path) -> None:
         assert notebook.busy(1)
         page.locator(f"{PANEL} .main-svg").first.wait_for()
         page.screenshot(path=shots / "notebook_7.png")
-        assert page.troubles[its_own:] == []
+        assert page.troubles in ([], [ITS_OWN])
 
 
 MARIMO = """
@@ -84,7 +86,7 @@ def test_marimo(chromium, tmp_path: Path, shots: Path) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "marimo", "run", "app.py", "--headless", "--no-token", "--port", str(port)]
-    writer = subprocess.Popen([sys.executable, str(root / "training.py"), str(run), "1500", "0.02"], cwd=root)
+    writer = subprocess.Popen([sys.executable, str(root / "training.py"), str(run), str(ENDLESS), "0.02"], cwd=root)
     try:
         with served(command, f"{url}/health", root), browser(chromium, tmp_path / "profile") as page:
             while not (run / "run.json").exists():
@@ -117,7 +119,7 @@ def test_voila(chromium, tmp_path: Path, shots: Path) -> None:
     command = voila()
     root = notebooks(tmp_path)
     start = "import probe, training\nsession = probe.start('voila', run_dir='runs/voila')\nsession.panel()"
-    write_notebook(root / "page.ipynb", start, "running = probe.run(training.train, session, 1000, 0.02)")
+    write_notebook(root / "page.ipynb", start, f"running = probe.run(training.train, session, {ENDLESS}, 0.02)")
     kernel = tmp_path / "kernels" / "kernels" / "python3"  # this Python, wherever voila lives
     kernel.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -137,10 +139,10 @@ def test_voila(chromium, tmp_path: Path, shots: Path) -> None:
     ):
         page.goto(url)
         page.locator(PANEL).first.wait_for()
-        await_text(page, "step 5")
+        await_text(page, re.compile(r"step ([5-9]|\d\d)"))
         page.locator(f"{PANEL} [role=tab]", has_text="Tokens").first.click()
         await_text(page, "Tokens by rank and micro-batch")
         page.locator(f"{PANEL} .main-svg").first.wait_for()
-        assert not page.locator(".probe-copy").is_visible()
+        expect(page.locator(".probe-copy")).to_be_hidden()
         page.screenshot(path=shots / "voila.png")
         assert page.troubles == []

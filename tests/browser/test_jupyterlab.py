@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.browser.conftest import notebooks
-from tests.browser.jupyter import DARK, Lab, browser, end_kernels, jupyter, write_notebook
+from tests.browser.conftest import ENDLESS
+from tests.browser.jupyter import DARK, Lab, another, await_that, end_kernels, jupyter, write_notebook
+from tests.sample_run import sample_rows, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -33,22 +36,25 @@ def steps_seen(page) -> int:
 
 
 def await_step(page, step: int) -> None:
-    page.wait_for_function(
-        """(step) => {
-            const found = (document.querySelector(".probe-panel")?.innerText ?? "").match(/step (\\d+)/i);
-            return found !== null && Number(found[1]) >= step;
-        }""",
-        arg=step,
-    )
+    await_that(page, lambda: steps_seen(page) >= step)
 
 
 def tab(page, name: str):
     return page.locator(f"{PANEL} [role=tab]", has_text=name)
 
 
-def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_a_kernel(
-    lab, chromium, tmp_path, shots
-) -> None:
+def choose(page, name: str) -> None:
+    """Choose a tab, and wait until it is the one that is shown."""
+    tab(page, name).click()
+    expect(tab(page, name)).to_have_attribute("aria-selected", "true")
+
+
+def await_copy(page, words: str) -> None:
+    """Until the copy that is saved with the notebook says ``words``; it may be hidden below its live panel."""
+    expect(page.locator(".probe-copy img")).to_have_attribute("alt", re.compile(re.escape(words)))
+
+
+def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_a_kernel(lab, chrome, shots) -> None:
     import nbformat
 
     url, root = lab
@@ -56,10 +62,10 @@ def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_
     path = write_notebook(
         root / f"{name}.ipynb",
         START.format(name=name),
-        "training.train(session, 400, 0.01)",
+        "training.train_until(session, 'live.ended', 0.01)",
         "session.close(); panel.close()",
     )
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         notebook = Lab(page, url, path.name)
         notebook.run(0)
         page.wait_for_selector(PANEL)
@@ -69,18 +75,17 @@ def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_
         before = steps_seen(page)
         await_step(page, before + 5)  # live in a busy cell
         for view in ("Time", "Memory", "Tokens", "Metrics", "Data", "Events"):
-            tab(page, view).click()  # and it answers there, too
-            page.wait_for_selector(f"{PANEL} [role=tab][aria-selected=true]:has-text('{view}')", timeout=60_000)
-        tab(page, "Memory").click()
+            choose(page, view)  # and it answers there, too
+        choose(page, "Memory")
         page.wait_for_timeout(500)
-        assert notebook.busy(1), "the cell was too quick for the test"
+        assert notebook.busy(1)
         page.screenshot(path=shots / "lab_busy.png")
+        (root / "live.ended").touch()
         notebook.wait(1)
         notebook.run(2)
         notebook.wait(2)
         page.wait_for_selector(PANEL, state="detached")  # the view is swapped for what needs no kernel
         notebook.save()
-        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
         assert page.troubles == []
         assert page.outside == []
 
@@ -89,16 +94,16 @@ def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_
     assert "application/vnd.jupyter.widget-view+json" not in bundle
     assert {"image/svg+xml", "text/plain"} <= bundle.keys()
 
-    with browser(chromium, tmp_path / "fresh") as page:
+    with another(chrome) as page:
         notebook = Lab(page, url, path.name, kernel=False)
         page.wait_for_selector(".js-plotly-plot, .jp-RenderedImage, .jp-RenderedSVG")
         page.wait_for_timeout(1000)
         page.screenshot(path=shots / "lab_reopened.png", full_page=True)
-        assert "Loading widget" not in page.inner_text("body")
+        expect(page.locator("body")).not_to_contain_text("Loading widget")
 
 
 def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_needs_no_kernel(
-    lab, chromium, tmp_path, shots
+    lab, chrome, shots
 ) -> None:
     import nbformat
 
@@ -109,36 +114,34 @@ def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_
         "training.train(session, 30, 0.005)",
         "session.close()",
     )
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         notebook = Lab(page, url, path.name)
         notebook.run_all(3)
         page.wait_for_selector(f"{PANEL} .pp-status:has-text('finished')")
         await_step(page, 29)
-        assert not page.locator(".probe-copy").is_visible()  # the live panel stands above it
-        tab(page, "Tokens").click()
-        page.wait_for_selector(f"{PANEL} [role=tab][aria-selected=true]:has-text('Tokens')")
+        expect(page.locator(".probe-copy")).to_be_hidden()  # the live panel stands above it
+        choose(page, "Tokens")
+        await_copy(page, "up to step 29 · finished")
         notebook.save()
-        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
         page.goto(f"{url}/lab/tree/{path.name}")  # while the kernel lives, a page that opens has the live panel
         notebook.await_open()
         page.wait_for_selector(f"{PANEL} .pp-status:has-text('finished')")
-        assert not page.locator(".probe-copy").is_visible()
+        expect(page.locator(".probe-copy")).to_be_hidden()
         assert page.troubles == []
 
     _, copy = (output["data"] for output in nbformat.read(path, 4).cells[0].outputs)
     assert "up to step 29 · finished" in copy["text/plain"]
     end_kernels(url, "finished.ipynb")
-    with browser(chromium, tmp_path / "fresh") as page:
+    with another(chrome) as page:
         Lab(page, url, path.name)
-        page.wait_for_selector(".probe-copy img")
-        page.wait_for_timeout(500)
+        image = page.locator(".probe-copy img")
+        expect(image).to_be_visible()
+        await_copy(page, "up to step 29 · finished")
+        await_that(page, lambda: image.evaluate("(one) => one.naturalWidth") > 500)  # it is drawn
         page.screenshot(path=shots / "lab_saved_copy.png")
-        assert page.locator(".probe-copy img").is_visible()
-        assert "up to step 29 · finished" in (page.locator(".probe-copy img").get_attribute("alt") or "")
-        assert page.evaluate("() => document.querySelector('.probe-copy img').naturalWidth") > 500  # it is drawn
 
 
-def test_a_killed_kernel_leaves_what_was_seen_and_how_to_go_on(lab, chromium, tmp_path, shots) -> None:
+def test_a_killed_kernel_leaves_what_was_seen_and_how_to_go_on(lab, chrome, shots) -> None:
     url, root = lab
     path = write_notebook(
         root / "killed.ipynb",
@@ -147,20 +150,19 @@ def test_a_killed_kernel_leaves_what_was_seen_and_how_to_go_on(lab, chromium, tm
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
         "import probe\nprobe.open('runs/killed').panel()",
     )
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         notebook = Lab(page, url, path.name)
         notebook.run_all(2)
-        page.wait_for_timeout(1500)
+        await_copy(page, "up to step 19 · recording")
         notebook.run(2)
         page.wait_for_selector(".jp-Dialog")  # the kernel appears to have died
         page.keyboard.press("Enter")
         notebook.save()
-        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
-    with browser(chromium, tmp_path / "fresh") as page:
+    with another(chrome) as page:
         notebook = Lab(page, url, path.name)
         page.wait_for_selector(".probe-copy img")
-        assert "up to step 19 · recording" in (page.locator(".probe-copy img").get_attribute("alt") or "")
-        assert 'probe.open("runs/killed").panel()' in page.inner_text(".probe-copy")
+        await_copy(page, "up to step 19 · recording")
+        expect(page.locator(".probe-copy")).to_contain_text('probe.open("runs/killed").panel()')
         notebook.run(3)  # as it says
         page.wait_for_selector(PANEL)
         await_step(page, 19)
@@ -180,38 +182,36 @@ probe.inspect(data, Letters(), rows=(2, 8))
 """
 
 
-def test_an_inspection_answers_and_is_there_without_a_kernel(lab, chromium, tmp_path, shots) -> None:
+def test_an_inspection_answers_and_is_there_without_a_kernel(lab, chrome, shots) -> None:
     url, root = lab
     path = write_notebook(root / "inspect.ipynb", INSPECT)
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         notebook = Lab(page, url, path.name)
         notebook.run(0)
         page.select_option("select[name=key]", "non_tensor_batch.question")
         page.click("text=Show values")
         page.wait_for_selector(".probe-answer table")
-        assert "<b>2</b>" in page.inner_text(".probe-answer")
+        expect(page.locator(".probe-answer")).to_contain_text("<b>2</b>")
         page.screenshot(path=shots / "lab_inspection.png", full_page=True)
         notebook.save()
-        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
         assert page.troubles == []
     end_kernels(url, path.name)
-    with browser(chromium, tmp_path / "fresh") as page:
+    with another(chrome) as page:
         Lab(page, url, path.name)
-        page.wait_for_selector(".probe-inspection")
-        said = page.inner_text(".probe-inspection")
-        assert "input_ids" in said
-        assert "Tokens of rows 2 to 7" in said
+        said = page.locator(".probe-inspection")
+        expect(said).to_contain_text("input_ids")
+        expect(said).to_contain_text("Tokens of rows 2 to 7")
 
 
-def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab, chromium, tmp_path) -> None:
+def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab, chrome) -> None:
     url, root = lab
     path = write_notebook(
         root / "reload.ipynb",
         START.format(name="reload"),
-        "running = probe.run(training.train, session, 2000, 0.01)",
-        "running.interrupt(); running.wait(120); session.close(); panel.close()",
+        f"running = probe.run(training.train, session, {ENDLESS}, 0.01)",
+        "running.interrupt(); running.wait(); session.close(); panel.close()",
     )
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         notebook = Lab(page, url, path.name)
         notebook.run(0)
         page.wait_for_selector(PANEL)
@@ -219,7 +219,6 @@ def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab,
         notebook.wait(1)
         await_step(page, 5)
         notebook.save()
-        page.wait_for_function("() => !window.jupyterapp.shell.currentWidget.context.model.dirty")
         page.goto(f"{url}/lab/tree/{path.name}")
         notebook.await_open()
         page.wait_for_selector(PANEL)
@@ -230,40 +229,46 @@ def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab,
         assert page.troubles == []
 
 
+def more_micro_batches(page) -> int | None:
+    """By how many more micro-batches the settings would have come to; None while that isn't told. Both numbers are read
+    at one moment, as a newer step may take the place of the one that is shown.
+    """
+    told = page.locator(".pp-lines [data-number=micro_batches] td").all_inner_texts()
+    return int(told[-1]) - int(told[0]) if told and told[0].isdigit() and told[-1].isdigit() else None
+
+
 def turn_a_slider_while_busy(page, notebook: Lab, shots: Path) -> None:
     """What a smaller cap would have come to, of a step whose lengths are here before the cell begins."""
     tab(page, "What if").click()
     cap = page.get_by_role("slider", name="actor_rollout_ref.actor.ppo_max_token_len_per_gpu")
-    cap.wait_for(timeout=120_000)
+    cap.wait_for()
     notebook.run(1)
-    page.wait_for_function("document.querySelectorAll('.jp-InputPrompt')[1].textContent.includes('*')")
-    told = page.locator(".pp-lines [data-number=micro_batches] td")
-    recorded = int(told.first.inner_text())
-    assert int(told.last.inner_text()) == recorded
+    await_that(page, lambda: notebook.busy(1))
+    await_that(page, lambda: more_micro_batches(page) == 0, seen=lambda: more_micro_batches(page))
     cap.focus()
     page.keyboard.press("Home")
     page.locator(".pp-what-if .pp-sentence", has_text="Packed anew in this page").first.wait_for()
-    assert int(told.last.inner_text()) > recorded
-    assert "ppo_max_token_len_per_gpu: 128" in page.locator(".pp-patch del").inner_text()
+    await_that(page, lambda: (more_micro_batches(page) or 0) > 0, seen=lambda: more_micro_batches(page))
+    expect(page.locator(".pp-patch del")).to_contain_text("ppo_max_token_len_per_gpu: 128")
     assert notebook.busy(1)
     page.screenshot(path=shots / "lab_what_if_busy.png")
 
 
 BUSY = """
 import pathlib, time
-while not pathlib.Path("ended").exists():
+while not pathlib.Path("elsewhere.ended").exists():
     time.sleep(0.05)
 """
 
 
 def test_a_run_that_another_process_writes_is_followed_and_16_2_a_slider_answers_in_a_busy_cell(
-    lab, chromium, tmp_path, shots
+    lab, chrome, shots
 ) -> None:
     url, root = lab
     run = root / "runs" / "elsewhere"
     path = write_notebook(root / "elsewhere.ipynb", f"import probe\nrun = probe.open({str(run)!r})\nrun", BUSY)
-    command = [sys.executable, str(root / "training.py"), str(run), "2000", "0.02"]
-    with subprocess.Popen(command, cwd=root) as writer, browser(chromium, tmp_path / "profile") as page:
+    command = [sys.executable, str(root / "training.py"), str(run), str(ENDLESS), "0.02"]
+    with subprocess.Popen(command, cwd=root) as writer, another(chrome) as page:
         try:
             while not (run / "run.json").exists():
                 assert writer.poll() is None
@@ -274,7 +279,7 @@ def test_a_run_that_another_process_writes_is_followed_and_16_2_a_slider_answers
             await_step(page, 2)
             await_step(page, steps_seen(page) + 5)
             turn_a_slider_while_busy(page, notebook, shots)
-            (root / "ended").touch()
+            (root / "elsewhere.ended").touch()
             writer.kill()  # a trainer that dies leaves what it has told
             assert steps_seen(page) >= 7
             assert page.troubles == []
@@ -282,19 +287,18 @@ def test_a_run_that_another_process_writes_is_followed_and_16_2_a_slider_answers
             writer.kill()
 
 
-def test_the_panel_is_dark_where_jupyterlab_is(chromium, tmp_path, shots) -> None:
-    root = notebooks(Path(tmp_path / "notebooks").absolute()) if (tmp_path / "notebooks").mkdir() is None else tmp_path
-    path = write_notebook(root / "dark.ipynb", START.format(name="dark"), "training.train(session, 12, 0.02)")
-    place = tmp_path / "jupyter"
+def test_the_panel_is_dark_where_jupyterlab_is(chrome, tmp_path, shots) -> None:
+    root, place = tmp_path / "notebooks", tmp_path / "jupyter"
+    root.mkdir()
     place.mkdir()
-    with jupyter(root, place, settings=DARK) as url, browser(chromium, tmp_path / "profile") as page:
+    write_run(root / "runs" / "dark", sample_rows(2, 12))
+    path = write_notebook(root / "dark.ipynb", "import probe\nprobe.open('runs/dark').panel()")
+    with jupyter(root, place, settings=DARK) as url, another(chrome) as page:
         notebook = Lab(page, url, path.name)
         notebook.run(0)
         page.wait_for_selector(PANEL)
-        notebook.run(1)
-        notebook.wait(1)
         await_step(page, 11)
-        assert page.locator(PANEL).get_attribute("data-theme") == "dark"
+        expect(page.locator(PANEL)).to_have_attribute("data-theme", "dark")
         page.wait_for_timeout(800)
         page.screenshot(path=shots / "lab_dark.png", full_page=True)
         assert page.troubles == []

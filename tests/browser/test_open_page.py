@@ -8,15 +8,17 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 
 from probe.views.server.server import PageServer
-from tests.browser.jupyter import browser
+from tests.browser.conftest import ENDLESS
+from tests.browser.jupyter import await_that, browser
 from tests.live.live_run import append
+from tests.ports import free_port
 from tests.sample_run import sample_rows, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -43,14 +45,6 @@ def step_shown(page) -> int:
     line = page.evaluate("document.querySelector('.pp-facts-line')?.textContent ?? ''")
     found = re.findall(r"step (\d+)", line)
     return int(found[-1]) if found else -1
-
-
-def await_that(page, holds: Callable[[], bool]) -> None:
-    """Until it holds. (The page's policy forbids what playwright's own waiting evaluates in it.)"""
-    end = time.monotonic() + 300
-    while not holds():
-        assert time.monotonic() < end, page.inner_text("body")[:2000]
-        page.wait_for_timeout(50)
 
 
 def await_step(page, step: int) -> None:
@@ -84,6 +78,7 @@ def test_the_page_is_the_panel_and_heals(chromium, server: PageServer, run: Path
         assert page.locator(".pp-head h2").inner_text().startswith(NASTY)
         for view in ("memory", "time", "tokens", "metrics", "overview"):  # plotly's charts came over, too
             page.click(f"[data-view={view}]")
+            expect(page.locator(f"[data-view={view}]")).to_have_attribute("aria-selected", "true")
             page.locator(f"{PANEL} :is(.main-svg, canvas):visible").first.wait_for()
         page.screenshot(path=shots / "open_page.png")
 
@@ -102,7 +97,7 @@ def test_the_page_is_the_panel_and_heals(chromium, server: PageServer, run: Path
 
         page.reload()
         await_step(page, 13)
-        assert rows_held(page, "micro") == server.panel.pump.feed.tables["micro"].next
+        await_that(page, lambda: rows_held(page, "micro") == server.panel.pump.feed.tables["micro"].next)
         assert told == []
         assert page.troubles == []
         assert page.outside == []
@@ -137,13 +132,12 @@ class Tunnel:
 
     def __init__(self, to: int) -> None:
         self.to = to
-        self.port = 0
+        self.port = free_port()
         self.ends: list[socket.socket] = []
         self.threads: list[threading.Thread] = []
 
     def make(self) -> None:
         listener = socket.create_server(("127.0.0.1", self.port), reuse_port=False)
-        self.port = listener.getsockname()[1]
         self.ends.append(listener)
         self._start(self._accept, listener)
 
@@ -168,14 +162,21 @@ class Tunnel:
             target.shutdown(socket.SHUT_WR)
 
     def cut(self) -> None:
-        for one in self.ends:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+        for one, accepts in zip(self.ends[:1], self.threads[:1], strict=True):
+            _end(one)
+            accepts.join(60)  # from here on nobody adds to the ends
+        for one in self.ends[1:]:
+            _end(one)
         for thread in self.threads:
             thread.join(60)
         self.ends.clear()
         self.threads.clear()
+
+
+def _end(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def test_a_page_says_that_nobody_answers_and_comes_back(
@@ -200,7 +201,7 @@ def test_a_page_says_that_nobody_answers_and_comes_back(
             page.locator("#notice").wait_for(state="hidden")
             await_step(page, 12)
             assert "lost on the way" not in page.locator(".pp-strip").text_content()
-            assert page.locator(".pp-status").first.inner_text() != "closed"
+            expect(page.locator(".pp-status").first).not_to_have_text("closed")
             assert page.troubles == []
     finally:
         tunnel.cut()
@@ -223,16 +224,16 @@ def test_a_page_out_of_sight_lets_go_and_catches_up(chromium, server: PageServer
         page.evaluate(hide, False)
         await_step(page, 12)
         assert len(server.panel.hub) == 1
-        assert page.locator("#notice").is_hidden()
+        expect(page.locator("#notice")).to_be_hidden()
         assert page.troubles == []
 
 
 def test_a_page_of_an_earlier_server_is_told_so(chromium, run: Path, tmp_path: Path) -> None:
     with browser(chromium, tmp_path / "profile") as page:
-        with PageServer(run) as first:
+        port = free_port()  # nobody else is given it while it is free for a moment
+        with PageServer(run, port=port) as first:
             first.start()
             first.follow()
-            port = first._listener.server_address[1]
             page.goto(first.url)
             await_step(page, 11)
             first.panel.hub.end = lambda: None  # type: ignore[method-assign]  # killed: it says nothing
@@ -278,7 +279,7 @@ def test_a_run_of_another_process_is_live_in_several_pages(chromium, tmp_path: P
     """The command itself, as a person uses it: dark, small, two pages, Ctrl-C."""
     here = Path(__file__).parent
     run = tmp_path / "runs" / "live"
-    writer = subprocess.Popen([sys.executable, str(here / "training.py"), str(run), "4000", "0.01"], cwd=tmp_path)
+    writer = subprocess.Popen([sys.executable, str(here / "training.py"), str(run), str(ENDLESS), "0.01"], cwd=tmp_path)
     opened = None
     try:
         with browser(chromium, tmp_path / "profile", (900, 900), dark=True) as page:
@@ -293,14 +294,14 @@ def test_a_run_of_another_process_is_live_in_several_pages(chromium, tmp_path: P
                 one.goto(url)
                 one.locator(PANEL).wait_for()
                 await_step(one, 3)
-                assert one.locator(".pp-status").first.inner_text() == "live"
+                expect(one.locator(".pp-status").first).to_have_text("live")
             seen = step_shown(page)
             await_step(page, seen + 5)
             await_step(other, seen + 5)
             page.screenshot(path=shots / "open_live_dark.png")
             writer.kill()
             opened.send_signal(2)
-            assert opened.wait(60) == 130
+            assert opened.wait(300) == 130
             for one in (page, other):
                 one.locator("#notice", has_text="has ended").wait_for()
             page.screenshot(path=shots / "open_ended_dark.png")

@@ -12,8 +12,9 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.browser.jupyter import browser, served
+from tests.browser.jupyter import await_that, browser, served
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -36,13 +37,12 @@ def tensorboard(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def until_loaded(url: str, words: str) -> None:
     """A page that is opened while TensorBoard still reads says that there is nothing, and asks again late."""
-    deadline = time.monotonic() + 240
-    while time.monotonic() < deadline:
+    deadline, said = time.monotonic() + 240, ""
+    while words not in said:
+        assert time.monotonic() < deadline, f"{url} never says {words!r}, but {said[:2000]!r}"
         with contextlib.suppress(OSError), urlopen(url, timeout=60) as answer:
-            if words in answer.read().decode():
-                return
+            said = answer.read().decode()
         time.sleep(0.5)
-    raise AssertionError(f"{url} never says {words!r}")
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +62,19 @@ def mlflow(demo: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
         yield f"http://127.0.0.1:{port}/#/experiments/{experiment.experiment_id}/runs/{run.info.run_id}"
 
 
-def drawn(card: Any, kind: str) -> list[int]:
-    """Lengths of the paths of that kind in a chart."""
+def drawn(card: Any, kind: str) -> int:
+    """How many lines, or areas, a chart has."""
     lengths: list[int] = card.locator(f"svg path.{kind}").evaluate_all(
         "all => all.map(one => (one.getAttribute('d') ?? '').length)"  # a path comes before its line
     )
-    return lengths
+    return sum(one > LINE for one in lengths)
 
 
 def card(page: Any, kind: str, title: str) -> Any:
     """A chart of TensorBoard's, scrolled to: it draws those that are in sight."""
     found = page.locator(f"tf-custom-scalar-{kind}-chart-card", has_text=title).first
     found.scroll_into_view_if_needed()
-    deadline = time.monotonic() + 120
-    while not any(length > LINE for length in drawn(found, "line")):
-        assert time.monotonic() < deadline, f"{title} is never drawn"
-        page.wait_for_timeout(200)
+    await_that(page, lambda: drawn(found, "line"))
     return found
 
 
@@ -85,14 +82,13 @@ def test_tensorboard_s_custom_scalars_are_the_dashboards(chromium, tensorboard, 
     with browser(chromium, tmp_path / "profile", size=SIZE) as page:
         page.goto(f"{tensorboard}/#custom_scalars")
         lines = card(page, "multi-line", "Time of each phase, mean across ranks")
-        assert len([one for one in drawn(lines, "line") if one > LINE]) >= 5  # a line for each phase
+        await_that(page, lambda: drawn(lines, "line") >= 5)  # a line for each phase
         margin = card(page, "margin", "Time of a step across ranks")
-        assert any(one > LINE for one in drawn(margin, "line"))
-        assert any(one > LINE for one in drawn(margin, "area"))  # between the smallest and the largest
+        await_that(page, lambda: drawn(margin, "area"))  # between the smallest and the largest
         page.evaluate("scrollTo(0, 0)")
         page.screenshot(path=shots / "tensorboard_custom_scalars.png")
         for title in ("Overview", "Memory", "Token balance", "Padding tax", "Reductions"):
-            assert page.get_by_text(title, exact=True).count(), title
+            expect(page.get_by_text(title, exact=True).first).to_be_attached()
         assert page.troubles == []
 
 
@@ -135,10 +131,7 @@ def test_mlflow_s_artifacts_are_interactive_figures(chromium, mlflow, tmp_path: 
         frame.locator("text=Memory over time").first.wait_for()
         page.screenshot(path=shots / "mlflow_figure.png")
         entry = frame.locator(".legend g.traces").first
-        assert "opacity: 1" in entry.get_attribute("style")
+        expect(entry).to_have_attribute("style", re.compile("opacity: 1"))
         frame.locator(".legendtoggle").first.click()  # switches what it stands for off
-        deadline = time.monotonic() + 120
-        while "opacity: 0.5" not in entry.get_attribute("style"):
-            assert time.monotonic() < deadline, "a click on the legend does nothing"
-            page.wait_for_timeout(200)
+        expect(entry).to_have_attribute("style", re.compile(r"opacity: 0\.5"))
         assert page.outside == []  # the page needs no network

@@ -6,8 +6,10 @@ rule and, in a phase that verl has a key for, by verl's.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -34,7 +36,7 @@ def update(data: DataProto, pause_s: float) -> None:
 @probe.watch(role="actor", phase="update_actor")
 def update_as_verl(data: DataProto) -> None:
     """Cut as verl 0.9.1 does it, and told as verl's adapter tells it."""
-    lengths = data.batch["attention_mask"].sum(-1).tolist()
+    lengths = data.batch["attention_mask"].sum(-1).tolist()  # type: ignore[index]  # it has one
     tell_partition(
         lengths=lengths,
         partitions=verl_micro_batches(lengths, 128),
@@ -54,6 +56,14 @@ def train(session: probe.Session, steps: int, pause_s: float = 0.02, first: int 
             if as_verl:
                 update_as_verl(data)
         session.log({"reward/mean": step / 10, "loss": 1 / (step + 1)}, step)
+
+
+def train_until(session: probe.Session, file: str, pause_s: float = 0.02) -> None:
+    """Train until there is such a file: a cell that is busy for as long as a test wants it."""
+    for step in itertools.count():
+        if Path(file).exists():
+            return
+        train(session, 1, pause_s, first=step)
 
 
 if __name__ == "__main__":

@@ -19,14 +19,6 @@ from tests.cli.command import probe
 from tests.sample_run import clock, process, sample_rows, write_run
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The environment's checks are tested by themselves."""
-    monkeypatch.setattr("probe.cli.doctor.environment", lambda _: iter(()))
-    monkeypatch.setattr("probe.cli.doctor.frameworks", lambda: iter(()))
-    monkeypatch.setattr("probe.cli.doctor.hooks", lambda: iter(()))
-
-
 def diagnose(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
     """Exit code, and (level, message) of the checks by name."""
     code = main(["doctor", *arguments, "--json"])

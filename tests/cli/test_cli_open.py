@@ -27,7 +27,8 @@ from probe.views.server.frames import BEAT, END, frame
 from probe.views.server.hub import Channel, Hub
 from probe.views.server.server import PageServer
 from tests.live.live_run import append, roll
-from tests.sample_run import sample_rows, write_run
+from tests.sample_run import process, sample_rows, write_run
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def ask(
 ) -> http.client.HTTPResponse:
     """One request, as any program on this machine can make it. Underscores in header names stand for dashes."""
     port = server._listener.server_address[1]
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     if host != "":
         connection.putheader("Host", host or f"127.0.0.1:{port}")
@@ -71,8 +72,8 @@ def path(server: PageServer, name: str = "") -> str:
 
 
 def frames(answer: http.client.HTTPResponse) -> Iterator[tuple[dict[str, Any], list[bytes]]]:
-    """The frames of a stream as a page reads them, without beats; for a quarter of a minute."""
-    end = time.monotonic() + 300
+    """The frames of a stream as a page reads them, without beats."""
+    end = time.monotonic() + PATIENCE_S
     while length := answer.read(4):
         assert time.monotonic() < end, "nothing comes"
         head = json.loads(answer.read(struct.unpack("<I", length)[0]))
@@ -121,7 +122,9 @@ def test_without_the_token_nobody_is_let_in(server: PageServer, given: str) -> N
     wrong = ("a" if server.token[0] != "a" else "b") + server.token[1:]
     asked = given.format(wrong=wrong, short=server.token[:-1], token=f"x{server.token}")
     port = server._listener.server_address[1]
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:  # a client would not send some of these
+    with socket.create_connection(
+        ("127.0.0.1", port), timeout=PATIENCE_S
+    ) as raw:  # a client would not send some of these
         raw.sendall(f"GET {asked} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
         answer = raw.makefile("rb").read()
     assert answer.startswith(b"HTTP/1.0 403")
@@ -236,8 +239,8 @@ def test_several_pages_get_the_same(server: PageServer, run: Path) -> None:
     first = [next(one)[0]["head"]["seq"] for one in streams]
     append(run, [row for row in sample_rows(2, 10)[0] if row.step == 9])
     told = []
-    for stream, seq in zip(streams, first, strict=True):
-        told.append(next(one["head"] for one, _ in stream if one["head"]["seq"] > seq))
+    for stream in streams:  # after what the last of them began with
+        told.append(next(one["head"] for one, _ in stream if one["head"]["seq"] > max(first)))
     assert told[0] == told[1] == told[2]
 
 
@@ -263,10 +266,7 @@ def test_a_page_that_has_gone_is_forgotten(server: PageServer, monkeypatch: pyte
     next(frames(answer))
     assert len(server.panel.hub) == 1
     answer.close()
-    end = time.monotonic() + 300
-    while len(server.panel.hub) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert len(server.panel.hub) == 0
+    until(lambda: len(server.panel.hub), lambda pages: pages == 0)
 
 
 def test_pages_hear_the_end_and_how_the_run_ended(run: Path) -> None:
@@ -279,7 +279,7 @@ def test_pages_hear_the_end_and_how_the_run_ended(run: Path) -> None:
         closing = threading.Thread(target=server.close)
         closing.start()
         told = list(stream)
-        closing.join(60)
+        closing.join(PATIENCE_S)
         assert not closing.is_alive()
         server.close()  # once more does nothing
     assert told[-1][0]["kind"] == "end"
@@ -308,7 +308,7 @@ def test_a_run_without_rows_is_shown_once_it_has_some(tmp_path: Path) -> None:
         stream = frames(ask(server, path(server, "stream")))
         hello, _ = next(stream)
         assert hello["head"] is None
-        write_run(run, sample_rows(1, 1))
+        append(run, [process(0, 1), *sample_rows(1, 1)[0]])
         assert any(one["head"].get("state", {}).get("step") == 7 for one, _ in stream)
 
 
@@ -375,15 +375,13 @@ def test_the_command_prints_the_url_and_ends_with_ctrl_c(run: Path, tmp_path: Pa
         url = process.stdout.readline().strip()
         host, port, token = url.removeprefix("http://").replace("/", ":").split(":")[:3]
         assert (host, len(token) >= 40) == ("127.0.0.1", True)
-        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        connection = http.client.HTTPConnection(host, int(port), timeout=PATIENCE_S)
         connection.request("GET", f"/{token}/")
         assert connection.getresponse().status == 200
-        end = time.monotonic() + 300
-        while not (tmp_path / "told").exists() and time.monotonic() < end:
-            time.sleep(0.05)
+        until((tmp_path / "told").exists)
         assert (tmp_path / "told").read_text() == url
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert out == ""
     assert "arithmetic / grpo-small is shown until Ctrl-C" in err
@@ -397,13 +395,15 @@ def test_the_command_tells_programs_and_ends_in_order(run: Path) -> None:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert told["run"] == str(run)
-        connection = http.client.HTTPConnection("127.0.0.1", int(told["url"].split(":")[2].split("/")[0]), timeout=60)
+        connection = http.client.HTTPConnection(
+            "127.0.0.1", int(told["url"].split(":")[2].split("/")[0]), timeout=PATIENCE_S
+        )
         connection.request("GET", "/" + told["url"].split("/", 3)[3] + "stream")
         stream = frames(connection.getresponse())
         assert next(stream)[0]["command"] == f"probe open {run}"
         process.send_signal(signal.SIGTERM)
         assert [one["kind"] for one, _ in stream][-1] == "end"
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "holds 1 run" in err  # the directory above was given
     assert "Traceback" not in err

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -16,8 +15,7 @@ from probe._io import child_environment
 from probe.cli import main
 from probe.runs.reader import Run
 from probe.runs.sync import Sync
-
-WAIT_S = 300
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -85,14 +83,11 @@ def test_7_it_follows_a_run_that_begins_later_and_sends_the_rest_when_it_is_ende
         with probe.start("p", run_dir=run, rank=0, world_size=1) as session:
             with session.step(0):
                 pass
-            deadline = time.monotonic() + WAIT_S
-            while not (copy / "run.json").exists():
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            until(lambda: sorted(copy.glob("*")), lambda there: copy / "run.json" in there)
             with session.step(1):  # the next look would be in ten minutes
                 pass
         process.send_signal(end)
-        out, err = process.communicate(timeout=WAIT_S)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, "")
     assert out.endswith(f" → {copy}\n")
     with Run(run) as here, Run(copy) as there:

@@ -39,6 +39,7 @@ from probe.views.terminal.following import Ending, Following
 from probe.views.terminal.view import bar, spark, view
 from tests.live.live_run import append, opened, roll
 from tests.sample_run import process, sample_rows, write_run
+from tests.waiting import PATIENCE_S
 
 NASTY = "\x1b[2J\x1b]0;owned\x07[red]actor[/]"
 
@@ -46,7 +47,12 @@ NASTY = "\x1b[2J\x1b]0;owned\x07[red]actor[/]"
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     """A run that has ended."""
-    made = write_run(tmp_path / "arithmetic" / "grpo-small", sample_rows(4, 12))
+    return ended(tmp_path / "arithmetic" / "grpo-small", sample_rows(4, 12))
+
+
+def ended(path: Path, rows: dict[int, list[Row]]) -> Path:
+    """A run that ended a minute ago."""
+    made = write_run(path, rows)
     roll(made)
     old = time.time() - 60
     os.utime(made / "parts", (old, old))
@@ -276,7 +282,21 @@ def test_numbers_of_many_rows_in_one_look_are_exact(tmp_path: Path) -> None:
         assert of_phase.tokens == expected
 
 
-def test_rates_and_ranks(tmp_path: Path) -> None:
+class Clock:
+    """Stands where ``time`` is."""
+
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time(self) -> float:
+        return time.time()
+
+
+def test_rates_and_ranks(tmp_path: Path, monkeypatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("probe.views.terminal.following.time", clock)
     path = write_run(tmp_path / "run", sample_rows(2, 9), processes={0: process(0, 4), 1: process(1, 4)})
     following = Following(str(path))
     following.look()
@@ -286,10 +306,10 @@ def test_rates_and_ranks(tmp_path: Path) -> None:
     assert following.numbers.steps_per_second == pytest.approx(8 / (begun[-1] - begun[0]))
     more = of_step(9, 2)
     append(path, more)
-    time.sleep(0.6)
+    clock.now += 2.0
     following.look()
     assert following.feed.rows_read == len(more) + sum(len(own) + 1 for own in sample_rows(2, 9).values())
-    assert 0 < following.rows_per_second < len(more) / 0.5
+    assert following.rows_per_second == len(more) / 2.0
 
 
 def append_rankless(path: Path, rows: list[Row]) -> None:
@@ -383,7 +403,7 @@ def test_a_pipe_gets_each_step_as_it_ends(tmp_path: Path) -> None:
         append(path, [Incident(kind="listener", where="x", message="late", rank=1, time_ns=1, step=9)])
         assert json.loads(process.stdout.readline())["message"] == "late"
         roll(path)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert [json.loads(line)["state"] for line in out.splitlines()] == ["finished"]
     assert (process.returncode, err) == (0, "")
 
@@ -431,21 +451,22 @@ def test_c_a_finished_run_that_was_copied_just_now_is_finished(tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_follow_stays_for_a_run_that_is_resumed_until_ctrl_c(run: Path) -> None:
+def test_follow_stays_for_a_run_that_is_resumed_until_ctrl_c(tmp_path: Path) -> None:
+    run = ended(tmp_path / "run", sample_rows(2, 8))
     with tail(str(run), "--json", "--follow", "--new") as process:
         assert json.loads(process.stdout.readline())["state"] == "finished"
-        append(run, [process_again(0), *of_step(12, 1)], segment=1)
-        append(run, [process_again(1), process_again(2), process_again(3)], segment=1)
-        append(run, [process_again(0), *of_step(13, 1)], segment=1)
-        assert json.loads(process.stdout.readline())["step"] == 12
+        append(run, [process_again(0), *of_step(8, 1)], segment=1)
+        append(run, [process_again(1)], segment=1)
+        append(run, [process_again(0), *of_step(9, 1)], segment=1)
+        assert json.loads(process.stdout.readline())["step"] == 8
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=120)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert err == "probe tail: interrupted\n"
 
 
 def process_again(rank: int) -> Any:
-    made = process(rank, 4)
+    made = process(rank, 2)
     made.pid, made.time_ns = 999, made.time_ns + 10**11
     return made
 
@@ -455,7 +476,7 @@ def test_a_reader_that_has_had_enough_is_no_error(run: Path) -> None:
     with tail(str(run), "--tables", "memory") as process:
         assert process.stdout.readline().startswith("memory")
         process.stdout.close()
-        assert process.wait(120) == 141
+        assert process.wait(PATIENCE_S) == 141
         assert "Traceback" not in process.stderr.read()
 
 
@@ -569,14 +590,14 @@ class Screen:
         return bool(got)
 
     def await_text(self, pattern: str) -> None:
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE_S
         while not re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen)):
             assert time.monotonic() < end, self.seen[-3000:]
             self.read(0.2)
 
     def wait(self) -> int:
         """Its exit code. A process whose output nobody reads doesn't end."""
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE_S
         while self.process.poll() is None:
             assert time.monotonic() < end, self.seen[-3000:]
             self.read(0.1)

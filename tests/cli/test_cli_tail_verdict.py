@@ -18,15 +18,16 @@ from probe.views.terminal.following import Following
 from probe.views.terminal.verdict import ALL_IS_WELL, LOOKING, NO_STEP, Verdict, verdict_lines
 from probe.views.terminal.view import view
 from tests.sample_run import sample_rows, write_run
+from tests.waiting import until
 
 NASTY = "\x1b[2J\x1b]0;owned\x07"
 
-#: A rank that trains until it is told to end.
+#: A rank that trains until it is killed: long before its last step.
 RANK = """
 import sys, time
 import probe
 with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1) as session:
-    for step in range(4000):
+    for step in range(100_000):
         with session.step(step), probe.phase("update"):
             time.sleep(0.02)
         if step == 4:
@@ -90,8 +91,7 @@ def test_3_what_a_sentence_quotes_steers_no_terminal(tmp_path: Path, capsys) -> 
         assert "\x1b" not in out
         assert "\x07" not in out
     run, verdict = Following(str(tmp_path / "run")), Verdict(str(tmp_path / "run"))
-    while not run.over:
-        run.look()
+    until(run.look, lambda _: run.over)
     verdict.look()
     told = picture(run, verdict)
     assert told.startswith("▲ Failed: Rank 0 raised ValueError in update")

@@ -107,7 +107,7 @@ def test_5_the_panel_s_feed_says_who(ended):
         ("exits with", "exited with code 3"),
     ],
 )
-def test_5_tail_list_doctor_and_the_panel_say_how_a_run_ended_in_the_same_words(ended, probe_says, how, word):
+def test_5_tail_list_doctor_and_the_panel_say_how_a_run_ended_in_the_same_words(ended, probe_says, quick, how, word):
     run = ended(how)
     state = json.loads(probe_says("tail", run, "--json").splitlines()[-1])["state"]
     (listed,) = json.loads(probe_says("list", str(Path(run).parents[1]), "--json"))["runs"]

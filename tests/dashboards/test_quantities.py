@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import pandas as pd
 import pytest
 import yaml
 
@@ -30,6 +31,7 @@ from probe.dashboards.quantities import (
 )
 from probe.dashboards.spec import check_tiles
 from probe.errors import InputError
+from probe.live.feed import Feed
 from probe.publishing import across_ranks
 from probe.records import Incident, Memory, Row, Scalar
 from probe.runs.reader import Run
@@ -60,6 +62,23 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_run(tmp_path_factory.mktemp("quantities") / "run", rows)
 
 
+@pytest.fixture(scope="module")
+def feed(directory: Path) -> Feed:
+    return opened(directory)
+
+
+@pytest.fixture(scope="module")
+def as_it_is(directory: Path, feed: Feed) -> Views:
+    """What all views say before anything is changed."""
+    return views_of(directory, feed)
+
+
+@pytest.fixture(scope="module")
+def sentences(directory: Path) -> str:
+    """What is found before anything is changed."""
+    return said_of(directory)
+
+
 @pytest.fixture
 def doubling(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Definitions may be changed; afterwards they are read anew."""
@@ -88,34 +107,49 @@ def twice(found: list[float], before: list[float]) -> bool:
     return bool(known) and all(one == pytest.approx(2 * other, rel=1e-12) for one, other in known)
 
 
+class Views(NamedTuple):
+    """What each view says of the run."""
+
+    frame: pd.DataFrame  # by step
+    published: dict[int, dict[str, float]]
+    report: pd.Series
+    tail: dict[str, Any]
+    copy: dict[str, Any]
+
+    def of(self, name: str) -> dict[str, list[float]]:
+        """The values of one quantity, by view."""
+        field = field_of(quantity(name))
+        found = {"by step": self.frame[field].tolist()}
+        if name in PUBLISHED:
+            key = f"{across_ranks.PREFIX}{field}"
+            found["published"] = [self.published[step].get(key, math.nan) for step in range(4)]
+        if name in self.tail:
+            at_the_end = [self.tail[name].at(3)]
+            found |= {"report": [self.report[name]], "tail": at_the_end, "copy": self.copy[name].values or at_the_end}
+        return found
+
+
+def views_of(directory: Path, feed: Feed) -> Views:
+    with Run(directory) as run:
+        frame = overview.by_step(run)
+        published = across_ranks.numbers(run, range(4), [])
+        report = overview.numbers(run).set_index("name")["value"]
+    tiles = overview_tiles()
+    copy = static_bundle.readings(feed.tables, feed.words, tiles)
+    tail = {one.id: one for one in terminal.read(feed).tiles}
+    return Views(frame, published, report, tail, {tile["id"]: one for tile, one in zip(tiles, copy, strict=True)})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_twice_as_much_in_its_one_place_is_twice_as_much_everywhere(
-    directory: Path, doubling: pytest.MonkeyPatch, name: str
+    directory: Path, feed: Feed, as_it_is: Views, doubling: pytest.MonkeyPatch, name: str
 ) -> None:
     """In the report, the tail, the panel and its saved copy, and in what goes to TensorBoard and MLflow."""
-    field, feed = field_of(quantity(name)), opened(directory)
-    shown = name in [tile["id"] for tile in overview_tiles()]
-
-    def told() -> dict[str, list[float]]:
-        with Run(directory) as run:
-            frame = overview.by_step(run)
-            published = across_ranks.numbers(run, range(4), [])
-            tiles = overview.numbers(run).set_index("name")["value"]
-        key = f"{across_ranks.PREFIX}{field}"
-        found = {"by step": frame[field].tolist()}
-        if name in PUBLISHED:
-            found["published"] = [published[step].get(key, math.nan) for step in range(4)]
-        if shown:
-            tail = next(one for one in terminal.read(feed).tiles if one.id == name)
-            place = [tile["id"] for tile in overview_tiles()].index(name)
-            copy = static_bundle.readings(feed.tables, feed.words, overview_tiles())[place]
-            found |= {"report": [tiles[name]], "tail": [tail.at(3)], "copy": copy.values or [tail.at(3)]}
-        return found
-
-    before = told()
+    assert set(as_it_is.tail) == {tile["id"] for tile in overview_tiles()}
+    before = as_it_is.of(name)
     double(doubling, name)
-    after = told()
+    after = views_of(directory, feed).of(name)
     for view, values in before.items():
         assert twice(after[view], values), view
 
@@ -127,21 +161,21 @@ def test_twice_as_much_stands_in_the_files_of_tensorboard_and_mlflow(
     """Each quantity's own key, as it is (attempt 0) and as it is when that quantity is doubled, one after the other."""
     doubling.delenv("MLFLOW_TRACKING_URI", raising=False)
     steps = range(4)
+    keys = {name: f"{across_ranks.PREFIX}{field_of(quantity(name))}" for name in PUBLISHED}
     with Tracking("p", "e", ["tensorboard", "mlflow"], directory=tmp_path) as tracking:
-        for attempt, name in enumerate(("", *NAMES)):
+        for attempt, name in enumerate(("", *PUBLISHED)):
             if name:
                 doubling.undo()
                 double(doubling, name)
             with Run(directory) as run:
                 told = across_ranks.numbers(run, steps, [])
             for step in steps:
-                tracking.log(told[step], attempt * 100 + step)
+                own = {key: told[step][key] for key in ([keys[name]] if name else keys.values()) if key in told[step]}
+                tracking.log(own, attempt * 100 + step)
+        assert tracking.flush(300)  # it is more than the end waits for
     board = tensorboard_scalars(tmp_path / "tensorboard")
     client, run_id = mlflow_client(f"sqlite:///{tmp_path}/mlflow.db"), State(tmp_path, "mlflow").read()["run_id"]
-    for attempt, name in enumerate(NAMES, 1):
-        if name not in PUBLISHED:
-            continue
-        key = f"{across_ranks.PREFIX}{field_of(quantities()[name])}"
+    for attempt, (name, key) in enumerate(keys.items(), 1):
         history = client.get_metric_history(run_id, key)
         for found in ({one.step: one.value for one in told} for told in (board[key], history)):
             before, after = ([found.get(place * 100 + step, math.nan) for step in steps] for place in (0, attempt))
@@ -152,20 +186,26 @@ def test_twice_as_much_stands_in_the_files_of_tensorboard_and_mlflow(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FOUND)
-def test_findings_say_what_the_quantity_says(directory: Path, doubling: pytest.MonkeyPatch, name: str) -> None:
-    def said() -> tuple[str, str]:
+def test_findings_say_what_the_quantity_says(
+    directory: Path, sentences: str, doubling: pytest.MonkeyPatch, name: str
+) -> None:
+    def spelt() -> str:
         with Run(directory) as run:
             spec = quantity(name)
-            value = over_run(spec, course(run, name))
-            text = " ".join(one.sentence for one in findings(run))
-        return spell(value, str(spec["unit"])), text
+            return spell(over_run(spec, course(run, name)), str(spec["unit"]))
 
-    value, text = said()
-    assert value in text
+    value = spelt()
+    assert value in sentences
     double(doubling, name)
-    other, text = said()
+    other = spelt()
     assert other != value
-    assert other in text
+    assert other in said_of(directory)
+
+
+def said_of(directory: Path) -> str:
+    """All sentences that are found in the run."""
+    with Run(directory) as run:
+        return " ".join(one.sentence for one in findings(run))
 
 
 @pytest.mark.slow

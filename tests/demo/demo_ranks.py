@@ -43,9 +43,10 @@ def updated(rank: int, ranks: int, directory: Path) -> dict[str, torch.Tensor]:
     alone = Trainer(replace(SETTINGS, prompts_per_rank=12), read_problems(directory / "problems.parquet", SETTINGS))
     alone.rank = 0  # all draw the same
     data = alone.solved(alone.draw(0))
-    data.batch["old_log_probs"] = alone.actor.log_prob(data.batch).detach()
-    data.batch["advantages"] = torch.linspace(-1, 2, 12)[:, None].expand_as(data.batch["response_mask"]).clone()
-    data.batch["sample"] = torch.arange(12)
+    batch: Any = data.batch  # it has one
+    batch["old_log_probs"] = alone.actor.log_prob(batch).detach()
+    batch["advantages"] = torch.linspace(-1, 2, 12)[:, None].expand_as(batch["response_mask"]).clone()
+    batch["sample"] = torch.arange(12)
     cuts = [0, 3, 12] if ranks == 2 else [0, 12]
     alone.actor.update(data[cuts[rank] : cuts[rank + 1]])
     return get_fsdp_full_state_dict(alone.actor.policy, rank0_only=False)
@@ -54,7 +55,7 @@ def updated(rank: int, ranks: int, directory: Path) -> dict[str, torch.Tensor]:
 def main(rank: int, ranks: int, directory: Path) -> None:
     """Everything that one rank does."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(directory / "meeting"), ranks)
+    store = dist.FileStore(str(directory / "meeting"), ranks)  # type: ignore[attr-defined]  # it is documented there
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks, timeout=timedelta(seconds=300))
     found: dict[str, Any] = {"plain": trained(directory, None), "updated": updated(rank, ranks, directory)}
     with start("fidelity", run_dir=directory / "run", track=["file"]) as session:

@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from tests.browser.conftest import chrome, shots
 
-import pytest
-
-from tests.browser.conftest import shots
-from tests.browser.jupyter import browser
-
-__all__ = ["shots"]
-
-
-@pytest.fixture(scope="module")
-def chrome(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A page that stays open, so that the pages beside it need neither a start nor JupyterLab's code anew."""
-    with browser(chromium, tmp_path_factory.mktemp("profile")) as page:
-        yield page
+__all__ = ["chrome", "shots"]

@@ -8,10 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from tests.browser.jupyter import await_that
+
+__all__ = ["PANEL", "await_that", "change_theme", "command", "layout_saved", "open_document", "pids", "row", "show"]
+__all__ += ["step_shown", "training"]
 
 HERE = Path(__file__).parent
 PANEL = ".probe-tab .probe-panel"
@@ -27,12 +31,31 @@ def command(page: Any, name: str, **given: Any) -> None:
     page.evaluate("([name, given]) => window.jupyterapp.commands.execute(name, given).then(() => null)", [name, given])
 
 
-def await_that(page: Any, holds: Callable[[], Any], seconds: float = 180.0) -> Any:
-    end = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < end, page.inner_text("body")[:3000]
-        page.wait_for_timeout(100)
-    return found
+def open_document(page: Any, path: str) -> None:
+    """Open a document, or go to it, and wait until commands are about it."""
+    command(page, "docmanager:open", path=path)
+    page.wait_for_function("(path) => window.jupyterapp.shell.currentWidget?.context?.path === path", arg=path)
+
+
+def change_theme(page: Any, theme: str) -> None:
+    """Choose one of JupyterLab's themes, and wait until the page is drawn in it."""
+    command(page, "apputils:change-theme", theme=theme)
+    page.wait_for_function("(theme) => document.body.dataset.jpThemeName === theme", arg=theme)
+
+
+def layout_saved(page: Any, tab: str, without: str | None = None) -> None:
+    """Until the server has a layout with ``tab``, and without another one that was closed: a page that is loaded again
+    has what is in it. JupyterLab saves it a second after it has changed.
+    """
+    ask = """async () => {
+        const { values } = await window.jupyterapp.serviceManager.workspaces.list();
+        return values.map((one) => JSON.stringify(one.data["layout-restorer:data"]?.main ?? null));
+    }"""
+
+    def saved() -> bool:
+        return any(tab in one and (without is None or without not in one) for one in page.evaluate(ask))
+
+    await_that(page, saved)
 
 
 def row(page: Any, name: str) -> Any:

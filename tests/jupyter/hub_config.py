@@ -22,7 +22,7 @@ def configure(c: Any) -> None:
     c.Spawner.cmd = [str(Path(sys.executable).parent / "jupyterhub-singleuser")]
     c.Spawner.args = ["--allow-root", "--LabApp.extension_manager=readonly", "--LabApp.expose_app_in_browser=True"]
     c.Spawner.default_url = "/lab"
-    c.Spawner.start_timeout = 120
+    c.Spawner.start_timeout = c.Spawner.http_timeout = 600
     kept = ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH", "PYTHONPATH")
     c.Spawner.environment = {name: os.environ[name] for name in kept if name in os.environ}
 

@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent.parent
 def shared_data() -> dict[str, str]:
     """What the wheel puts beside the packages, as pyproject.toml says: source and place below the environment."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
-    return settings["shared-data"]
+    shared: dict[str, str] = settings["shared-data"]
+    return shared
 
 
 def install(place: Path) -> None:

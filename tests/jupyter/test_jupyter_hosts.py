@@ -17,10 +17,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from playwright.sync_api import expect
 
-from tests.browser.jupyter import browser, served
+from tests.browser.jupyter import another, served
 from tests.jupyter import plugin
-from tests.jupyter.driving import PANEL, await_that, command, row, show, step_shown
+from tests.jupyter.driving import PANEL, await_that, command, layout_saved, row, show, step_shown
 from tests.ports import free_port
 from tests.sample_run import sample_rows, write_run
 
@@ -64,34 +65,32 @@ def login(page: Any, url: str, who: str) -> None:
     page.evaluate("() => window.jupyterapp.restored.then(() => null)")
 
 
-def test_4_behind_a_hub_each_person_sees_and_opens_their_own_runs(
-    hub: tuple[str, Path], chromium: str, tmp_path: Path, shots: Path
-):
+def test_4_behind_a_hub_each_person_sees_and_opens_their_own_runs(hub: tuple[str, Path], chrome: Any, shots: Path):
     url, homes = hub
-    with browser(chromium, tmp_path / "ann") as page:
+    with another(chrome) as page:
         login(page, url, "ann")
         command(page, "probe:runs")
         await_that(page, lambda: row(page, "ann / grpo").count())
-        assert page.locator(".probe-runs li").count() == 1
+        expect(page.locator(".probe-runs li")).to_have_count(1)
         row(page, "ann / grpo").locator(".probe-run-name").click()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
         # A chart that needs plotly.js: a script element can't send the token that the hub asks for.
         loaded = (
             "(globalThis.__probe_plotly ?? Promise.resolve(null)).then((found) => Boolean(found?.newPlot ?? found))"
         )
-        assert page.evaluate(loaded)
+        await_that(page, lambda: page.evaluate(loaded))
         page.screenshot(path=shots / "lab_plugin_hub.png")
-        page.wait_for_timeout(2000)
+        layout_saved(page, "runs/of-ann")
         page.reload()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
         # Her own server refuses whoever isn't logged in.
         assert asked(f"{url}/user/ann/probe/api/runs", None) == 403
         assert asked(f"{url}/user/ann/probe/api/runs", TOKEN_OF_ANN) == 200
-    with browser(chromium, tmp_path / "bob") as page:
+    with another(chrome) as page:
         login(page, url, "bob")
         command(page, "probe:runs")
         await_that(page, lambda: row(page, "bob / grpo").count())
-        assert page.locator(".probe-runs li").count() == 1
+        expect(page.locator(".probe-runs li")).to_have_count(1)
         # While both servers run the other person's refuses her: its list, and a run of his by its name.
         for asks in ("runs", "findings?run=runs/of-bob", "stream?run=runs/of-bob", "plotly.js"):
             assert asked(f"{url}/user/bob/probe/api/{asks}", TOKEN_OF_ANN) == 403
@@ -111,25 +110,25 @@ def asked(url: str, token: str | None) -> int:
             return error.code
 
 
-def test_4_in_notebook_7_run_json_opens_the_panel(chromium: str, tmp_path: Path, shots: Path):
+def test_4_in_notebook_7_run_json_opens_the_panel(chrome: Any, tmp_path: Path, shots: Path):
     root, place = tmp_path / "home", tmp_path / "jupyter"
     root.mkdir()
     place.mkdir()
     write_run(root / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
-    with plugin.server(root, place, app="notebook") as url, browser(chromium, tmp_path / "profile") as page:
+    with plugin.server(root, place, app="notebook") as url, another(chrome) as page:
         show(page, f"{url}/edit/runs/first/run.json?factory=Run%20panel")
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
         page.screenshot(path=shots / "lab_plugin_notebook_7.png")
 
 
-def test_4_over_https_below_an_address_of_its_own_with_a_token_and_xsrf(chromium: str, tmp_path: Path):
+def test_4_over_https_below_an_address_of_its_own_with_a_token_and_xsrf(chrome: Any, tmp_path: Path):
     root, place = tmp_path / "home", tmp_path / "jupyter"
     root.mkdir()
     place.mkdir()
     write_run(root / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
     own = [*certificate(place), "--ServerApp.base_url=/own/a%20b/", "--IdentityProvider.token=known"]
     below = "https://127.0.0.1:{port}/own/a%20b"
-    with plugin.server(root, place, more=own, below=below) as url, browser(chromium, tmp_path / "profile") as page:
+    with plugin.server(root, place, more=own, below=below) as url, another(chrome) as page:
         refused = page.request.get(f"{url}/probe/api/runs")
         assert refused.status == 403
         show(page, f"{url}/lab?token=known&reset")
@@ -137,7 +136,7 @@ def test_4_over_https_below_an_address_of_its_own_with_a_token_and_xsrf(chromium
         await_that(page, lambda: row(page, "shop / first").count())
         row(page, "shop / first").locator(".probe-run-name").click()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
-        page.wait_for_timeout(2000)  # the layout is saved a second after it has changed
+        layout_saved(page, "runs/first")
         page.reload()
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
         assert page.troubles == []

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from playwright.sync_api import Error
+from playwright.sync_api import Error, expect
 
 from tests.browser.jupyter import another
 from tests.jupyter import plugin
-from tests.jupyter.driving import PANEL, await_that, command, show, step_shown
+from tests.jupyter.driving import PANEL, await_that, change_theme, command, show, step_shown
 from tests.sample_run import sample_rows, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -69,7 +70,7 @@ def test_2_the_launcher_s_card_and_the_commands_of_the_palette_do_what_they_say(
 
 def choose(page: Any, words: str, opens: str) -> None:
     """Choose a command in the palette, which shows something that wasn't there."""
-    assert not shown(page, opens)
+    await_that(page, lambda: not shown(page, opens))
 
     def chosen() -> bool:
         # The palette closes when something else takes the focus, as a launcher that is still opening does; and it draws
@@ -117,14 +118,17 @@ def test_2_all_of_the_list_is_reached_and_used_by_keyboard(page: Any):
     for at in (0, 1):
         page.locator(".probe-runs li").nth(at).get_by_role("checkbox").focus()
         page.keyboard.press("Space")
-    page.get_by_role("button", name="Compare", exact=True).focus()
+    compare = page.get_by_role("button", name="Compare", exact=True)
+    expect(compare).to_be_enabled()
+    compare.focus()
     page.keyboard.press("Enter")
     await_that(page, lambda: page.locator(".probe-compare table").count())
+    focused = page.locator(":focus")
     page.locator(".probe-run-name").first.focus()
     page.keyboard.press("End")
-    assert page.evaluate("document.activeElement.textContent") == names[-1]
+    expect(focused).to_have_text(names[-1])
     page.keyboard.press("Home")
-    assert page.evaluate("document.activeElement.textContent") == names[0]
+    expect(focused).to_have_text(names[0])
     # The list is drawn anew in another order, and what has the focus keeps it.
     page.evaluate(
         """() => {
@@ -133,7 +137,8 @@ def test_2_all_of_the_list_is_reached_and_used_by_keyboard(page: Any):
             order.dispatchEvent(new Event("change"));
         }"""
     )
-    assert page.evaluate("document.activeElement.textContent") == names[0]
+    await_that(page, lambda: page.locator(".probe-run-name").all_inner_texts() == sorted(names))
+    expect(focused).to_have_text(names[0])
     page.keyboard.press("Enter")
     await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) >= 0)
 
@@ -173,7 +178,7 @@ def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: An
     size = round(look.size[0] / look.zoom), round(look.size[1] / look.zoom)
     with another(chrome, size, reduced=True) as page:
         show(page, f"{url}/lab?reset")
-        command(page, "apputils:change-theme", theme=look.theme)
+        change_theme(page, look.theme)
         page.evaluate("(direction) => { document.documentElement.dir = direction; }", look.direction)
         listed(page)
         looked += wrong(page, ".probe-side")
@@ -189,18 +194,37 @@ def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: An
         command(page, "probe:open", run="runs/first")
         await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
         await_that(page, lambda: page.locator(f"{PANEL} .pp-verdict[data-kind]").count())
-        page.wait_for_timeout(1500)
+        await_that(page, lambda: page.locator(f"{PANEL} .pp-card").count() and not undrawn(page))
         looked += wrong(page, ".probe-tab")
         page.screenshot(path=picture)
     assert looked == []
 
 
+def undrawn(page: Any) -> list[str]:
+    """Titles of the cards in sight that aren't drawn, or are older than what has come."""
+    found: list[str] = page.locator(f"{PANEL} .pp-card").evaluate_all(
+        """(cards) => cards.filter((one) => {
+            const { top, bottom } = one.getBoundingClientRect();
+            const waits = one.querySelector(".pp-plotly") && !one.querySelector(".main-svg");
+            return bottom > 0 && top < innerHeight && (!one.dataset.state || "behind" in one.dataset || waits);
+        }).map((one) => one.querySelector("h3").textContent)"""
+    )
+    return found
+
+
+def at_rest(page: Any, looks: Callable[[], list[str]]) -> list[str]:
+    """What ``looks`` finds wrong and stays: a page that has changed its size or its direction is drawn anew."""
+    end = time.monotonic() + 60
+    while (found := looks()) and time.monotonic() < end:
+        page.wait_for_timeout(100)
+    return found
+
+
 def wrong(page: Any, place: str) -> list[str]:
     """What overlaps, is cut or is refused by axe."""
     page.add_script_tag(path=str(HERE / "looks.js"))
-    found = page.evaluate(
-        "(place) => [...globalThis.__looks.overlaps(place), ...globalThis.__looks.cuts(place)]", place
-    )
+    look = "(place) => [...globalThis.__looks.overlaps(place), ...globalThis.__looks.cuts(place)]"
+    found = at_rest(page, lambda: page.evaluate(look, place))
     if not AXE.exists():
         if os.environ.get("PROBE_REQUIRE_NODE"):
             pytest.fail("axe-core isn't there: `make js` installs it")

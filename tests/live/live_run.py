@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def append(directory: Path, rows: Iterable[Row], segment: int | None = None) -> 
         name = f"rank-{rank:05d}.jsonl" if segment is None else f"rank-{rank:05d}.{segment}.jsonl"
         with (directory / name).open("ab") as file:
             file.write(b"".join(lines))
+
+
+def await_true(condition: Callable[[], bool], seen: Callable[[], Any]) -> None:
+    """Wait for what a thread or another process does; where it never comes, say what was ``seen`` instead."""
+    end = time.monotonic() + 300
+    while not condition():
+        assert time.monotonic() < end, f"it never came: {seen()}"
+        time.sleep(0.02)
 
 
 def roll(directory: Path) -> None:

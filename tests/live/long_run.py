@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from probe.records import GIB, Memory, Row, Scalar
 from tests.sample_run import MS, clock, write_run
@@ -24,7 +25,7 @@ def _rows(rank: int, steps: int) -> list[Row]:
     rows: list[Row] = []
 
     def scope(kind: str, name: str, phase: str | None, step: int, begin: int, end: int) -> None:
-        of = {
+        of: dict[str, Any] = {
             "kind": kind,
             "name": name,
             "phase": phase,
@@ -33,7 +34,11 @@ def _rows(rank: int, steps: int) -> list[Row]:
             "allocated_bytes": GIB,
         }
         rows.append(Memory(time_ns=begin, edge="enter", **of))
-        told = {"host_duration_ns": end - begin, "peak_allocated_bytes": (2 + step % 11) * GIB, "peak_kind": "exact"}
+        told: dict[str, Any] = {
+            "host_duration_ns": end - begin,
+            "peak_allocated_bytes": (2 + step % 11) * GIB,
+            "peak_kind": "exact",
+        }
         rows.append(Memory(time_ns=end, edge="leave", **of, **told))
 
     for step in range(steps):

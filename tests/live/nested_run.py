@@ -57,14 +57,16 @@ class Teller:
 class Open:
     """An open scope; what it inherits is as in ``probe.hooks.Scope``."""
 
+    told: bool
+
     def __init__(self, teller: Teller, parent: Open | None, kind: str, name: str, **where: Any) -> None:
         self.teller, self.parent, self.kind, self.name = teller, parent, kind, name
         if parent is not None:
             teller.ids += 1
         self.id = 0 if parent is None else teller.ids
         names = ("step", "role", "phase", "micro_batch")
-        self.where = {one: where.get(one, parent.where[one] if parent else None) for one in names}
-        self.path = name if parent is None or parent.parent is None else f"{parent.path}/{name}"
+        self.where: dict[str, Any] = {one: where.get(one, parent.where[one] if parent else None) for one in names}
+        self.path: str = name if parent is None or parent.parent is None else f"{parent.path}/{name}"
         self.peak = 1
         self.peak_kind = "exact"
 

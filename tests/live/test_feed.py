@@ -11,8 +11,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
@@ -436,25 +437,32 @@ def test_what_nobody_wrote_is_missing(tmp_path):
 # ---------------------------------------------------------------------------------------------------- who writes
 
 
-def written_by(directory: Path, process_: Process, past_s: float) -> Feed:
-    """A run whose newest row is so old."""
-    process_.wall_ns = int((time.time() - past_s) * 1e9)
-    row = Scalar(key="loss", value=1.0, time_ns=process_.time_ns)
-    return opened(write_run(directory, {0: [row]}, processes={0: process_}))
+@pytest.fixture
+def written_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Process, float], Feed]:
+    """Makes a run whose newest row is so old. The feed's clock stands from then on: the row gets no older meanwhile."""
+
+    def write(directory: Path, process_: Process, past_s: float) -> Feed:
+        now_s = time.time()
+        monkeypatch.setattr(feed_module, "time", SimpleNamespace(time=lambda: now_s, monotonic=time.monotonic))
+        process_.wall_ns = int((now_s - past_s) * 1e9)
+        row = Scalar(key="loss", value=1.0, time_ns=process_.time_ns)
+        return opened(write_run(directory, {0: [row]}, processes={0: process_}))
+
+    return write
 
 
 def here(pid: int) -> Process:
     return Process(rank=0, time_ns=clock(0), pid=pid, host=platform.node(), world_size=1)
 
 
-def test_a_run_with_new_rows_is_recorded(tmp_path):
+def test_a_run_with_new_rows_is_recorded(written_by, tmp_path):
     feed = written_by(tmp_path / "run", here(os.getpid()), 1)
     assert feed.activity() == {"newest_at": None, "writers": ""}
     assert Feed(write_run(tmp_path / "empty", {})).activity() == {"newest_at": None, "writers": ""}
 
 
 @pytest.mark.parametrize("sql", [False, True])
-def test_a_quiet_run_says_since_when_and_whether_its_process_lives(tmp_path, monkeypatch, sql):
+def test_a_quiet_run_says_since_when_and_whether_its_process_lives(written_by, tmp_path, monkeypatch, sql):
     if sql:
         monkeypatch.setattr(opening, "LARGE_BYTES", -1)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
@@ -468,7 +476,7 @@ def test_a_quiet_run_says_since_when_and_whether_its_process_lives(tmp_path, mon
     old = written_by(tmp_path / "old", here(child.pid), 310)
     activity = old.activity()
     assert activity["writers"] == "gone"
-    assert activity["newest_at"] == pytest.approx(time.time() - 310, abs=5)
+    assert activity["newest_at"] == pytest.approx(feed_module.time.time() - 310, abs=0.1)
 
 
 def ended_child() -> int:
@@ -478,16 +486,16 @@ def ended_child() -> int:
     return child.pid
 
 
-def test_c_a_killed_process_is_gone_as_soon_as_it_is_asked_for(tmp_path):
+def test_c_a_killed_process_is_gone_as_soon_as_it_is_asked_for(written_by, tmp_path):
     """Not only once no row has come for a while."""
     feed = written_by(tmp_path / "run", here(ended_child()), feed_module.ASK_S + 0.1)
     activity = feed.activity()
     assert activity["writers"] == "gone"
-    assert activity["newest_at"] == pytest.approx(time.time() - feed_module.ASK_S, abs=5)
+    assert activity["newest_at"] == pytest.approx(feed_module.time.time() - feed_module.ASK_S - 0.1, abs=0.1)
     assert feed_module.ASK_S + feed_module.ASK_S < 10
 
 
-def test_c_a_process_that_lives_makes_a_run_quiet_and_not_gone(tmp_path):
+def test_c_a_process_that_lives_makes_a_run_quiet_and_not_gone(written_by, tmp_path):
     feed = written_by(tmp_path / "run", here(ended_child()), 60)
     other = here(os.getpid())
     other.wall_ns = time.time_ns()
@@ -495,7 +503,7 @@ def test_c_a_process_that_lives_makes_a_run_quiet_and_not_gone(tmp_path):
     assert feed.activity()["writers"] == "running"
 
 
-def test_c_a_copied_run_that_ended_is_not_gone(tmp_path):
+def test_c_a_copied_run_that_ended_is_not_gone(written_by, tmp_path):
     feed = written_by(tmp_path / "run", here(ended_child()), 1000)
     roll(tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
@@ -504,7 +512,7 @@ def test_c_a_copied_run_that_ended_is_not_gone(tmp_path):
     assert feed.activity()["writers"] == "ended"
 
 
-def test_a_pid_of_another_host_or_of_a_later_process_tells_nothing_wrong(tmp_path):
+def test_a_pid_of_another_host_or_of_a_later_process_tells_nothing_wrong(written_by, tmp_path):
     elsewhere = Process(rank=0, time_ns=clock(0), pid=os.getpid(), host="another-host", world_size=1)
     assert written_by(tmp_path / "there", elsewhere, 1000).activity()["writers"] == "unknown"
     began = psutil.Process().create_time()
@@ -512,7 +520,7 @@ def test_a_pid_of_another_host_or_of_a_later_process_tells_nothing_wrong(tmp_pat
     assert reused.activity()["writers"] == "gone"
 
 
-def test_a_process_of_somebody_else_that_may_not_be_looked_at_is_there(tmp_path, monkeypatch):
+def test_a_process_of_somebody_else_that_may_not_be_looked_at_is_there(written_by, tmp_path, monkeypatch):
     def denied(pid: int) -> None:
         raise psutil.AccessDenied(pid)
 

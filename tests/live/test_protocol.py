@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.panel import Trainer
 from probe.dashboards.columns import LIVE
 from probe.live import protocol
+from probe.live import pump as pump_module
 from probe.live.feed import Feed
 from probe.live.intake import limits_of
 from probe.live.protocol import Sender, packed, size_of, unpacked
@@ -22,6 +24,12 @@ from probe.live.pump import Pump
 from probe.live.tables import SKETCH_ROWS
 from tests.live.live_run import append, in_order, opened
 from tests.sample_run import sample_rows, write_run
+
+
+@pytest.fixture(autouse=True)
+def _no_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is sent depends on the rows alone, and not on how long a test takes between them."""
+    monkeypatch.setattr(pump_module, "HEARTBEAT_S", math.inf)
 
 
 @st.composite

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from probe.live import pump as pump_module
@@ -18,7 +16,7 @@ from probe.live.pump import (
     SILENCE_S,
     Pump,
 )
-from tests.live.live_run import append
+from tests.live.live_run import append, await_true
 from tests.sample_run import sample_rows, write_run
 
 INTERVAL_S = 0.25
@@ -186,8 +184,7 @@ def test_c_a_page_is_told_also_between_two_looks_that_are_far_apart(run, heads, 
     pump = Pump(Feed(run), lambda head, _: heads.append(head), 3600)
     pump.open()
     pump.start()
-    while len(heads) < 3:
-        time.sleep(0.01)
+    await_true(lambda: len(heads) >= 3, lambda: heads)
     pump.stop()
     assert {head["t"] for head in heads[:3]} == {"s"}
 

@@ -15,6 +15,7 @@ from probe import hooks
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
 from probe.errors import InputError
+from probe.notebook import cell_summary
 from probe.notebook.cell_summary import CellSummary, Direct
 from probe.notebook.magic import Scoped, load_ipython_extension, parsed, unload_ipython_extension
 from probe.runs.reader import Run
@@ -33,6 +34,9 @@ answer
 @pytest.fixture
 def shell(monkeypatch):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # another one may be active; the shell would warn of it
+    monkeypatch.setattr(
+        cell_summary, "PATIENCE_S", 300.0
+    )  # else a summary leaves out what a busy machine hasn't written
     # The shell's own history database and its thread are not ours to test.
     config = Config()
     config.HistoryManager.enabled = False
@@ -229,7 +233,7 @@ def test_status_says_what_is_recorded(shell, tmp_path):
     with start("magic", run_dir=tmp_path / "run") as session, hooks.phase("p"):
         result, _ = run(shell, "%probe status")
         session._incident("backend", "<i>", "did not answer", None)
-        session.flush()
+        assert session.flush(300)
         again, _ = run(shell, "%probe status")
     told = repr(result.result)
     assert str(session.directory) in told

@@ -17,7 +17,7 @@ def test_it_runs_beside_the_caller_and_returns_its_result():
     go = threading.Event()
 
     def train(steps, *, scale):
-        go.wait(60)
+        go.wait(300)
         return steps * scale
 
     training = run(train, 3, scale=2)
@@ -26,7 +26,7 @@ def test_it_runs_beside_the_caller_and_returns_its_result():
     with pytest.raises(TimeoutError, match=r"train is still running after 0\.01 s"):
         training.result(0.01)
     go.set()
-    assert training.result(60) == 6
+    assert training.result(300) == 6
     assert training.done
     assert "done in" in repr(training)
 
@@ -34,7 +34,7 @@ def test_it_runs_beside_the_caller_and_returns_its_result():
 def test_it_is_in_the_scope_of_the_caller():
     with hooks.scope("phase", "outer", role="actor"):
         training = run(lambda: hooks.current_scope())
-    found = training.result(60)
+    found = training.result(300)
     assert (found.name, found.role) == ("outer", "actor")
     assert hooks.current_scope().role is None
 
@@ -44,7 +44,7 @@ def test_an_error_is_kept_logged_and_raised(caplog):
         raise ValueError("<b>loss</b> is NaN")
 
     training = run(train)
-    assert training.wait(60)
+    assert training.wait(300)
     with pytest.raises(ValueError, match="loss"):
         training.result()
     assert "failed after" in repr(training)
@@ -64,9 +64,9 @@ def test_it_can_be_interrupted():
             time.sleep(0.01)
 
     training = run(train)
-    assert began.wait(60)
+    assert began.wait(300)
     assert training.interrupt()
-    assert training.wait(60)
+    assert training.wait(300)
     assert isinstance(training.error, KeyboardInterrupt)
     assert not training.interrupt()
 

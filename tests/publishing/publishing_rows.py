@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from probe.records import Call, MicroBatch, Process, Row, Scalar
 from probe.runs.reader import Run
@@ -13,7 +14,7 @@ def ended(rank: int, step: int, at: int, **values: float) -> list[Row]:
     """The metrics of a session that has ended a step, at that many milliseconds."""
     cost = {"probe/cost/hooks_ms": 1.0, "probe/cost/step_ms": 1000.0, "probe/cost/overhead_ratio": 0.001}
     named = {**cost, **{f"probe/{key}": value for key, value in values.items()}}
-    stamp = {"rank": rank, "step": step, "time_ns": clock(rank) + at * MS}
+    stamp: dict[str, Any] = {"rank": rank, "step": step, "time_ns": clock(rank) + at * MS}
     return [Scalar(key=key, value=value, source="probe", **stamp) for key, value in named.items()]
 
 

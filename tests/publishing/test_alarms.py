@@ -8,8 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,17 @@ import pytest
 
 import probe
 from probe.errors import InputError, InputTypeError
+from tests.waiting import PATIENCE_S, until
 
-PATIENCE_S = 300
-
+#: Trains until it is killed: long before its last step.
 RANK = """
 import sys, time
 import probe
 rank, directory, url = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 session = probe.start("p", run_dir=directory, rank=rank, world_size=2, alarms=url or None)
-for step in range(2000):
+if session.alarms is not None:
+    print(session.alarms._process.pid, flush=True)
+for step in range(100_000):
     with session.step(step), probe.phase("update"):
         time.sleep(0.05)
 """
@@ -62,25 +63,37 @@ def hook() -> Iterator[Hook]:
 
 
 def rank_of(rank: int, directory: Path, url: str = "") -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(directory), url])
+    return subprocess.Popen([sys.executable, "-c", RANK, str(rank), str(directory), url], stdout=subprocess.PIPE)
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {PATIENCE_S} s")
+def end(rank: subprocess.Popen[bytes]) -> None:
+    rank.kill()
+    rank.wait()
+    rank.stdout.close()
 
 
-def in_a_step(directory: Path, rank: int) -> bool:
-    if not (directory / "run.json").exists():
-        return False
-    with probe.open(directory) as run:
-        frame = run.now()
-        return bool(((frame["rank"] == rank) & (frame["step"] > 3)).any())
+def until_in_a_step(directory: Path, rank: int) -> None:
+    def looked() -> Any:
+        if not (directory / "run.json").exists():
+            return None
+        with probe.open(directory) as run:
+            return run.now()
+
+    def met(frame: Any) -> bool:
+        return frame is not None and bool(((frame["rank"] == rank) & (frame["step"] > 3)).any())
+
+    until(looked, met)
+
+
+def until_it_reads_the_run(pid: int) -> None:
+    """Who watches opens the run only when it has loaded what reads it, and looks at it from then on."""
+    until(lambda: Path(f"/proc/{pid}/maps").read_text(), lambda maps: "duckdb" in maps)
+
+
+def posted(hook: Hook, name: str) -> dict[str, Any]:
+    """The alarm of that name, as soon as it has been posted."""
+    got = until(lambda: list(hook.got), lambda alarms: any(one["name"] == name for one in alarms))
+    return next(one for one in got if one["name"] == name)
 
 
 @pytest.mark.slow
@@ -88,15 +101,15 @@ def in_a_step(directory: Path, rank: int) -> bool:
 def test_3_the_end_of_rank_0_is_posted_by_who_outlives_it(tmp_path: Path, hook: Hook) -> None:
     ranks = [rank_of(0, tmp_path / "run", hook.url), rank_of(1, tmp_path / "run")]
     try:
-        until(lambda: in_a_step(tmp_path / "run", 0) and in_a_step(tmp_path / "run", 1))
-        time.sleep(4)  # who watches has begun to look
+        until_in_a_step(tmp_path / "run", 0)
+        until_in_a_step(tmp_path / "run", 1)
+        until_it_reads_the_run(int(ranks[0].stdout.readline()))
         ranks[0].send_signal(signal.SIGKILL)
         ranks[0].wait()
-        alarm = until(lambda: next((one for one in hook.got if one["name"] == "killed"), None))
+        alarm = posted(hook, "killed")
     finally:
         for one in ranks:
-            one.kill()
-            one.wait()
+            end(one)
     assert alarm["where"]["rank"] == 0
     assert alarm["where"]["phase"] == "update"
     assert alarm["sentence"].startswith("Rank 0 was killed in update")
@@ -124,13 +137,13 @@ def test_3_a_callback_hears_of_another_rank_while_a_step_is_open(tmp_path: Path)
         other = rank_of(1, tmp_path / "run")
         try:
             with session.step(0), probe.phase("update"):
-                until(lambda: in_a_step(tmp_path / "run", 1))
+                until_in_a_step(tmp_path / "run", 1)
                 other.send_signal(signal.SIGKILL)
                 other.wait()
-                (first,) = until(lambda: [one for one in heard if one["name"] == "killed"])
+                until(lambda: [one["name"] for one in heard], lambda names: "killed" in names)
+                (first,) = [one for one in heard if one["name"] == "killed"]
         finally:
-            other.kill()
-            other.wait()
+            end(other)
     assert (first["name"], first["where"]["rank"], first["kind"]) == ("killed", 1, "alarm")
     assert threads[0] not in ("MainThread", "probe-alarms")
 
@@ -150,7 +163,7 @@ def test_3_a_message_of_the_run_is_not_posted(tmp_path: Path, hook: Hook) -> Non
     command = [sys.executable, "-c", code, str(tmp_path / "run"), hook.url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 1
-    alarm = until(lambda: next((one for one in hook.got if one["name"] == "failed"), None))
+    alarm = posted(hook, "failed")
     assert alarm["sentence"] == "Rank 0 raised ValueError in update · step 0."
     assert "secret" not in json.dumps(hook.got)
     with probe.open(tmp_path / "run") as run:

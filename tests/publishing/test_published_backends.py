@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import json
 import math
 import os
 import subprocess
 import sys
-import time
 import urllib.parse
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -21,9 +23,11 @@ from probe.publishing import across_ranks, pictures
 from probe.runs.reader import Run
 from probe.session import start
 from tests.mlflow_server import MLflowServer
+from tests.once import once
 from tests.publishing import publishing_ranks
 from tests.tracking.conftest import PREFIXES
 from tests.tracking.tracking_readers import mlflow_client, swanlab_records, wandb_records, wandb_rows
+from tests.waiting import PATIENCE_S, until
 
 SCRIPT = Path(publishing_ranks.__file__)
 STEPS = 4
@@ -44,11 +48,14 @@ def ranks(directory: Path, backends: str, count: int = 2, **variables: str) -> d
     return json.loads(said[0].splitlines()[-1])
 
 
-def assert_nothing_went_wrong(directory: Path) -> None:
+def assert_nothing_went_wrong(directory: Path, *, but: str = "") -> None:
+    """Nor is there an incident, but of that backend."""
     with Run(directory) as run:
-        assert run.incidents.empty, run.incidents[["kind", "where", "message", "traceback"]].to_string()
+        found = run.incidents[run.incidents["where"] != but]
+    assert found.empty, found[["kind", "where", "message", "traceback"]].to_string()
 
 
+@functools.cache
 def expected(directory: Path) -> dict[int, dict[str, float]]:
     """The numbers across ranks, worked out again from the finished run."""
     with Run(directory) as run:
@@ -56,6 +63,7 @@ def expected(directory: Path) -> dict[int, dict[str, float]]:
         return across_ranks.numbers(run, range(STEPS), pictures.margins())
 
 
+@functools.cache
 def shown(directory: Path) -> set[str]:
     """The names of the figures and tables that the finished run has."""
     with Run(directory) as run:
@@ -72,10 +80,14 @@ def board(tmp_path_factory):
     """Run directory, what rank 0 said, and TensorBoard's reader."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    directory = tmp_path_factory.mktemp("board") / "run"
-    said = ranks(directory, "tensorboard,file")
+    place = once(tmp_path_factory, "board", _train_for_board)
+    said = json.loads((place / "said.json").read_text())
     sizes = {"scalars": 0, "histograms": 0, "tensors": 0}
-    return directory, said, EventAccumulator(said["locations"]["tensorboard"], size_guidance=sizes).Reload()
+    return place / "run", said, EventAccumulator(said["locations"]["tensorboard"], size_guidance=sizes).Reload()
+
+
+def _train_for_board(place: Path) -> None:
+    (place / "said.json").write_text(json.dumps(ranks(place / "run", "tensorboard,file")))
 
 
 @pytest.mark.slow
@@ -157,20 +169,45 @@ def test_tensorboard_has_words_tables_and_hyper_parameters(board) -> None:
     assert not [one for one in Path(said["locations"]["tensorboard"]).iterdir() if "tfevents" not in one.name]
 
 
+class Followed(NamedTuple):
+    """What the backends said of a run in which NaN appeared, while it went on."""
+
+    directory: Path
+    healthy_text: str
+    text: str
+    healthy_tags: dict[str, str]
+    tags: dict[str, str]
+    described: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def followed(one_mlflow_server: MLflowServer, tmp_path_factory) -> Followed:
+    one_mlflow_server.start()
+    directory = tmp_path_factory.mktemp("followed") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", one_mlflow_server.url)
+        patch.setattr("probe.session.END_S", PATIENCE_S)
+        client = mlflow_client(one_mlflow_server.url)
+        options = {"track": "tensorboard,mlflow", "publish": 1.0}
+        with start("published", run_dir=directory, rank=0, world_size=1, **options) as session:
+            run_id = session.tracking.logger["mlflow"].run_id
+            _step(session, 0, 0.5)
+            healthy_text = _text(directory, lambda text: text.startswith("**probe found "))
+            healthy_tags = _tags(client, run_id, lambda tags: "probe.verdict" in tags)
+            _step(session, 1, math.nan)
+            text = _text(directory, lambda text: "NaN went into" in text)
+            tags = _tags(client, run_id, lambda tags: tags.get("probe.verdict") == "alarm")
+            described = _tags(client, run_id, lambda tags: "NaN went into" in tags.get("mlflow.note.content", ""))
+        session.publisher.wait(600.0)
+    return Followed(directory, healthy_text, text, healthy_tags, tags, described)
+
+
 @pytest.mark.slow
-def test_3_the_text_in_tensorboard_names_the_alarm_while_the_run_goes_on(tmp_path: Path) -> None:
-    with start(
-        "published", run_dir=tmp_path / "run", rank=0, world_size=1, track="tensorboard", publish=1.0
-    ) as session:
-        _step(session, 0, 0.5)
-        healthy = _text(tmp_path / "run", lambda text: text.startswith("**probe found "))
-        _step(session, 1, math.nan)
-        while_it_runs = _text(tmp_path / "run", lambda text: "NaN went into" in text)
-    session.publisher.wait(600.0)
-    with Run(tmp_path / "run") as run:
+def test_3_the_text_in_tensorboard_names_the_alarm_while_the_run_goes_on(followed: Followed) -> None:
+    with Run(followed.directory) as run:
         (worst,) = run.findings().of("alarm")
-    assert "alarm" not in healthy
-    for text in (while_it_runs, _text(tmp_path / "run", lambda text: "The whole run" in text)):
+    assert "alarm" not in followed.healthy_text
+    for text in (followed.text, _text(followed.directory, lambda text: "The whole run" in text)):
         assert text.startswith("**probe found 1 alarm")
         assert text.split("### Alarms")[1].strip().startswith(f"* {worst.sentence}")
 
@@ -180,61 +217,50 @@ def _text(directory: Path, condition) -> str:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     tag = "probe/findings/text_summary"
-    deadline = time.monotonic() + 300
-    while True:
-        for file in sorted(directory.rglob("*tfevents*")):
-            reader = EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
-            if tag in reader.Tags()["tensors"]:
-                text = reader.Tensors(tag)[-1].tensor_proto.string_val[0].decode()
-                if condition(text):
-                    return text
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+
+    def texts() -> list[str]:
+        readers = [
+            EventAccumulator(str(file), size_guidance={"tensors": 0}).Reload()
+            for file in sorted(directory.rglob("*tfevents*"))
+        ]
+        told = [reader.Tensors(tag)[-1] for reader in readers if tag in reader.Tags()["tensors"]]
+        return [one.tensor_proto.string_val[0].decode() for one in told]
+
+    found = until(texts, lambda all_of_them: any(map(condition, all_of_them)))
+    return next(filter(condition, found))
 
 
 # ----------------------------------------------------------------------------------------------------------- MLflow
 
 
-@pytest.mark.slow
-def test_a_real_mlflow_server_has_everything(tmp_path: Path) -> None:
-    server = MLflowServer(tmp_path)
-    try:
-        server.start()
-        said = ranks(tmp_path / "run", "mlflow", MLFLOW_TRACKING_URI=server.url)
-        assert_nothing_went_wrong(tmp_path / "run")
-        client = mlflow_client(server.url)
-        run = client.get_run(said["run_id"])
-        assert run.info.status == "FINISHED"
-        _check_words(run, tmp_path / "run")
-        _check_numbers(client, run, expected(tmp_path / "run"))
-        _check_artifacts(client, run, tmp_path)
-    finally:
-        server.stop()
+@pytest.fixture(scope="module")
+def tracked(one_mlflow_server: MLflowServer, tmp_path_factory):
+    """Of one run that MLflow and, where that is installed, W&B have: its directory, and what rank 0 said."""
+    one_mlflow_server.start()
+    directory = tmp_path_factory.mktemp("tracked") / "run"
+    backends = "mlflow,wandb" if importlib.util.find_spec("wandb") else "mlflow"
+    variables = {"MLFLOW_TRACKING_URI": one_mlflow_server.url, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    return directory, ranks(directory, backends, **variables)
 
 
 @pytest.mark.slow
-def test_3_tags_on_a_real_mlflow_server_say_the_verdict_and_are_renewed_as_the_run_goes(
-    tmp_path: Path, monkeypatch
-) -> None:
-    server = MLflowServer(tmp_path)
-    try:
-        server.start()
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        client = mlflow_client(server.url)
-        with start("published", run_dir=tmp_path / "run", rank=0, world_size=1, track="mlflow", publish=1.0) as session:
-            run_id = session.tracking.logger["mlflow"].run_id
-            _step(session, 0, 0.5)
-            first = _tags(client, run_id, lambda tags: "probe.verdict" in tags)
-            assert first["probe.verdict"] != "alarm"
-            _step(session, 1, math.nan)
-            while_it_runs = _tags(client, run_id, lambda tags: tags.get("probe.verdict") == "alarm")
-            described = _tags(client, run_id, lambda tags: "NaN went into" in tags.get("mlflow.note.content", ""))
-        session.publisher.wait(600.0)
-    finally:
-        server.stop()
-    assert while_it_runs["probe.finding"] == "nan"
-    assert while_it_runs["probe.sentence"].startswith("NaN went into actor/pg_loss (update · step 1 · rank 0)")
-    assert described["mlflow.note.content"].startswith("**probe found 1 alarm")
+def test_a_real_mlflow_server_has_everything(tracked, mlflow_server: str, tmp_path: Path) -> None:
+    directory, said = tracked
+    assert_nothing_went_wrong(directory, but="wandb")  # which takes no step before its newest
+    client = mlflow_client(mlflow_server)
+    run = client.get_run(said["run_id"])
+    assert run.info.status == "FINISHED"
+    _check_words(run, directory)
+    _check_numbers(client, run, expected(directory))
+    _check_artifacts(client, run, directory, tmp_path)
+
+
+@pytest.mark.slow
+def test_3_tags_on_a_real_mlflow_server_say_the_verdict_and_are_renewed_as_the_run_goes(followed: Followed) -> None:
+    assert followed.healthy_tags["probe.verdict"] != "alarm"
+    assert followed.tags["probe.finding"] == "nan"
+    assert followed.tags["probe.sentence"].startswith("NaN went into actor/pg_loss (update · step 1 · rank 0)")
+    assert followed.described["mlflow.note.content"].startswith("**probe found 1 alarm")
 
 
 def _step(session, step: int, value: float) -> None:
@@ -244,13 +270,7 @@ def _step(session, step: int, value: float) -> None:
 
 def _tags(client, run_id: str, condition) -> dict[str, str]:
     """The run's tags as soon as they are as they must become."""
-    deadline = time.monotonic() + 300
-    while True:
-        tags = client.get_run(run_id).data.tags
-        if condition(tags):
-            return tags
-        assert time.monotonic() < deadline, tags
-        time.sleep(0.2)
+    return until(lambda: client.get_run(run_id).data.tags, condition)
 
 
 def _check_words(run, directory: Path) -> None:
@@ -276,18 +296,18 @@ def _check_numbers(client, run, numbers: dict[int, dict[str, float]]) -> None:
             assert one.value == pytest.approx(numbers[one.step][key], nan_ok=True), key
 
 
-def _check_artifacts(client, run, place: Path) -> None:
+def _check_artifacts(client, run, directory: Path, place: Path) -> None:
     listed = {
         one.path
         for folder in ("memory", "overview", "token_balance", "padding_tax", "reductions")
         for one in client.list_artifacts(run.info.run_id, f"figures/probe/{folder}")
     }
-    for name in shown(place / "run"):
+    for name in shown(directory):
         assert name.endswith("_table") or f"figures/{name}.json" in listed
     page = Path(client.download_artifacts(run.info.run_id, "figures.html", str(place)))
     text = page.read_text()
     assert "Plotly.newPlot" in text
-    assert all(name in text for name in shown(place / "run") if not name.endswith("_table"))
+    assert all(name in text for name in shown(directory) if not name.endswith("_table"))
     # G: at most 8 MB of figures in a run; 15 pages with plotly in each were 72 MB.
     kept = [page, *Path(client.download_artifacts(run.info.run_id, "figures", str(place))).rglob("*.json")]
     assert sum(one.stat().st_size for one in kept) <= 8_000_000
@@ -301,16 +321,16 @@ def _check_artifacts(client, run, place: Path) -> None:
 
 
 @pytest.mark.slow
-def test_weights_and_biases_has_the_same(tmp_path: Path) -> None:
+def test_weights_and_biases_has_the_same(tracked) -> None:
     pytest.importorskip("wandb")
-    said = ranks(tmp_path / "run", "wandb", WANDB_MODE="offline", WANDB_SILENT="true")
+    directory, said = tracked
     where = urllib.parse.unquote(said["locations"]["wandb"])
     found: dict[str, list] = {}
     for _, row in wandb_rows(where):
         for name, value in row.items():
             found.setdefault(name, []).append(value)
     figures = {name: values[-1]["_type"] for name, values in found.items() if isinstance(values[-1], dict)}
-    for name in shown(tmp_path / "run"):
+    for name in shown(directory):
         assert figures[name] == ("table-file" if name.endswith("_table") else "plotly-file")
     assert figures["probe/token_balance/sequence_tokens/update"] == "histogram"
     notes = [record.run.notes for record in wandb_records(where) if record.WhichOneof("record_type") == "run"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,7 @@ from probe.publishing.messages import Arranged, Described, Done, Numbers, Shown,
 from probe.publishing.publisher import Publisher, worthwhile
 from probe.tracking.media import Histogram
 from probe.tracking.state import State
+from tests.waiting import PATIENCE_S, until
 
 
 class Heard:
@@ -52,6 +54,25 @@ def child(code: str) -> list[str]:
     return [sys.executable, "-c", textwrap.dedent(code)]
 
 
+def saying_when(sign: Path, *messages) -> list[str]:
+    """A publisher that says them once there is a file."""
+    lines = b"".join(map(encode, messages))
+    return child(
+        f"""
+        import pathlib, sys, time
+        while not pathlib.Path({str(sign)!r}).exists():
+            time.sleep(0.01)
+        sys.stdout.buffer.write({lines!r})
+        """
+    )
+
+
+def ended(made: Publisher) -> bool:
+    """Whether nothing is left of it: it has been killed, and who listens to it is on its way out or out."""
+    made._thread.join(PATIENCE_S)
+    return made._process.poll() is not None and not made._thread.is_alive()
+
+
 def saying(*messages, then: str = "sys.stdin.readline()") -> list[str]:
     lines = b"".join(map(encode, messages))
     return child(f"import sys, time\nsys.stdout.buffer.write({lines!r})\nsys.stdout.flush()\n{then}")
@@ -62,9 +83,22 @@ def incidents():
     return []
 
 
-def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents, monkeypatch, caplog) -> None:
-    tracking = Heard()
+def test_the_end_says_how_long_it_waits_for_the_last_edition(tmp_path: Path, incidents, monkeypatch, caplog) -> None:
+    class Told(logging.Handler):
+        def emit(self, record):
+            (tmp_path / "told").touch()
+
     monkeypatch.setattr(module, "_SILENT_S", 0.0)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    made = Publisher(tmp_path, Heard(), incidents.append, command=saying_when(tmp_path / "told", Done(final=True)))
+    monkeypatch.setattr(module._log, "handlers", [Told()])
+    assert made.finish(60)
+    assert "waiting up to 60 s for the last figures" in caplog.text
+    assert incidents == []
+
+
+def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> None:
+    tracking = Heard()
     histogram = Histogram.from_values([1, 2, 3])
     messages = [
         Numbers.from_floats(4, {"a": 1.0, "b": float("nan")}),
@@ -78,8 +112,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents, monk
     ]
     made = Publisher(tmp_path, tracking, incidents.append, command=saying(*messages))
     made.at(9)
-    assert made.finish(60)
-    assert "waiting up to 60 s for the last figures" in caplog.text
+    assert made.finish(PATIENCE_S)
     assert incidents == []
     numbers, lengths, state, *words = tracking.calls
     assert numbers[1]["a"] == 1.0
@@ -106,7 +139,7 @@ def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incide
     made = Publisher(tmp_path, tracking, incidents.append, command=command)
     made.at(9)
     made.at(7)
-    assert made.finish(60)
+    assert made.finish(PATIENCE_S)
     assert tracking.calls == [("log", {"state": Histogram.from_values([1])}, 9, ["board"])]
 
 
@@ -122,9 +155,9 @@ def test_how_it_stands_is_of_the_step_that_training_is_at(tmp_path: Path, incide
 def test_one_that_dies_is_an_incident(tmp_path: Path, incidents, command: list[str], told: str) -> None:
     made = Publisher(tmp_path, Heard(), incidents.append, command=command)
     if "during" in told or "-9" in told:
-        made._process.wait(60)
-        made._thread.join(60)
-    assert not made.finish(60)
+        made._process.wait(PATIENCE_S)
+        made._thread.join(PATIENCE_S)
+    assert not made.finish(PATIENCE_S)
     (incident,) = incidents
     assert incident.kind == "publisher"
     assert told in incident.message
@@ -143,8 +176,7 @@ def test_one_that_dies_is_an_incident(tmp_path: Path, incidents, command: list[s
 def test_one_that_hangs_costs_its_deadline_and_no_more(tmp_path: Path, incidents, command: list[str]) -> None:
     made = Publisher(tmp_path, Heard(), incidents.append, command=command)
     assert not made.finish(0.5)
-    assert made._process.poll() is not None
-    assert not made._thread.is_alive()
+    assert ended(made)
     assert "within 0.5 s" in incidents[0].message
 
 
@@ -165,8 +197,8 @@ def test_what_can_t_be_read_or_handed_on_is_told_and_the_rest_is_taken(tmp_path:
     made = Publisher(
         tmp_path, tracking, incidents.append, command=child(f"import sys\nsys.stdout.buffer.write({lines!r})")
     )
-    made._thread.join(60)
-    assert made.finish(60)
+    made._thread.join(PATIENCE_S)
+    assert made.finish(PATIENCE_S)
     assert tracking.calls == [("describe", "still here")]
     told = [one.message for one in incidents]
     assert len(told) == 5
@@ -176,9 +208,9 @@ def test_what_can_t_be_read_or_handed_on_is_told_and_the_rest_is_taken(tmp_path:
 
 @pytest.mark.slow
 def test_a_run_that_can_t_be_read_is_told_by_the_real_one(tmp_path: Path, incidents) -> None:
-    made = Publisher(tmp_path / "nothing", Heard(), incidents.append)
-    made._process.wait(60)
-    made._thread.join(60)
+    made = Publisher(tmp_path / "nothing", Heard(), incidents.append, every_s=0.01)
+    made._process.wait(PATIENCE_S)
+    made._thread.join(PATIENCE_S)
     assert not made.finish(1)
     assert "RunNotFoundError" in incidents[0].traceback
 
@@ -210,21 +242,19 @@ def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
         parent.kill()
         parent.wait()
-        deadline = time.monotonic() + 300
-        while _alive(pid):
-            assert time.monotonic() < deadline, "the publisher lives on"
-            time.sleep(0.05)
+        until(lambda: _stat(pid), lambda stat: stat == "" or stat.rpartition(")")[2].split()[0] == "Z")
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.stdout.close()
         parent.wait()
 
 
-def _alive(pid: int) -> bool:
+def _stat(pid: int) -> str:
+    """What the system says of a process; "" where there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        return Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def test_a_fork_of_the_training_leaves_it_alone(tmp_path: Path, incidents, monkeypatch) -> None:
@@ -234,7 +264,7 @@ def test_a_fork_of_the_training_leaves_it_alone(tmp_path: Path, incidents, monke
     made.finish(0.1)
     monkeypatch.undo()
     assert made._process.poll() is None
-    assert made.finish(60)
+    assert made.finish(PATIENCE_S)
 
 
 def test_ctrl_c_while_the_last_edition_is_made_leaves_nothing_behind(tmp_path: Path, incidents) -> None:
@@ -246,9 +276,8 @@ def test_ctrl_c_while_the_last_edition_is_made_leaves_nothing_behind(tmp_path: P
     """
     made = Publisher(tmp_path, Heard(), incidents.append, command=child(when_it_is_asked_to_end))
     with pytest.raises(KeyboardInterrupt):
-        made.finish(60)
-    assert made._process.poll() is not None
-    assert not made._thread.is_alive()
+        made.finish(PATIENCE_S)
+    assert ended(made)
 
 
 def test_listening_is_no_part_of_the_training(tmp_path: Path, incidents) -> None:
@@ -269,7 +298,7 @@ def test_listening_is_no_part_of_the_training(tmp_path: Path, incidents) -> None
         made = Publisher(
             tmp_path, tracking, incidents.append, command=saying(Numbers.from_floats(1, {"a": 1.0}), Done(final=True))
         )
-        assert made.finish(60)
+        assert made.finish(PATIENCE_S)
         assert tracking.flush()
     assert listener.heard == 0
     assert current_scope() is scope

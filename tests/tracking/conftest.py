@@ -9,6 +9,9 @@ import threading
 
 import pytest
 
+from probe.tracking.tracking import Tracking
+from tests.waiting import PATIENCE_S
+
 PREFIXES = ("MLFLOW_", "TENSORBOARD_DIR", "PROBE_FILE_", "VERL_FILE_", "WANDB_", "SWANLAB_", "TRACKIO_", "OTEL_")
 
 
@@ -17,6 +20,16 @@ def plain_environment(monkeypatch, tmp_path):
     for name in [name for name in os.environ if name.startswith(PREFIXES)]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def patient_ends(monkeypatch):
+    """The end of a run gives up what isn't sent in ten seconds, and a loaded machine needs more. Tests of that limit
+    say one of their own.
+    """
+    monkeypatch.setattr(Tracking.finish, "__defaults__", (0, PATIENCE_S))
+    monkeypatch.setattr(Tracking.flush, "__defaults__", (PATIENCE_S,))
+    monkeypatch.setattr("probe.session.END_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="session")
@@ -88,7 +101,7 @@ class Collector:
     def close(self):
         self._server.shutdown()
         self._server.server_close()
-        self._thread.join(60)
+        self._thread.join(PATIENCE_S)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from probe.errors import InputTypeError
 from probe.tracking.backends.base import TITLE_LENGTH, Alert
 from probe.tracking.tracking import Tracking
 from tests.tracking.tracking_readers import wandb_records
+from tests.waiting import PATIENCE_S
 
 SENTENCE = "Rank 0 waits in all_reduce for rank 1, which has one micro-batch fewer."
 
@@ -55,7 +56,7 @@ def test_3_an_alert_reaches_a_backend_on_its_own_thread_and_is_tried_again(tmp_p
         pager.down = 2
         tracking.alert("hang · rank 0", SENTENCE, 7)
         tracking.log({"loss": 1.0}, 7)
-        assert tracking.flush(60)
+        assert tracking.flush()
     (alert,) = pager.alerts
     assert (alert.title, alert.text, alert.step) == ("hang · rank 0", SENTENCE, 7)
     assert threading.main_thread().name not in pager.threads
@@ -91,7 +92,7 @@ def test_3_wandb_has_each_alarm_once(tmp_path, monkeypatch) -> None:
         for step in range(4):
             with session.step(step), probe.phase("update"):
                 reduce_metrics({"actor/pg_loss": [0.5, math.nan if step == 2 else 0.25]})
-        assert heard.wait(60)  # while the run goes on; it looks once more when that ends
+        assert heard.wait(PATIENCE_S)  # while the run goes on; it looks once more when that ends
     (alert,) = [one.alert for one in wandb_records(place) if one.WhichOneof("record_type") == "alert"]
     assert (alert.title, alert.level) == ("nan · rank 0", "ERROR")
     assert alert.text.startswith("NaN went into actor/pg_loss (update · step 2 · rank 0): 1 of 2 values.")
@@ -122,7 +123,7 @@ def test_3_trackio_has_the_alert_once_and_posts_it_where_its_user_wants(
             run_id = tracking.logger["trackio"].run_id
             tracking.log({"loss": 1.0}, 7)
             tracking.alert("hang · rank 0", SENTENCE, 7)
-            assert tracking.flush(60)
+            assert tracking.flush()
             alert = Alert("again", SENTENCE, 7)
             for _ in range(2):  # as after an answer that was lost
                 tracking.logger["trackio"].alert(alert)

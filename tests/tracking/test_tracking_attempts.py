@@ -13,6 +13,7 @@ from probe.tracking.state import homes
 from probe.tracking.tracking import Tracking
 from tests.tracking.test_tracking_recovery import PLAIN, WITH_STATUS, asked, left_behind
 from tests.tracking.tracking_readers import mlflow_client, read_mlflow_run, tensorboard_scalars
+from tests.waiting import PATIENCE_S
 
 
 def train(directory, reward, steps, track):
@@ -93,9 +94,9 @@ def test_a_later_attempt_sends_what_the_one_before_left(tmp_path):
     (tmp_path / "attempts" / "1" / "rank-00000.json").write_text("{}")
     with start("attempts", run_dir=tmp_path, track=PLAIN, recorders=[], publish=False, rank=0) as session:
         session.log({"x": 1.0}, 7)
-        assert session.tracking.flush(60)
+        assert session.tracking.flush()
         for thread in session_threads():
-            thread.join(60)
+            thread.join(PATIENCE_S)
     assert [content for _, what, content in asked if what == "log"] == [7]  # what was sent from here
     assert unsent(tmp_path) == {}
 

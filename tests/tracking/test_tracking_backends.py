@@ -41,6 +41,7 @@ from tests.tracking.tracking_readers import (
     wandb_records,
     wandb_rows,
 )
+from tests.waiting import until
 
 #: What the clients of W&B, SwanLab and Trackio warn of or leave open is theirs to mend.
 pytestmark = [
@@ -192,7 +193,7 @@ def test_what_is_no_number_is_shown_or_told_once(backend, readers, tmp_path, cap
     with Tracking("contract", "rich", backend, directory=tmp_path, on_incident=incidents.append) as tracking:
         for step in (1, 2):
             tracking.log(rich_values(), step)
-        assert tracking.flush(60)
+        assert tracking.flush()
         shows = set(tracking.logger[backend].shows)
     left_out = [one for one in incidents if one.where == backend]
     told = {one.message.split(" a ")[1].partition(":")[0] for one in left_out if "can't show" in one.message}
@@ -472,7 +473,7 @@ def test_what_was_sent_before_a_kill_can_be_read(tmp_path):
         tracking = Tracking("p", "e", ["file", "tensorboard"], directory=sys.argv[1])
         for step in range(100):
             tracking.log({"x": float(step)}, step)
-        assert tracking.flush(60)
+        assert tracking.flush(300)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
@@ -576,10 +577,10 @@ def test_g_all_figures_of_a_run_weigh_at_most_8_mb_in_mlflow(tmp_path):
     """Also where they are many and large: what doesn't fit is told."""
     rng, incidents = random.Random(0), []
     with Tracking("p", "e", "mlflow", directory=tmp_path, on_incident=incidents.append) as tracking:
-        for number in range(40):
-            spec = json.dumps({"data": [{"y": [rng.random() for _ in range(20_000)]}], "layout": {}})
+        for number in range(10):
+            spec = json.dumps({"data": [{"y": [rng.random() for _ in range(50_000)]}], "layout": {}})
             tracking.log({f"figure/{number}": Figure(spec)}, 0)
-        assert tracking.flush(300)  # it is more than the end waits for
+        assert tracking.flush()
     own = tracking.logger["mlflow"]
     place = Path(mlflow_client(own.tracking_uri).download_artifacts(own.run_id, "", str(tmp_path)))
     kept = [place / "figures.html", *(place / "figures").rglob("*.json")]
@@ -598,7 +599,7 @@ def test_artifacts_that_cannot_be_put_hold_up_no_values_in_mlflow(tmp_path, monk
         tracking.describe("x" * 6000)
         for step in range(3):
             tracking.log({**rich_values(), "loss": float(step)}, step)
-        assert tracking.flush(60)
+        assert tracking.flush()
     run = mlflow_client(tracking.logger["mlflow"].tracking_uri).get_run(tracking.logger["mlflow"].run_id)
     assert read_mlflow(tracking, None) == {"loss": [(0, 0.0), (1, 1.0), (2, 2.0)]}
     assert run.info.status == "FINISHED"
@@ -701,18 +702,21 @@ def test_wandb_loses_nothing_to_a_kill(tmp_path, monkeypatch):
         tracking = Tracking("p", "e", "wandb", directory=sys.argv[1])
         for step in range(20):
             tracking.log({"x": float(step)}, step)
-        assert tracking.flush(60)
+        assert tracking.flush(300)
         os.kill(os.getpid(), signal.SIGKILL)
     """
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     assert subprocess.run(command, env=environment, timeout=300, check=False).returncode == -signal.SIGKILL
     (killed,) = (tmp_path / "wandb").glob("offline-run-*")
-    before = {step: row["x"] for step, row in wandb_rows(killed, complete=False)}
     with Tracking("p", "e", "wandb", directory=tmp_path) as tracking:
         tracking.log({"x": 20.0}, 20)
     after = list(wandb_rows(tracking.locations["wandb"]))
-    assert before | {step: row["x"] for step, row in after} == {step: float(step) for step in range(21)}
+
+    def both():  # the process of W&B may outlive ours and go on writing
+        return {step: row["x"] for step, row in (*wandb_rows(killed, complete=False), *after)}
+
+    until(both, lambda rows: rows == {step: float(step) for step in range(21)})
     assert len(after) == len({step for step, _ in after})
 
 
@@ -742,7 +746,7 @@ def kill_after_flush(backend, directory):
         for step in range(20):
             tracking.log({"x": float(step)}, step)
         if sys.argv[3] == "flushed":
-            assert tracking.flush(60)
+            assert tracking.flush(300)
         while tracking._stream._journal.last < 20:
             pass
         os.kill(os.getpid(), signal.SIGKILL)

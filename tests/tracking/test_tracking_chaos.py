@@ -16,9 +16,9 @@ from tests.tracking.test_tracking_durability import (
     impatient_mlflow,  # noqa: F401  (a fixture)
     proxy,  # noqa: F401  (a fixture)
     python,
-    wait_until,
 )
 from tests.tracking.tracking_readers import mlflow_client, tensorboard_scalars
+from tests.waiting import until
 
 METRICS = 20
 #: Logs without a pause to think, as a trainer with very short steps does, until it is killed.
@@ -32,7 +32,7 @@ TRAINER = """
     print("go", flush=True)
     for step in range(first, first + 100_000):
         tracking.log({f"group/{index}": step + index / 32 for index in range(20)}, step)
-        time.sleep(0.02)
+        time.sleep(0.05)
 """
 
 
@@ -50,12 +50,11 @@ def test_after_all_that_the_server_has_every_value_once(
         for number in range(2):
             with python(TRAINER, tmp_path, number * 1_000_000) as trainer:
                 assert trainer.stdout.readline() == "go\n"
-                wait_until(lambda: begun(tmp_path))  # on a loaded machine the first call takes its time
-                time.sleep(1.5)
+                grows(lambda: proxy.answers)
                 own_mlflow_server.stop()
-                time.sleep(0.5)
+                grows(lambda: unsent(tmp_path).get("mlflow", 0))
                 own_mlflow_server.start()
-                time.sleep(1.5)
+                grows(lambda: proxy.answers)
                 assert in_use(tmp_path)
                 assert "mlflow" in recover(tmp_path, timeout_s=1)  # its process is there: it is left alone
                 trainer.send_signal(signal.SIGKILL)
@@ -64,7 +63,6 @@ def test_after_all_that_the_server_has_every_value_once(
         stop.set()
         slow.join()
         proxy.delay_s, proxy.swallow = 0.0, 0
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # no answer gets lost any more, and some take long
     assert recover(tmp_path, timeout_s=300) == {}
     check(own_mlflow_server.url, State(tmp_path, "mlflow").read()["run_id"], tmp_path)
 
@@ -76,8 +74,10 @@ def slowed(proxy, stop):  # noqa: F811  (the fixture's)
         proxy.swallow = 1
 
 
-def begun(directory):
-    return bool(unsent(directory)) or "run_id" in State(directory, "mlflow").read()
+def grows(count):
+    """Wait until it is so much more than now that the server, or its absence, has been felt."""
+    before = count()
+    until(count, lambda now: now >= before + 20)
 
 
 def check(url, run_id, directory):

@@ -132,7 +132,7 @@ def test_the_backend_of_ones_own_works_as_it_stands_there(tmp_path, monkeypatch)
         try:
             with Tracking("project", "experiment", ["console", path], directory=tmp_path / "run") as tracking:
                 tracking.log({"loss": 0.5, "note": "good"}, 1)
-                assert tracking.flush(60)
+                assert tracking.flush()
                 tracking.describe("# Found")
         finally:
             server.shutdown()

@@ -21,6 +21,7 @@ from probe.tracking.journal import unsent
 from probe.tracking.recovery import recover
 from probe.tracking.tracking import Tracking
 from tests.tracking.tracking_readers import mlflow_client, read_mlflow_run, tensorboard_scalars
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,6 @@ ROOT = Path(__file__).parents[2]
 def impatient_mlflow(monkeypatch):
     """Its client alone would try for minutes; ours is the back-off that is tested."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
     monkeypatch.setattr("probe.tracking.lane.BACK_OFF_S", (0.05, 0.5))
 
 
@@ -40,7 +40,8 @@ class Proxy:
         self.target = port
         self.delay_s = 0.0
         self.swallow = 0  # so many answers get lost on their way
-        self.connections = 0
+        self.delayed = 0  # so many pieces were held back
+        self.answers = 0  # so many pieces came from the server, those that got lost among them
         self._sockets = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -54,7 +55,6 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            self.connections += 1
             try:
                 server = socket.create_connection(("127.0.0.1", self.target), 5)
             except OSError:
@@ -71,6 +71,8 @@ class Proxy:
             while data := source.recv(65536):
                 if self.delay_s:
                     time.sleep(self.delay_s)
+                    self.delayed += 1
+                self.answers += answers
                 if answers and self.swallow > 0:
                     self.swallow -= 1
                     break
@@ -89,7 +91,7 @@ class Proxy:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
 
 
 @pytest.fixture
@@ -123,28 +125,20 @@ def test_a_server_that_is_slow_then_loses_answers_then_stops_has_every_value_onc
         log(tracking, range(20))
         proxy.delay_s = 0.15
         log(tracking, range(20, 40))
-        time.sleep(1)
+        until(lambda: proxy.delayed)
         proxy.delay_s, proxy.swallow = 0.0, 4
         log(tracking, range(40, 60))
-        time.sleep(1)
+        until(lambda: proxy.swallow, lambda left: left == 0)
         own_mlflow_server.stop()
         log(tracking, range(60, 100))  # training doesn't wait: the server comes back after it only
-        wait_until(lambda: lines(tmp_path / "metrics.jsonl") == 100)  # nor does the neighbour
-        wait_until(lambda: any(one.where == "mlflow" for one in incidents))
+        until(lambda: lines(tmp_path / "metrics.jsonl"), lambda count: count == 100)  # nor does the neighbour
+        until(lambda: [one.where for one in incidents], lambda told: "mlflow" in told)
         own_mlflow_server.start()
-        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # no answer gets lost any more, and some take long
-        assert tracking.flush(300)
+        assert tracking.flush()
     found = read_mlflow_run(own_mlflow_server.url, run_id)
     assert found == expected(100)
     assert mlflow_client(own_mlflow_server.url).get_run(run_id).info.status == "FINISHED"
     assert {one.kind for one in incidents} == {"backend"}
-
-
-def wait_until(condition, timeout_s=300.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it didn't happen"
-        time.sleep(0.02)
 
 
 def lines(path):
@@ -184,8 +178,7 @@ def test_a_killed_process_is_completed_by_the_next_start_in_the_same_run(own_mlf
         assert any("isn't there yet" in one.message for one in incidents)
         log(tracking, range(60, 70))
         own_mlflow_server.start()
-        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")  # no answer gets lost any more, and some take long
-        assert tracking.flush(300)
+        assert tracking.flush()
     assert read_mlflow_run(own_mlflow_server.url, run_id) == expected(70)
     client = mlflow_client(own_mlflow_server.url)
     (experiment,) = client.search_experiments(filter_string="name = 'killed'")
@@ -233,7 +226,7 @@ def test_kills_at_any_moment_leave_nothing_out_and_nothing_twice(tmp_path):
         with python(script, tmp_path, number * 400, moment) as process:
             assert process.wait(300) == -signal.SIGKILL
     with Tracking("p", "e", ["file", "tensorboard"], directory=tmp_path) as tracking:
-        assert tracking.flush(120)
+        assert tracking.flush()
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(1200))
     assert [event.step for event in tensorboard_scalars(tmp_path / "tensorboard")["x"]] == list(range(1200))
@@ -246,14 +239,14 @@ def test_a_run_that_ended_while_its_server_was_away_is_completed_later(own_mlflo
     tracking = Tracking("p", "e", "mlflow", directory=tmp_path, on_incident=incidents.append)
     run_id = tracking.logger["mlflow"].run_id
     log(tracking, range(10))
-    assert tracking.flush(120)
+    assert tracking.flush()
     own_mlflow_server.stop()
     log(tracking, range(10, 30))
+    until(lambda: tracking._stream._journal.last, lambda last: last == 30)
     tracking.finish(3, timeout_s=2)  # it ends, though the server is away for as long as that takes
     assert any("20 calls are kept" in one.message for one in incidents)
     assert recover(tmp_path, timeout_s=1) == {"mlflow": 20}  # it's still away
     own_mlflow_server.start()
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "60")
     assert recover(tmp_path, timeout_s=300) == {}
     assert read_mlflow_run(own_mlflow_server.url, run_id) == expected(30)
     assert mlflow_client(own_mlflow_server.url).get_run(run_id).info.status == "FAILED"
@@ -271,7 +264,7 @@ def test_a_full_disk_costs_nothing_once_there_is_room_again(tmp_path):
         tracking = Tracking("p", "e", backends, directory=sys.argv[1], on_incident=incidents.append)
         for step in range(20):
             tracking.log({"x": step}, step)
-        assert tracking.flush(120)
+        assert tracking.flush(300)
         hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))  # each file is full in the middle of a line
         for step in range(20, 120):
@@ -288,7 +281,7 @@ def test_a_full_disk_costs_nothing_once_there_is_room_again(tmp_path):
     """
     with python(script, tmp_path) as process:
         told = process.stdout.read()
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE_S) == 0
     assert json.loads(told) == ["file", "journal", "tensorboard"]
     good = []
     for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
@@ -335,12 +328,13 @@ def _log_as_nobody(run):
         with Tracking("p", "e", ["otlp"], directory=sys.argv[1], on_incident=incidents.append) as tracking:
             for step in range(10):
                 tracking.log({"x": step}, step)
+            assert tracking.flush(300)
         os.seteuid(0)
         print([one.where for one in incidents])
     """
     with python(script, run) as process:
         assert process.stdout.read().strip() == "['journal']"
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE_S) == 0
 
 
 def test_two_processes_in_one_directory_do_not_mix(tmp_path):

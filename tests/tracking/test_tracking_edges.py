@@ -14,6 +14,7 @@ from probe.runs.layout import create_run
 from probe.tracking.journal import DAMAGED, unsent
 from probe.tracking.tracking import Tracking
 from tests.cli.command import probe
+from tests.waiting import PATIENCE_S
 
 #: Lines that are JSON, or nearly, and no calls.
 WRONG = [
@@ -85,13 +86,13 @@ def test_a_notes_of_a_wrong_type_keep_nobody_from_starting_or_ending(tmp_path):
         tracking.tag({"a": "b"})
         tracking.describe("words")
         tracking.log({"x": 1}, 1)
-        assert tracking.flush(60)
+        assert tracking.flush()
     assert file_steps(tmp_path)[-1] == 1
     assert json.loads((tmp_path / "tracking" / "notes.json").read_text())["tag"] == {"a": "b"}
 
 
 HANGING = """
-    import logging, sys, time
+    import atexit, logging, sys, time
     from probe.tracking.backends.base import Backend
     from probe.tracking.tracking import Tracking
     class Stuck(Backend):
@@ -102,28 +103,31 @@ HANGING = """
     class StuckAtClose(Stuck):
         def log(self, values, step): pass
         def close(self, exit_code): time.sleep(3600)
+    atexit.register(lambda: told("over"))  # after what tracking has registered
     backends = ["__main__:Stuck", "__main__:StuckAtClose", "file"]
     tracking = Tracking("p", "e", backends, directory=sys.argv[1], announce=False)
     for step in range(577):
         tracking.log({"x": step}, step)
     begin = time.monotonic()
+    def told(what): print(f"{time.monotonic() - begin:.1f} {what}", flush=True)
     class Told(logging.Handler):
-        def emit(self, record): print(f"{time.monotonic() - begin:.1f} {record.getMessage()}", flush=True)
+        def emit(self, record): told(record.getMessage())
     logging.getLogger("probe.tracking").addHandler(Told())
 """
 
 
 @pytest.mark.slow
 def test_a_hung_backend_holds_the_exit_for_ten_seconds_at_most_and_says_so(tmp_path):
-    # Killed by the time limit where it takes a minute, as it did: nothing else measures time here.
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(HANGING), str(tmp_path)],
-        capture_output=True, text=True, timeout=40, check=True,
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
     )  # fmt: skip
     told = [line.split(" ", 1) for line in done.stdout.splitlines()]
     waits = [(float(at), text) for at, text in told if "waiting up to" in text]
+    (over,) = (float(at) for at, text in told if text == "over")
+    assert over < 40  # of the end alone; it was a minute
     assert len(waits) == 1
-    assert waits[0][0] < 5  # at its beginning, not when it is over
+    assert waits[0][0] < over / 2  # at its beginning, not when it is over
     assert "__main__:Stuck, __main__:StuckAtClose" in waits[0][1]
     assert str(tmp_path) in waits[0][1]
     assert unsent(tmp_path)["__main__:Stuck"] == 577
@@ -141,10 +145,10 @@ def wait_for_nobody(directory):
         tracking = Tracking("p", "e", "file", directory=sys.argv[1], announce=False)
         for step in range(577):
             tracking.log({"x": step}, step)
-        tracking.finish(timeout_s=5)
+        tracking.finish(timeout_s=300)  # it gives up what fails long before
         os._exit(9)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(directory)], timeout=120, check=False)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script), str(directory)], timeout=PATIENCE_S, check=False)
     assert unsent(directory) == {"file": 577}
 
 

@@ -83,7 +83,7 @@ def test_a_collector_that_answers_500_gets_everything_later_in_order(endpoint):
         endpoint.answers = [500, 503, 429, 500]
         for step in range(20):
             tracking.log({"x": step}, step)
-        assert tracking.flush(60)
+        assert tracking.flush()
     assert read_otlp_from(endpoint)(tracking, None) == {"x": [(step, float(step)) for step in range(20)]}
     assert [one.kind for one in incidents] == ["backend", "backend"]
     assert (incidents[0].message.count("500"), incidents[1].count) == (1, 3)
@@ -95,7 +95,7 @@ def test_what_the_collector_refuses_is_put_aside_with_its_error(endpoint, tmp_pa
         endpoint.answers = [400] * lane_module.ATTEMPTS
         tracking.log({"x": 1}, 1)
         tracking.log({"x": 2}, 2)
-        assert tracking.flush(60)
+        assert tracking.flush()
     assert read_otlp_from(endpoint)(tracking, None) == {"x": [(2, 2.0)]}
     refused = (tmp_path / "tracking" / "otlp.refused.jsonl").read_text()
     assert '"step":1' in refused

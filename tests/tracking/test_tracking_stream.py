@@ -8,12 +8,14 @@ import time
 import pytest
 
 from probe.tracking import lane as lane_module
+from probe.tracking import stream as stream_module
 from probe.tracking.backends.base import Backend
 from probe.tracking.journal import Journal
 from probe.tracking.media import Text
 from probe.tracking.numbers import Snapshot
 from probe.tracking.reports import Reports
 from probe.tracking.stream import Entry, Stream
+from tests.waiting import PATIENCE_S, until
 
 
 class Recording(Backend):
@@ -55,7 +57,7 @@ class Hanging(Recording):
 
     def log(self, values, step):
         self.inside.set()
-        assert self.let_go.wait(60)
+        assert self.let_go.wait(PATIENCE_S)
         super().log(values, step)
 
 
@@ -78,10 +80,7 @@ def opened(incidents):
     yield make
     for one in streams:
         one.close(0, 60.0)
-    deadline = time.monotonic() + 300
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not set(threading.enumerate()) - before
+    until(lambda: set(threading.enumerate()) - before, lambda left: not left)
 
 
 def put(stream, step, names=None, transfer=None, **values):
@@ -89,11 +88,28 @@ def put(stream, step, names=None, transfer=None, **values):
     stream.enqueue(Entry(snapshot, step, time.time_ns(), names))
 
 
-def wait_for(condition, timeout=60.0):
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "it didn't happen"
-        time.sleep(0.005)
+class Clock:
+    """Stands where ``time`` is in the stream: its deadlines come when the test says so."""
+
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    one = Clock()
+    monkeypatch.setattr(stream_module, "time", one)
+    return one
+
+
+def closing(stream, timeout_s):
+    """Its end on a thread of its own, and what it will have given."""
+    given = []
+    thread = threading.Thread(target=lambda: given.append(stream.close(0, timeout_s)))
+    thread.start()
+    return thread, given
 
 
 def test_all_arrives_in_order_and_the_thread_ends(opened):
@@ -101,11 +117,11 @@ def test_all_arrives_in_order_and_the_thread_ends(opened):
     stream = opened(one=one, two=two)
     for step in range(50):
         put(stream, step, x=float(step))
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert one.calls == two.calls == [(step, {"x": float(step)}) for step in range(50)]
     assert (one.flushed, two.flushed) == (1, 1)
     put(stream, 50, x=50.0)
-    assert stream.close(3, 10)
+    assert stream.close(3, PATIENCE_S)
     assert one.calls[-1] == (50, {"x": 50.0})
     assert one.exit_codes == two.exit_codes == [3]
 
@@ -114,7 +130,7 @@ def test_a_filter_reaches_only_its_backends(opened):
     one, two = Recording(), Recording()
     stream = opened(one=one, two=two)
     put(stream, 1, names=frozenset({"two"}), x=1.0)
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert (one.calls, two.calls) == ([], [(1, {"x": 1.0})])
 
 
@@ -123,7 +139,7 @@ def test_a_failing_backend_is_told_once_and_loses_nothing_when_it_comes_back(ope
     stream = opened(bad=bad, good=good)
     for step in range(5):
         put(stream, step, x=1.0)
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert [step for step, _ in bad.calls] == [step for step, _ in good.calls] == [0, 1, 2, 3, 4]
     assert [(one.kind, one.where) for one in incidents] == [("backend", "bad")]
     assert "step 0" in incidents[0].message
@@ -139,7 +155,7 @@ def test_values_that_a_backend_refuses_are_given_up_and_counted(opened, incident
     stream = opened(bad=bad)
     put(stream, 0, x=1.0)
     put(stream, 1, x=2.0)
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert bad.calls == [(1, {"x": 2.0})]
     assert [one.count for one in incidents if "given up" in one.message] == [1]
 
@@ -150,7 +166,7 @@ def test_a_backend_that_is_out_of_order_for_long_loses_nothing(opened, monkeypat
     stream = opened(bad=bad)
     for step in range(20):
         put(stream, step, x=1.0)
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert [step for step, _ in bad.calls] == list(range(20))
 
 
@@ -159,7 +175,7 @@ def test_a_dead_backend_is_still_closed_and_does_not_hold_up_the_end(opened, inc
     stream = opened(bad=bad, good=good)
     for step in range(20):
         put(stream, step, x=1.0)
-    assert stream.close(1, 30)
+    assert stream.close(1, PATIENCE_S)
     assert len(good.calls) == 20
     assert bad.exit_codes == good.exit_codes == [1]
     assert sum(one.count for one in incidents if "given up" in one.message) == 20
@@ -169,7 +185,7 @@ def test_system_exit_from_a_backend_is_its_own_affair(opened):
     bad, good = Failing(SystemExit(1), times=1), Recording()
     stream = opened(bad=bad, good=good)
     put(stream, 0, x=1.0)
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert bad.calls == good.calls == [(0, {"x": 1.0})]
 
 
@@ -177,23 +193,27 @@ def test_a_hanging_backend_leaves_the_others_alone(opened, incidents):
     stuck, good = Hanging(), Recording()
     stream = opened(stall_s=0.1, stuck=stuck, good=good)
     put(stream, 0, x=1.0)
-    assert stuck.inside.wait(60)
-    time.sleep(0.15)
+    assert stuck.inside.wait(PATIENCE_S)
+    until(lambda: list(incidents))  # it is told as soon as that is known
     put(stream, 1, x=2.0)
-    wait_for(lambda: [step for step, _ in good.calls] == [0, 1])
+    until(lambda: [step for step, _ in good.calls], lambda steps: steps == [0, 1])
     assert [(one.where, one.kind) for one in incidents] == [("stuck", "backend")]
     stuck.let_go.set()
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert [step for step, _ in stuck.calls] == [0, 1]
 
 
-def test_a_backend_that_never_comes_back_meets_the_deadline(opened, incidents):
+def test_a_backend_that_never_comes_back_meets_the_deadline(opened, incidents, clock):
     stuck, good = Hanging(), Recording()
     stream = opened(stuck=stuck, good=good)
     put(stream, 0, x=1.0)
-    assert stuck.inside.wait(60)
+    assert stuck.inside.wait(PATIENCE_S)
     put(stream, 1, x=1.0)
-    assert not stream.close(0, 1.0)
+    end, complete = closing(stream, 1.0)
+    until(stream.complete, lambda names: names == ["good"])
+    clock.now += 1.0
+    end.join(PATIENCE_S)
+    assert complete == [False]
     assert good.exit_codes == [0]
     assert len(good.calls) == 2
     assert any("2 calls were not sent" in one.message for one in incidents)
@@ -208,13 +228,12 @@ def test_what_is_told_at_the_deadline_is_of_the_backend_that_is_late_alone(opene
     stuck, good = Hanging(), Recording()
     stream = opened(journal=journal, good=good, stuck=stuck)
     put(stream, 0, x=1.0)
-    assert stuck.inside.wait(60)
-    closing = threading.Thread(target=stream.close, args=(0, 60.0))
-    closing.start()
-    wait_for(lambda: stream.complete() == ["good"])
+    assert stuck.inside.wait(PATIENCE_S)
+    end, _ = closing(stream, PATIENCE_S)
+    until(stream.complete, lambda names: names == ["good"])
     stream._tell_unsent(complete=False, timeout_s=2.5)  # as if the deadline had come here
     stuck.let_go.set()
-    closing.join(60)
+    end.join(PATIENCE_S)
     kept_there = f"1 calls are kept in {journal.folder}; the next start in this directory sends them"
     assert [(one.where, one.message) for one in incidents] == [
         ("stuck", "not finished within 2.5 s; 1 calls were not sent"),
@@ -227,11 +246,11 @@ def test_a_full_queue_drops_the_oldest_and_says_so(opened, incidents):
     stuck = Hanging()
     stream = opened(capacity=3, stuck=stuck)
     put(stream, 0, x=1.0)
-    assert stuck.inside.wait(60)
+    assert stuck.inside.wait(PATIENCE_S)
     for step in range(1, 9):
         put(stream, step, x=1.0)
     stuck.let_go.set()
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     steps = [step for step, _ in stuck.calls]
     assert steps[0] == 0
     assert steps[-3:] == [6, 7, 8]
@@ -258,11 +277,11 @@ def test_values_under_way_are_waited_for_in_order(opened):
     assert not stream.flush(0.1)
     assert good.calls == []
     transfer.arrived = True
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert good.calls == [(0, {"x": 0.5}), (1, {"x": 1.0})]
 
 
-def test_values_that_never_arrive_do_not_hold_up_the_end(opened, incidents):
+def test_values_that_never_arrive_do_not_hold_up_the_end(opened, incidents, clock):
     import torch
 
     class Never:
@@ -276,7 +295,11 @@ def test_values_that_never_arrive_do_not_hold_up_the_end(opened, incidents):
     stream = opened(good=good)
     put(stream, 0, transfer=Never(), x=torch.empty((), device="meta"))
     put(stream, 1, x=1.0)
-    assert stream.close(0, 3.0)
+    end, complete = closing(stream, 3.0)
+    until(lambda: stream._patient_until)  # it is closing: what arrives later than half of its time is left out
+    clock.now += 2.0
+    end.join(PATIENCE_S)
+    assert complete == [True]
     assert (good.calls, good.exit_codes) == ([(1, {"x": 1.0})], [0])
     assert [(one.kind, "not arrived" in one.message) for one in incidents] == [("value", True)]
 
@@ -286,7 +309,7 @@ def test_a_step_that_goes_back_is_told_once_and_sent(opened, incidents):
     stream = opened(good=good)
     for step, name in ((5, "a"), (4, "b"), (4, "a"), (3, "a")):
         put(stream, step, **{name: 1.0})
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert len(good.calls) == 4
     assert [(one.kind, one.count) for one in incidents] == [("step", 1)]
     assert "'a' goes back from step 5 to 4" in incidents[0].message
@@ -327,9 +350,10 @@ def test_a_backend_that_takes_several_calls_gets_what_it_missed_in_few(opened, i
     stream = opened(many=many, capacity=5000)
     for step in range(2000):
         put(stream, step, x=float(step), y=0.0)
-    wait_for(lambda: incidents)
+    until(lambda: list(incidents))
+    until(lambda: stream._journal.last, lambda last: last == 2000)  # it has missed all of them
     many.away = False
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     lucky = [(step, {"x": float(step), "y": 0.0}) for step in range(2000) if step != 13]
     assert many.calls == lucky  # in order, and the one that it refuses kept nothing else back
     assert len(many.batches) < 30
@@ -361,14 +385,14 @@ def test_media_that_a_backend_refuses_hold_up_no_values(opened, incidents, monke
     for step in range(4):
         put(stream, step, x=float(step), a=Text("words"), b=Text("more"))
         put(stream, step, c=Text("alone"))
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert one.calls == [(step, {"x": float(step)}) for step in range(4)]
     assert one.attempts.count(("a", 0)) == lane_module.ATTEMPTS
     assert len(one.attempts) == lane_module.ATTEMPTS + 11  # the others were tried once
     assert [incident.count for incident in incidents if "is given up" in incident.message] == [1]
     one.speechless = False
     put(stream, 9, a=Text("words"))
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert one.calls[-1] == (9, "words")
 
 
@@ -389,7 +413,7 @@ def test_a_refused_call_before_one_with_refused_media_is_put_aside_alone(opened,
     put(stream, 3, x=13.0)
     put(stream, 4, x=4.0, a=Text("words"))
     put(stream, 5, x=5.0)
-    assert stream.flush(60)
+    assert stream.flush(PATIENCE_S)
     assert [step for step, _ in one.calls] == [2, 4, 5]
 
 
@@ -399,7 +423,7 @@ def test_many_names_are_told_once_and_again_when_they_are_ten_times_as_many(open
     for step in range(4):
         put(stream, step, **{f"name{number}": 1.0 for number in range(5)})
     put(stream, 4, **{f"name{number}": 1.0 for number in range(60)})
-    assert stream.close(0, 20)
+    assert stream.close(0, PATIENCE_S)
     stream._reports.close()
     told = [one for one in incidents if "distinct names" in one.message or "many names" in one.message]
     assert sum(one.count for one in told) == 2

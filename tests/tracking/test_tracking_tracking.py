@@ -15,6 +15,7 @@ from probe.errors import BackendError, InputError, InputTypeError, MissingDepend
 from probe.hooks import Listener, subscribe
 from probe.tracking import backends
 from probe.tracking.tracking import Tracking
+from tests.waiting import PATIENCE_S, until
 
 HERE = "tracking_own_backends"
 
@@ -50,7 +51,7 @@ def own_backends(tmp_path, monkeypatch):
     before = set(threading.enumerate())
     yield
     sys.modules.pop(HERE, None)
-    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+    until(lambda: set(threading.enumerate()) - before, lambda left: not left)
 
 
 def test_the_documented_front(tmp_path, capsys):
@@ -285,7 +286,7 @@ def test_a_forked_child_neither_sends_nor_hangs(tmp_path):
             child = context.Process(target=_child, args=(tracking, queue))
             child.start()
         assert queue.get() == (True, None)
-        child.join(60)
+        child.join(PATIENCE_S)
         queue.close()
     assert child.exitcode == 0
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from probe.tracking.tracking import Tracking
+from tests.waiting import until
 
-def read_console(tracking, capsys):
-    found: dict[str, list[tuple[int, float]]] = {}
-    step = None
+#: Of each metric its steps and values.
+Found = dict[str, list[tuple[int, float]]]
+Reader = Callable[[Tracking, pytest.CaptureFixture[str]], Found]
+
+
+def read_console(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
+    found: Found = {}
+    step = -1
     for line in capsys.readouterr().out.splitlines():
         head, *cells = line.split(" | ")
         if head.startswith("step "):
@@ -26,7 +34,7 @@ def read_console(tracking, capsys):
     return found
 
 
-def read_file(tracking, capsys):
+def read_file(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
     found: dict[str, list[tuple[int, float]]] = {}
     for line in Path(tracking.locations["file"]).read_text().splitlines():
         record = json.loads(line, parse_constant=lambda text: pytest.fail(f"{text} isn't JSON"))
@@ -35,32 +43,32 @@ def read_file(tracking, capsys):
     return found
 
 
-def read_tensorboard(tracking, capsys):
+def read_tensorboard(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
     return {
         name: [(event.step, event.value) for event in events]
         for name, events in tensorboard_scalars(tracking.locations["tensorboard"]).items()
     }
 
 
-def tensorboard_scalars(directory):
+def tensorboard_scalars(directory: str | Path) -> dict[str, list[Any]]:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     reader = EventAccumulator(str(directory), size_guidance={"scalars": 0}).Reload()
     return {name: reader.Scalars(name) for name in reader.Tags()["scalars"]}
 
 
-def mlflow_client(uri):
+def mlflow_client(uri: str) -> Any:
     from mlflow.tracking import MlflowClient
 
     return MlflowClient(tracking_uri=uri)
 
 
-def read_mlflow(tracking, capsys):
-    backend = tracking.logger["mlflow"]
+def read_mlflow(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
+    backend: Any = tracking.logger["mlflow"]
     return read_mlflow_run(backend.tracking_uri, backend.run_id)
 
 
-def read_mlflow_run(uri, run_id):
+def read_mlflow_run(uri: str, run_id: str) -> Found:
     client = mlflow_client(uri)
     run = client.get_run(run_id)
     original = json.loads(run.data.tags.get("probe.names", "{}"))
@@ -73,20 +81,21 @@ def read_mlflow_run(uri, run_id):
     return found
 
 
-def wandb_records(directory, complete=True):
+def wandb_records(directory: str | Path, complete: bool = True) -> list[Any]:
     """The records of an offline run, which W&B's own process completes soon after the run's end."""
-    deadline = time.monotonic() + 300
-    while True:
-        records = wandb_records_now(directory)
-        if not complete or any(record.WhichOneof("record_type") == "exit" for record in records):
-            return records
-        assert time.monotonic() < deadline, "the run was never completed"
-        time.sleep(0.02)
+    if not complete:
+        return wandb_records_now(directory)
+    return until(
+        lambda: wandb_records_now(directory),
+        lambda records: any(record.WhichOneof("record_type") == "exit" for record in records),
+    )
 
 
-def wandb_records_now(directory):
+def wandb_records_now(directory: str | Path) -> list[Any]:
     """LevelDB's log format, each entry a protobuf of W&B's own ``Record``."""
     from wandb.proto import wandb_internal_pb2
+
+    protos: Any = wandb_internal_pb2  # it takes its messages from the module for the installed protobuf
 
     (path,) = Path(directory).glob("run-*.wandb")
     content, place, whole, records = path.read_bytes(), 7, b"", []
@@ -102,15 +111,15 @@ def wandb_records_now(directory):
         whole = (whole if kind in {3, 4} else b"") + content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in {1, 4}:
-            records.append(wandb_internal_pb2.Record.FromString(whole))
+            records.append(protos.Record.FromString(whole))
     return records
 
 
-def wandb_rows(directory, complete=True):
+def wandb_rows(directory: str | Path, complete: bool = True) -> Iterator[tuple[int, dict[str, Any]]]:
     """(step, name → value) of each row of the history."""
     for record in wandb_records(directory, complete):
         if record.WhichOneof("record_type") == "history":
-            row: dict = {}
+            row: dict[str, Any] = {}
             for item in record.history.item:
                 *outer, name = list(item.nested_key) or [item.key]
                 inner = row
@@ -120,7 +129,7 @@ def wandb_rows(directory, complete=True):
             yield int(row.get("_step", record.history.step.num)), row
 
 
-def read_wandb(tracking, capsys):
+def read_wandb(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
     found: dict[str, list[tuple[int, float]]] = {}
     for step, row in wandb_rows(tracking.locations["wandb"]):
         for name, value in row.items():
@@ -129,7 +138,7 @@ def read_wandb(tracking, capsys):
     return found
 
 
-def swanlab_records(directory):
+def swanlab_records(directory: str | Path) -> list[Any]:
     from swanlab.proto.swanlab.record.v1.record_pb2 import Record
     from swanlab.sdk.internal.core_python.store import DataStoreReader
 
@@ -142,9 +151,10 @@ def swanlab_records(directory):
         reader.close()
 
 
-def read_swanlab(tracking, capsys):
+def read_swanlab(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
     found: dict[str, list[tuple[int, float]]] = {}
-    original = {mapped: name for name, mapped in tracking.logger["swanlab"]._names.changed.items()}
+    backend: Any = tracking.logger["swanlab"]
+    original = {mapped: name for name, mapped in backend._names.changed.items()}
     for record in swanlab_records(tracking.locations["swanlab"]):
         if record.WhichOneof("record_type") == "scalar":
             one = record.scalar
@@ -152,14 +162,14 @@ def read_swanlab(tracking, capsys):
     return found
 
 
-def trackio_logs(tracking):
+def trackio_logs(tracking: Tracking) -> Any:
     import trackio
 
-    backend = tracking.logger["trackio"]
+    backend: Any = tracking.logger["trackio"]
     return trackio.SQLiteStorage.get_logs(backend._project, run_id=backend.run_id)
 
 
-def read_trackio(tracking, capsys):
+def read_trackio(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
     found: dict[str, list[tuple[int, float]]] = {}
     for row in trackio_logs(tracking):
         for name, value in row.items():
@@ -168,11 +178,11 @@ def read_trackio(tracking, capsys):
     return found
 
 
-def otlp_attributes(pairs):
+def otlp_attributes(pairs: Iterable[Any]) -> dict[str, Any]:
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in pairs}
 
 
-def otlp_points(collector):
+def otlp_points(collector: Any) -> Iterator[tuple[Any, Any, dict[str, Any]]]:
     """(metric, data point, its attributes) of all that has come."""
     for request in collector.metrics:
         for resource in request.resource_metrics:
@@ -182,8 +192,8 @@ def otlp_points(collector):
                         yield metric, point, otlp_attributes(point.attributes)
 
 
-def read_otlp_from(collector):
-    def read(tracking, capsys):
+def read_otlp_from(collector: Any) -> Reader:
+    def read(tracking: Tracking, capsys: pytest.CaptureFixture[str]) -> Found:
         found: dict[str, list[tuple[int, float]]] = {}
         for metric, point, attributes in otlp_points(collector):
             name = attributes.get("rl.metric.name")
@@ -195,7 +205,7 @@ def read_otlp_from(collector):
     return read
 
 
-READERS = {
+READERS: dict[str, Reader | None] = {
     "console": read_console,
     "file": read_file,
     "mlflow": read_mlflow,

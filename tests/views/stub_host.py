@@ -62,9 +62,10 @@ class Encoder:
 
     def delta(self, tables: Mapping[str, Iterable[Mapping[str, Any]]], **state: Any) -> dict[str, Any]:
         """A delta with these new rows."""
-        heads, buffers = [], []
+        heads: list[dict[str, Any]] = []
+        buffers: list[bytes] = []
         for name, new in tables.items():
-            rows = [_whole(name, row) for row in new]
+            rows: list[Mapping[str, Any]] = [_whole(name, row) for row in new]
             kept = self.rows.setdefault(name, [])
             heads.append(self._head(name, rows, len(kept), len(buffers)))
             buffers.append(self._columns(name, rows))
@@ -73,7 +74,8 @@ class Encoder:
 
     def keyframe(self, **state: Any) -> dict[str, Any]:
         """Everything so far."""
-        heads, buffers = [], []
+        heads: list[dict[str, Any]] = []
+        buffers: list[bytes] = []
         for name, rows in self.rows.items():
             heads.append({**self._head(name, rows, 0, len(buffers)), "next": len(rows)})
             buffers.append(self._columns(name, rows))
@@ -93,7 +95,13 @@ class Encoder:
         self.seq += 1
         head = {"v": 1, "t": kind, "seq": self.seq, "words": words[0], "words_from": words[1], "tables": heads}
         steps = [row["step"] for rows in self.rows.values() for row in rows[-1:] if row.get("step", -1) >= 0]
-        told = {"step": max(steps, default=-1), "finished": False, "live": True, "dropped": 0, "errors": []}
+        told: dict[str, Any] = {
+            "step": max(steps, default=-1),
+            "finished": False,
+            "live": True,
+            "dropped": 0,
+            "errors": [],
+        }
         head["state"] = {**told, "cost": {"kernel_ms": 0.4, "bytes": 900}, "updated_at": 0, **state}
         return {"head": head, "buffers": [base64.b64encode(one).decode() for one in buffers]}
 

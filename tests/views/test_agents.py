@@ -39,7 +39,9 @@ def root(tmp_path: Path) -> Path:
 def test_8_the_sdk_s_client_asks_a_real_run_over_stdio(root: Path) -> None:
     async def asked() -> None:
         server = StdioServerParameters(
-            command=sys.executable, args=["-m", "probe", "mcp", str(root), "--bytes", "20000"], env=dict(os.environ)
+            command=sys.executable,
+            args=["-m", "probe", "mcp", str(root), "--bytes", "20000", "--seconds", "300"],
+            env=dict(os.environ),
         )
         async with Client(server) as client:
             tools = {one.name: one for one in (await client.list_tools()).tools}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,8 @@ import pytest
 from probe.views.server.server import PageServer
 from tests.live.long_run import PHASES, long_run, took_ms
 from tests.views import stub_host as host
-from tests.views.panel_page import shown
+from tests.views.panel_page import behind, shown, up_to_date
+from tests.waiting import until
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
@@ -40,7 +40,7 @@ def opening(browser: Any, directory: Path, slower: int = 1) -> Iterator[Any]:
         server.follow()
         page.goto(server.url)
         page.locator(".pp-mark-stack .main-svg").first.wait_for()
-        until(page, "[...__probe_panels.values()][0].pasts.known.size > 3")
+        until(lambda: page.evaluate("[...__probe_panels.values()][0].pasts.known.size"), lambda many: many > 3)
         yield page
     context.close()
 
@@ -49,39 +49,33 @@ def opening(browser: Any, directory: Path, slower: int = 1) -> Iterator[Any]:
 def opened(browser: Any, directory: Path) -> Iterator[Any]:
     """The page of `probe open` once it has all that it asked for."""
     with opening(browser, directory) as page:
-        until(page, "[...__probe_panels.values()][0].pasts.awaited.size === 0")
+        until(lambda: page.evaluate("[...[...__probe_panels.values()][0].pasts.awaited]"), lambda keys: not keys)
         expect(page.locator(".probe-panel")).not_to_have_attribute("data-loading", "")
-        page.wait_for_timeout(600)
+        up_to_date(page)
         yield page
-
-
-def until(page: Any, met: str) -> None:
-    end = time.monotonic() + 300
-    while not page.evaluate(met):
-        assert time.monotonic() < end, met
-        page.wait_for_timeout(50)
 
 
 def test_g_bars_of_several_steps_are_medians_and_ranges_of_all_of_them(opened: Any) -> None:
     held = "[...__probe_panels.values()][0].table('spans').byStep.size"
     assert opened.evaluate(held) < STEPS  # rows of many steps are gone, …
-    end = time.monotonic() + 120
-    while (seen := Bars(opened)).older:  # what is gone comes in several answers
-        assert time.monotonic() < end
-        opened.wait_for_timeout(100)
+    seen = until(lambda: Bars(opened), lambda bars: not bars.older)  # what is gone comes in several answers
     assert seen.told == seen.expected
 
 
 def test_g_a_picture_that_is_older_than_its_answers_says_so_on_a_slow_machine(browser: Any, directory: Path) -> None:
     with opening(browser, directory, slower=6) as page:
-        end = time.monotonic() + 240
         settled = 0
-        while settled < 10:
-            assert time.monotonic() < end
+
+        def settling() -> int:
+            """How many looks in a row found a picture that isn't older: each is right, or says that it is older."""
+            nonlocal settled
             seen = Bars(page)
             assert seen.older or seen.told == seen.expected
             settled = 0 if seen.older else settled + 1
             page.wait_for_timeout(100)
+            return settled
+
+        until(settling, lambda looks: looks == 10)
         expect(page.locator(".pp-mark-stack").first).to_have_attribute("aria-busy", "false")
         expect(page.locator(".pp-mark-stack .pp-behind").first).not_to_be_visible()
 
@@ -137,10 +131,22 @@ def test_g_each_step_of_an_opened_run_can_be_chosen_and_is_shown(opened: Any) ->
     slider.fill(str(gone))
     expect(opened.locator(".pp-step")).to_have_text(f"step {gone}")
     one = opened.locator(".pp-mark-timeline").first
-    until(opened, f"[...__probe_panels.values()][0].table('spans').byStep.get({gone})?.length === {4 * RANKS}")
+    held = f"[...__probe_panels.values()][0].table('spans').byStep.get({gone})?.length"
+    until(lambda: opened.evaluate(held), lambda many: many == 4 * RANKS)
     expect(one.locator(".pp-place")).to_have_text(f"step {gone}")
     expect(one).to_have_attribute("data-state", "drawn")
     expect(opened.locator(".pp-tile", has_text="Step time").locator(".pp-value")).to_contain_text("ms")
+
+
+#: What a page has asked for of all steps.
+WANTED = "__host.sent.filter((one) => one.ask === 'history').flatMap((one) => one.wanted)"
+
+
+def nothing_of(asked: list[dict[str, Any]], made: host.Encoder) -> dict[str, Any]:
+    """The answer that there is nothing of what was asked for."""
+    none = [{"key": one["key"], "until": -1, "series": [], "more": 0, "n": 0, "buffer": 0} for one in asked]
+    head = {"v": 1, "t": "h", "seq": made.seq, "words": made.words, "words_from": 0, "histories": none, "tables": []}
+    return {"head": head, "buffers": [""]}
 
 
 def test_g_what_is_shown_stays_and_turns_faint_while_other_data_is_on_its_way(page: Any) -> None:
@@ -154,19 +160,21 @@ def test_g_what_is_shown_stays_and_turns_faint_while_other_data_is_on_its_way(pa
     assert grid.evaluate("(one) => getComputedStyle(one).transitionDelay") == "0.3s"
     expect(grid).to_have_css("opacity", "0.6")
     assert page.locator(".pp-tile").first.inner_text() == before
-    wanted = "__host.sent.filter((one) => one.ask === 'history').flatMap((one) => one.wanted)"
-    until(page, f"new Set({wanted}.map((one) => one.spec?.y)).size > 3")  # as charts are drawn again
-    until(page, f"{wanted}.some((one) => !one.spec)")
-    for y in ("duration", "peak"):
-        until(page, f"{wanted}.some((one) => one.spec?.y === '{y}')")
-    page.wait_for_timeout(1000)  # nothing more is asked for
-    asked = page.evaluate(wanted)
+    kinds = f"[...new Set({WANTED}.map((one) => one.spec ? String(one.spec.y) : 'the clock'))]"
+    until(lambda: page.evaluate(kinds), lambda found: len(found) > 3 and {"duration", "peak", "the clock"} <= {*found})
+    asked: list[dict[str, Any]] = []
+
+    def waiting() -> list[str]:
+        """Cards that wait still, once it is answered to what was asked by now that there is nothing."""
+        asked.extend(new := page.evaluate(WANTED)[len(asked) :])
+        if new:
+            host.send(page, nothing_of(new, made))
+        return behind(page)
+
+    until(waiting, lambda titles: not titles)
     specs = [one["spec"] for one in asked if one["spec"]]
     assert {spec["y"] for spec in specs if isinstance(spec["y"], str)} >= {"duration", "peak"}
     assert len(specs) == len(asked) - 1  # and when each step began and ended
-    none = [{"key": one["key"], "until": -1, "series": [], "more": 0, "n": 0, "buffer": 0} for one in asked]
-    head = {"v": 1, "t": "h", "seq": made.seq, "words": made.words, "words_from": 0, "histories": none, "tables": []}
-    host.send(page, {"head": head, "buffers": [""]})
     expect(root).not_to_have_attribute("data-loading", "")
     expect(grid).to_have_css("opacity", "1")
     assert page.locator(".pp-tile").first.inner_text() == before

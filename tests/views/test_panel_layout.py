@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pytest
 
 from probe import dashboards
 from tests.views import stub_host as host
-from tests.views.panel_page import card, drawn, shown, tile, to_view
+from tests.views.panel_page import box, card, drawn, frames, resized, shown, still, tile, to_view, up_to_date
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -22,16 +23,13 @@ expect = playwright.expect
 PLOT = ".pp-plotly .nsewdrag"
 
 
-def box(one: Any) -> dict[str, float]:
-    found: dict[str, float] = one.bounding_box()
-    return found
-
-
 def at_bar(page: Any, id: str, step: int, first: int = 1, last: int = 20) -> tuple[float, float]:
     """Where the bar of a step is on the screen."""
     card(page, id).scroll_into_view_if_needed()
     ready = "(one) => Boolean(one.querySelector('.pp-plotly')?._fullLayout?.xaxis?._length)"
-    page.wait_for_function(ready, arg=card(page, id).element_handle())  # plotly draws it once it is in sight
+    until(lambda: card(page, id).evaluate(ready))  # plotly draws it once it is in sight
+    up_to_date(page)
+    still(card(page, id))
     inside = """([one, step]) => {
         const { xaxis, yaxis } = one._fullLayout;
         const { left, top } = one.getBoundingClientRect();
@@ -47,15 +45,29 @@ def look(page: Any, name: str, *values: Any) -> Any:
     return page.evaluate(f"(values) => __look.{name}(...values)", list(values))
 
 
+def nothing_overflows(page: Any) -> None:
+    """Nothing is cut off, or hangs out of the panel."""
+    up_to_date(page)
+    until(lambda: look(page, "overflows"), lambda cut: cut == [])
+
+
+def every_text_can_be_read(page: Any) -> None:
+    """No text is smaller than 11 px, or has less contrast than 4.5."""
+    up_to_date(page)
+    until(lambda: [one for one in look(page, "texts") if one[1] < 11 or one[2] < 4.5], lambda faint: faint == [])
+
+
 # ---- what stands where
 
 
 def test_g_head_tabs_tiles_controls_and_figures_stand_below_each_other(page: Any) -> None:
     shown(page, steps=4)
-    page.set_viewport_size({"width": 1064, "height": 1000})
+    resized(page, 1064)
     parts = [".pp-head", ".pp-tabs", ".pp-tiles", ".pp-controls", ".pp-grid", ".pp-foot"]
-    places = [box(page.locator(one)) for one in parts]
-    assert all(one["y"] + one["height"] <= next_one["y"] + 1 for one, next_one in itertools.pairwise(places))
+    until(
+        lambda: [box(page.locator(one)) for one in parts],
+        lambda places: all(one["y"] + one["height"] <= two["y"] + 1 for one, two in itertools.pairwise(places)),
+    )
     assert page.locator(".pp-verdict").inner_text() == ""  # nobody judges here
 
 
@@ -63,6 +75,7 @@ def test_g_neither_head_nor_tiles_say_anything_of_the_panel_or_of_probe(page: An
     made, _ = shown(page, steps=4)
     host.send(page, made.state(cost={"kernel_ms": 7.5, "bytes": 900}))
     expect(page.locator(".pp-facts-line")).to_have_text(re.compile(r"^step 4 · 4 ranks · [\d.]+ s$"))
+    frames(page)  # the state has been drawn
     titles = page.locator(".pp-tile h3").all_inner_texts()
     assert "probe's own cost" not in titles
     assert 0 < len(titles) <= 6
@@ -71,7 +84,7 @@ def test_g_neither_head_nor_tiles_say_anything_of_the_panel_or_of_probe(page: An
 
 @pytest.mark.parametrize(("width", "across"), [(1064, None), (424, 2)])
 def test_g_tiles_stand_in_one_row_and_below_640_px_in_twos(page: Any, width: int, across: int | None) -> None:
-    page.set_viewport_size({"width": width, "height": 1000})
+    resized(page, width)
     shown(page, steps=4)
 
     def laid_out() -> tuple[list[int], list[int]]:
@@ -82,10 +95,7 @@ def test_g_tiles_stand_in_one_row_and_below_640_px_in_twos(page: Any, width: int
         should = [each] * (len(tops) // each) + [len(tops) % each] * bool(len(tops) % each)
         return [end - begin for begin, end in itertools.pairwise([*begins, len(tops)])], should
 
-    deadline = time.monotonic() + 60
-    while (found := laid_out())[0] != found[1] or not found[0]:
-        assert time.monotonic() < deadline, found
-        page.wait_for_timeout(100)
+    until(laid_out, lambda found: found[0] and found[0] == found[1])
 
 
 def test_g_figures_have_a_title_a_sentence_and_how_to_read_them_but_no_frame_and_no_fold(page: Any) -> None:
@@ -101,11 +111,11 @@ def test_g_figures_have_a_title_a_sentence_and_how_to_read_them_but_no_frame_and
 
 
 def test_g_controls_stay_in_sight(page: Any) -> None:
-    page.set_viewport_size({"width": 1240, "height": 500})
+    resized(page, 1240, 500)
     shown(page, view="memory")
     expect(card(page, "memory_timeline").locator("canvas")).to_be_visible()
     page.evaluate("scrollTo(0, 400)")
-    assert 0 <= box(page.locator(".pp-controls"))["y"] < 10
+    until(lambda: box(page.locator(".pp-controls"))["y"], lambda top: 0 <= top < 10)
     page.get_by_role("button", name="One step back").click()  # and can be used there
     expect(page.locator(".pp-step")).to_have_text("step 19")
     assert page.evaluate("scrollY") == 400
@@ -131,15 +141,17 @@ def test_g_controls_stay_in_sight_in_a_notebook_s_output(page: Any) -> None:
         output.append(panel);
         book.scrollTop = 900;
     }""")
-    top = box(page.locator("#book"))["y"]
-    assert top - 1 <= box(page.locator(".pp-controls"))["y"] < top + 10
+    until(
+        lambda: (box(page.locator("#book"))["y"], box(page.locator(".pp-controls"))["y"]),
+        lambda tops: tops[0] - 1 <= tops[1] < tops[0] + 10,
+    )
 
 
 def test_g_the_map_shows_the_time_of_each_step_and_dragging_it_scrubs(page: Any) -> None:
     shown(page, steps=12)
-    bars = page.locator(".pp-map-bars").get_attribute("d")
-    assert bars.count("M") == 11  # and one for the step that is shown
-    area = box(page.locator(".pp-map"))
+    bars = page.locator(".pp-map-bars")
+    until(lambda: bars.get_attribute("d"), lambda path: path.count("M") == 11)  # and one for the step that is shown
+    area = still(page.locator(".pp-map"))
     middle = lambda step: area["x"] + area["width"] * (step - 0.5) / 12  # noqa: E731  # of the step's bar
     page.mouse.move(middle(3), area["y"] + 10)
     page.mouse.down()
@@ -147,8 +159,8 @@ def test_g_the_map_shows_the_time_of_each_step_and_dragging_it_scrubs(page: Any)
     page.mouse.move(middle(7), area["y"] + 10, steps=3)
     page.mouse.up()
     expect(page.locator(".pp-step")).to_have_text("step 7")
-    frame = box(page.locator(".pp-map-frame"))
-    assert frame["x"] + frame["width"] / 2 == pytest.approx(middle(7), abs=2)
+    frame = lambda: box(page.locator(".pp-map-frame"))  # noqa: E731
+    until(frame, lambda found: found["x"] + found["width"] / 2 == pytest.approx(middle(7), abs=2))
     expect(page.get_by_role("button", name="Follow")).to_have_text("Follow")
     page.get_by_role("button", name="Follow").click()
     expect(page.get_by_role("button", name="Following")).to_be_visible()
@@ -197,11 +209,11 @@ def with_tiles_of_today() -> dict[str, Any]:
 
 
 def test_g_six_tiles_stand_in_a_row_and_say_in_sentences_of_what_they_are(page: Any) -> None:
-    page.set_viewport_size({"width": 1040, "height": 1000})
+    resized(page, 1040)
     shown(page, steps=5, panels=with_tiles_of_today())
     tiles = page.locator(".pp-tile")
     expect(tiles).to_have_count(6)
-    assert len({box(one)["y"] for one in tiles.all()}) == 1
+    until(lambda: {box(one)["y"] for one in tiles.all()}, lambda tops: len(tops) == 1)
     reward = tile(page, "Reward, mean")
     expect(reward.locator(".pp-means")).to_have_text("Logged by trainer.")
     expect(reward).to_have_attribute("data-status", "none")
@@ -244,8 +256,8 @@ def test_g_a_click_on_the_bar_of_a_step_chooses_it_and_opens_its_detail_under_th
     expect(pane).to_contain_text("step 7")
     above = pane.evaluate("(one) => one.previousElementSibling.querySelector('h3').textContent")
     assert above == host.TITLES["phase_durations"]
-    notch = box(pane.locator(".pp-notch"))
-    assert notch["x"] + notch["width"] / 2 == pytest.approx(x, abs=3)
+    notch = lambda: box(pane.locator(".pp-notch"))  # noqa: E731
+    until(notch, lambda found: found["x"] + found["width"] / 2 == pytest.approx(x, abs=3))
     x, y = at_bar(page, "phase_durations", 7)
     page.mouse.click(x, y)  # a second click closes it, and the step stays
     expect(pane).to_be_hidden()
@@ -259,7 +271,7 @@ def test_g_one_detail_is_open_at_a_time_and_escape_closes_it(page: Any) -> None:
     tile(page, "Peak memory").click()
     expect(pane).to_have_count(1)
     expect(page.locator(".pp-step")).to_have_text("step 17")  # where the largest peak is
-    assert box(pane)["y"] > box(tile(page, "Peak memory"))["y"]
+    until(lambda: (box(tile(page, "Peak memory"))["y"], box(pane)["y"]), lambda tops: tops[0] < tops[1])
     tile(page, "Step time").click()
     expect(pane).to_have_count(1)
     page.keyboard.press("Escape")
@@ -294,8 +306,8 @@ def test_g_the_footer_says_exactly_the_keys_that_work(page: Any) -> None:
     expect(chart).to_be_focused()
     page.keyboard.press("ArrowDown")
     place = card(page, "phase_durations").locator(".pp-place")
+    expect(place).to_have_text(re.compile("^19, "))
     largest = place.inner_text()
-    assert largest.startswith("19, ")
     expect(page.locator(".hoverlayer .hovertext").first).to_be_attached()  # it is pointed at, too
     page.keyboard.press("ArrowDown")
     expect(place).not_to_have_text(largest)
@@ -338,25 +350,39 @@ def test_g_left_and_right_move_the_step_of_all_figures_in_a_chart_of_lines_too(p
 
 
 def test_g_lines_are_named_at_their_last_values_and_by_a_legend_where_the_panel_is_narrow(page: Any) -> None:
-    page.set_viewport_size({"width": 1040, "height": 1000})
+    resized(page, 1040)
     shown(page, view="memory")
     for id in ("memory_over_steps", "memory_timeline"):
-        one = card(page, id)
-        plot = box(one.locator(".pp-plot"))
-        names = [box(name) for name in one.locator(".pp-key").all()]
-        assert len(names) > 2
-        assert all(name["x"] >= plot["x"] + plot["width"] for name in names)  # beside the lines …
-        tops = sorted(name["y"] for name in names)
-        assert all(after - before >= 16 for before, after in itertools.pairwise(tops))  # … none on another
-        assert plot["y"] <= tops[0]
-        assert tops[-1] <= plot["y"] + plot["height"]
-        assert one.locator(".pp-leaders path").count() == len(names)
-    page.set_viewport_size({"width": 600, "height": 1000})
+        places = until(functools.partial(places_of_lines, card(page, id)), named_beside)
+        expect(card(page, id).locator(".pp-leaders path")).to_have_count(len(places) - 1)
+    resized(page, 600)
     one = card(page, "memory_over_steps")
     expect(one.locator(".pp-leaders")).to_be_hidden()
-    plot = box(one.locator(".pp-plot"))
-    assert all(box(name)["y"] + box(name)["height"] <= plot["y"] + 1 for name in one.locator(".pp-key").all())
-    assert look(page, "overflows") == []
+    until(lambda: places_of_lines(one), named_above)
+    nothing_overflows(page)
+
+
+def places_of_lines(one: Any) -> list[dict[str, float]]:
+    """Where the plot of a card of lines is, and then where each of its names is."""
+    return [box(part) for part in (one.locator(".pp-plot"), *one.locator(".pp-key").all())]
+
+
+def named_beside(places: list[dict[str, float]]) -> bool:
+    """Whether the names stand beside the lines, none on another."""
+    plot, *names = places
+    tops = sorted(name["y"] for name in names)
+    return (
+        len(names) > 2
+        and all(name["x"] >= plot["x"] + plot["width"] for name in names)
+        and all(after - before >= 16 for before, after in itertools.pairwise(tops))
+        and plot["y"] <= tops[0]
+        and tops[-1] <= plot["y"] + plot["height"]
+    )
+
+
+def named_above(places: list[dict[str, float]]) -> bool:
+    plot, *names = places
+    return all(name["y"] + name["height"] <= plot["y"] + 1 for name in names)
 
 
 def test_g_enter_on_the_panel_opens_the_step_that_is_shown(page: Any) -> None:
@@ -377,7 +403,7 @@ def test_g_a_button_that_has_come_to_its_end_keeps_the_focus(page: Any) -> None:
     back.focus()
     for _ in range(4):
         page.keyboard.press("ArrowLeft")
-        page.wait_for_timeout(100)  # frames: a browser takes the focus from a disabled button in the next one
+        frames(page)  # a browser takes the focus from a disabled button in the next one
     expect(back).to_have_attribute("aria-disabled", "true")
     expect(back).to_be_focused()
     page.keyboard.press("Enter")
@@ -420,10 +446,10 @@ def test_a_an_attempt_is_chosen_and_takes_the_place_of_what_was_shown(page: Any)
     expect(page.locator(".pp-strip")).to_contain_text("recorded twice")
     page.get_by_role("button", name="One step back").click()
     choice = page.get_by_label("Attempt", exact=True)
-    assert choice.locator("option").all_inner_texts() == ["attempt 2 (newest)", "attempt 1: steps 1 to 20"]
+    expect(choice.locator("option")).to_have_text(["attempt 2 (newest)", "attempt 1: steps 1 to 20"])
     choice.select_option("1")
-    assert page.evaluate("__host.sent.at(-1)")["ask"] == "attempt"
-    assert page.evaluate("__host.sent.at(-1)")["attempt"] == 1
+    last = lambda: page.evaluate("__host.sent.at(-1)")  # noqa: E731
+    until(last, lambda said: (said["ask"], said.get("attempt")) == ("attempt", 1))
     for tables in older.steps(1, 20):
         made.delta(tables)
     made.seq = 7
@@ -453,6 +479,7 @@ VERDICTS = (("--alarm", ("--bg", "--alarm-bg")), ("--tune", ("--bg", "--tune-bg"
 def test_g_every_text_has_enough_contrast_on_every_ground_of_its_theme(page: Any, theme: str) -> None:
     page.emulate_media(color_scheme=theme)
     shown(page, steps=1)
+    expect(page.locator(".probe-panel")).to_have_attribute("data-theme", theme)
     names = [*GROUNDS, *TEXTS, *(text for text, _ in VERDICTS), "--on-accent"]
     light = look(page, "luminances", names)
 
@@ -473,15 +500,13 @@ def test_g_no_text_is_smaller_than_11_px_or_fainter_than_it_may_be(page: Any, th
     for view in host.VIEWS:
         to_view(page, view["id"])
         expect(page.locator(".pp-card").first).to_have_attribute("data-state", re.compile("drawn|empty"))
-        texts = look(page, "texts")
-        assert len(texts) > 20
-        assert [one for one in texts if one[1] < 11] == [], view["id"]
-        assert [one for one in texts if one[2] < 4.5] == [], view["id"]
+        until(lambda: len(look(page, "texts")), lambda many: many > 20)
+        every_text_can_be_read(page)
 
 
 @pytest.mark.parametrize("width", [1040, 700, 400])
 def test_g_a_font_that_is_15_percent_wider_overflows_nothing(page: Any, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 1200})
+    resized(page, width, 1200)
     page.add_style_tag(content="body { margin: 0 !important } .probe-panel * { letter-spacing: 0.075em !important }")
     made, _ = shown(page, steps=6)
     host.send(page, made.state(repeated="Steps 0 to 3 were recorded twice; the newest is shown."))
@@ -490,8 +515,8 @@ def test_g_a_font_that_is_15_percent_wider_overflows_nothing(page: Any, width: i
     for view in [None, *(one["id"] for one in host.VIEWS)]:
         if view:
             to_view(page, view)
-        assert look(page, "overflows") == [], view
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        nothing_overflows(page)
+        until(lambda: page.evaluate("document.documentElement.scrollWidth"), lambda wide: wide <= width)
 
 
 def test_g_nothing_that_takes_the_focus_stands_in_another_and_everything_has_a_name(page: Any) -> None:
@@ -503,4 +528,4 @@ def test_g_nothing_that_takes_the_focus_stands_in_another_and_everything_has_a_n
         expect(page.locator(".pp-card").first).to_have_attribute("data-state", re.compile("drawn|empty"))
         for one in page.locator(".probe-panel").first.locator("button:visible", has_text="Numbers").all():
             one.click()
-        assert look(page, "nesting") == [], view["id"]
+        until(lambda: look(page, "nesting"), lambda wrong: wrong == [])

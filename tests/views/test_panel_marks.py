@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from probe.figures import colours
 from probe.views.panel import assets, board
 from tests.sample_run import open_run, sample_rows
 from tests.views import stub_host as host
+from tests.views.panel_page import resized, up_to_date
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -45,24 +48,31 @@ def figure(page: Any, id: str, spans: list[dict[str, Any]], view: str = "overvie
     found.scroll_into_view_if_needed()
     drawn = found.locator(".pp-plotly")
     expect(drawn.locator(".xtick text").first).to_be_visible()
+    up_to_date(page)
     return drawn
+
+
+def annotations(drawn: Any, met: Callable[[list[str]], object]) -> None:
+    """The texts beside the marks of a figure come to be those that are waited for."""
+    until(drawn.locator(".annotation").all_text_contents, met)
 
 
 def test_g_under_bars_0_1_2_stand_0_1_2(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([1.0, 1.1, 1.2]))
-    assert drawn.locator(".xtick text").all_text_contents() == ["0", "1", "2"]
+    expect(drawn.locator(".xtick text")).to_have_text(["0", "1", "2"])
 
 
 def test_g_one_slow_first_step_is_cut_and_said(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([90.0] + [3.0, 3.1, 3.2] * 8))
-    assert drawn.evaluate("(one) => one.layout.yaxis.range[1]") < 4
-    assert "90 s: step 0" in drawn.locator(".annotation").all_text_contents()
+    until(lambda: drawn.evaluate("(one) => one.layout.yaxis.range[1]"), lambda most: most < 4)
+    annotations(drawn, lambda texts: "90 s: step 0" in texts)
 
 
 def test_g_a_timeline_of_one_step_starts_at_the_step(page: Any) -> None:
     drawn = figure(page, "step_timeline", phases([50.0, 2.0]))
-    assert drawn.evaluate("(one) => one.layout.xaxis.range") == [0, pytest.approx(2.0)]
-    assert drawn.locator(".annotation").all_text_contents() == ["generate", "update_actor"]
+    spans = lambda: drawn.evaluate("(one) => one.layout.xaxis.range")  # noqa: E731
+    until(spans, lambda found: found == [0, pytest.approx(2.0)])
+    annotations(drawn, lambda texts: texts == ["generate", "update_actor"])
 
 
 def test_g_2000_steps_share_bars_of_their_median(page: Any) -> None:
@@ -84,27 +94,24 @@ def test_g_a_phase_has_its_colour_in_each_chart_and_run(page: Any, theme: Any) -
 
 def test_g_names_stand_at_the_last_values_and_below_640_in_a_legend(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([1.0, 2.0]))
-    said = [text.split() for text in drawn.locator(".annotation").all_text_contents()]
-    assert [name for name, *_ in said] == ["generate", "update_actor", "together"]
-    assert [" ".join(value) for _, *value in said] == ["1 s", "1 s", "2 s"]  # so that a reader can check the sum
-    assert drawn.locator(".legend").count() == 0
-    page.set_viewport_size({"width": 420, "height": 900})
+    names = ["generate 1 s", "update_actor 1 s", "together 2 s"]  # so that a reader can check the sum
+    annotations(drawn, lambda texts: [" ".join(text.split()) for text in texts] == names)
+    expect(drawn.locator(".legend")).to_have_count(0)
+    resized(page, 420, 900)
     expect(drawn.locator(".legend")).to_have_count(1)
     expect(drawn.locator(".annotation")).to_have_count(0)
 
 
 def test_g_the_names_stand_at_the_last_step_that_has_ended_not_at_one_that_goes_on(page: Any) -> None:
     drawn = figure(page, "phase_durations", phases([1.0, 2.0, 0.5]), complete_step=1)
-    said = [text.split() for text in drawn.locator(".annotation").all_text_contents()]
-    assert [" ".join(value) for _, *value in said] == ["1 s", "1 s", "2 s"]
+    annotations(drawn, lambda texts: [" ".join(text.split()[1:]) for text in texts] == ["1 s", "1 s", "2 s"])
 
 
 def test_g_an_axis_says_process_memory_where_memory_is_that(page: Any) -> None:
     spans = [{**row, "maker": 1, "peak": 2.0 * host.GIB, "role": "actor"} for row in phases([1.0, 2.0])]
     drawn = figure(page, "memory_by_phase", spans, view="memory", memory="process memory (RSS)")
-    assert "GiB of process memory (RSS)" in drawn.evaluate(
-        "(one) => one.layout.xaxis.title.text + one.layout.yaxis.title.text"
-    )
+    titles = "(one) => one.layout.xaxis.title.text + one.layout.yaxis.title.text"
+    until(lambda: drawn.evaluate(titles), lambda text: "GiB of process memory (RSS)" in text)
     lines = page.locator("figure.pp-card", has=page.locator("h3", has_text=host.TITLES["memory_over_steps"])).first
     expect(lines).to_contain_text("process memory (RSS)")
 
@@ -125,11 +132,11 @@ def test_g_a_closed_panel_has_no_title_over_a_legend_and_no_text_below_11_px(
 ) -> None:
     with open_run(tmp_path / "run", sample_rows(2, 5)) as run:
         closed = board.figure(run, "arithmetic / grpo-small")
-    page.set_viewport_size({"width": width, "height": 1400})
+    resized(page, width, 1400)
     page.set_content('<div id="closed"></div>')
     page.evaluate(gzip.decompress(assets.plotly_packed()).decode())
     page.evaluate(f"Plotly.newPlot('closed', {json.dumps(closed)})")
     expect(page.locator(".infolayer > [class^=legend]")).to_have_count(len(board.PANELS))
-    assert page.evaluate(OVERLAPS) == 0
+    until(lambda: page.evaluate(OVERLAPS), lambda many: many == 0)
     sizes = "(all) => all.map((one) => parseFloat(getComputedStyle(one).fontSize))"
-    assert min(page.locator("svg text").evaluate_all(sizes)) >= 11
+    until(lambda: page.locator("svg text").evaluate_all(sizes), lambda found: min(found) >= 11)

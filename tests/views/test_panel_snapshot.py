@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +33,6 @@ def test_a_snapshot_travels_packed_and_nothing_of_it_is_lost(tmp_path: Path) -> 
 
 def test_nothing_is_packed_where_there_is_nothing() -> None:
     assert packed({}, b"") == ({}, b"")
-
-
-@pytest.fixture
-def page(chromium: str) -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, headless=True, args=host.FLAGS)
-        made = browser.new_page()
-        made.goto(host.PAGE.as_uri())
-        yield made
-        browser.close()
 
 
 @pytest.mark.browser

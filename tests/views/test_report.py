@@ -7,7 +7,6 @@ import base64
 import gzip
 import json
 import re
-import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -24,6 +23,7 @@ from probe.runs.reader import Run
 from probe.views.report.report import CHOICES, TABLE_ROWS, report_html, write_report
 from tests.once import once
 from tests.sample_run import clock, open_run, process, sample_rows, write_run
+from tests.waiting import until
 
 MARKUP = '<img src=x onerror="window.hacked=1"></script><b>x</b>&quot;\''
 ARGUMENTS = [
@@ -288,6 +288,7 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Any]:
 def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light") -> tuple[Any, list[str]]:
     """A page that has drawn everything, and what went wrong in it."""
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    context.set_default_timeout(180_000)
     page, wrong = context.new_page(), []
     page.on("console", lambda message: wrong.append(message.text))
     page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -302,11 +303,8 @@ def opened(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light"
 
 def until_another(page: Any, expression: str, before: str) -> None:
     """Until the expression has another value, and while a chart is drawn again it may have none."""
-    end = time.monotonic() + 300
     guarded = f"(() => {{ try {{ return {expression}; }} catch {{ return ''; }} }})()"
-    while (found := page.evaluate(guarded)) in (before, ""):
-        assert time.monotonic() < end, f"{expression} stays {found!r}"
-        page.wait_for_timeout(50)
+    until(lambda: page.evaluate(guarded), lambda found: found not in (before, ""))
 
 
 @pytest.mark.browser
@@ -318,14 +316,11 @@ def test_the_report_draws_every_chart_offline(browser: Any, written: Path, width
     assert len(charts) == sum(len(board.panels) for board in dashboards())
     for chart in charts:
         assert chart.query_selector(".main-svg"), chart.get_attribute("id")
-        assert chart.bounding_box()["width"] <= width
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    ink = page.evaluate("getComputedStyle(document.querySelector('#own_cost .xtick text')).fill")
-    assert (
-        sum(map(int, re.findall(r"\d+", ink)[:3])) > 384
-        if scheme == "dark"
-        else sum(map(int, re.findall(r"\d+", ink)[:3])) < 384
-    )
+    until(lambda: [chart.bounding_box()["width"] for chart in charts], lambda wide: max(wide) <= width)
+    until(lambda: page.evaluate("document.documentElement.scrollWidth"), lambda wide: wide <= width)
+    ink = "getComputedStyle(document.querySelector('#own_cost .xtick text')).fill"
+    bright = lambda colour: sum(map(int, re.findall(r"\d+", colour)[:3])) > 384  # noqa: E731
+    until(lambda: page.evaluate(ink), lambda colour: bright(colour) is (scheme == "dark"))
     page.context.close()
 
 

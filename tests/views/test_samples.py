@@ -17,6 +17,7 @@ from probe.views.panel.browsing import MOST_LINES, Browsing, kept, serve
 from probe.views.panel.samples import Samples, question_of
 from probe.views.server.panel import ServedPanel
 from tests.told_samples import told_samples
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module")
@@ -141,16 +142,11 @@ def test_who_waits_in_a_kernel_is_told_by_another_thread_and_idle_processes_end(
 
     try:
         samples.submit({"q": "q", "of": "rows", "step": 2, "count": 1}, None, deliver)
-        assert done.wait(120)
+        assert done.wait(PATIENCE_S)
         thread, answer = told[0]
         assert thread is not threading.current_thread()
         assert answer["answer"]["total"] == 8
-        ended = threading.Event()
-        for _ in range(1200):
-            if samples.aside.process is None:
-                break
-            ended.wait(0.1)
-        assert samples.aside.process is None
+        until(lambda: samples.aside.process, lambda process: process is None)
     finally:
         samples.close()
 

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from probe.demo.zoo import fault
 from probe.demo.zoo.healthy import One
 from probe.runs.reader import Run
 from probe.views.panel import looking, static_bundle
+from probe.views.panel.aside import Aside
 from probe.views.panel.looking import (
     MOST,
     MOST_FOLDED,
@@ -29,6 +29,7 @@ from probe.views.panel.looking import (
 )
 from probe.views.panel.panel import Panel
 from probe.views.panel.verdict import ALARMS_S, LEAST_S, SHARE, SILENT, Moment, Pace, Verdict
+from tests.waiting import PATIENCE_S, until
 
 SENTENCE = (
     "NaN went into actor/pg_loss (update · micro-batch 1 · step 9 · rank 1): 5 of 8 values; "
@@ -40,13 +41,6 @@ SENTENCE = (
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a NaN in one sample of one micro-batch."""
     return Path(fault("nan")(1.0, 17).run(tmp_path_factory.mktemp("zoo") / "run"))
-
-
-def until(condition: Any, seconds: float = 120.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.02)
 
 
 # ---- how often
@@ -191,22 +185,33 @@ def test_3_a_page_is_told_the_post_mortem_of_a_run_that_has_failed(
 # ---- in a panel
 
 
-def test_3_a_panel_says_the_alarm_in_its_state_snapshot_and_copy_and_no_process_stays(planted: Path) -> None:
+def test_3_a_panel_says_the_alarm_in_its_state_snapshot_and_copy_and_no_process_stays(
+    planted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     heads: list[dict[str, Any]] = []
+    children: list[Any] = []
+    begun = Aside._begun
+
+    def seen(aside: Aside) -> Any:
+        children.append(begun(aside))
+        return children[-1]
+
+    monkeypatch.setattr(Aside, "_begun", seen)  # a process that has ended is forgotten, however late we look
     with Panel(planted) as panel:
         panel.send_to(lambda head, buffers: heads.append(json.loads(json.dumps(head))))
-        until(lambda: panel._verdict._aside.process is not None)
-        child = panel._verdict._aside.process
-        assert child.pid != os.getpid()
-        until(lambda: any((head.get("state") or {}).get("verdict", {}).get("findings") for head in heads))
+        until(lambda: [head for head in heads if (head.get("state") or {}).get("verdict", {}).get("findings")])
+        assert children
+        assert os.getpid() not in [child.pid for child in children]
         worst = panel.state["verdict"]["findings"][0]
         assert (worst["kind"], worst["sentence"], worst["where"]["step"]) == ("alarm", SENTENCE, 9)
         assert panel.config()["topics"][worst["topic"]] == "metrics"
         head, _ = panel.pump.snapshot()
         assert head["state"]["verdict"]["findings"][0]["sentence"] == SENTENCE
         assert f"▲ Alarm: {SENTENCE}" in " ".join(panel._copy()["text/plain"].split())
-        until(lambda: panel._verdict._aside.process is None)  # of a run that has ended nothing is kept in memory
-    assert child.poll() is not None
+        # Of a run that has ended nothing is kept in memory.
+        until(lambda: panel._verdict._aside.process, lambda process: process is None)
+    for child in children:
+        child.wait(PATIENCE_S)
     assert heads[-1]["state"].get("live") is False
 
 
@@ -214,8 +219,7 @@ def test_3_a_healthy_run_has_no_alarm_and_all_was_looked_for(tmp_path: Path) -> 
     directory = One(1.0, 3).run(tmp_path / "run")
     with Panel(directory) as panel:
         panel.send_to(lambda head, buffers: None)
-        until(lambda: panel.state["verdict"]["findings"] is not None)
-        told_now = panel.state["verdict"]
+        told_now = until(lambda: panel.state["verdict"], lambda told: told["findings"] is not None)
         assert told_now["whole"]
         assert told_now["findings"]
         assert not [one for one in told_now["findings"] if one["kind"] == "alarm"]
@@ -226,17 +230,25 @@ def test_3_a_healthy_run_has_no_alarm_and_all_was_looked_for(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     "code",
-    ["raise SystemExit(3)", "print('no json')", "print('{}')", "import sys; sys.stdin.readline(); print(flush=True)"],
-    ids=["ends", "says nonsense", "says too little", "says nothing"],
+    [
+        "raise SystemExit(3)",
+        "print('no json')",
+        "print('{}')",
+        "import sys; sys.stdin.readline(); print(flush=True)",
+        "import os, time; os.close(1); time.sleep(600)",
+    ],
+    ids=["ends", "says nonsense", "says too little", "says nothing", "says no more and stays"],
 )
 def test_3_a_verdict_that_fails_says_nothing_and_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, code: str
 ) -> None:
     monkeypatch.setattr("probe.views.panel.verdict.LEAST_S", 0.01)
+    monkeypatch.setattr("probe.views.panel.aside.END_S", 0.5)
     verdict = Verdict(str(tmp_path), [sys.executable, "-c", code])
     with caplog.at_level(logging.WARNING, "probe.views.panel"):
         verdict.start()
-        until(lambda: not verdict._thread.is_alive())  # after a few tries it gives up
+        verdict._thread.join(PATIENCE_S)
+        assert not verdict._thread.is_alive()  # after a few tries it gives up
         verdict.stop()
     assert verdict.told == SILENT
     assert len(caplog.records) == 1
@@ -246,10 +258,9 @@ def test_3_a_verdict_that_fails_says_nothing_and_is_logged_once(
 def test_3_closing_waits_for_no_look(tmp_path: Path) -> None:
     verdict = Verdict(str(tmp_path), [sys.executable, "-c", "import time; time.sleep(600)"])
     verdict.start()
-    until(lambda: verdict._aside.process is not None)
-    process = verdict._aside.process
+    process = until(lambda: verdict._aside.process, lambda begun: begun is not None)
     verdict.stop()
-    assert process.wait(300) != 0
+    assert process.wait(PATIENCE_S) != 0
     assert verdict.told == SILENT
 
 

@@ -60,7 +60,7 @@ def shifted(source: Path, target: Path, monotonic_ns: int, wall_ns: int) -> Path
     return _rewritten(source, target, rows)
 
 
-def _each(table: pa.Table, name: str, change: Callable[[object], object]) -> pa.Table:
+def _each(table: pa.Table, name: str, change: Callable[[Any], object]) -> pa.Table:
     field = table.schema.field(name)
     values = pa.array([change(one) for one in table[name].to_pylist()], type=field.type)
     return table.set_column(table.column_names.index(name), field, values)
@@ -90,12 +90,13 @@ def _rewritten(
     page: Callable[[bytes], bytes] = _same,
     lines: Callable[[bytes], bytes] = _same,
 ) -> Path:
-    changes = {".now": page, ".jsonl": lines}
+    changes: dict[str, Callable[[bytes], bytes]] = {".now": page, ".jsonl": lines}
     for path in source.rglob("*"):
         place = target / path.relative_to(source).with_name(name(path.name))
         (place if path.is_dir() else place.parent).mkdir(parents=True, exist_ok=True)
         if path.suffix == ".parquet":
             pq.write_table(rows(pq.read_table(path)), place)
         elif path.is_file():
-            place.write_bytes(changes.get(path.suffix, _same)(path.read_bytes()))
+            change: Callable[[bytes], bytes] = changes.get(path.suffix, _same)
+            place.write_bytes(change(path.read_bytes()))
     return target

@@ -8,6 +8,9 @@ import os
 import random
 import resource
 import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,18 +26,18 @@ ALL = {"save": ["model", "optimizer", "extra", "hf_model"]}
 class Tiny(nn.Module):
     """Odd sizes, so that shards are uneven; dropout, so that random state matters; a frozen parameter and a buffer."""
 
-    def __init__(self, seed=0):
+    def __init__(self, seed: int = 0) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.first = nn.Linear(5, 7)
         self.second = nn.Sequential(nn.Dropout(0.3), nn.Linear(7, 3), nn.BatchNorm1d(3))
         self.last = nn.Linear(3, 1)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> Any:
         return self.last(self.second(torch.relu(self.first(x))))
 
 
-def wrap(model, kind):
+def wrap(model: nn.Module, kind: str) -> nn.Module:
     if kind == "plain":
         return model
     if kind == "fsdp2":
@@ -51,13 +54,13 @@ def wrap(model, kind):
 
 
 class Training:
-    def __init__(self, kind, seed=0, **kwargs):
+    def __init__(self, kind: str, seed: int = 0, **kwargs: Any) -> None:
         self.model = wrap(Tiny(seed), kind)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 20)
         self.manager = FSDPCheckpointManager(self.model, self.optimizer, self.scheduler, **kwargs)
 
-    def steps(self, count):
+    def steps(self, count: int) -> list[float]:
         losses = []
         for _ in range(count):
             x = torch.randn(4, 5) + float(np.random.rand()) + random.random()  # noqa: NPY002  (the global generator is what is tested)
@@ -70,13 +73,13 @@ class Training:
         return losses
 
 
-def seed_rank(rank):
+def seed_rank(rank: int) -> None:
     torch.manual_seed(100 + rank)
     np.random.seed(200 + rank)  # noqa: NPY002  (the global generator is what is tested)
     random.seed(300 + rank)
 
 
-def raised(action):
+def raised(action: Callable[[], Any]) -> list[str] | None:
     try:
         action()
     except Exception as error:
@@ -84,9 +87,9 @@ def raised(action):
     return None
 
 
-def train(rank, folder):
+def train(rank: int, folder: Path) -> dict[str, Any]:
     """Save in the middle, go on; load into another model, go on again; then all that may go wrong."""
-    told = {}
+    told: dict[str, Any] = {}
     for kind in KINDS:
         root = folder / kind
         training = Training(kind, checkpoint_contents=ALL)
@@ -112,27 +115,27 @@ def train(rank, folder):
 class BrokenState(nn.Module):
     """A part of the model whose state can't be taken on one rank."""
 
-    def __init__(self, action, rank):
+    def __init__(self, action: Callable[[], Any], rank: int) -> None:
         super().__init__()
         self.action, self.rank = action, rank
 
-    def get_extra_state(self):
+    def get_extra_state(self) -> dict[str, int]:
         if dist.get_rank() == self.rank:
             self.action()
         return {"a": 1}
 
-    def set_extra_state(self, state):
+    def set_extra_state(self, state: dict[str, int]) -> None:
         pass
 
 
-def fail():
+def fail() -> None:
     raise ZeroDivisionError("on purpose")
 
 
-def failures(rank, folder):
+def failures(rank: int, folder: Path) -> dict[str, Any]:
     root = folder / "fsdp2"
     step_3, step_9 = root / "global_step_3", root / "global_step_9"
-    told = {}
+    told: dict[str, Any] = {}
     training = Training("fsdp2")
     # An exception in the middle, on the other rank than the first.
     broken = Training("plain")
@@ -173,7 +176,7 @@ def failures(rank, folder):
     return told
 
 
-def resume(rank, folder):
+def resume(rank: int, folder: Path) -> dict[str, list[float]]:
     """Load what another number of ranks saved, and save it again."""
     told = {}
     for kind in KINDS:
@@ -186,7 +189,7 @@ def resume(rank, folder):
     return told
 
 
-def killed(rank, folder):
+def killed(rank: int, folder: Path) -> list[str] | None:
     """Rank 1 is killed in the middle of its second save."""
     training = Training("fsdp2")
     seed_rank(rank)
@@ -196,13 +199,14 @@ def killed(rank, folder):
     return raised(lambda: training.manager.save_checkpoint(folder / "killed" / "global_step_2", global_step=2))
 
 
-def main(scenario, rank, world, folder):
+def main(scenario: str, rank: int, world: int, folder: Path) -> None:
     """One rank, from joining the others to leaving them."""
     torch.set_num_threads(1)
     store = folder / f"store_{scenario}"
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     try:
-        told = {"train": train, "resume": resume, "killed": killed}[scenario](rank, folder)
+        scenarios: dict[str, Callable[[int, Path], Any]] = {"train": train, "resume": resume, "killed": killed}
+        told = scenarios[scenario](rank, folder)
         (folder / f"{scenario}_{rank}.json").write_text(json.dumps(told))
     finally:
         gc.collect()  # FSDP holds the group in a cycle, and a group that outlives the interpreter aborts the process

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -25,12 +27,12 @@ TEMPLATE = """<bos> {% for message in messages %}
 {%- if add_generation_prompt %}assistant :{% endif %}{% if thinking %} think{% endif %}"""
 
 
-def chat_tokenizer(**changes):
+def chat_tokenizer(**changes: Any) -> PreTrainedTokenizerFast:
     """Puts ``<bos>`` in front on its own, as Llama's does, besides the one in the template."""
     inner = Tokenizer(models.WordLevel(IDS, unk_token="<unk>"))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     inner.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", IDS["<bos>"])])
-    given = {
+    given: dict[str, Any] = {
         "pad_token": "<pad>",
         "unk_token": "<unk>",
         "bos_token": "<bos>",
@@ -41,11 +43,11 @@ def chat_tokenizer(**changes):
     return PreTrainedTokenizerFast(tokenizer_object=inner, **given | changes)
 
 
-def ids(text):
+def ids(text: str) -> list[int]:
     return [IDS[word] for word in text.split()]
 
 
-def llava_processor(tokenizer=None):
+def llava_processor(tokenizer: PreTrainedTokenizerFast | None = None) -> LlavaProcessor:
     """Pictures of 8x8 in patches of 4x4: each ``<image>`` becomes 4 tokens."""
     images = CLIPImageProcessorPil(size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8})
     return LlavaProcessor(
@@ -64,14 +66,21 @@ class FramesProcessor:
     no template of its own.
     """
 
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
         self.image_processor = Qwen2VLImageProcessorPil(
             patch_size=4, merge_size=2, temporal_patch_size=1, size={"shortest_edge": 64, "longest_edge": 4096}
         )
 
-    def __call__(self, text, images=None, videos=None, return_tensors=None, **options):
-        made = {}
+    def __call__(
+        self,
+        text: list[str],
+        images: Any = None,
+        videos: list[Any] | None = None,
+        return_tensors: str | None = None,
+        **options: Any,
+    ) -> BatchFeature:
+        made: dict[str, Any] = {}
         if images is not None:
             made |= self.image_processor(images=images, return_tensors="pt")
         if videos is not None:
@@ -91,5 +100,5 @@ class FramesProcessor:
         return BatchFeature({**encoded, **made})
 
 
-def _stack(grids):
+def _stack(grids: list[torch.Tensor]) -> torch.Tensor:
     return torch.stack([torch.stack([grid[:, 0].sum(), *grid[0, 1:]]) for grid in grids])
