@@ -54,7 +54,8 @@ class Manifest:
         files: The files by their path relative to the checkpoint, with forward slashes.
         contents: Those of ``model``, ``optimizer``, ``extra``, ``hf_model`` that are in it.
         failed: Optional parts that couldn't be written, with the error of each.
-        saved_at_ns: Wall-clock time of the save, nanoseconds since the epoch.
+        saved_at_ns: Wall-clock time of the save, nanoseconds since the epoch; where the clock has gone back since the
+            save before, right after that, since checkpoints are ordered by it.
     """
 
     global_step: int
@@ -110,13 +111,30 @@ def staging_of(target: Path) -> Path:
     return target.with_name(target.name + INCOMPLETE)
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name, a link that leads nowhere among it."""
+    return os.path.lexists(path)
+
+
+def discard(path: Path) -> None:
+    """Remove a directory, or a link to one: what that leads to is somebody else's and stays.
+
+    Raises:
+        OSError: It can't be removed.
+    """
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
+
+
 def settle(target: Path) -> None:
     """Finish what a crash has interrupted: an older ``target`` that had been moved away comes back, or is removed."""
     older = target.with_name(target.name + REPLACED)
-    if not older.exists():
+    if not is_there(older):
         return
-    if target.exists():
-        shutil.rmtree(older)
+    if is_there(target):
+        discard(older)
     else:
         with suppress(FileNotFoundError):  # another process has just done it
             older.rename(target)
@@ -140,8 +158,8 @@ def begin(target: Path) -> Path:
             f"local_path: {target} holds files but no {MANIFEST} of probe, expected a checkpoint or nothing"
         )
     staging = staging_of(target)
-    if staging.exists():
-        shutil.rmtree(staging)
+    if is_there(staging):
+        discard(staging)
     staging.mkdir(parents=True)
     return staging
 
@@ -160,18 +178,18 @@ def put_in_place(staging: Path, target: Path) -> None:
         sync_directory(inner)
     older = target.with_name(target.name + REPLACED)
     for attempt in range(_ATTEMPTS):
-        if target.exists():
+        if is_there(target):
             target.rename(older)
         try:
             staging.rename(target)
             break
         except OSError:
             settle(target)
-            if attempt == _ATTEMPTS - 1 or not target.exists():
+            if attempt == _ATTEMPTS - 1 or not is_there(target):
                 raise
     sync_directory(target.parent)
-    if older.exists():
-        shutil.rmtree(older)
+    if is_there(older):
+        discard(older)
 
 
 def files_of(directory: Path) -> list[str]:

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -78,9 +79,10 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             default does; then saving or loading raises.
         trust_remote_code: Has no effect: nothing here runs code that came with a model. verl's trainers give it.
         **kwargs: ``tokenizer``: another name of ``processing_class``. ``checkpoint_config``: another name of
-            ``checkpoint_contents``. ``process_group``: the ranks that hold the model; None means all.
-            ``verify_checksums``: whether loading reads every file once more to compare its SHA-256, each rank a share
-            of them (default); False compares sizes only.
+            ``checkpoint_contents``, whose ``async_save`` has the manager set the tracker, see :meth:`save_checkpoint`.
+            ``process_group``: the ranks that hold the model; None means all. ``verify_checksums``: whether loading
+            reads every file once more to compare its SHA-256, each rank a share of them (default); False compares
+            sizes only.
 
     Raises:
         InputTypeError: An argument is unknown, or has the wrong type.
@@ -112,6 +114,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             _log.warning("checkpoint_contents.save_lora_only: all weights are saved, those of LoRA among them")
         self._group = kwargs.get("process_group")
         self._verify = bool(kwargs.get("verify_checksums", True))
+        self._tracks = bool((checkpoint_contents or {}).get("async_save"))
 
     # ------------------------------------------------------------------------------------------------------------- save
 
@@ -127,9 +130,11 @@ class FSDPCheckpointManager(BaseCheckpointManager):
 
         It is written to ``{local_path}.incomplete`` and renamed when every rank's files are on the disk and listed
         with their checksums. Whatever happens before, the checkpoints that were there stay as they were, one at
-        ``local_path`` itself included. Then the tracker beside it is set, where ``local_path`` itself names the step
-        (for ``global_step_7/actor`` the trainer knows when the step is complete, and calls
-        :func:`probe.core.checkpoint.update_checkpoint_tracker`). Only then old checkpoints are removed.
+        ``local_path`` itself included. Then the tracker beside it is set, where ``local_path`` itself names the step.
+        For ``global_step_7/actor`` the trainer knows when the step is complete, and calls
+        :func:`probe.core.checkpoint.update_checkpoint_tracker`; with ``async_save`` verl's trainers leave that to the
+        manager, and the one that completes the step last does it: whose save ends when no other part of the step is
+        being written, nor one missing that the step before has. Only then old checkpoints are removed.
 
         The config, the tokenizer and the full model under ``huggingface/`` are optional: where one can't be written,
         the checkpoint is complete without it, an error is logged, and the manifest names it.
@@ -152,13 +157,13 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         peers.together(lambda: self._check_optimizer("save"))
         target = Path(os.path.abspath(local_path))  # noqa: PTH100  (resolve() would follow a link that the caller made on purpose)
         stepped = any(peers.together(lambda: self.optimizer is not None and bool(self.optimizer.state)))
-        peers.on_first(lambda: files.begin(target).joinpath(SHARDS).mkdir())
+        peers.on_first(lambda: _begin(target, global_step))
         staging = files.staging_of(target)
         with _cleared_on_failure(staging, peers), quiet():
             self._write_state(staging, peers, stepped)
             failed = self._write_optional(staging, peers)
             manifest = self._list_files(staging, peers, global_step, failed)
-            peers.on_first(lambda: _commit(staging, target, manifest, global_step))
+            peers.on_first(lambda: _commit(staging, target, manifest, tracks=self._tracks))
         peers.on_first(lambda: self.retain(str(target), global_step, max_ckpt_to_keep))
         self.previous_saved_paths = peers.together(lambda: self.previous_saved_paths)[0]
         if hdfs_path is not None:
@@ -260,7 +265,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         for one in extra:
             peers.together(partial(self._load_extra, one))
         if del_local_after_load:
-            peers.on_first(lambda: shutil.rmtree(target))
+            peers.on_first(lambda: _remove_loaded(target, manifest.global_step))
         if LOADED.listeners:
             emit(LOADED, path=str(target), **_manifest_contents(manifest, self.checkpoint_load_contents))
 
@@ -367,12 +372,31 @@ def _all_there(staging: Path, wanted: set[str]) -> list[str]:
     return found
 
 
-def _commit(staging: Path, target: Path, manifest: Manifest, global_step: int) -> None:
+def _commit(staging: Path, target: Path, manifest: Manifest, *, tracks: bool) -> None:
+    place = Place.from_path(target, manifest.global_step)
+    if place is not None:
+        manifest = replace(manifest, saved_at_ns=max(manifest.saved_at_ns, place.saved_last_ns() + 1))
     manifest.write(staging)
     files.put_in_place(staging, target)
+    if place is not None and (place.flat or (tracks and place.has_all_parts(manifest.global_step))):
+        update_checkpoint_tracker(place.root, manifest.global_step)
+
+
+def _remove_loaded(target: Path, global_step: int) -> None:
+    """After it was loaded; a part of a step whose directory is a link stays, as its bytes are somewhere else's."""
+    if target.is_symlink() or not _is_in_link(target, global_step):
+        files.discard(target)
+
+
+def _is_in_link(target: Path, global_step: int) -> bool:
     place = Place.from_path(target, global_step)
-    if place is not None and place.flat:
-        update_checkpoint_tracker(target.parent, global_step)
+    return place is not None and not place.flat and target.parent.is_symlink()
+
+
+def _begin(target: Path, global_step: int) -> None:
+    if _is_in_link(target, global_step) and not target.parent.exists():
+        target.parent.unlink()  # it leads nowhere
+    files.begin(target).joinpath(SHARDS).mkdir()
 
 
 @contextmanager

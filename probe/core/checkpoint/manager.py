@@ -283,7 +283,7 @@ class BaseCheckpointManager:
         Of a checkpoint that probe wrote, files that others have put into it stay.
         """
         for one in [path] if isinstance(path, str | os.PathLike) else list(path):
-            if Path(one).is_dir():
+            if Path(one).is_dir() or Path(one).is_symlink():
                 remove(Path(one))
             self.previous_saved_paths = [kept for kept in self.previous_saved_paths if kept != str(one)]
 

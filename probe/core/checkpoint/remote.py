@@ -13,9 +13,13 @@ from probe.errors import InputError
 
 
 def _store(url: str) -> tuple[Any, str]:
-    from fsspec.core import url_to_fs
+    import fsspec
 
-    store, root = url_to_fs(url)
+    if "://" in url:
+        store, root = fsspec.core.url_to_fs(url)
+    else:  # a path, whatever is in it: fsspec would take "a::b" for a chain of two
+        store = fsspec.filesystem("file")
+        root = store._strip_protocol(url)
     return store, root.rstrip("/")
 
 

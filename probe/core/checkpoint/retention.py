@@ -22,8 +22,10 @@ from probe.core.checkpoint.files import (
     REPLACED,
     SHARDS,
     Manifest,
+    discard,
     foreign_files,
     is_complete,
+    is_there,
     settle,
     staging_of,
 )
@@ -184,12 +186,37 @@ class Place:
         matches = ((path, name.fullmatch(path.name)) for path in _children(self.root))
         return {path / self.rest: int(match[1]) for path, match in matches if match}
 
+    def saved_last_ns(self) -> int:
+        """When the latest checkpoint of this place was saved, by its own manifest; 0 where there is none."""
+        return max((found for path in self.siblings() if (found := _saved_ns(path)) is not None), default=0)
+
+    def has_all_parts(self, step: int) -> bool:
+        """Whether a step is complete, and has every part that the one before it has.
+
+        Args:
+            step: Whose directory is there.
+        """
+        steps = {number: path for path, number in Place(self.root, self.prefix, self.suffix, Path()).siblings().items()}
+        before = max((number for number in steps if number < step and is_complete(steps[number])), default=None)
+        wanted = set() if before is None else _parts(steps[before])
+        return is_complete(steps[step]) and wanted <= _parts(steps[step])
+
     def leftovers(self) -> list[Path]:
         """What interrupted saves and removals of the same part have left."""
         if not self.flat:
-            return [aside for path in self.siblings() if (aside := staging_of(path)).is_dir()]
+            return [aside for path in self.siblings() if is_there(aside := staging_of(path))]
         name = re.compile(re.escape(self.prefix) + r"\d{1,18}" + re.escape(self.suffix + INCOMPLETE))
         return [path for path in _children(self.root) if name.fullmatch(path.name)]
+
+
+def _saved_ns(path: Path) -> int | None:
+    with suppress(OSError, SerializationError):
+        return Manifest.read(path).saved_at_ns
+    return None
+
+
+def _parts(step: Path) -> set[str]:
+    return {path.name for path in _children(step) if (path / MANIFEST).exists()}
 
 
 def written_checkpoints(place: Place) -> list[Path]:
@@ -216,18 +243,29 @@ def prune(place: Place, newest: Path, keep: int) -> list[Path]:
     """
     others = [path for path in written_checkpoints(place) if path != newest]
     going = others[: max(0, len(others) - (keep - 1))]
-    for path in [*place.leftovers(), *going]:
+    for path in place.leftovers():
         remove(path)
+    for path in going:
+        remove(path, part=not place.flat)
     return [path for path in [*others, newest] if path.exists()]
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, *, part: bool = False) -> None:
     """Remove a checkpoint, and the step's directory around it when it is empty then. A failure is logged.
 
-    What others put into a checkpoint of ours stays: then only the files that its manifest lists are removed.
+    What others put into a checkpoint of ours stays: then only the files that its manifest lists are removed. Of one
+    that is a link, or a part of a step whose directory is one, only the link goes.
+
+    Args:
+        path: The checkpoint.
+        part: Whether it is a part of a step, whose directory is the one around it.
     """
+    around = [path.parent] if part else []
+    link = next((one for one in (path, *around) if one.is_symlink()), None)
     try:
-        if foreign_files(path):
+        if link is not None:
+            link.unlink()
+        elif foreign_files(path):
             _remove_listed(path)
         else:
             _remove_whole(path)
@@ -245,8 +283,8 @@ def _remove_whole(path: Path) -> None:
     aside = path
     if not path.name.endswith(INCOMPLETE):
         aside = staging_of(path)
-        if aside.exists():
-            shutil.rmtree(aside)
+        if is_there(aside):
+            discard(aside)
         path.rename(aside)  # at once no longer a checkpoint: a crash in the middle leaves nothing that looks whole
     shutil.rmtree(aside)
 

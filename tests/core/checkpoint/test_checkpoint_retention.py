@@ -113,7 +113,134 @@ def test_parts_of_one_step(tmp_path):
     assert find_latest_ckpt_path(tmp_path) == str(tmp_path / "global_step_1")
 
 
+def asynchronous(value=0.0):
+    """As verl's trainers make it where they leave the tracker to the manager."""
+    model = nn.Linear(3, 2)
+    nn.init.constant_(model.weight, value)
+    theirs = {"save_contents": ["model"], "load_contents": ["model"], "async_save": True}
+    return FSDPCheckpointManager(model, checkpoint_config=theirs)
+
+
+def test_25_6_with_async_save_the_manager_sets_the_tracker_itself(tmp_path):
+    for step in (7, 14):
+        asynchronous(step).save_checkpoint(tmp_path / f"global_step_{step}" / "actor", global_step=step)
+        assert find_latest_ckpt_path(tmp_path) == str(tmp_path / f"global_step_{step}")
+
+
+def test_25_6_of_several_parts_who_completes_the_step_sets_the_tracker(tmp_path):
+    def save(step, part):
+        asynchronous(step).save_checkpoint(tmp_path / f"global_step_{step}" / part, global_step=step)
+
+    save(7, "actor")
+    save(7, "critic")
+    assert find_latest_ckpt_path(tmp_path) == str(tmp_path / "global_step_7")
+    save(14, "critic")
+    assert find_latest_ckpt_path(tmp_path) == str(tmp_path / "global_step_7"), "there is no actor yet"
+    (tmp_path / "global_step_14" / "reward.incomplete").mkdir()
+    save(14, "actor")
+    assert find_latest_ckpt_path(tmp_path) == str(tmp_path / "global_step_7"), "one more is being written"
+    (tmp_path / "global_step_14" / "reward.incomplete").rmdir()
+    save(14, "reward")
+    assert find_latest_ckpt_path(tmp_path) == str(tmp_path / "global_step_14")
+
+
 # ---------------------------------------------------------------------------------------------------------- retention
+
+
+def test_25_7_a_clock_that_goes_back_doesn_t_decide_what_is_kept(tmp_path, monkeypatch):
+    now = [10**18]
+    monkeypatch.setattr("time.time_ns", lambda: now[0])
+    for step in (10, 20):
+        manager(step).save_checkpoint(tmp_path / f"global_step_{step}", global_step=step, max_ckpt_to_keep=2)
+        now[0] += 10**9
+    now[0] -= 3600 * 10**9
+    for step in (30, 40, 50):
+        manager(step).save_checkpoint(tmp_path / f"global_step_{step}", global_step=step, max_ckpt_to_keep=2)
+        now[0] += 10**9
+    assert names(tmp_path) == steps(40, 50)
+    for step in (1, 2):  # a training begun anew in the same directory keeps its own, though their steps are smaller
+        manager(step).save_checkpoint(tmp_path / f"global_step_{step}", global_step=step, max_ckpt_to_keep=2)
+    assert names(tmp_path) == steps(1, 2)
+
+
+def linked(folder, step, *, dangling, part=""):
+    """A checkpoint whose step's directory is a link to somewhere else, and that place."""
+    elsewhere = folder.parent / f"elsewhere-{step}"
+    manager(step).save_checkpoint(elsewhere / f"global_step_{step}" / part, global_step=step)
+    real = elsewhere / f"global_step_{step}"
+    (folder / real.name).symlink_to(real)
+    if dangling:
+        shutil.rmtree(real)
+    return real
+
+
+def content(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "checkpoints"
+    made.mkdir()
+    yield made
+    assert not [path for path in made.rglob("*") if path.name.endswith((".incomplete", ".replaced"))]
+
+
+@pytest.mark.parametrize("part", ["", "actor"])
+def test_25_8_of_a_step_that_is_a_link_the_link_goes_and_what_it_leads_to_stays(folder, part):
+    real = linked(folder, 1, dangling=False, part=part)
+    (real / part / "data.pt").write_bytes(b"a trainer's own")
+    before = content(real)
+    for step in (2, 3, 4):
+        manager(step).save_checkpoint(folder / f"global_step_{step}" / part, global_step=step, max_ckpt_to_keep=2)
+    assert names(folder) == steps(3, 4)
+    assert content(real) == before
+
+
+@pytest.mark.parametrize("part", ["", "actor"])
+@pytest.mark.parametrize("dangling", [False, True])
+def test_25_8_a_step_that_is_a_link_is_saved_again(folder, part, dangling):
+    linked(folder, 1, dangling=dangling, part=part)
+    place = folder / "global_step_1" / part
+    for value in (5.0, 6.0):
+        manager(value).save_checkpoint(place, global_step=1, max_ckpt_to_keep=1)
+        assert value_of(place) == value
+    manager(7.0).save_checkpoint(folder / "global_step_2" / part, global_step=2, max_ckpt_to_keep=1)
+    assert names(folder) == steps(2)
+
+
+def test_25_8_a_link_that_leads_nowhere_is_in_nobody_s_way(folder):
+    linked(folder, 1, dangling=True)
+    (folder / "global_step_3.incomplete").symlink_to(folder / "nothing")
+    for step in (2, 3, 4):
+        manager(step).save_checkpoint(folder / f"global_step_{step}", global_step=step, max_ckpt_to_keep=2)
+        assert find_latest_ckpt_path(folder) == str(folder / f"global_step_{step}")
+    one = manager()
+    one.previous_saved_paths = [str(folder / "global_step_1")]
+    one.remove_previous_save_local_path(str(folder / "global_step_1"))
+    assert names(folder) == steps(3, 4)
+
+
+@pytest.mark.parametrize("part", ["", "actor"])
+def test_25_8_a_link_that_was_loaded_goes_and_its_bytes_stay(folder, part):
+    real = linked(folder, 1, dangling=False, part=part)
+    before = content(real)
+    one = manager(-1.0)
+    one.load_checkpoint(folder / "global_step_1" / part, del_local_after_load=True)
+    assert one.model.weight[0, 0].item() == 1.0
+    assert content(real) == before
+    assert names(folder) == (steps(1) if part else [])  # other parts of the step are still to be loaded
+
+
+def test_25_8_a_folder_of_checkpoints_may_be_a_link(tmp_path):
+    (tmp_path / "disk7").mkdir()
+    (tmp_path / "run1").symlink_to(tmp_path / "disk7")
+    for step in (1, 2, 3):
+        manager(step).save_checkpoint(tmp_path / "run1" / f"global_step_{step}", global_step=step, max_ckpt_to_keep=1)
+    assert names(tmp_path / "disk7") == steps(3)
+    manager().load_checkpoint(tmp_path / "run1" / "global_step_3", del_local_after_load=True)
+    assert names(tmp_path / "disk7") == []
+    assert (tmp_path / "run1").is_symlink()
 
 
 def test_so_many_are_kept_and_a_restart_remembers(tmp_path):
