@@ -18,6 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from probe.errors import InputError
+
 fcntl: ModuleType | None
 try:
     import fcntl
@@ -39,6 +41,26 @@ def child_environment(given: Mapping[str, str]) -> dict[str, str]:
     if root not in {*site.getsitepackages(), site.getusersitepackages()}:
         made["PYTHONPATH"] = os.pathsep.join(filter(None, [root, given.get("PYTHONPATH", "")]))
     return made
+
+
+def expanded(argument: str, place: str | os.PathLike[str]) -> Path:
+    """A path whose ``~`` is the home directory.
+
+    Args:
+        argument: What it was given as.
+        place: The path.
+
+    Raises:
+        InputError: It begins with ``~``, and there is none: no ``HOME``, and no entry for the user's id, as in many a
+            container.
+    """
+    try:
+        return Path(place).expanduser()
+    except RuntimeError as error:
+        raise InputError(
+            f"{argument}: got {os.fspath(place)!r}, but there is no home directory here ({error}); "
+            "give a path without '~', or set HOME"
+        ) from None
 
 
 class AsideFile:

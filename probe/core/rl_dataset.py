@@ -16,8 +16,15 @@ from probe._check import whole_number
 from probe.core.columns.rows import row_number
 from probe.core.dataset.collate import collate_fn
 from probe.core.dataset.config import DatasetConfig
-from probe.core.dataset.files import Files, file_list, measured, read_files
-from probe.core.dataset.prompts import Prompt, PromptEncoder, check_length, cut_and_padded, position_ids
+from probe.core.dataset.files import Files, file_list, measured, read_files, why_not_sent
+from probe.core.dataset.prompts import (
+    Prompt,
+    PromptEncoder,
+    check_length,
+    cut_and_padded,
+    position_ids,
+    without_none,
+)
 from probe.errors import InputError, InputTypeError, ProbeError
 from probe.hooks import emit, point
 
@@ -236,10 +243,17 @@ class RLHFDataset(Dataset[dict[str, Any]]):
             raise
 
     def _workers(self, rows: int) -> int:
+        """How many processes measure: this one alone where the tokenizer can't be sent to others."""
         given = self.config.filter_overlong_prompts_workers
-        if given is None:
-            return max(1, min((os.cpu_count() or 1) // 4, rows // _ROWS_OF_A_WORKER))
-        return max(1, min(given, rows))
+        wanted = min((os.cpu_count() or 1) // 4, rows // _ROWS_OF_A_WORKER) if given is None else min(given, rows)
+        if wanted <= 1:
+            return 1
+        why = why_not_sent((self.tokenizer, self.processor))
+        if why:
+            _log.warning(
+                "prompts are measured in this process alone, not in %d: the tokenizer or processor %s", wanted, why
+            )
+        return 1 if why else wanted
 
     # ------------------------------------------------------------------------------------------------------------ rows
 
@@ -270,7 +284,8 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         extra = extra if isinstance(extra, dict) else {}
         defaults: dict[str, Any] = {"index": number, "tools_kwargs": {}, "interaction_kwargs": {}}
         for name, default in defaults.items():
-            row[name] = next((place[name] for place in (extra, row) if place.get(name) is not None), default)
+            found = next((place[name] for place in (extra, row) if place.get(name) is not None), default)
+            row[name] = without_none(found)
         if (self.config.need_tools_kwargs or extra.get("need_tools_kwargs")) and not row["tools_kwargs"]:
             if not self._warned:  # once: a loader would say it for every row
                 _log.warning("tools_kwargs are needed but empty in row %d of data_files (told once)", number)

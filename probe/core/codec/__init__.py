@@ -148,25 +148,28 @@ def response_from_nested(full: Tensor, response_mask: Tensor) -> Tensor:
     Entry i of a row then belongs to the prediction of the response's token i, as with log-probabilities that stand
     where the token before is fed in.
 
+    Where all rows are equally long, :func:`stack_or_nest` and others have made plain tensors of them: these are taken
+    for what they are.
+
     Args:
-        full: Jagged (N, prompt + response, *).
-        response_mask: Jagged (N, response); only its lengths are used.
+        full: Jagged (N, prompt + response, *), or plain where all rows are equally long.
+        response_mask: Jagged (N, response), or plain; only its lengths are used.
 
     Returns:
-        Jagged (N, response, *), a copy, which shares the offsets of ``response_mask``.
+        Jagged (N, response, *), a copy, which shares the offsets of a jagged ``response_mask``.
 
     Raises:
-        InputTypeError: A tensor isn't jagged.
+        InputTypeError: It is no tensor, or a nested one of another layout.
         InputError: There are holes between rows.
-        ShapeError: There are other rows, or a response without a token of the prompt before it: there would be nothing
-            to shift from.
+        ShapeError: A plain tensor has no dimension of tokens, there are other rows, or a response without a token of
+            the prompt before it: there would be nothing to shift from.
 
     >>> full = torch.nested.nested_tensor([torch.arange(5), torch.arange(10, 13)], layout=torch.jagged)
     >>> mask = torch.nested.nested_tensor([torch.ones(2), torch.ones(1)], layout=torch.jagged)
     >>> response_from_nested(full, mask).unbind()
     (tensor([2, 3]), tensor([11]))
     """
-    whole, mask = _check_jagged("full", full), _check_jagged("response_mask", response_mask)
+    whole, mask = _as_jagged("full", full), _as_jagged("response_mask", response_mask)
     rows, ends, offsets = len(whole.offsets()) - 1, whole.offsets(), mask.offsets()
     if len(offsets) - 1 != rows:
         raise ShapeError(f"response_mask: got {len(offsets) - 1} rows, expected {rows} as in full")
@@ -451,6 +454,17 @@ def _materialized(name: str, column: Any, padder: Padder, layout: Layout) -> tup
 
 
 # ------------------------------------------------------------------------------------------------------ checks
+
+
+def _as_jagged(name: str, given: Any) -> Any:
+    """Equally long rows that were stacked, as rows one after the other; what is jagged as it is."""
+    if not isinstance(given, Tensor) or given.is_nested:
+        return _check_jagged(name, given)
+    if given.dim() < 2:
+        raise ShapeError(f"{name}: got shape {tuple(given.shape)}, expected (N, tokens, …)")
+    rows, each = given.shape[:2]
+    offsets = torch.arange(rows + 1, device=given.device) * each
+    return build_jagged(given.flatten(0, 1), offsets, each, each)
 
 
 def _check_jagged(name: str, given: Any) -> Any:

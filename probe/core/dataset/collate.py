@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from probe.core.codec.field_packing import join_rows
 from probe.errors import InputTypeError, MissingKeyError, ShapeError
 from probe.hooks import observed
 
@@ -23,12 +24,14 @@ def collate_fn(data_list: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor
         data_list: Mappings from names to tensors or to anything else. All have the same keys.
 
     Returns:
-        Under each key the tensors stacked to (B, …), or an object array of shape (B,). Lists of equal length stay
-        lists, one in each place. No samples make an empty dict.
+        Under each key the tensors stacked to (B, …), or an object array of shape (B,). Tensors (k, L_i), such as the
+        positions of multimodal models, become a jagged (B, k, L_i) where they differ in L, as
+        :func:`probe.core.codec.stack_or_nest` makes of them. Lists of equal length stay lists, one in each place. No
+        samples make an empty dict.
 
     Raises:
         MissingKeyError: A key that not every row has.
-        ShapeError: Tensors of different shapes.
+        ShapeError: Tensors that differ in shape otherwise.
         InputTypeError: A key that holds a tensor in one row and something else, or another dtype, in another.
 
     >>> collate_fn([{"n": torch.tensor([1, 2]), "uid": "a"}, {"n": torch.tensor([3, 4]), "uid": "b"}])
@@ -71,7 +74,7 @@ def _stacked(key: str, values: list[Any]) -> torch.Tensor:
                 f"in row {number}; expected a tensor in every row or in none"
             )
     for number, value in enumerate(values):
-        if value.is_nested or value.shape != first.shape:
+        if value.is_nested or not _is_alike(value.shape, first.shape):
             shapes = ", ".join(str(tuple(one.shape)) for one in values[:8]) + (", …" if len(values) > 8 else "")
             raise ShapeError(f"data_list: {key!r} has shapes {shapes}, expected equal ones (row {number} differs)")
         if (value.dtype, value.device) != (first.dtype, first.device):
@@ -79,4 +82,9 @@ def _stacked(key: str, values: list[Any]) -> torch.Tensor:
                 f"data_list: {key!r} is {value.dtype} on {value.device} in row {number}, "
                 f"expected {first.dtype} on {first.device} as in row 0"
             )
-    return torch.stack(values)
+    return torch.stack(values) if all(one.shape == first.shape for one in values) else join_rows(values)
+
+
+def _is_alike(shape: torch.Size, first: torch.Size) -> bool:
+    """Whether it is the same, or that of another number of tokens behind a dimension that isn't theirs."""
+    return shape == first or (len(shape) == len(first) == 2 and shape[0] == first[0])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from probe._io import expanded
 from probe.errors import InputError, InputTypeError, UnknownNameError
 
 TRUNCATIONS: Final = ("left", "right", "middle", "error")
@@ -20,7 +24,8 @@ class DatasetConfig:
     """Options of a prompt dataset, under their documented names.
 
     Attributes:
-        cache_dir: Local folder for copies of remote files and for the tables of Hugging Face ``datasets``.
+        cache_dir: Local folder for copies of remote files and for the tables of Hugging Face ``datasets``. Where there
+            is no home directory the default is a folder for temporary files.
         prompt_key: Column of the chat, a list of messages.
         image_key: Column of lists of images.
         video_key: Column of lists of videos.
@@ -77,7 +82,7 @@ class DatasetConfig:
         given = {one.name: _plain(look_up(one.name)) for one in fields(cls)}
         options = cls(**{name: value for name, value in given.items() if value is not None})
         options._check()
-        return replace(options, cache_dir=str(Path(options.cache_dir).expanduser()))
+        return replace(options, cache_dir=str(_cache_dir(options.cache_dir)))
 
     def _check(self) -> None:
         for one in fields(self):
@@ -92,6 +97,15 @@ class DatasetConfig:
         for name in _OWN_ARGUMENTS:
             if name in self.apply_chat_template_kwargs:
                 raise InputError(f"config.apply_chat_template_kwargs: {name!r} is given by the dataset itself")
+
+
+def _cache_dir(given: str) -> Path:
+    """The folder itself; the default one where there is no home directory is a folder for what is temporary."""
+    if given == DatasetConfig.cache_dir:
+        with suppress(RuntimeError):
+            return Path(given).expanduser()
+        return Path(tempfile.gettempdir()) / f"probe-rlhf-{os.getuid() if hasattr(os, 'getuid') else 'cache'}"
+    return expanded("config.cache_dir", given)
 
 
 def _look_up(config: Any) -> Callable[[str], Any]:

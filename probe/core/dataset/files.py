@@ -182,6 +182,17 @@ def _joined(datasets: Any, tables: list[Any], names: list[str]) -> Any:
         raise InputError(f"data_files: the columns have different types in different files. {columns}") from error
 
 
+def why_not_sent(values: Any) -> str:
+    """Why :func:`measured` can't send what its function needs to other processes; "" where it can."""
+    import dill  # as `datasets` does, which needs it
+
+    try:
+        dill.dumps(values)
+    except Exception as error:  # whatever an object's own way to be pickled may raise
+        return f"can't be pickled ({type(error).__name__}: {error})"
+    return ""
+
+
 def measured(table: Any, measure: Callable[[list[dict[str, Any]], list[int]], list[int]], workers: int) -> list[int]:
     """A number for each row, found in batches, in several processes, under a progress bar.
 

@@ -207,20 +207,24 @@ def _messages(chat: Any, key: str) -> list[Message]:
     for number, one in enumerate(chat):
         if not isinstance(one, Mapping) or not {"role", "content"} <= one.keys():
             raise InputTypeError(f"{key}[{number}]: got {str(one)[:60]!r}, expected a dict with 'role' and 'content'")
-    return [
-        {
-            name: _without_none(value) if name == "content" else value
-            for name, value in one.items()
-            if value is not None or name == "content"
-        }
-        for one in chat
-    ]
+    return [{**without_none(one), "content": without_none(one["content"])} for one in chat]
 
 
-def _without_none(content: Any) -> Any:
-    if not isinstance(content, list):
-        return content
-    return [{k: v for k, v in part.items() if v is not None} if isinstance(part, Mapping) else part for part in content]
+def without_none(value: Any) -> Any:
+    """What was there before it was put into a table, where a dict has the keys of all rows: those of other rows are
+    None. They are taken out at every depth, so that a chat is the same from every kind of file.
+
+    Args:
+        value: Of a row; what is in no dict stays, None in a list as well.
+
+    >>> without_none({"city": "Oslo", "unit": None, "days": [{"n": 1, "from": None}, None]})
+    {'city': 'Oslo', 'days': [{'n': 1}, None]}
+    """
+    if isinstance(value, Mapping):
+        return {key: without_none(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [without_none(one) for one in value]
+    return value
 
 
 def _media_list(value: Any, key: str) -> list[Any]:

@@ -367,10 +367,34 @@ def test_an_empty_prompt_is_an_error_and_never_a_wrong_row(response, row):
         codec.response_from_nested(jagged(*full), jagged(*mask))
 
 
+@pytest.mark.parametrize("more", [(), (3,)], ids=["tokens", "hidden states"])
+def test_25_12_responses_that_are_equally_long_are_cut_out_of_plain_tensors(more):
+    prompts, response = [3, 1, 2], 2
+    rows = [torch.randn(one + response, *more) for one in prompts]
+    mask = torch.ones(len(rows), response)
+    wanted = [row[one - 1 : one - 1 + response] for row, one in zip(rows, prompts, strict=True)]
+    for lengths in (mask, jagged(*mask)):
+        assert all(map(torch.equal, codec.response_from_nested(jagged(*rows), lengths).unbind(), wanted))
+
+
+@pytest.mark.parametrize("plain_mask", [True, False])
+def test_25_12_sequences_that_are_equally_long_are_cut_from_a_plain_tensor(plain_mask):
+    full = torch.arange(24.0).reshape(2, 6, 2).requires_grad_()
+    mask = torch.zeros(2, 3)  # what is masked inside a response doesn't count: a response has its length
+    found = codec.response_from_nested(full, mask if plain_mask else jagged(*mask))
+    assert torch.equal(torch.stack(found.unbind()), full[:, 2:5])
+    found.values().sum().backward()
+    assert full.grad.sum() == 12
+    uneven = jagged(torch.ones(3), torch.ones(1))
+    assert [len(one) for one in codec.response_from_nested(full, uneven).unbind()] == [3, 1]
+    with pytest.raises(ShapeError, match="row 0 has a response of 6 tokens, but full has 6"):
+        codec.response_from_nested(full, torch.ones(2, 6))
+
+
 def test_what_response_from_nested_refuses():
     good = jagged(torch.arange(5), torch.arange(4))
-    with pytest.raises(InputTypeError, match="full: got a plain tensor"):
-        codec.response_from_nested(torch.zeros(2, 3), good)
+    with pytest.raises(ShapeError, match=r"full: got shape \(2,\), expected \(N, tokens, …\)"):
+        codec.response_from_nested(torch.zeros(2), good)
     with pytest.raises(InputTypeError, match="response_mask: got list"):
         codec.response_from_nested(good, [1])
     with pytest.raises(ShapeError, match="got 1 rows, expected 2"):

@@ -22,6 +22,7 @@ from omegaconf import OmegaConf
 from torch.utils.data import DataLoader
 
 from probe import hooks
+from probe.core.codec import stack_or_nest
 from probe.core.dataset.config import DatasetConfig
 from probe.core.dataset.files import Files
 from probe.core.dataset.prompts import truncate
@@ -149,6 +150,36 @@ def test_keys_that_a_table_filled_with_none_are_not_in_the_messages(make):
     assert raw[1] == {"role": "assistant", "content": None}
 
 
+def told_with(keys):
+    """A chat whose every dict has other keys than the other row's."""
+    arguments = {"city": "Oslo"} if "a" not in keys else {"a": 1, "b": [{"c": "x"}, {"d": "y"}]}
+    call = {"type": "function", "function": {"name": "weather", "arguments": arguments}}
+    schema = {"name": "weather", "parameters": {keys[0]: {"type": "string"}}}
+    part = {"type": "text", "text": "w1", "more": {keys[-1]: {"deep": {keys[0]: 1}}}}
+    chat = [
+        {"role": "system", "content": [{"type": "text", "text": "w2"}], "tools": [schema]},
+        {"role": "user", "content": [part]},
+        {"role": "assistant", "content": [{"type": "text", "text": "w3"}], "tool_calls": [call]},
+    ]
+    tools = {"search": {"create_kwargs": {keys[0]: "x", "given": {keys[-1]: 2}}}}
+    return {"prompt": chat, "extra_info": {"index": 0, "tools_kwargs": tools, "interaction_kwargs": {keys[0]: [1]}}}
+
+
+@pytest.mark.parametrize("name", ["train.parquet", "train.jsonl", "train.json"])
+def test_25_9_a_chat_is_the_same_from_every_kind_of_file(make, name):
+    """Arrow fills a dict with the keys of all rows: the model would be trained on other text."""
+    rows = [row(0, **told_with(["p", "q"])), row(1, **told_with(["a", "z"]))]
+    template = "{% for m in messages %}{{ m | tojson }} {% endfor %}"
+    tokenizer = chat.chat_tokenizer(chat_template=template)
+    options = {"return_raw_chat": True, "return_full_prompt": True, "max_prompt_length": 400}
+    dataset = make(rows, name=name, tokenizer=tokenizer, **options)
+    for got, wanted in zip(dataset, rows, strict=True):
+        assert got["raw_prompt"] == wanted["prompt"]
+        assert "null" not in got["full_prompts"]
+        for extra in ("tools_kwargs", "interaction_kwargs"):
+            assert got[extra] == wanted["extra_info"][extra]
+
+
 def test_negative_rows_count_from_the_end_and_outside_is_an_index_error(make):
     dataset = make([row(0), row(1)])
     assert dataset[-1]["index"] == dataset[np.int64(1)]["index"] == 101
@@ -237,6 +268,41 @@ def test_a_filter_in_several_processes_keeps_the_same_rows(make):
     assert 0 < alone.dropped == together.dropped
 
 
+class Choosy:
+    """A tokenizer that fails on one word."""
+
+    pad_token_id = TOKENIZER.pad_token_id
+    apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
+
+    def __call__(self, texts, **options):
+        if any("w13" in text for text in texts):
+            raise RuntimeError("I don't know w13")
+        return TOKENIZER(texts, **options)
+
+
+class Alone:
+    """A tokenizer that holds what can't be sent to another process."""
+
+    pad_token_id = TOKENIZER.pad_token_id
+    apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
+    __call__ = staticmethod(TOKENIZER)
+
+    def __init__(self):
+        self.stream = iter(word for word in ())
+
+
+@pytest.mark.parametrize("asked", [2, None], ids=["asked for", "chosen"])
+def test_25_10_a_tokenizer_that_cant_be_pickled_measures_in_this_process(make, caplog, monkeypatch, asked):
+    rows = [row(number, words=number % 12 + 1) for number in range(10)]
+    monkeypatch.setattr("probe.core.rl_dataset._ROWS_OF_A_WORKER", 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    with caplog.at_level(logging.WARNING, logger="probe.core.rl_dataset"):
+        dataset = make(rows, tokenizer=Alone(), filter_overlong_prompts_workers=asked)
+    assert dataset.rows.tolist() == make(rows, filter_overlong_prompts_workers=1).rows.tolist()
+    (said,) = [one.message for one in caplog.records if "measured in this process alone" in one.message]
+    assert "can't be pickled (TypeError: cannot pickle 'generator' object" in said
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_failing_template_is_an_error_and_not_a_dropped_row(make, workers):
     rows = [row(0), row(1, prompt=[{"role": "oracle", "content": "w1"}]), row(2)]
@@ -249,18 +315,6 @@ def test_a_shuffled_row_is_named_by_its_number_in_the_file(make, seed):
     rows = [row(number, prompt=[{"role": "oracle" if number == 4 else "user", "content": "w1"}]) for number in range(6)]
     with pytest.raises(InputError, match=r"row 4 of .*oracle"):
         make(rows, shuffle=True, seed=seed, filter_overlong_prompts_workers=3)
-
-
-class Choosy:
-    """A tokenizer that fails on one word."""
-
-    pad_token_id = TOKENIZER.pad_token_id
-    apply_chat_template = staticmethod(TOKENIZER.apply_chat_template)
-
-    def __call__(self, texts, **options):
-        if any("w13" in text for text in texts):
-            raise RuntimeError("I don't know w13")
-        return TOKENIZER(texts, **options)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -560,6 +614,19 @@ def test_collate_stacks_tensors_and_keeps_the_rest_as_it_is(values, width):
     assert all(mine is yours for mine, yours in zip(got["any"], values, strict=True))
 
 
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_25_11_positions_of_other_lengths_are_jagged_in_the_last_dimension(k):
+    rows = [torch.arange(k * length).reshape(k, length) for length in (4, 0, 7, k)]
+    found = collate_fn([{"position_ids": one, "uid": number} for number, one in enumerate(rows)])["position_ids"]
+    assert found.is_nested
+    assert all(map(torch.equal, found.unbind(), rows))
+    again = stack_or_nest(rows)
+    assert torch.equal(found.values(), again.values())
+    assert torch.equal(found.offsets(), again.offsets())
+    assert found._ragged_idx == again._ragged_idx == 2
+    assert collate_fn([{"a": rows[0]}, {"a": rows[0]}])["a"].shape == (2, k, 4)
+
+
 def test_collate_of_nothing_is_empty():
     assert collate_fn([]) == {}
 
@@ -578,6 +645,8 @@ def test_arrays_and_lists_of_equal_length_stay_one_object_a_row():
         ([{"a": torch.zeros(1)}, {"a": 1.0}], InputTypeError, "'a' is of type Tensor in row 0 and float in row 1"),
         ([{"a": 1.0}, {"a": torch.zeros(1)}], InputTypeError, "'a' is of type float in row 0 and Tensor in row 1"),
         ([{"a": torch.zeros(2)}, {"a": torch.zeros(3)}], ShapeError, r"'a' has shapes \(2,\), \(3,\).*row 1"),
+        ([{"a": torch.zeros(3, 2)}, {"a": torch.zeros(2, 2)}], ShapeError, r"'a' has shapes \(3, 2\), \(2, 2\)"),
+        ([{"a": torch.zeros(3, 2)}, {"a": torch.zeros(3, 4).long()}], InputTypeError, "'a' is torch.int64 .*row 1"),
         ([{"a": torch.zeros(2)}, {"a": torch.zeros(2).long()}], InputTypeError, "'a' is torch.int64 .*row 1"),
         ([{"a": 1}, [1]], InputTypeError, r"data_list\[1\]: got list"),
     ],
