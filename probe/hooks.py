@@ -15,6 +15,7 @@ Standard library only, so that a training worker can carry it for free.
 
 from __future__ import annotations
 
+import builtins
 import fnmatch
 import functools
 import inspect
@@ -25,9 +26,9 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Mapping
 from contextvars import ContextVar
-from types import FrameType, MappingProxyType, TracebackType
+from types import FrameType, FunctionType, MappingProxyType, TracebackType
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from probe.errors import InputError, InputTypeError
@@ -54,6 +55,27 @@ _thread_id: Final = threading.get_ident
 
 #: What hooks have taken, by thread: each key has one writer, so that no update is lost.
 _spent_ns: Final[dict[int, int]] = {}
+
+
+def _in_graph_at_first() -> bool:
+    """See :func:`in_graph`."""
+    global _in_graph
+    compiler: Any = getattr(sys.modules.get("torch"), "compiler", None)
+    if compiler is None:
+        return False
+    _in_graph = compiler.is_dynamo_compiling
+    return bool(_in_graph())
+
+
+#: From torch's import on it is torch's own function, which costs least and which its tracer knows.
+_in_graph: Callable[[], bool] = _in_graph_at_first
+
+
+def in_graph() -> bool:
+    """Whether ``torch.compile`` traces whoever asks. Nothing is told inside a graph, as Python runs nothing there
+    later: scopes, points and timers are passed over, so that a function compiles as it would without them.
+    """
+    return _in_graph()
 
 
 def is_off() -> bool:
@@ -279,6 +301,8 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
         self._outer: Scope = _PROCESS
 
     def __enter__(self) -> scope:
+        if _in_graph():
+            return self
         found = _current.get()
         if found._block is not None and found._block() is None:
             found = _open_around(found)
@@ -313,6 +337,8 @@ class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("p
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if _in_graph():
+            return
         try:
             if self._notice is not None:
                 event, states = self._notice
@@ -548,6 +574,10 @@ class Point:
     def __repr__(self) -> str:
         return f"Point({self.name!r}, {len(self.listeners)} listeners)"
 
+    def __reduce__(self) -> Any:
+        """In another process it is the point of that name there: who listens stays here."""
+        return point, (self.name, self.about)
+
 
 #: Threads that are inside a listener, or silenced: what they call in turn is not observed. A set, since a thread's own
 #: variables cost three times as much to read and write.
@@ -671,6 +701,9 @@ class silenced:  # noqa: N801  (reads as an adjective at the point of use: `with
 def observed(name: str, about: str = "") -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function a point: its calls can be listened to.
 
+    A call of a coroutine function lasts as long as its body, and so does one of a generator: what its consumer does
+    meanwhile doesn't count. It can be pickled as the function can; in another process it is a point of that one.
+
     Args:
         name: The point's name, such as ``"data_proto.concat"``.
         about: When it fires, and what it carries.
@@ -687,19 +720,94 @@ def observed(name: str, about: str = "") -> Callable[[Callable[P, R]], Callable[
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         where = point(name, about)
-
-        @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            if not where.listeners:
-                return function(*args, **kwargs)
-            return cast("R", _call(where, function, args, kwargs))
-
-        return call
+        made = _TOLD[_kind(function)](where, function)
+        return functools.wraps(function)(cast("Callable[P, R]", _bare(made)))
 
     return decorate
 
 
+def _told(where: Point, function: Callable[..., Any]) -> Callable[..., Any]:
+    told = functools.partial(_call, where, function)  # dill follows a function's own names, and no partial's
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not where.listeners:
+            return function(*args, **kwargs)
+        return told(args, kwargs)
+
+    return call
+
+
+def _told_async(where: Point, function: Callable[..., Awaitable[Any]]) -> Callable[..., Any]:
+    begun = _Body
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        if not where.listeners:
+            return await function(*args, **kwargs)
+        with begun(where, function, args, kwargs) as body:
+            body.result = await function(*args, **kwargs)
+        return body.result
+
+    return call
+
+
+def _told_generator(where: Point, function: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
+    drive, begun = _drive, _Body
+
+    def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        if not where.listeners:
+            return (yield from function(*args, **kwargs))
+        return (yield from drive(function(*args, **kwargs), begun(where, function, args, kwargs)))
+
+    return call
+
+
+def _told_async_generator(where: Point, function: Callable[..., AsyncGenerator[Any, Any]]) -> Callable[..., Any]:
+    begun, plain = _Body, _NO_BODY
+
+    def make(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return begun(where, function, args, kwargs) if where.listeners else plain
+
+    return _async_generator(function, _bare(make))
+
+
+_TOLD: Final[dict[str, Callable[[Point, Callable[..., Any]], Callable[..., Any]]]] = {
+    "": _told,
+    "async": _told_async,
+    "generator": _told_generator,
+    "async generator": _told_async_generator,
+}
+
+
+def _kind(function: Callable[..., Any]) -> str:
+    """What a call of it makes: "async" a coroutine, "generator" or "async generator", or "" what it returns."""
+    inner: Any = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    tests = {
+        "async": inspect.iscoroutinefunction,
+        "async generator": inspect.isasyncgenfunction,
+        "generator": inspect.isgeneratorfunction,
+    }
+    found = [inner]
+    if not inspect.isroutine(inner) and not inspect.isclass(inner):  # an object: its class says how it is called
+        found.append(getattr(type(inner), "__call__", None))  # noqa: B004  (as what, and not whether)
+    return next((kind for kind, test in tests.items() if any(map(test, found))), "")
+
+
+#: The globals of wrappers. Those of this module can't be pickled, and dill pickles all globals of a function that it
+#: takes apart, which is each one of a script or a notebook.
+_BARE: Final[dict[str, Any]] = {"__name__": __name__, "__builtins__": builtins}
+
+
+def _bare(made: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, whose names all come from its closure or are Python's own."""
+    function = cast("FunctionType", made)
+    return FunctionType(function.__code__, _BARE, function.__name__, function.__defaults__, function.__closure__)
+
+
 def _call(where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if _in_graph():
+        return function(*args, **kwargs)
     thread = _thread_id()
     if thread in _busy:
         return function(*args, **kwargs)
@@ -721,6 +829,72 @@ def _call(where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwa
     return result
 
 
+class _Body:
+    """A call that is told of and whose body may stop in between, as a generator's: that time isn't its own.
+
+    ``result`` is what it has returned, where it has.
+    """
+
+    __slots__ = ("_event", "_since_ns", "_states", "_took_ns", "result")
+
+    def __init__(
+        self, where: Point, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        self._event = Event(where, function, args, kwargs, _NOTHING, _current.get())
+        self._states: list[tuple[Listener, Any]] | None = None
+        self._since_ns = self._took_ns = 0
+        self.result: Any = None
+
+    def __enter__(self) -> _Body:
+        thread = _thread_id()
+        if thread not in _busy:
+            begin_ns = _clock()
+            self._states = _enter(self._event, thread)
+            self._event.begin_ns = now = _clock()
+            _spent_ns[thread] = _spent_ns.get(thread, 0) + now - begin_ns
+        self._since_ns = _clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.suspend()
+        if self._states is None:
+            return
+        event, states, self._states = self._event, self._states, None
+        event.end_ns = event.begin_ns + self._took_ns
+        event.error = None if isinstance(error, GeneratorExit) else error
+        event.result = self.result
+        _leave(event, states)
+
+    def suspend(self) -> None:
+        """Its consumer, or the loop, goes on."""
+        self._took_ns += _clock() - self._since_ns
+
+    def resume(self) -> None:
+        """It goes on itself."""
+        self._since_ns = _clock()
+
+
+class _NoBody:
+    """Stands for a call that nobody is told of."""
+
+    def __enter__(self) -> _NoBody:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def suspend(self) -> None:
+        return
+
+    def resume(self) -> None:
+        return
+
+
+_NO_BODY: Final = _NoBody()
+
+
 def emit(where: Point, **values: Any) -> None:
     """Tell the listeners of ``where`` of a moment. On a hot path, test ``where.listeners`` first.
 
@@ -728,8 +902,7 @@ def emit(where: Point, **values: Any) -> None:
         where: The point that fires.
         **values: What the event carries, by name.
     """
-    thread = _thread_id()
-    if not where.listeners or thread in _busy:
+    if not where.listeners or _in_graph() or (thread := _thread_id()) in _busy:
         return
     event = Event(where, None, (), _NOTHING, values, _current.get())
     event.begin_ns = event.end_ns = _clock()
@@ -805,9 +978,9 @@ def _failed(listener: Listener, event: Event, error: BaseException) -> None:
 class watch:  # noqa: N801  (a decorator and a context manager, like contextlib's)
     """A scope around a function or a block, with a role: ``@watch(role="actor")`` or ``with watch(role="actor"):``.
 
-    Works on functions, methods, coroutines, generators and async generators, and under or over ``staticmethod`` and
-    ``classmethod``. The wrapped function keeps its name, doc, ``__wrapped__`` and every attribute that other
-    decorators set on it.
+    Works on functions, methods, coroutines, generators and async generators, on objects that are called like one of
+    these and partials of them, and under or over ``staticmethod`` and ``classmethod``. The wrapped function keeps its
+    name, doc, ``__wrapped__`` and every attribute that other decorators set on it, and can be pickled as before.
 
     Args:
         role: Who works, such as ``"actor"``; None inherits.
@@ -824,11 +997,16 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
         self.name: str | None = name
         self._open: list[tuple[int, scope]] = []  # thread and block: one watch may serve many of them at once
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": []}  # blocks of this process
+
     def _scope(self, name: str) -> scope:
         inherited = self.phase is None and _current.get().phase is not None
         return scope("watch", name, role=self.role, phase=None if inherited else self.phase or name)
 
     def __enter__(self) -> scope:
+        if _in_graph():
+            return scope("watch", self.name or self.phase or self.role or "watch")
         opened = self._scope(self.name or self.phase or self.role or "watch")
         opened.__enter__()
         self._open.append((_thread_id(), opened))
@@ -837,7 +1015,7 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        mine = self._innermost()
+        mine = None if _in_graph() else self._innermost()
         if mine is not None:
             self._open.remove(mine)
             mine[1].__exit__(kind, error, trace)
@@ -860,7 +1038,7 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
             raise InputTypeError(f"watch: got {function!r}, expected a function, method or coroutine function")
         name = cast("str", self.name or getattr(function, "__name__", type(function).__name__))
         make = functools.partial(self._scope, name)
-        return functools.wraps(function)(cast("Callable[P, R]", _wrapper(function, make)))
+        return functools.wraps(function)(cast("Callable[P, R]", _bare(_wrapper(function, make))))
 
 
 class phase(watch):  # noqa: N801  (a decorator and a context manager, like contextlib's)
@@ -879,31 +1057,40 @@ class phase(watch):  # noqa: N801  (a decorator and a context manager, like cont
 
 
 def _wrapper(function: Callable[..., Any], make: Callable[[], scope]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
+    kind, drive = _kind(function), _drive
+    if kind == "async":
 
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             with make():
                 return await function(*args, **kwargs)
 
         return run_async
-    if inspect.isasyncgenfunction(function):
-        return _async_generator(function, make)
-    if inspect.isgeneratorfunction(function):
+    if kind == "async generator":
+
+        def make_each(*_: Any) -> scope:
+            return make()
+
+        return _async_generator(function, _bare(make_each))
+    if kind == "generator":
 
         def run_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            return (yield from _drive(function(*args, **kwargs), make()))
+            return (yield from drive(function(*args, **kwargs), make()))
 
         return run_generator
 
+    within = in_graph
+
     def run(*args: Any, **kwargs: Any) -> Any:
+        if within():
+            return function(*args, **kwargs)
         with make():
             return function(*args, **kwargs)
 
     return run
 
 
-def _drive(generator: Generator[Any, Any, Any], around: scope) -> Generator[Any, Any, Any]:
-    """Run ``generator`` with its body inside the scope and its consumer outside."""
+def _drive(generator: Generator[Any, Any, Any], around: scope | _Body) -> Generator[Any, Any, Any]:
+    """Run ``generator`` with its body inside the scope, or counted, and its consumer outside."""
     with around:
         resume: Callable[[Any], Any] = generator.send
         given: Any = None
@@ -911,6 +1098,8 @@ def _drive(generator: Generator[Any, Any, Any], around: scope) -> Generator[Any,
             try:
                 item = resume(given)
             except StopIteration as stop:
+                if isinstance(around, _Body):
+                    around.result = stop.value
                 return stop.value
             around.suspend()
             try:
@@ -926,11 +1115,12 @@ def _drive(generator: Generator[Any, Any, Any], around: scope) -> Generator[Any,
 
 
 def _async_generator(
-    function: Callable[..., AsyncGenerator[Any, Any]], make: Callable[[], scope]
+    function: Callable[..., AsyncGenerator[Any, Any]],
+    make: Callable[[tuple[Any, ...], Mapping[str, Any]], scope | _Body],
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
     async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         generator = function(*args, **kwargs)
-        with make() as around:
+        with make(args, kwargs) as around:
             resume: Callable[[Any], Any] = generator.asend
             given: Any = None
             while True:

@@ -6,15 +6,17 @@ training that runs in a thread leaves the kernel free for both.
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import ctypes
 import html
+import inspect
 import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from typing import Generic, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from probe.errors import InputTypeError
 
@@ -118,7 +120,7 @@ def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Training
     cells must not change the same things at once.
 
     Args:
-        function: What is to run.
+        function: What is to run. What it returns is awaited, where that can be, in an event loop of the thread's own.
         *args: Its positional arguments.
         **kwargs: Its keyword arguments.
 
@@ -132,4 +134,13 @@ def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Training
         raise InputTypeError(f"function: got {type(function).__name__}, expected something that can be called")
     context = contextvars.copy_context()
     name = getattr(function, "__qualname__", type(function).__name__)
-    return Training(name, lambda: context.run(function, *args, **kwargs))
+    return Training(name, lambda: context.run(_called, function, args, kwargs))
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    result = function(*args, **kwargs)
+    return asyncio.run(_awaited(result)) if inspect.isawaitable(result) else result
+
+
+async def _awaited(result: Awaitable[R]) -> R:
+    return await result
