@@ -20,7 +20,7 @@ from typing import Any, Final
 from probe import text as say
 from probe.analysis.verdict.finding import KINDS
 from probe.dashboards.quantities import Course, Parts, standing, who_series
-from probe.figures import colours, thinning
+from probe.figures import colours, lines, thinning
 from probe.live import series
 from probe.live.tables import LiveTable, Words
 from probe.views.panel import saved_samples
@@ -244,16 +244,22 @@ def _tile(one: Reading, x: int, y: int) -> str:
 
 
 def _spark(one: Reading, x: int, y: int, width: int, height: int) -> str:
-    known = [(step, value) for step, value in zip(one.steps, one.values, strict=True) if math.isfinite(value)]
-    if len(known) < 2:
+    found = lines.line(one.steps, one.values)
+    if len(found.points) + len(found.infinite) < 2:
         return ""
-    first, last = known[0][0], known[-1][0]
-    low, high = min(value for _, value in known), max(value for _, value in known)
-    wide, tall = width / ((last - first) or 1), height / ((high - low) or 1)
-    points = " ".join(f"{x + (step - first) * wide:.1f},{y + (high - value) * tall:.1f}" for step, value in known)
-    across, down = points.rpartition(" ")[2].split(",")
-    line = f'<polyline points="{points}" fill="none" stroke="{colours.of_theme("ink_2")}" stroke-width="1.5"/>'
-    return f'{line}<circle class="last" cx="{across}" cy="{down}" r="2.5" fill="{colours.of_theme("accent")}"/>'
+
+    def placed(point: tuple[float, float]) -> tuple[str, str]:
+        return f"{x + point[0] * width:.1f}", f"{y + point[1] * height:.1f}"
+
+    def dot(name: str, point: tuple[float, float], colour: str) -> str:
+        across, down = placed(point)
+        return f'<circle class="{name}" cx="{across}" cy="{down}" r="2.5" fill="{colours.of_theme(colour)}"/>'
+
+    points = " ".join(",".join(placed(point)) for point in found.points)
+    stroke = f'fill="none" stroke="{colours.of_theme("ink_2")}" stroke-width="1.5"'
+    drawn = f'<polyline points="{points}" {stroke}/>' if found.points else ""
+    drawn += "".join(dot("last", point, "accent") for point in found.points[-1:])
+    return drawn + "".join(dot("infinite", point, "alarm") for point in found.infinite)
 
 
 def _words(x: int, y: int, value: str, size: int, colour: str, *, room: int, bold: bool = False) -> str:
