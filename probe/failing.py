@@ -26,13 +26,13 @@ from typing import Any, Final
 
 import msgspec
 
+from probe import exits
 from probe.devices import Device
 from probe.hooks import Scope, current_scope, scope, silenced, spending
 from probe.oom_snapshots import Snapshots
 from probe.recorders.failures import failure_row, fields_of, is_failure
 from probe.records import Deferred, Failure, Memory, Row
 from probe.runs.layout import FAILURES_NAME
-from probe.tracking.tracking import exit_code_of
 
 _log = logging.getLogger("probe.session")
 
@@ -152,7 +152,7 @@ class Failing:
     def raised(self, block: scope, error: BaseException) -> None:
         """An exception leaves a scope."""
         if isinstance(error, SystemExit) and block.scope is not None and block.scope.kind == "step":
-            self.exited = exit_code_of(error)
+            self.exited = exits.code_of(error)
         if is_failure(error) and block.scope is not None:
             with contextlib.suppress(Exception), spending(), silenced():
                 self._raised(block.scope, block.values.get("content"), error)
@@ -166,11 +166,12 @@ class Failing:
         """What the process ends with as far as is known here: 0, 1 where it has failed, 130 after Ctrl-C, and what
         ``sys.exit`` said in its last step.
         """
-        return 1 if self.fatal else 130 if self.interrupted else self.exited
+        return 1 if self.fatal else exits.CTRL_C if self.interrupted else self.exited
 
     def step_begun(self) -> None:
         """The training goes on: what has left a step before was caught."""
         self.fatal, self.exited = False, 0
+        exits.went_on()
 
     def _raised(self, at: Scope, content: Any, error: BaseException) -> None:
         thread, places = threading.get_ident(), _places(error.__traceback__)

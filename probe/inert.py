@@ -97,7 +97,7 @@ class InertSession(open_sessions.Session):
         """
         return True
 
-    def close(self, exit_code: int = 0) -> None:  # noqa: ARG002  # likewise
+    def close(self, exit_code: int | None = None) -> None:  # noqa: ARG002  # likewise
         """The process can start another session.
 
         Args:

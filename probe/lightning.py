@@ -14,6 +14,7 @@ from probe.adapters import automatic
 from probe.adapters.lightning import HOOKS, heard
 from probe.adapters.seams import Armed, Call, Seam
 from probe.errors import MissingDependencyError
+from probe.exits import code_of
 from probe.session import Session, current_session, start
 
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
@@ -92,7 +93,7 @@ class Recording:
             exception: Likewise.
         """
         self._hear(trainer, "on_exception", exception)
-        self._close(1)
+        self._close(code_of(exception))
 
     def _close(self, exit_code: int) -> None:
         opened, self.session = self.session, None

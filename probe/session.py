@@ -5,7 +5,6 @@ One session per process. It owns nothing that a view needs: whoever wants to see
 
 from __future__ import annotations
 
-import atexit
 import functools
 import logging
 import os
@@ -20,8 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from probe import devices, own_cost, recorders
+from probe import devices, exits, own_cost, recorders
 from probe._check import is_whole, missing_view, needs_views
+from probe._io import expanded
 from probe.core.metric import Metric, reduce_metrics
 from probe.errors import InputError, InputTypeError, SessionError
 from probe.failing import Failing
@@ -49,18 +49,19 @@ from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows, StepRows
 from probe.records import Incident, Memory, Process, Row, Scalar, who
 from probe.redaction import Redact, redaction
-from probe.runs.attempts import Joined
+from probe.runs.attempts import Joined, is_first, others
 from probe.runs.ending import end, told_ns
 from probe.runs.layout import complete_run, create_run
-from probe.runs.processes import describe, local_rank, node, part_in_ray, rank_and_size
+from probe.runs.processes import describe, is_child, local_rank, node, part_in_ray, rank_and_size, several
 from probe.runs.row_types import bring, table_name
 from probe.runs.upload import EVERY_S, UPLOAD_VARIABLE, Upload, checked, from_environment
 from probe.runs.writer import RunWriter, take_place
 from probe.sampled import what_is_kept
 from probe.text import percent
+from probe.tracking.held import HeldTracking
 from probe.tracking.recovery import is_behind
 from probe.tracking.spans import StepSpans
-from probe.tracking.tracking import Tracking, exit_code_of
+from probe.tracking.tracking import Tracking
 
 if TYPE_CHECKING:
     from probe.adapters.attachment import Attachment
@@ -86,6 +87,10 @@ _METRIC: Final = frozenset({Metric})
 #: How long the end of a session waits for all that others do with it, seconds: the metrics of its last step, a last
 #: look for alarms, the last edition of the dashboards and the backends. The rest stays for ``probe doctor``.
 END_S: Final = 10.0
+
+#: A process that may be one of several, and doesn't know its rank, sends nothing to backends before it does, or has
+#: been alone for so many seconds: where a launcher says that there are others, and for a child of multiprocessing.
+ALONE_S: Final = (30.0, 5.0)
 
 #: Of it, what is kept for the backends while the last edition is waited for, seconds.
 BACKENDS_S: Final = 3.0
@@ -256,6 +261,8 @@ class Session:
         self._rows: dict[int, list[Row]] = {}
         self._switched_off: set[tuple[int, str]] = set()  # what is asked of a recorder no more, as it failed
         self._ended_ns: int | None = None  # when the driver last said that it ends; None before the first look
+        self._given: _Given | None = None  # while it isn't known whether this process tracks
+        self._began = time.monotonic()
         self._step: int | None = None  # the one that the process is in
         self._begun: scope | None = None  # by begin_step, and not ended yet
         self._ended: Scope | None = None  # the last that end_step ended
@@ -284,7 +291,7 @@ class Session:
         self._follow()
         self._listen()
         self._cost = OwnCost(lambda: self._writer.cost_ns)
-        atexit.register(self.close)
+        self._forget_end = exits.at_end(self.close)
         _watch_forks()
 
     @property
@@ -368,8 +375,9 @@ class Session:
             metrics: Names to numbers (python, numpy or 0-d tensors).
             step: The global step.
         """
-        if self.tracking is not None:
-            self.tracking.log(metrics, step)
+        tracking = self.tracking  # the writer's thread may find out meanwhile that it is none of its business
+        if tracking is not None:
+            tracking.log(metrics, step)
         else:
             emit(LOG, metrics=metrics, step=step)
 
@@ -442,16 +450,21 @@ class Session:
         """Wait until what was recorded so far can be read. Returns False when the time ran out."""
         return self._writer.flush(timeout_s)
 
-    def close(self, exit_code: int = 0) -> None:
+    def close(self, exit_code: int | None = None) -> None:
         """End the recording: hooks come off, rows are rolled over, backends are finished. Safe to call twice.
 
         It waits for all backends and the last edition of the dashboards together :data:`END_S` at most, and says so
         where that takes a moment; what isn't sent then is in the run directory, for ``probe doctor RUN --recover``.
 
         Args:
-            exit_code: 0 for success; it gives a tracked run its status.
+            exit_code: 0 for success; it gives a tracked run its status. None is what the process ends with as far as
+                that is known: see :func:`probe.exits.code`. In an ``except`` after which all is well give 0.
         """
         global _current, _closing
+        if exit_code is None:
+            exit_code, error = exits.code(), exits.on_its_way()
+            if error is not None and not self.closed:
+                self._failing.ended(error)
         until = time.monotonic() + END_S
         with _lock:
             if self.closed:
@@ -460,7 +473,7 @@ class Session:
             if _current is self:
                 _current, _closing = None, self
         self._end_abandoned("the session was closed")
-        atexit.unregister(self.close)
+        self._forget_end()
         follow()
         self._failing.close()
         exit_code = exit_code or self._failing.exit_code()
@@ -485,7 +498,8 @@ class Session:
             self._isolated("upload", self.upload.finish)
 
     def _finish_tracking(self, exit_code: int, until: float) -> None:
-        if self.tracking is not None:
+        tracking = self.tracking
+        if tracking is not None:
             self._writer.flush(_left(until))  # the last step's metrics are logged from the writer's thread
             try:
                 if self.publisher is not None:
@@ -494,7 +508,7 @@ class Session:
                     self._isolated("publisher", partial(self.publisher.finish, patience))
                     until += time.monotonic() - begun if asked else 0.0
             finally:  # also when somebody loses patience with it
-                self.tracking.finish(exit_code, _left(until))
+                tracking.finish(exit_code, _left(until))
 
     def __enter__(self) -> Session:
         return self
@@ -504,7 +518,7 @@ class Session:
     ) -> None:
         if error is not None:
             self._failing.ended(error)
-        self.close(exit_code=exit_code_of(error))
+        self.close(exits.code_of(error))
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -614,12 +628,62 @@ class Session:
         self._hear_of_the_end()
         if self.alarms is not None:
             self.alarms.hand_on()
-        if self._late is None or self.process.rank is not None or not hasattr(self, "_writer"):
+        if self._late is None or not hasattr(self, "_writer"):
             return  # the writer's first round may come before we have it
-        rank, world_size = self._late()
-        if rank is not None:
-            known = {} if world_size is None else {"world_size": world_size}
-            self._writer.tell(rank=rank, local_rank=local_rank(), node=node(), **known)
+        if self.process.rank is None:
+            rank, world_size = self._late()
+            if rank is not None:
+                known = {} if world_size is None else {"world_size": world_size}
+                self._writer.tell(rank=rank, local_rank=local_rank(), node=node(), **known)
+        if self._given is not None and not self.closed:
+            self._decide_who_tracks(self._given)
+
+    def _decide_who_tracks(self, given: _Given) -> None:
+        """Only rank 0 does; who doesn't know its rank and is alone does, too."""
+        tracking, rank = self.tracking, self.process.rank
+        if tracking is None or (rank == 0 and not (isinstance(tracking, HeldTracking) and tracking.waits)):
+            self._given = None  # it is decided
+        elif rank not in (None, 0):
+            self._given, self.tracking, self._spans = None, None, None
+            if isinstance(tracking, HeldTracking) and tracking.waits:
+                tracking.drop()
+            else:
+                self._aside("probe-tracks-no-more", partial(self._track_no_more, tracking))
+        elif isinstance(tracking, HeldTracking) and tracking.waits and (rank == 0 or self._is_alone()):
+            self._aside("probe-tracks", partial(self._track, tracking, given))
+            self._given = given if rank is None else None
+
+    def _is_alone(self) -> bool:
+        patience = ALONE_S[0] if several() else ALONE_S[1]
+        return time.monotonic() > self._began + patience and not others(self._writer.place)
+
+    def _track(self, tracking: HeldTracking, given: _Given) -> None:
+        try:
+            tracking.begin()
+        except Exception as error:  # at the start it would have been raised: now the training is on its way
+            self.tracking = self._spans = None
+            _log.exception("what was asked for by track can't be had; the run goes on without")
+            self._incident("backend", "tracking", f"it can't be set up: {error!r}", error)
+            return
+        with _lock:
+            if not self.closed:
+                _publish_figures(self, given)
+        _send_leftovers_aside(self.directory, tracking.attempt)
+
+    def _track_no_more(self, tracking: Tracking) -> None:
+        """It began before it knew that it is none of its business."""
+        names = ", ".join(tracking.logger)
+        message = f"{tracking.calls} calls went to {names} before this process knew that it is rank {self.process.rank}"
+        self._incident("tracking", "session.start", f"{message}; rank 0 alone sends", None)
+        publisher, self.publisher = self.publisher, None
+        if publisher is not None:
+            self._isolated("publisher", partial(publisher.finish, 0))
+        self._isolated("tracking", partial(tracking.finish, 0, END_S))
+
+    def _aside(self, name: str, action: Callable[[], None]) -> None:
+        """Do what takes seconds in a thread of its own."""
+        with suppress(RuntimeError):  # the system gives no thread
+            threading.Thread(target=action, name=name, daemon=True).start()
 
     def _tell_adapters(self) -> None:
         """Which frameworks are observed in this process stands in its row, for `probe doctor` and whoever reads it."""
@@ -666,13 +730,14 @@ class Session:
             self._incident("limits", "session.step", message, None)
             return
         with silenced():
-            if self._spans is not None:
-                self._isolated("spans", partial(self._spans.log, rows, step))
+            spans, tracking = self._spans, self.tracking
+            if spans is not None:
+                self._isolated("spans", partial(spans.log, rows, step))
             values = dict(cost)
             for recorder in self._recorders:
                 values.update(self._of_recorder(recorder, "metrics", partial(_reduced, recorder, rows)) or {})
-            if self.tracking is not None and values:
-                self.tracking.log(values, step)
+            if tracking is not None and values:
+                tracking.log(values, step)
         scalars: list[Row] = [Scalar(key=key, value=value, source="probe", step=step) for key, value in values.items()]
         self._writer.add_late(scalars, current_scope(), time.monotonic_ns())
 
@@ -825,7 +890,7 @@ def start(
         needs_views(f"publish={publish!r}")
     given = _Given(project, config, redact, track, publish, every_s, copy_to, post_to)
     automatic = _current if _current is not None and _current.automatic else None
-    if automatic is not None and run_dir is not None and Path(run_dir).expanduser().absolute() != automatic.directory:
+    if automatic is not None and run_dir is not None and expanded("run_dir", run_dir).absolute() != automatic.directory:
         _log.warning("recorded to %s so far, because of PROBE_RUN_DIR; from now on to %s", automatic.directory, run_dir)
         automatic.close()
     with _lock:
@@ -847,7 +912,7 @@ def start(
         process = describe(**who_we_are, device=found.name, device_name=found.description, tables=tables)
         place = take_place(directory, process)
         try:
-            tracking = _tracking_of(process, given, directory, place.attempt)
+            tracking = _tracking_of(process, given, directory, place)
             ours: dict[str, Any] = {"late": rank_and_size if rank is None else None, "asked": recorders}
             ours |= {"device": found, "save_failed_batch": save_failed_batch, "oom_snapshot": oom_snapshot}
             _current = Session(directory, chosen, process, tracking=tracking, place=place, budget=limit, **ours)
@@ -881,7 +946,7 @@ def start_automatically(
         SessionError: This process has an open session already.
         RunError: The directory can't be made.
     """
-    where = None if directory is None else Path(directory).expanduser().absolute()
+    where = None if directory is None else expanded("run_dir", directory).absolute()
     if where is not None:
         project, experiment = project or where.parent.name or where.name, experiment or where.name
     opened = start(
@@ -920,7 +985,7 @@ def _take_over(
     """
     if given.config is not None:
         complete_run(session.directory, given.project, given.config, redact=given.redact)
-    session.tracking = _tracking_of(session.process, given, session.directory, session.process.attempt)
+    session.tracking = _tracking_of(session.process, given, session.directory, session._writer.place)
     session.automatic = session.counts_alone = False
     if limit is not None:
         session.budget = limit
@@ -936,22 +1001,38 @@ def _take_over(
     return session
 
 
-def _tracking_of(process: Process, given: _Given, directory: Path, attempt: int) -> Tracking | None:
+def _tracking_of(process: Process, given: _Given, directory: Path, place: Joined) -> Tracking | None:
     if process.rank not in (None, 0):
         return None
-    return _tracking(given.track, given.project, directory, given.config, attempt, given.redact)
+    may_be_another = process.rank is None and (several() or is_child() or others(place))
+    hold = partial(_tracks_at_the_end, process, place) if may_be_another else None
+    return _tracking(given.track, given.project, directory, given.config, place.attempt, given.redact, hold)
+
+
+def _tracks_at_the_end(process: Process, place: Joined) -> bool:
+    """Of processes that never knew their ranks the first tracks."""
+    return process.rank == 0 or (process.rank is None and is_first(place))
 
 
 def _publish(session: Session, given: _Given) -> None:
     tracking = session.tracking
-    if tracking is not None and given.every_s is not None and (given.publish is not None or worthwhile(tracking)):
-        session.publisher = _publisher(session.directory, tracking, given.every_s)
+    if session.process.rank is None and tracking is not None and tracking is not given.track:
+        session._given = given
+    _publish_figures(session, given)
     if given.upload is not None and (session.upload is None or session.upload.url != given.upload):
         if session.upload is not None:  # the environment's: what it has by now it sends, and ends
             session.upload.finish(0)
         session.upload = _upload(session.directory, given.upload)
     if given.alarms is not None and session.process.rank in (None, 0):
         session.alarms = _alarms(session.directory, given.alarms or None, tracking)
+
+
+def _publish_figures(session: Session, given: _Given) -> None:
+    tracking = session.tracking
+    if tracking is None or given.every_s is None or (isinstance(tracking, HeldTracking) and tracking.waits):
+        return
+    if given.publish is not None or worthwhile(tracking):
+        session.publisher = _publisher(session.directory, tracking, given.every_s)
 
 
 def _budget(ratio: float | None) -> Budget | None:
@@ -997,6 +1078,7 @@ def _tracking(
     config: Any,
     attempt: int,
     redact: Redact,
+    hold: Callable[[], bool] | None,
 ) -> Tracking | None:
     if track is None or isinstance(track, Tracking):
         return track
@@ -1004,14 +1086,20 @@ def _tracking(
     if not names:
         return None
     more: dict[str, Any] = {"directory": directory, "on_incident": _record_incident, "attempt": attempt}
+    if hold is not None:
+        return HeldTracking(project, directory.name, names, config, redact=redact, at_the_end=hold, **more)
     tracking = Tracking(project, directory.name, names, config, redact=redact, **more)
+    _send_leftovers_aside(directory, attempt)
+    return tracking
+
+
+def _send_leftovers_aside(directory: Path, attempt: int) -> None:
     if attempt > 1:
         sender = threading.Thread(
             target=_send_leftovers, args=(directory, attempt), name="probe-leftovers", daemon=True
         )
         with suppress(RuntimeError):  # the system gives no thread: it is sent another time
             sender.start()
-    return tracking
 
 
 def _send_leftovers(directory: Path, attempt: int) -> None:
@@ -1129,9 +1217,6 @@ def _start_child(parent: Session) -> Session | None:
         ours["budget"] = None if parent.budget is None else Budget(parent.budget.ratio)
         _current = Session(parent.directory, chosen, process, place=place, **ours)
         _current.counts_alone = parent.counts_alone
-        finalizer: Any = sys.modules.get("multiprocessing.util")
-        if finalizer is not None:  # its children end without atexit
-            finalizer.Finalize(_current, _current.close, exitpriority=0)
         return _current
 
 
@@ -1163,7 +1248,7 @@ def _forked() -> None:
         parent._failing.close()
         parent.closed, parent.tracking, parent.publisher, parent.upload = True, None, None, None
         parent.alarms = None
-        atexit.unregister(parent.close)
+        parent._forget_end()
         for subscription in parent._subscriptions:
             subscription.close()
         _Heir(parent)

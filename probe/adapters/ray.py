@@ -76,7 +76,7 @@ def _run() -> tuple[Path | None, int | None]:
     place = os.environ.get(VARIABLE)
     if not place:
         return None, None
-    directory = Path(place).expanduser().absolute()
+    directory = Path(os.path.expanduser(place)).absolute()  # noqa: PTH111  (without a home it raises nothing)
     return directory, launch_of(directory)
 
 

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from probe.adapters import startup
@@ -74,7 +73,7 @@ def with_ours(runtime_env: Mapping[str, Any] | None, environ: Mapping[str, str])
     theirs = dict(made.get("env_vars") or {})
     submitted = _submitted(environ)
     ours = {name: environ[name] for name in PASSED if environ.get(name)}
-    ours[VARIABLE] = str(Path(ours[VARIABLE]).expanduser().absolute())
+    ours[VARIABLE] = os.path.abspath(os.path.expanduser(ours[VARIABLE]))  # noqa: PTH100, PTH111  (without a home it raises nothing)
     path = None if _PATH in submitted else _path(theirs.get(_PATH), environ)
     added = {name: value for name, value in ours.items() if name not in theirs and name not in submitted}
     if path is not None:

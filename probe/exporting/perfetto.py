@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from probe._io import expanded
 from probe.exporting.source import Source, opened_for, written
 from probe.exporting.trace_writer import TraceWriter
 from probe.runs import views
@@ -151,7 +152,7 @@ def export_perfetto(run: str | os.PathLike[str], path: str | os.PathLike[str], a
         SchemaVersionError: The run can't be read.
         InputError: The path is a directory. There is no such attempt.
     """
-    target = Path(path).expanduser().absolute()
+    target = expanded("path", path).absolute()
     with Source(run, attempt, numbered=True) as source:
         return written(source, partial(_export, source, target))
 

@@ -32,6 +32,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from probe._io import expanded
 from probe.errors import InputError, UnknownNameError
 from probe.exporting.source import Source, opened_for, public_schema, written
 from probe.records import TABLES
@@ -96,7 +97,7 @@ def export_tables(
     if format not in _WRITERS:
         raise UnknownNameError.of("format", format, _WRITERS)
     asked = None if tables is None else list(tables)
-    target = Path(directory).expanduser().absolute()
+    target = expanded("directory", directory).absolute()
     if target.exists() and not target.is_dir():
         raise InputError(f"path: {str(target)!r} is a file, expected a directory for one file a table")
     if (target / INFO_NAME).exists():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
+from probe import _signals
 from probe.publishing import last
 from probe.publishing.messages import FINAL, LAST, Message, encode
 
@@ -124,13 +125,14 @@ def _publish(make: Callable[[], Editions], asked: Asked, every_s: float) -> None
 def _go_on_alone(directory: Path) -> None:
     with contextlib.suppress(OSError):
         os.setsid()  # a terminal that is closed ends what belongs to it
+    with contextlib.suppress(ValueError, OSError):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whoever sends it now means this process
     last.make(directory)
 
 
 def _step_back() -> None:
-    """Training goes first: in processor time, when memory runs out, and in what Ctrl-C is for."""
-    with contextlib.suppress(ValueError, OSError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the session decides when to end
+    """Training goes first: in processor time, when memory runs out, and in what signals are for."""
+    _signals.ignore()  # the session decides when to end
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     with contextlib.suppress(OSError):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from probe import _signals
 from probe._io import child_environment
 from probe.errors import InputError
 from probe.hooks import silenced
@@ -93,14 +94,15 @@ class Alarms:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         command = [sys.executable, "-P", "-m", "probe.publishing.watching", str(directory), "--parent", str(self._pid)]
         try:
-            self._process = subprocess.Popen(  # noqa: S603  (this interpreter)
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                # The URL is not for everybody's list of processes.
-                env=_MALLOC | child_environment(os.environ) | {POST: post_to or ""},
-            )
+            with _signals.kept_back():
+                self._process = subprocess.Popen(  # noqa: S603  (this interpreter)
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    # The URL is not for everybody's list of processes.
+                    env=_MALLOC | child_environment(os.environ) | {POST: post_to or ""},
+                )
         except OSError:
             self._errors.close()
             raise

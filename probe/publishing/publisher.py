@@ -19,6 +19,7 @@ from typing import IO, Any, Final
 
 import msgspec
 
+from probe import _signals
 from probe._io import child_environment
 from probe.errors import InputError
 from probe.hooks import silenced
@@ -86,13 +87,14 @@ class Publisher:
         options = [str(directory), "--every", str(every_s), "--parent", str(self._pid)]
         own = [sys.executable, "-P", "-m", "probe.publishing", *options]
         try:
-            self._process = subprocess.Popen(  # noqa: S603  (this interpreter, or what the caller asks for)
-                own if command is None else command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                env=child_environment(os.environ),
-            )
+            with _signals.kept_back():
+                self._process = subprocess.Popen(  # noqa: S603  (this interpreter, or what the caller asks for)
+                    own if command is None else command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=self._errors,
+                    env=child_environment(os.environ),
+                )
         except OSError:
             self._errors.close()
             raise

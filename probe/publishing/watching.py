@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from probe import _signals
 from probe.publishing.alarms import FAILED, LAST, POST
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--parent", type=int, default=os.getppid(), metavar="PID")
     arguments = parser.parse_args(argv)
-    with contextlib.suppress(ValueError, OSError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _signals.ignore()
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     with contextlib.suppress(OSError):
@@ -56,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints isn't part of what we say
     ended = threading.Event()
-    threading.Thread(target=_hear, args=(sys.stdin.buffer, ended), daemon=True).start()
+    # Without a buffer: a thread that still waits in one when the interpreter ends has the process aborted.
+    orders = os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    threading.Thread(target=_hear, args=(orders, ended), daemon=True).start()
 
     def line(told: Any) -> None:
         with contextlib.suppress(OSError, ValueError):  # who listened is gone

@@ -200,6 +200,31 @@ def actors(directory: Path, attempt: int) -> set[tuple[str, int]]:
     return {(one.host, one.pid) for one in claims if one is not None and one.actor}
 
 
+def others(joined: Joined) -> bool:
+    """Whether another process has a place in the same attempt.
+
+    Args:
+        joined: Of this process.
+    """
+    return any(path != joined.claim for path in _claims(joined))
+
+
+def is_first(joined: Joined) -> bool:
+    """Whether this process was the first to take a place in its attempt, as far as clocks tell.
+
+    Args:
+        joined: Of this process.
+    """
+    known = [(claim.wall_ns, path.name, path) for path in _claims(joined) if (claim := _read(path, Claim)) is not None]
+    return not known or min(known)[-1] == joined.claim
+
+
+def _claims(joined: Joined) -> list[Path]:
+    if joined.claim is None:
+        return []
+    return [path for path in joined.claim.parent.glob("*.json") if path.name != LAUNCH_NAME]
+
+
 def take_rank(directory: Path, process: Process) -> Joined:
     """Take the place of a rank that became known late, beside the one that the process has by its name.
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import fsspec
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
@@ -23,6 +22,7 @@ from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, is_now_file
 from probe.runs.manifest import Bundle, Manifest, decode_manifest, manifest_name, newest_manifest
 from probe.runs.parts import either_schema, schema
 from probe.runs.pieces import Piece, cover, piece_of, unpack
+from probe.runs.place import system_of
 from probe.runs.row_types import row_type
 
 #: Paths of the parts of a segment, by table.
@@ -92,7 +92,7 @@ class RunFiles:
             raise InputTypeError(f"path: got {path!r}, expected the path or URL of a run directory")
         given = os.fspath(path)
         self.shown = without_secrets(given, True) if "://" in given else given  # as errors and log lines call it
-        files, root = fsspec.core.url_to_fs(given)
+        files, root = system_of(given)
         self.system: Any = files
         self.local = isinstance(files, LocalFileSystem)
         self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")

@@ -158,10 +158,10 @@ def _all_of_others(root: Path) -> list[str]:
 
 
 def _opened(text: str, argument: str) -> tuple[Any, str]:
-    import fsspec
+    from probe.runs.place import system_of  # fsspec takes a moment to load
 
     try:
-        files, root = fsspec.core.url_to_fs(text)
+        files, root = system_of(text)
     except Exception as error:  # isolation boundary: an unknown protocol, a missing package, a client's own refusal
         raise InputError(f"{argument}: {text!r} can't be opened: {error}") from error
     return files, str(Path(root).absolute()) if _is_local(files) else root.rstrip("/")

@@ -27,21 +27,20 @@ import os
 import platform
 import re
 import time
-from collections.abc import Mapping
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import fsspec
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
-from probe._io import write_atomically
-from probe.configuration import opened
+from probe._io import expanded, write_atomically
+from probe.configuration import Plain
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
 from probe.records import SCHEMA_VERSION
 from probe.redaction import Redact, redaction
+from probe.runs.place import system_of
 
 INFO_NAME: Final = "run.json"
 PARTS_NAME: Final = "parts"
@@ -61,7 +60,6 @@ _PACKAGES: Final = ("torch", "tensordict", "numpy", "verl", "nemo-rl", "ray", "v
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _LONGEST_NAME: Final = 120
 _LONGEST_PLACE: Final = 60
-_DEEPEST_CONFIG: Final = 40
 
 
 class Segment(NamedTuple):
@@ -222,7 +220,7 @@ def create_run(
         The absolute path.
 
     Raises:
-        InputError: A name is empty, or a directory is a URL.
+        InputError: A name is empty, or a directory is a URL, or in a home directory where there is none.
         InputTypeError: A name is no text, or ``redact`` is none of what it may be.
         SchemaVersionError: The run is there and was written by a newer probe.
         RunError: The directory can't be made.
@@ -241,9 +239,9 @@ def create_run(
             )
     try:
         if given is not None:
-            directory = Path(given).expanduser().absolute()
+            directory = expanded(named, given).absolute()
         else:
-            directory = _named(Path(root).expanduser().absolute() / safe_name(project), experiment)
+            directory = _named(expanded("root", root).absolute() / safe_name(project), experiment)
         (directory / PARTS_NAME).mkdir(parents=True, exist_ok=True)
         if not (directory / INFO_NAME).exists():
             kept = plain(config) if rule is None else rule(plain(config))
@@ -349,35 +347,26 @@ def encode_info(info: RunInfo) -> bytes:
     return msgspec.json.format(msgspec.json.encode(_clean(msgspec.to_builtins(info))), indent=2) + b"\n"
 
 
-def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  (one line for each kind of value)
+def plain(value: Any) -> Any:
     """``value`` as JSON can hold it; what JSON can't say becomes its ``repr``.
 
     >>> plain({"lr": 1e-6, "betas": (0.9, 0.95), 3: {1}, "clip": float("inf")})
     {'lr': 1e-06, 'betas': [0.9, 0.95], '3': [1], 'clip': 'inf'}
     """
+    return Plain(_leaf)(value)
+
+
+def _leaf(value: Any) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
         return value if abs(value) < 2**63 else repr(value)
     if isinstance(value, float):
         return float(value) if value - value == 0 else repr(float(value))
-    if depth >= _DEEPEST_CONFIG:  # nothing that people write by hand is this deep: it holds itself
-        return "…"
-    if type(value).__module__.partition(".")[0] == "omegaconf":
-        value = opened(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(one, depth + 1) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one, depth + 1) for one in value]
-    return _plain_object(value, depth)
-
-
-def _plain_object(value: Any, depth: int) -> Any:
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
+    if isinstance(value, set | frozenset):
+        return [plain(one) for one in value]
     try:
-        inside = opened(value)
-        return plain(inside, depth + 1) if inside is not value else repr(value)
+        return os.fspath(value) if isinstance(value, os.PathLike) else repr(value)
     except Exception as error:  # a config is anybody's object; the run must start all the same
         return f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
 
@@ -402,7 +391,7 @@ def read_info(path: str | os.PathLike[str]) -> RunInfo:
         RunError: It isn't a run, or run.json can't be read.
         SchemaVersionError: A newer probe wrote it.
     """
-    files, root = fsspec.core.url_to_fs(os.fspath(path))
+    files, root = system_of(path)
     return info_at(files, root, os.fspath(path))
 
 

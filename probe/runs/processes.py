@@ -83,6 +83,28 @@ def rank_and_size(environ: Mapping[str, str] | None = None) -> tuple[int | None,
     return _whole(known, "RANK"), _whole(known, "WORLD_SIZE")
 
 
+def several(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a launcher says that this process is one of several, whatever its number: torchrun, Slurm, MPI.
+
+    What is typed into the shell of an allocation is none of its tasks.
+
+    >>> step = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}
+    >>> [several(one) for one in (step, {"SLURM_NTASKS": "4"}, {"LOCAL_RANK": "0"})]
+    [True, False, True]
+    """
+    known = os.environ if environ is None else environ
+    counts = ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"]
+    if known.get("SLURM_PROCID"):
+        counts.append("SLURM_NTASKS")
+    return "LOCAL_RANK" in known or any(known.get(name, "").isdecimal() and int(known[name]) > 1 for name in counts)
+
+
+def is_child() -> bool:
+    """Whether multiprocessing has begun this process."""
+    processes: Any = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
+
+
 def local_rank(environ: Mapping[str, str] | None = None) -> int | None:
     """The number of this process on its machine, as torchrun or Slurm say it."""
     known = os.environ if environ is None else environ

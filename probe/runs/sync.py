@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import fsspec
 import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
@@ -39,6 +38,7 @@ from probe.runs.manifest import Manifest, bundle_of, decode_manifest, manifest_n
 from probe.runs.now import page_at
 from probe.runs.now_file import copied
 from probe.runs.pieces import Piece, cover, pack, piece_of, unpack
+from probe.runs.place import system_of
 from probe.runs.upload import EVERY_S
 
 #: Lines of a file that go in one piece, bytes.
@@ -444,7 +444,7 @@ class _Target:
 
     def __init__(self, url: str, shown: str) -> None:
         try:
-            system, root = fsspec.core.url_to_fs(url)
+            system, root = system_of(url)
         except Exception as error:  # isolation boundary: an unknown protocol, a missing package, a client's own refusal
             raise InputError(f"url: {shown!r} can't be opened: {without_secrets(str(error), True)}") from None
         self.files: dict[str, int] = {}

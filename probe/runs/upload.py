@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import msgspec
 
-from probe._io import child_environment
+from probe import _signals
+from probe._io import child_environment, expanded
 from probe.errors import InputError, InputTypeError
 from probe.hooks import silenced
 from probe.records import Incident
@@ -136,15 +137,16 @@ class Upload:
         hands_over = os.name != "nt" and lock.descriptor is not None
         order = Order(str(self._directory), self.url, self._every_s, self._pid)
         try:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "probe.runs.upload_process"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=child_environment(os.environ),
-                start_new_session=True,  # Ctrl-C is for the training
-                pass_fds=[lock.descriptor] if hands_over else (),  # type: ignore[list-item]
-            )
+            with _signals.kept_back():
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "probe.runs.upload_process"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=child_environment(os.environ),
+                    start_new_session=True,  # Ctrl-C is for the training
+                    pass_fds=[lock.descriptor] if hands_over else (),  # type: ignore[list-item]
+                )
         except BaseException:
             lock.release()
             raise
@@ -271,7 +273,7 @@ def checked(url: Any) -> str | None:
         fsspec.get_filesystem_class(protocol)
     except Exception as error:  # an unknown kind, or a client that isn't installed
         raise InputError(f"upload: {without_secrets(text, True)!r} can't be opened: {error}") from None
-    return str(Path(text).expanduser().absolute()) if protocol == "file" and "://" not in text else text
+    return str(expanded("upload", text).absolute()) if protocol == "file" and "://" not in text else text
 
 
 def from_environment() -> tuple[str | None, str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import msgspec
 
+from probe import _signals
 from probe.errors import ProbeError
 from probe.runs.copiers import Copiers
 from probe.runs.upload import Order, Said
@@ -174,8 +175,8 @@ def _step_back(stop: threading.Event, leave: threading.Event) -> None:
         leave.set()
 
     with contextlib.suppress(ValueError, OSError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, end)
+    _signals.ignore(signal.SIGTERM)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     with contextlib.suppress(OSError):

@@ -9,7 +9,6 @@ once, told as an :class:`~probe.records.Incident` row, and the thread goes on.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import logging
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from probe.errors import InputError, RunError
+from probe.exits import at_end
 from probe.hooks import Scope, current_scope, silenced
 from probe.records import TABLES, Incident, Process, Row, Unbuilt, stamp, stamp_all
 from probe.runs.attempts import Claim, Joined, asked, join, take_rank
@@ -165,11 +165,16 @@ class RunWriter:
         self._thread.start()
         _alive.add(self)
         _watch_forks()
-        atexit.register(self.close)
+        self._forget_end = at_end(self.close)
         if self._place.rival is not None:
             self._tell_rival(self._place.rival)
 
     # ----------------------------------------------------------------------------------------- for any thread
+
+    @property
+    def place(self) -> Joined:
+        """What this process has taken in its attempt."""
+        return self._place
 
     @property
     def rank(self) -> int | None:
@@ -293,7 +298,7 @@ class RunWriter:
             self._exit_code = self._exit_code or exit_code
         if not first:
             return
-        atexit.unregister(self.close)
+        self._forget_end()
         _alive.discard(self)
         self._stop.set()
         self._ring()
@@ -311,7 +316,7 @@ class RunWriter:
     def _disable(self) -> None:
         """In a forked child: the thread is gone and the file belongs to the parent."""
         self._off = True
-        atexit.unregister(self.close)
+        self._forget_end()
         if self.now is not None:
             self.now.disown()
         try:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from probe.configuration import opened
+from probe.configuration import Plain
 from probe.redaction import Redact, without_secrets
 
-_DEPTH = 20
 
-
-def plain(config: Any, _depth: int = 0) -> Any:
+def plain(config: Any) -> Any:
     """``config`` as dicts, lists and scalars.
 
     Understands mappings, OmegaConf, dataclasses, namespaces and other objects with attributes, ``to_dict``
@@ -21,18 +18,13 @@ def plain(config: Any, _depth: int = 0) -> Any:
     >>> plain({"lr": 1e-6, "betas": (0.9, 0.95), "path": __import__("pathlib").PurePosixPath("a/b")})
     {'lr': 1e-06, 'betas': [0.9, 0.95], 'path': 'a/b'}
     """
-    if config is None or isinstance(config, bool | int | float | str):
-        return config
-    if _depth >= _DEPTH:
-        return str(config)
-    config = opened(config)
-    if isinstance(config, Mapping):
-        return {str(key): plain(value, _depth + 1) for key, value in config.items()}
-    if isinstance(config, list | tuple):
-        return [plain(value, _depth + 1) for value in config]
-    if isinstance(config, set | frozenset):
-        return sorted(str(value) for value in config)
-    return str(config)
+    return Plain(_leaf)(config)
+
+
+def _leaf(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return sorted(map(str, value)) if isinstance(value, set | frozenset) else str(value)
 
 
 def flatten(config: Any, redact: Redact = True) -> dict[str, bool | int | float | str | None]:

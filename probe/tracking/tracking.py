@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import builtins
 import logging
 import os
 import sys
@@ -15,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
 
+from probe import exits
 from probe._check import whole_number
 from probe.errors import InputTypeError, UnknownNameError
 from probe.hooks import SWITCH, is_off, observed
@@ -78,6 +77,7 @@ class Tracking:
         locations: Absolute path or URL by backend name.
         attempt: Which launch of the training this is.
         home: Where the next process finds what this one has left; None where nothing is kept.
+        calls: How often :meth:`log` was called with something that was to be sent.
 
     Raises:
         UnknownNameError: There is no such backend.
@@ -95,6 +95,8 @@ class Tracking:
 
     #: Whether ``PROBE=off`` makes it inert.
     switched: ClassVar[bool] = True
+
+    calls = 0
 
     def __init__(
         self,
@@ -129,7 +131,7 @@ class Tracking:
         place = None if directory is None else Path(directory).absolute()
         self.attempt = attempt
         self._private = self._redact is False or (place is not None and _is_private(home_of(place, attempt)))
-        self._open(_names("default_backend", default_backend), project_name, experiment_name, place)
+        self._open(names_of("default_backend", default_backend), project_name, experiment_name, place)
         self.logger: dict[str, Any] = {name: own_object(backend) for name, backend in self._backends.items()}
         self.locations = {name: backend.location for name, backend in self._backends.items() if backend.location}
         if announce:
@@ -147,7 +149,7 @@ class Tracking:
             journal.release()
             self._close_backends()
             raise
-        atexit.register(self._finish_at_exit)
+        self._forget_end = exits.at_end(self.finish)
 
     def _begin_nothing(self, asked: Any, attempt: int) -> None:
         """Every call is there, and none does anything."""
@@ -239,6 +241,9 @@ class Tracking:
             InputError: ``step`` is negative.
             UnknownNameError: This Tracking has no such backend.
         """
+        self._log(data, step, backend)
+
+    def _log(self, data: Mapping[str, Any], step: int, backend: str | Sequence[str] | None) -> None:
         if self._off:
             return
         if not isinstance(data, Mapping):
@@ -246,6 +251,8 @@ class Tracking:
         checked = step if type(step) is int and step >= 0 else whole_number("step", step, 0)
         names = None if backend is None else self._chosen(backend)
         if self._open_here(f"metrics logged (step {checked})"):
+            exits.went_on()
+            self.calls += 1
             self._stream.enqueue(Entry(Snapshot(data, start_transfer), checked, time.time_ns(), names))
 
     def describe(self, markdown: str) -> None:
@@ -328,32 +335,29 @@ class Tracking:
             return True
         return self._stream.flush(timeout_s)
 
-    def finish(self, exit_code: int = 0, timeout_s: float = FINISH_S) -> None:
+    def finish(self, exit_code: int | None = None, timeout_s: float = FINISH_S) -> None:
         """Send what waits and complete the run in every backend. Safe to call twice.
 
         Args:
             exit_code: 0 for success; anything else marks the run as failed where the backend has a status, and 130 and
-                143 (Ctrl-C, SIGTERM) as killed where it tells these apart. Leaving a ``with`` block gives it by itself.
+                143 (Ctrl-C, SIGTERM) as killed where it tells these apart. None is what the process ends with as far as
+                that is known: see :func:`probe.exits.code`. Leaving a ``with`` block gives it by itself.
             timeout_s: Seconds after which all backends together are given up: what is missing is reported, and stays in
                 the directory for the next process or for ``probe doctor RUN --recover``. That it waits is logged.
         """
         if self._finished or os.getpid() != self._pid:
             return
+        exit_code = exits.code() if exit_code is None else exit_code
         self._finished = True
-        atexit.unregister(self._finish_at_exit)
+        self._forget_end()
         ended = {**self._ending.read(), "exit_code": exit_code}
         self._ending.write(ended)
         self._stream.close(exit_code, timeout_s)
         self._ending.write({**ended, "complete": self._stream.complete()})
         self._reports.close()
 
-    def _finish_at_exit(self) -> None:
-        # An uncaught exception leaves its mark in sys; in a notebook any cell may have left it.
-        interactive = hasattr(sys, "ps1") or hasattr(builtins, "__IPYTHON__")
-        self.finish(exit_code=0 if interactive else exit_code_of(getattr(sys, "last_value", None)))
-
     def _chosen(self, backend: str | Sequence[str]) -> frozenset[str]:
-        names = frozenset(_names("backend", backend))
+        names = frozenset(names_of("backend", backend))
         for name in names:
             if name not in self.logger:
                 raise UnknownNameError.of("backend", name, self.logger)
@@ -365,7 +369,7 @@ class Tracking:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.finish(exit_code=exit_code_of(error))
+        self.finish(exits.code_of(error))
 
     def __repr__(self) -> str:
         if self._off:
@@ -379,19 +383,6 @@ class Leftovers(Tracking):
     switched = False
 
 
-def exit_code_of(error: BaseException | None) -> int:
-    """What a process that ends with ``error`` ends with: Ctrl-C is 130, as for a shell.
-
-    >>> [exit_code_of(one) for one in (None, ValueError(), KeyboardInterrupt(), SystemExit(), SystemExit(3))]
-    [0, 1, 130, 0, 3]
-    """
-    if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
-    if isinstance(error, KeyboardInterrupt):
-        return 130
-    return 0 if error is None else 1
-
-
 def _is_private(folder: Path) -> bool:
     """Whether a process before has kept secrets there: what is added is for their owner alone, too."""
     try:
@@ -400,7 +391,16 @@ def _is_private(folder: Path) -> bool:
         return False
 
 
-def _names(argument: str, given: str | Sequence[str]) -> list[str]:
+def names_of(argument: str, given: str | Sequence[str]) -> list[str]:
+    """Names of backends, each once.
+
+    Args:
+        argument: What they were given as.
+        given: One or several.
+
+    Raises:
+        InputTypeError: It is something else.
+    """
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, Sequence | set | frozenset) or not all(isinstance(name, str) for name in names):
         raise InputTypeError(f"{argument}: got {given!r}, expected a name or a list of names")

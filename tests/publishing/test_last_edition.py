@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from probe.session import _record_incident, start
 from probe.tracking.state import State
 from probe.tracking.tracking import Tracking
 from tests.sample_run import sample_rows, write_run
+from tests.tracking.tracking_readers import tensorboard_scalars
 from tests.waiting import PATIENCE_S, until
 
 #: What an edition needs and waiting for the backends doesn't. NumPy is there from the start: `probe.tracking` has it.
@@ -269,3 +273,31 @@ def test_e_what_the_session_has_handed_on_is_not_said_twice(tmp_path: Path) -> N
     first = min(shown)
     assert said(partly=([1], [list(first)])) == ({0, 2}, shown - {first})
     assert said(said=[(0, 1)])[0] == {2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["leave", "wait"])
+def test_a4_the_last_steps_are_everywhere(tmp_path: Path, monkeypatch, how) -> None:
+    """Their own metrics once what was recorded is flushed, and their numbers across ranks after an ordinary end."""
+    monkeypatch.setenv(last.VARIABLE, how)
+    name, steps = "probe/across_ranks/step_time_s", list(range(1, 48))
+    where = {"run_dir": tmp_path / "run", "rank": 0, "world_size": 1}
+    with start("p", "e", track="tensorboard,mlflow", publish=1, **where) as session:
+        for step in steps:
+            with session.step(step):
+                time.sleep(0.01)
+        assert session.flush(PATIENCE_S)
+        with Run(tmp_path / "run") as run:
+            own = run.sql("select key, max(step) as newest from scalars group by key")
+        assert set(own["newest"][~own["key"].str.contains("first_step|headroom|device")]) == {steps[-1]}
+
+    def in_mlflow() -> list[int]:
+        with contextlib.closing(sqlite3.connect(tmp_path / "run" / "mlflow.db")) as database:
+            found = database.execute("select distinct step from metrics where key = ? order by step", [name]).fetchall()
+        return [step for (step,) in found]
+
+    def in_tensorboard() -> list[int]:
+        return [one.step for one in tensorboard_scalars(tmp_path / "run" / "tensorboard").get(name, [])]
+
+    for found in (in_tensorboard, in_mlflow):
+        until(found, lambda there: there == steps)

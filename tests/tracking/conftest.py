@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.server
 import os
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 
 from probe.tracking.tracking import Tracking
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, until
 
 PREFIXES = ("MLFLOW_", "TENSORBOARD_DIR", "PROBE_FILE_", "VERL_FILE_", "WANDB_", "SWANLAB_", "TRACKIO_", "OTEL_")
 
@@ -27,7 +30,7 @@ def patient_ends(monkeypatch):
     """The end of a run gives up what isn't sent in ten seconds, and a loaded machine needs more. Tests of that limit
     say one of their own.
     """
-    monkeypatch.setattr(Tracking.finish, "__defaults__", (0, PATIENCE_S))
+    monkeypatch.setattr(Tracking.finish, "__defaults__", (None, PATIENCE_S))
     monkeypatch.setattr(Tracking.flush, "__defaults__", (PATIENCE_S,))
     monkeypatch.setattr("probe.session.END_S", PATIENCE_S)
 
@@ -97,6 +100,13 @@ class Collector:
         handler.send_header("Content-Length", str(len(answer)))
         handler.end_headers()
         handler.wfile.write(answer)
+
+    def settle(self):
+        """Until it has answered all that was sent to it, also by a process that has been killed meanwhile."""
+        with contextlib.suppress(urllib.error.HTTPError):  # it takes requests one after the other, this one last
+            last = urllib.request.Request(f"{self.url}/settled", b"", {"Content-Type": "application/x-protobuf"})
+            urllib.request.urlopen(last, timeout=PATIENCE_S)
+        until(lambda: not any("process_request_thread" in one.name for one in threading.enumerate()))
 
     def close(self):
         self._server.shutdown()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import importlib.util
+import io
 import json
 import math
 import os
@@ -28,7 +29,7 @@ import torch
 from probe.core.metric import Metric
 from probe.errors import BackendError
 from probe.tracking.backends import BACKENDS, backend_class
-from probe.tracking.media import KINDS, Figure, Histogram, Image, Span, Spans, Table
+from probe.tracking.media import KINDS, Figure, Histogram, Image, Span, Spans, Table, Text
 from probe.tracking.tracking import Tracking
 from tests.tracking.tracking_readers import (
     READERS,
@@ -804,3 +805,22 @@ def test_trackio_keeps_parameters_and_its_run(tmp_path, monkeypatch, trackio_dir
         (2, 2.0),
     ]
     assert trackio.SQLiteStorage.get_run_config("own", "e")["a/lr"] == 0.5
+
+
+# -------------------------------------------------------------------------------------------------- narrow encodings
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-8"])
+def test_f20_a_name_that_the_console_can_t_write_is_escaped_and_each_step_appears(encoding, monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    incidents = []
+    with Tracking("p", "e", "console", on_incident=incidents.append) as tracking:
+        for step in range(3):
+            table = Table(["提示"], [["好"]])
+            tracking.log({"奖励": step / 2, "loss": 0.25, "样本": table, "话": Text("好")}, step)
+    said = written.getvalue().decode(encoding)
+    assert incidents == []
+    name = "奖励" if encoding == "utf-8" else r"\u5956\u52b1"
+    assert re.findall(rf"{re.escape(name)} +(\S+)", said) == ["0", "0.5", "1"]
+    assert said.count("loss 0.25") == 3

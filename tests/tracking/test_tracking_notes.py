@@ -312,6 +312,7 @@ def test_recovery_sends_what_was_said_to_a_server_that_was_away(tmp_path, collec
     command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     assert subprocess.run(command, env=environment, timeout=300, check=False).returncode == -signal.SIGKILL
+    collector.settle()
     assert collector.traces == []
     collector.answers = []
     assert recover(tmp_path, timeout_s=120) == {}

@@ -121,7 +121,7 @@ def test_a_copy_that_cannot_be_made_is_told_in_the_panel_and_not_in_the_cell(sho
         pass
     session.flush()
     assert shell.run_cell("7;").success
-    assert [one["where"] for one in panel.errors] == ["copy"]
+    assert {one["where"] for one in panel.errors} == {"copy"}  # once in each of its rounds
     assert panel._pump._fails_in_a_row == 0, "the panel itself goes on at its pace"
 
 

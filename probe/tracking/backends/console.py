@@ -44,9 +44,24 @@ class Console(Backend):
 
 
 def _write(text: str) -> None:
-    if sys.stdout is not None:  # under pythonw there is none
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
+    out = sys.stdout
+    if out is not None:  # under pythonw there is none
+        out.write(_writable(text, getattr(out, "encoding", None)) + "\n")
+        out.flush()
+
+
+def _writable(text: str, encoding: str | None) -> str:
+    """With escapes for what an encoding hasn't got.
+
+    >>> _writable("奖励 0.5", "cp1252"), _writable("奖励 0.5", "utf-8")
+    ('\\\\u5956\\\\u52b1 0.5', '奖励 0.5')
+    """
+    if not encoding or text.isascii():
+        return text
+    try:
+        return text.encode(encoding, "backslashreplace").decode(encoding)
+    except LookupError:  # a stream of somebody's own, which calls it by a name of its own
+        return text
 
 
 def render(values: dict[str, float], step: int, width: int = 120) -> str:

@@ -54,7 +54,8 @@ class Trackio(Backend):
         if url:
             why = unanswered(url)
             return "reachable", f"{url.partition('?')[0]}: {why}" if why else ""  # what follows is a token
-        place = os.environ.get("TRACKIO_DIR") or (Path.home() if directory is None else directory / "trackio")
+        home = os.path.expanduser("~")  # noqa: PTH111  (without a home it raises nothing)
+        place = os.environ.get("TRACKIO_DIR") or (home if directory is None else directory / "trackio")
         return "writable", unwritable(Path(place))
 
     def __init__(self, setup: Setup) -> None:

@@ -20,12 +20,13 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final, cast
 
+import numpy as np
 import pandas as pd
 import plotly.io
 from plotly.offline import get_plotlyjs
 
 from probe import text as words
-from probe._io import write_atomically
+from probe._io import expanded, write_atomically
 from probe.analysis import overview
 from probe.analysis.advice import advise, of_findings
 from probe.analysis.audit import audit
@@ -40,6 +41,7 @@ from probe.dashboards import Dashboard, Panel, dashboards, digest
 from probe.errors import InputError, RunError
 from probe.figures import colours, thinning
 from probe.figures import theme as look
+from probe.figures.lines import line
 from probe.figures.panel import draw
 from probe.runs.files import damage
 from probe.runs.reader import Run
@@ -72,7 +74,7 @@ def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str]
             return write_report(opened, path)
     if path is None and "://" in str(run.path):
         raise InputError(f"path: got None for the run at {run.path}, expected the local file to write")
-    target = Path(Path(run.path) / "report.html" if path is None else path).expanduser().absolute()
+    target = expanded("path", Path(run.path) / "report.html" if path is None else path).absolute()
     try:
         # A lone surrogate, as a broken file name may bring, has no UTF-8.
         write_atomically(target, report_html(run).encode("utf-8", errors="replace"))
@@ -358,23 +360,26 @@ def _tiles(numbers: pd.DataFrame) -> str:
 
 
 def _spark(history: list[float], width: float = 120, height: float = 26) -> str:
-    """A small line of the values, without axes; empty for fewer than two."""
-    values = pd.Series(history, dtype=float)
-    if values.notna().sum() < 2:
+    """A small line of the values, without axes, infinite ones marked at its edge; empty for fewer than two."""
+    values = np.array(history, dtype=float)
+    if np.count_nonzero(~np.isnan(values)) < 2:
         return '<div class="spark"></div>'
-    kept = values.iloc[thinning.thin(values, 120)]
-    low, span = kept.min(), (kept.max() - kept.min()) or 1.0
-    last = max(len(values) - 1, 1)
-    points = " ".join(
-        f"{x / last * (width - 4) + 2:.1f},{height - 3 - (y - low) / span * (height - 6):.1f}"
-        for x, y in zip(kept.dropna().index.tolist(), kept.dropna().tolist(), strict=True)
-    )
-    last_point = points.rpartition(" ")[2]  # drawn as a dot: a line without length that has round ends
-    return (
-        f'<svg class="spark" viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none"'
-        f' aria-hidden="true"><polyline points="{points}"/>'
-        f'<polyline class="last" points="{last_point} {last_point}"/></svg>'
-    )
+    kept = thinning.thin(values, 120)
+    found = line(kept.tolist(), values[kept].tolist(), (0, len(values) - 1))
+
+    def placed(point: tuple[float, float]) -> str:
+        return f"{point[0] * (width - 4) + 2:.1f},{point[1] * (height - 6) + 3:.1f}"
+
+    def dot(name: str, point: tuple[float, float]) -> str:  # a line without length that has round ends
+        return f'<polyline class="{name}" points="{placed(point)} {placed(point)}"/>'
+
+    drawn = f'<polyline points="{" ".join(map(placed, found.points))}"/>' if found.points else ""
+    drawn += "".join(dot("last", one) for one in found.points[-1:])
+    if found.infinite:
+        marks = "".join(dot("infinite", one) for one in found.infinite)
+        drawn += f"<g><title>{len(found.infinite)} infinite</title>{marks}</g>"
+    box = f'viewBox="0 0 {width:g} {height:g}" preserveAspectRatio="none"'
+    return f'<svg class="spark" {box} aria-hidden="true">{drawn}</svg>'
 
 
 def _anchors(found: Findings, mismatched: str, tail: str) -> dict[int, str]:
