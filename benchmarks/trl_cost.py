@@ -1,7 +1,8 @@
 """What observing TRL's SFT trainer and Transformers' Trainer costs a step: what the run says of it, and on against off.
 
 In TRL's own environment: ``make .venv-trl/.made; .venv-trl/bin/python -m benchmarks trl_cost``. A training of each
-kind takes its turn with probe and without; the model is as large as the step is to be long.
+kind takes its turn with probe and without; the model is as large as the step is to be long. Where there is a GPU,
+a larger model trains on it as well.
 """
 
 from __future__ import annotations
@@ -21,21 +22,26 @@ from probe.own_cost import COST, STEP
 from probe.runs.reader import Run
 from probe.session import start
 
-#: Hidden size, layers, tokens of a row: steps of some 30 ms, and of a second, on two cores.
-SIZES = {"few steps": (32, 2, 24), "short steps": (32, 2, 24), "long steps": (384, 6, 400)}
-STEPS = {"few steps": 5, "short steps": 24, "long steps": 5}
-ROUNDS = {"few steps": 1, "short steps": 12, "long steps": 4}
+#: The one of a GPU: there the thread that trains waits most of a step, and what counts is wall time.
+GPU = "GPU"
+#: Hidden size, layers, tokens of a row: steps of some 30 ms, and of a second, on two cores; and of 100 ms on an H100.
+SIZES = {"few steps": (32, 2, 24), "short steps": (32, 2, 24), "long steps": (384, 6, 400), GPU: (1024, 24, 1000)}
+STEPS = {"few steps": 5, "short steps": 24, "long steps": 5, GPU: 20}
+ROUNDS = {"few steps": 1, "short steps": 12, "long steps": 4, GPU: 4}
 #: Which of them are measured.
 KINDS = {Size.SMALL: ["few steps"], Size.USUAL: ["short steps"], Size.FULL: ["short steps", "long steps"]}
 WARM = 2
 
-#: Trains once at a size, observed or not: CPU seconds of this thread for a step, and what the run says that each of its
-#: steps cost and took, in ms.
+#: Trains once at a size, observed or not: seconds for a step (on a GPU of the clock, else this thread's CPU time), and
+#: what the run says that each of its steps cost and took, in ms.
 Train = Callable[[str, bool], tuple[float, list[float], list[float]]]
 
 
 def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
-    return [compared(name, _train) for name in KINDS[size]]
+    import torch
+
+    gpu = [GPU] if torch.cuda.is_available() and size is not Size.SMALL else []
+    return [compared(name, _train) for name in KINDS[size] + gpu]
 
 
 def compared(name: str, train: Train) -> dict[str, Any]:
@@ -56,7 +62,7 @@ def compared(name: str, train: Train) -> dict[str, Any]:
     account, share = statistics.median(said), sum(said) / sum(steps)
     note = f"a step of {statistics.median(plain) * 1e3:.4g} ms; the run says {account:.3g} ms, {share:.2%} of it; "
     note += f"on less off {statistics.median(both) * 1e3:.3g} ms, 95 of 100 such medians are from {low * 1e3:.3g} to "
-    note += f"{high * 1e3:.3g} ms; thread CPU time, the account is in wall time"
+    note += f"{high * 1e3:.3g} ms; {'wall' if name == GPU else 'thread CPU'} time, the account is in wall time"
     target = "at most 1 % of a step of 1 s, at most 5 ms of a shorter one"
     return row(f"{name}: observed / plain", statistics.median(with_probe), statistics.median(plain), target, note)
 
@@ -99,13 +105,15 @@ def _trainer(name: str, folder: Path) -> tuple[Any, Any]:
     from tests.frameworks.small_trl import tokenizer
 
     class Clock(TrainerCallback):
-        """When each step begins, in CPU time of the training thread."""
+        """When each step begins, in CPU time of the training thread; on a GPU in wall time."""
+
+        now = staticmethod(time.perf_counter if name == GPU else time.thread_time)
 
         def __init__(self) -> None:
             self.begun: list[float] = []
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.begun.append(time.thread_time())
+            self.begun.append(self.now())
 
         def seconds(self) -> float:
             return statistics.median(b - a for a, b in zip(self.begun[WARM:], self.begun[WARM + 1 :], strict=False))
@@ -116,7 +124,8 @@ def _trainer(name: str, folder: Path) -> tuple[Any, Any]:
     config = Qwen2Config(vocab_size=258, num_attention_heads=4, num_key_value_heads=2, pad_token_id=256, **sizes)
     one, clock = tokenizer(), Clock()
     data = [one("x" * (length - 8 * (at % 3))) for at in range(8 * STEPS[name])]
-    arguments: dict[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "use_cpu": True}
+    arguments: dict[str, Any] = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    arguments |= {"bf16": True} if name == GPU else {"use_cpu": True}
     trainer = Trainer(
         model=Qwen2ForCausalLM(config),
         args=TrainingArguments(

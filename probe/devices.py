@@ -294,6 +294,7 @@ class CudaDevice(Device):
         self._nvml = Nvml()
         self._uuid: str | None = None  # "" where torch doesn't know it
         self._spare: deque[Any] = deque(maxlen=_SPARE_EVENTS)
+        self._stream: tuple[Any, Any] = (None, None)  # what torch calls the current one, and its object
 
     @property
     def name(self) -> str:
@@ -361,8 +362,18 @@ class CudaDevice(Device):
             event = self._spare.pop()
         except IndexError:
             event = cuda.Event(enable_timing=True)
-        event.record(cuda.current_stream(self._index))
+        event.record(self._current_stream())
         return event
+
+    def _current_stream(self) -> Any:
+        """The stream that this thread's work goes to. Making its object takes longer than to record an event."""
+        ask = getattr(self._torch._C, "_cuda_getCurrentStream", None)
+        now = None if ask is None else ask(self._index)
+        known, stream = self._stream
+        if now is None or now != known:
+            stream = self._torch.cuda.current_stream(self._index)
+            self._stream = (now, stream)
+        return stream
 
     def done(self, event: Any) -> bool:
         with _relaxed_capture():

@@ -493,9 +493,15 @@ class Deferred:
             writer thread. None means at once.
 
     It must not keep large tensors alive: that would move the very memory peak that is being measured.
+
+    Attributes:
+        partial: Whether ``build`` can be called before it is ready, and then leaves out what isn't known yet. Where the
+            run closes meanwhile, such rows are written all the same.
     """
 
     __slots__ = ("build", "ready")
+
+    partial: ClassVar[bool] = False
 
     def __init__(self, build: Callable[[], Iterable[Row]], ready: Callable[[], bool] | None = None) -> None:
         self.build = build
@@ -509,6 +515,7 @@ class Later(msgspec.Struct, gc=False):
     """
 
     ready: ClassVar[None] = None
+    partial: ClassVar[bool] = False
 
     def build(self) -> Iterable[Row]:
         """The rows; called once, in the session's writer thread."""

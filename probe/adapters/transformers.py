@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Final
 
 from probe.adapters.lengths import Arrivals
@@ -30,6 +30,33 @@ LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries
 Telling = Generator[None, None, None]
 
 
+class Prepared:
+    """What a trainer has prepared for its model, without keeping its tensors alive.
+
+    Args:
+        inputs: A mapping of names to tensors and other things; of anything else nothing is known.
+    """
+
+    def __init__(self, inputs: Any) -> None:
+        self._columns = {name: _held(inputs[name]) for name in inputs} if isinstance(inputs, Mapping) else {}
+
+    def now(self) -> dict[str, Any]:
+        """It, as a dict; an empty one where any of its tensors has gone."""
+        found = {name: column() for name, column in self._columns.items()}
+        return {} if any(one is _GONE for one in found.values()) else found
+
+
+def _held(value: Any) -> Callable[[], Any]:
+    try:
+        reference = weakref.ref(value)
+    except TypeError:  # None, a number, a list
+        return lambda: value
+    return lambda: _GONE if (found := reference()) is None else found
+
+
+_GONE: Final = object()
+
+
 class Loop:
     """Where one trainer is, on one thread.
 
@@ -37,7 +64,8 @@ class Loop:
         trainer: A ``Trainer``.
 
     Attributes:
-        inputs: What ``_prepare_inputs`` gave, until ``compute_loss`` begins: no batch is kept any longer.
+        inputs: What ``_prepare_inputs`` gave, until ``compute_loss`` begins. Its tensors are the trainer's to keep:
+            those that TRL prepares to generate from go before a loss is computed.
         count: Micro-batches of the step; None where that isn't known.
         evaluated: Batches of the evaluation that have been computed; None outside of one.
         training: Whether it is inside ``training_step``.
@@ -45,7 +73,7 @@ class Loop:
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = weakref.ref(trainer)  # its model's memory isn't ours to keep
-        self.inputs: Any = None
+        self.inputs: Prepared | None = None
         self.count: int | None = None
         self.evaluated: int | None = None
         self.training = False
@@ -89,7 +117,8 @@ class Loop:
 
     def begin_micro_batch(self) -> None:
         """``compute_loss`` begins."""
-        inputs, self.inputs = self.inputs, None
+        given, self.inputs = self.inputs, None
+        inputs = None if given is None else given.now()
         if not self.training and (self.evaluated is None or inputs is None):
             return
         self.end_micro_batch()
@@ -285,7 +314,7 @@ def prepared(call: Call) -> None:
     """
     loop = _here.loop
     if loop is not None and loop.trainer is call.args[0] and (loop.training or loop.evaluated is not None):
-        loop.inputs = call.result
+        loop.inputs = Prepared(call.result)
 
 
 def _loss_begins(call: Call) -> None:

@@ -41,6 +41,8 @@ class _Opened(OpenPeaks):
 
     __slots__ = ("begin", "duration", "end_ns", "host_ns", "recorder", "scope", "time_ns", "written")
 
+    partial = True  # its peak is known, whether or not the device has come to its end
+
     begin: Any
     duration: _Duration | None
     recorder: MemoryRecorder

@@ -42,6 +42,9 @@ MAX_FAILURES: Final = 3
 #: Longest that a mark waits for deferred rows that were put before it.
 MARK_WAIT_S: Final = 3.0
 
+#: Longest that the end waits for a device to come to the end of what was queued there.
+LAST_WAIT_S: Final = 1.0
+
 #: With more rows than that waiting at a mark, which a session puts at the end of each step, a round begins at once.
 #: Where steps are fast, rounds are short then: none is held up for long by the interpreter's lock, and what waits
 #: is too little to start many collections of garbage. Half as many rows would start fewer still, but a round takes half
@@ -63,6 +66,15 @@ def _kind(item: Row | Unbuilt) -> tuple[int, str]:
     if found is None and isinstance(item, Unbuilt):
         return SAMPLED, "deferred"
     return found or (SAMPLED if cast("Row", item).sampled else ORDINARY, table_of(cast("Row", item)))
+
+
+def _lacks_all(item: Unbuilt) -> bool:
+    """Whether nothing of it can be told before it is ready."""
+    return not item.partial
+
+
+def _isnt_ready(item: Unbuilt) -> bool:
+    return item.ready is not None and not item.ready()
 
 
 Item = Row | Unbuilt | Iterable[Any] | None
@@ -441,23 +453,35 @@ class RunWriter:
         stamp_all(rows, scope, rank=process.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
 
     def _built(self, last: bool) -> list[Row]:
-        """Rows of the deferred items that are ready. At the end all must be; those that aren't are given
-        up.
+        """Rows of the deferred items that are ready. At the end the device may still be at work: it gets a moment, then
+        rows are written without what it would have told, and those that can't be are given up.
         """
+        rows = self._made_of_ready()
+        deadline = time.monotonic() + LAST_WAIT_S
+        while last and self._deferred and time.monotonic() < deadline:
+            time.sleep(0.005)
+            rows += self._made_of_ready()
+        if last:
+            rows += self._made_of_ready(but=_lacks_all)
+        waiting = self._deferred
+        if last and waiting:
+            message = f"{len(waiting)} deferred rows were not ready when the run closed, and are missing"
+            self._report("deferred", "close", message, count=len(waiting))
+            self._deferred = []
+        return rows
+
+    def _made_of_ready(self, but: Callable[[Any], bool] = _isnt_ready) -> list[Row]:
+        """Rows of the deferred items, but of those that ``but`` holds back."""
         rows: list[Row] = []
         waiting: list[Entry] = []
         for one in self._deferred:
             try:
-                if one.content.ready is not None and not one.content.ready():
+                if but(one.content):
                     waiting.append(one)
                     continue
                 rows += self._made(one)
             except Exception as error:  # a recorder's code: its failure is told and the others go on
                 self._report("deferred", _name(one.content), f"deferred rows failed: {error!r}", error)
-        if last and waiting:
-            message = f"{len(waiting)} deferred rows were not ready when the run closed, and are missing"
-            self._report("deferred", "close", message, count=len(waiting))
-            waiting = []
         self._deferred = waiting
         return rows
 

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,42 @@ def datasets_of(rows: list[list[int]]) -> Any:
     import datasets
 
     return datasets.Dataset.from_dict({"input_ids": rows})
+
+
+@pytest.mark.parametrize("kind", ONLINE)
+def test_6_what_a_trainer_prepares_to_generate_from_goes_when_it_lets_it_go(kind, tmp_path, monkeypatch):
+    prepared: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+    own = transformers_trainer()._prepare_inputs
+
+    def noted(self, inputs):
+        made = own(self, inputs)
+        prepared.extend(weakref.ref(one) for one in made.values() if isinstance(one, torch.Tensor))
+        return made
+
+    def watching(base):
+        class Watching(base):
+            def _calculate_rewards(self, *args):
+                alive.append(len([one for one in prepared if one() is not None]))
+                return super()._calculate_rewards(*args)
+
+        return Watching
+
+    monkeypatch.setattr(transformers_trainer(), "_prepare_inputs", noted)
+    attached = probe.attach("trl")
+    with probe.start("trl", run_dir=tmp_path / "run"):
+        trained(kind, watching)
+    for one in attached:
+        one.detach()
+    assert prepared
+    assert alive
+    assert set(alive) == {0}
+
+
+def transformers_trainer() -> Any:
+    from transformers import Trainer
+
+    return Trainer
 
 
 def padding_of(run: Run, notes: list[dict[str, Any]]) -> None:

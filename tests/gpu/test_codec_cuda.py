@@ -9,6 +9,7 @@ from tensordict import TensorDict
 from probe import hooks
 from probe.core import codec
 from probe.core.codec.jagged import RowLengths, pack_rows, pad_rows
+from tests.gpu.waiting_is_an_error import nobody_waits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,16 +19,6 @@ pytestmark = [
 LENGTHS = [3, 0, 7, 1, 7]
 DTYPES = [torch.bool, torch.uint8, torch.int64, torch.uint16, torch.bfloat16, torch.float32, torch.float8_e4m3fn]
 DTYPES += [torch.complex64, torch.complex128]
-
-
-class _no_sync:
-    """Whatever waits for the device inside the block raises."""
-
-    def __enter__(self):
-        torch.cuda.set_sync_debug_mode("error")
-
-    def __exit__(self, *_):
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def rectangle(dtype, *trailing, width=9):
@@ -61,7 +52,7 @@ def test_with_lengths_on_the_cpu_nothing_waits():
     there = rectangle(torch.float32).cuda()
     lengths = torch.tensor(LENGTHS)
     torch.cuda.synchronize()
-    with _no_sync():
+    with nobody_waits():
         packed = codec.pack_jagged_fields({"x": there, "y": there}, lengths=lengths, token_aligned_fields={"x", "y"})
         batch = codec.materialize(packed, pad_to_seqlen=8)
     assert packed.get("x").offsets() is packed.get("y").offsets()
@@ -97,7 +88,7 @@ def test_listening_adds_no_wait():
     there = rectangle(torch.float32).cuda()
     packed = codec.pack_jagged_fields({"x": there}, lengths=torch.tensor(LENGTHS), token_aligned_fields={"x"})
     torch.cuda.synchronize()
-    with hooks.subscribe(Hear(), "codec.*ed"), _no_sync():
+    with hooks.subscribe(Hear(), "codec.*ed"), nobody_waits():
         codec.materialize(packed, pad_to_seqlen=8)
     (field,) = told[0]["fields"]
     assert (field.valid_tokens, field.longest_tokens, field.width_tokens) == (sum(LENGTHS), 7, 8)

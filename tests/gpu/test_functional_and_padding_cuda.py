@@ -10,6 +10,7 @@ from tensordict import TensorDict
 from probe import hooks
 from probe.core.torch_functional import logprobs_from_logits, masked_var, masked_whiten
 from probe.recorders.padding_tax import PaddingTaxRecorder
+from tests.gpu.waiting_is_an_error import nobody_waits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -41,20 +42,10 @@ def test_logprobs_equal_the_plain_formula_with_little_memory(dtype):
 def test_a_variance_of_too_few_is_nan_and_waits_for_nobody(count):
     mask = torch.zeros(4, device="cuda")
     mask[:count] = 1
-    with _no_sync():
+    with nobody_waits():
         variance, white = masked_var(torch.ones(4, device="cuda"), mask), masked_whiten(mask, mask)
     assert variance.isnan().item()
     assert white.isnan().all().item()
-
-
-class _no_sync:
-    """Whatever waits for the device inside the block raises."""
-
-    def __enter__(self):
-        torch.cuda.set_sync_debug_mode("error")
-
-    def __exit__(self, *_):
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def test_lengths_of_a_mask_on_the_device_travel_without_a_wait():
@@ -72,7 +63,7 @@ def test_lengths_of_a_mask_on_the_device_travel_without_a_wait():
     mask = (torch.arange(8) < torch.tensor([[3], [8], [0]])).long().cuda()
     batch = TensorDict({"attention_mask": mask, "input_ids": torch.zeros(3, 8, device="cuda")}, batch_size=[3])
     torch.zeros(1).pin_memory()
-    with hooks.subscribe(Collect(), "data_proto.*"), _no_sync():
+    with hooks.subscribe(Collect(), "data_proto.*"), nobody_waits():
         from_dict(batch)
     deadline = time.monotonic() + 60
     while not items[0].ready():

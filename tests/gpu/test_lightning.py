@@ -15,6 +15,7 @@ import probe
 from probe.adapters import attachment
 from probe.adapters.seams import Armed
 from tests.frameworks import test_lightning as small
+from tests.gpu.waiting_is_an_error import nobody_waits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -38,11 +39,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def _watched(method, seen):
     def run(*args):
         seen[0] += 1
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with nobody_waits():
             return method(*args)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
 
     return run
 

@@ -95,10 +95,12 @@ def grown_segments() -> Iterator[None]:
     """Segments that grow: what is reserved in pieces that no tensor fits into would else be room that the model has to
     leave, and a cap above its own might still fit.
     """
-    torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+    set_allocator = getattr(torch._C, "_accelerator_setAllocatorSettings", None)  # torch before 2.10 has the other one
+    set_allocator = set_allocator or torch.cuda.memory._set_allocator_settings
+    set_allocator("expandable_segments:True")
     yield
     torch.cuda.empty_cache()
-    torch.cuda.memory._set_allocator_settings("expandable_segments:False")
+    set_allocator("expandable_segments:False")
 
 
 @pytest.mark.usefixtures("grown_segments")

@@ -1,4 +1,4 @@
-"""verl's SFT trainer on a GPU, under observation: its own peaks stay what they were, and nothing of ours waits.
+"""verl's trainers on a GPU, under observation: their own peaks stay what they were, and nothing of ours waits.
 
 ``make test-verl``'s environment has what it needs, with a torch for CUDA.
 """
@@ -30,11 +30,15 @@ STEPS = 4
 OVERRIDES = ("trainer.device=cuda", "engine.full_determinism=True")
 
 
+def _loaded(*modules: str) -> str:
+    return ",".join(["without_trl", *modules])
+
+
 def train(directory: Path, tiny: Path, *modules: str, **environ: str) -> Any:
     """One rank on the first device, without the platform that stands for a CPU."""
     import recipes
 
-    named = {"VERL_USE_EXTERNAL_MODULES": ",".join(modules), "CUDA_VISIBLE_DEVICES": "0", "COUNTER_DIR": ""}
+    named = {"VERL_USE_EXTERNAL_MODULES": _loaded(*modules), "CUDA_VISIBLE_DEVICES": "0", "COUNTER_DIR": ""}
     directory.mkdir()
     done = recipes.sft(directory / "training", tiny, *OVERRIDES, ranks=1, **(named | environ))
     assert done.code == 0, done.output[-5000:]
@@ -88,3 +92,39 @@ def test_6_none_of_probes_hooks_waits_for_the_device(done):
     with probe.open(done["place"] / "run") as run:
         assert run.incidents.empty
         assert not run.micro_batches.empty
+
+
+@pytest.fixture(scope="module")
+def grpo(done: dict[str, Any]) -> Any:
+    """GRPO on Ray with one worker on the device, in which whatever waits for the device raises."""
+    import recipes
+
+    modules = ["stub_rollout", "no_waiting"]
+    overrides = ("trainer.device=cuda", "trainer.n_gpus_per_node=1", "++ray_kwargs.ray_init.num_gpus=1")
+    found = recipes.grpo(
+        done["place"] / "grpo", done["place"] / "tiny", *overrides, modules=modules,
+        VERL_USE_EXTERNAL_MODULES=_loaded(*modules), PROBE_RUN_DIR=str(done["place"] / "grpo" / "run"),
+    )  # fmt: skip
+    assert found.code == 0, found.output[-5000:]
+    return found
+
+
+def test_6_a_worker_of_grpo_tells_the_device_s_memory_by_phase_and_verls_own_peak_is_its_largest(grpo):
+    with probe.open(grpo.run) as run:
+        assert run.incidents.empty
+        rows = run.memory[(run.memory["edge"] == "leave") & (run.memory["source"] == "cuda")]
+        assert {"update_actor", "old_log_prob", "ref"} <= set(rows["phase"].dropna())
+        assert set(rows["peak_kind"].dropna()) == {"exact"}
+        for step, logged in sorted(grpo.logged().items()):
+            upto = rows[(rows["step"].isna() | (rows["step"] <= step))]
+            peak = logged["actor/perf/max_memory_allocated_gb"]
+            assert peak > 0
+            assert upto["peak_allocated_bytes"].max() / GIB == pytest.approx(peak, rel=1e-6)
+
+
+def test_6_none_of_probes_hooks_waits_for_the_device_in_grpo(grpo):
+    counts = [int(file.read_text()) for file in (grpo.directory / "counted").glob("watched-*")]
+    assert sum(counts) >= 100
+    with probe.open(grpo.run) as run:
+        assert not run.micro_batches.empty
+        assert run.incidents.empty

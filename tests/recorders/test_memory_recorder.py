@@ -8,10 +8,12 @@ import threading
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import probe
 from probe.devices import Counters, CpuDevice, Device
 from probe.errors import InputError, UnknownNameError
 from probe.hooks import Listener, scope, subscribe, watch
@@ -142,6 +144,17 @@ def test_device_duration_is_read_late_and_never_waited_for(device, recording):
     device.run(1)
     assert item.ready()
     assert recording.leaves()["work"].device_duration_ns == 5_000
+
+
+def test_the_peak_of_work_that_still_runs_when_the_session_closes_is_written(device, tmp_path):
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1, device=device) as session, session.step(0):
+        device.allocate(70).free()
+        device.enqueue(5_000)
+    with probe.open(tmp_path / "run") as run:
+        (leave,) = run.memory[run.memory["edge"] == "leave"].to_dict("records")
+        assert run.incidents.empty
+    assert (leave["kind"], leave["peak_allocated_bytes"], leave["peak_kind"]) == ("step", 70, "exact")
+    assert pd.isna(leave["device_duration_ns"])
 
 
 def test_a_device_that_never_answers_holds_nothing_up(device):

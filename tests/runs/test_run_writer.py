@@ -36,6 +36,11 @@ def incidents(directory, kind=None):
         return found if kind is None else found[found["kind"] == kind]
 
 
+def keys(directory):
+    with Run(directory) as run:
+        return run.scalars["key"].tolist()
+
+
 def until(condition):
     deadline = time.monotonic() + 300
     while not condition():
@@ -199,6 +204,33 @@ def test_a_deferred_that_is_never_ready_is_given_up_at_close(directory, writer, 
     put(one, Deferred(list, lambda: False), Scalar(key="k", value=1))
     one.close()
     assert incidents(directory, "deferred")["count"].tolist() == [1]
+
+
+class Partly(Deferred):
+    """Rows of which something is known before they are ready."""
+
+    partial = True
+
+
+def test_what_is_known_of_rows_that_are_never_ready_is_written_at_close(directory, writer, put):
+    one = writer()
+    put(one, Partly(lambda: [Scalar(key="known", value=1)], lambda: False))
+    one.close()
+    assert keys(directory) == ["known"]
+    assert incidents(directory, "deferred").empty
+
+
+def test_the_end_waits_a_moment_for_rows_that_become_ready(directory, writer, put):
+    one, asked = writer(), []
+
+    def ready():
+        asked.append(1)
+        return one._stop.is_set() and len(asked) > 20
+
+    put(one, Deferred(lambda: [Scalar(key="late", value=1)], ready))
+    one.close()
+    assert keys(directory) == ["late"]
+    assert incidents(directory, "deferred").empty
 
 
 # --------------------------------------------------------------------------------------- marks, on_rows, tick

@@ -207,6 +207,7 @@ def test_cuda_values_arrive_without_a_synchronisation():
     import time
 
     from probe.tracking.transfer import start_transfer
+    from tests.gpu.waiting_is_an_error import nobody_waits
 
     values = {
         f"{dtype}/{index}": torch.tensor(index, device="cuda", dtype=dtype)
@@ -215,13 +216,10 @@ def test_cuda_values_arrive_without_a_synchronisation():
     }
     start_transfer(list(values.values()))  # pinned memory is there
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nobody_waits():
         torch.cuda._sleep(200_000_000)
         snapshot = Snapshot(values, start_transfer)
         assert not snapshot.ready()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     for tensor in values.values():
         tensor.zero_()
     deadline = time.monotonic() + 300

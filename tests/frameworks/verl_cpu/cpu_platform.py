@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import sys
 import types
 import uuid
 from collections.abc import Iterator
@@ -21,9 +20,6 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry, set_platform
 
 GIB = 1024**3
-
-# This environment has only TRL's configurations, for other tests; verl asks for its models where it finds the package.
-sys.modules.setdefault("trl", None)  # type: ignore[arg-type]
 
 
 class _Device(types.ModuleType):

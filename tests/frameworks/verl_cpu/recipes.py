@@ -194,7 +194,7 @@ def _environment(directory: Path, modules: Sequence[str], environ: Mapping[str, 
         "RAY_USAGE_STATS_ENABLED": "0",
         "VERL_ENGINE_DEVICE": "cuda",
         "VERL_FILE_LOGGER_PATH": str(directory / "log.jsonl"),
-        "VERL_USE_EXTERNAL_MODULES": ",".join(["cpu_platform", *modules]),
+        "VERL_USE_EXTERNAL_MODULES": ",".join(["without_trl", "cpu_platform", *modules]),
         "COUNTER_DIR": str(directory / "counted"),
         "REPEATABLE": "1",
     }

@@ -6,7 +6,6 @@ import asyncio
 import random
 from typing import Any
 
-import cpu_platform  # noqa: F401  # the platform comes first
 from verl.workers.rollout import base
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 
