@@ -154,14 +154,14 @@ class Parquet:
 
 
 class Held:
-    """A connection that is used again, with the views that were made in it: for many questions to one moment, asked by
-    one thread after the other.
+    """A connection that is used again, with the views that were made in it, by their names what made them: for many
+    questions to one moment, one after the other. Making views takes longer than many a question.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.cursor: duckdb.DuckDBPyConnection | None = None
-        self.made: set[str] = set()
+        self.made: dict[str, str] = {}
 
     def forget(self) -> None:
         """Take another connection with the next question."""
@@ -204,7 +204,7 @@ def select(
         late: The ranks of processes that began to write before they knew them.
         kept: Where views are kept that are asked for often; None works them out.
         moment: Of the run, which what is kept belongs to.
-        held: Is asked in this connection, where nothing is kept; None makes one.
+        held: Is asked in this connection, where nobody else asks in it; None makes one.
         more: Other tables that it may name, by their names the queries that give their rows.
 
     Returns:
@@ -254,10 +254,15 @@ def _select(
                 kept.make(cursor, moment, missing)
     import duckdb
 
-    if held is not None and kept is None:
-        with held.lock:
+    # What lists the tables would see those of earlier questions.
+    if held is not None and _UNNAMED.search(text.lower()) is None and held.lock.acquire(blocking=False):
+        try:
             cursor = whole(text, own, held=held)
             return cursor.sql(text, params=parameters).to_arrow_table()
+        except duckdb.CatalogException:
+            pass
+        finally:
+            held.lock.release()
     try:
         with whole(text, own) as cursor:
             return cursor.sql(text, params=parameters).to_arrow_table()
@@ -282,7 +287,7 @@ def _with_tables(
     """A connection in which the query ``text`` finds what it names, or ``every`` table; ``own`` are views that are made
     of something else than the tables, by name. To be closed by the caller, unless it is the one that is ``held``.
     """
-    made: set[str] = set() if held is None else held.made
+    made: dict[str, str] = {} if held is None else held.made
     if held is not None and held.cursor is not None:
         cursor, known = held.cursor, parquet.known(text)
     else:
@@ -291,20 +296,23 @@ def _with_tables(
         held.cursor = cursor
     asked = with_views(text)
     for table in tables:
-        if table in made or not (every or names(asked, table)):  # making a view takes longer than many a question
+        if not (every or names(asked, table)):
             continue
         sources = [f'"parts_{table}"'] if table in known else []
         if table in tails or not sources:
-            cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
+            if table not in made:
+                cursor.register(f"tail_{table}", tails[table] if table in tails else _nothing(table))
             sources.append(f'"tail_{table}"')
-        cursor.execute(view(table, sources, "temp ", where, late))
-        made.add(table)
-    for name, query in (own or {}).items():
-        cursor.execute(f'create or replace temp view "{name}" as {query}')
-    for name, statement in worked_out(text, "temp ", measured=measured).items():
-        if name not in (own or {}) and name not in made:
+        statement = view(table, sources, "or replace temp ", where, late)
+        if made.get(table) != statement:  # whoever asks what is hidden wants all rows
             cursor.execute(statement)
-            made.add(name)
+            made[table] = statement
+    told = {name: f'create or replace temp view "{name}" as {query}' for name, query in (own or {}).items()}
+    others = worked_out(text, "or replace temp ", measured=measured)
+    for name, statement in (told | others | told).items():  # theirs first and in place of others
+        if made.get(name) != statement:
+            cursor.execute(statement)
+            made[name] = statement
     return cursor
 
 

@@ -146,11 +146,14 @@ def _make(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
 
 
 def _replaced(name: str, told: _Told, text: str) -> str:
-    before, *after = (re.escape(part) for part in told.text.split(_MARK))
-    place = rf"(?P<start>\d+|{re.escape(START)})"
-    pattern = before + (place + "(?P=start)".join(after) if after else "")
     where = f" where {told.where}" if told.where else ""
-    return re.sub(pattern, lambda found: _table(name, found["start"] if after else "0") + where, text)
+    before, mark, _ = told.text.partition(_MARK)
+    if not mark:
+        return text.replace(told.text, _table(name, "0") + where)
+    starts = [_SECOND_0.match(one) for one in text.split(before)[1:]]  # a pattern of the whole takes long to compile
+    for start in dict.fromkeys(one[0] for one in starts if one is not None):
+        text = text.replace(told.text.replace(_MARK, start), _table(name, start) + where)
+    return text
 
 
 class _Writer(NamedTuple):
@@ -196,6 +199,9 @@ def _condition(share: list[_Writer]) -> str:
 
 #: Second 0 of the run, as SQL: when its first process began to record.
 START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
+
+
+_SECOND_0: Final = re.compile(rf"\d+|{re.escape(START)}")
 
 
 def _tellings(name: str, text: str) -> Iterator[_Told]:

@@ -257,7 +257,9 @@ class Run:
         """
         kept = Kept()
         with self._lock:
-            self._look().kept = kept
+            snapshot = self._look()
+            snapshot.let_go()
+            snapshot.kept = kept
         try:
             yield
         finally:

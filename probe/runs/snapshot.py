@@ -184,7 +184,7 @@ class Snapshot:
         self._extents: dict[str, changes.Extent] = {}  # of Parquet files, by path
         self._newest: tuple[dict[str, list[str]], database.Parquet] | None = None  # of the last call of `since`
         self._since: tuple[int, Snapshot] | None = None  # of this moment
-        self._held: database.Held | None = None
+        self._held = database.Held()  # of this moment
         self._fresh: dict[str, tuple[list[pyarrow.Table], pyarrow.Table]] = {}  # read last: pieces, and all as one
         self.newest: Newest | None = None  #: the rows, where they are those of `since` and no Parquet file has any
         self.kept: Kept | None = None  #: where views are kept that are asked for often
@@ -228,6 +228,7 @@ class Snapshot:
             parts.update((held.key, {}) for held in bundle.segments)
         if parts != self._parts or bundles != self._bundles:
             self._parquet = None
+        self._held = database.Held()
         self._scans, self._since = {}, None
         self._moment = object()
         self._shown = self._stretched = None
@@ -426,7 +427,7 @@ class Snapshot:
         """The same moment, with these rows of the JSONL files."""
         other = Snapshot(self._files, self._attempt)
         other.tables, other.kept, other._moment = self.tables, self.kept, self._moment
-        other._answers = self._answers
+        other._answers, other._held = self._answers, self._held
         other._attempts, other._shown, other._stretched = dict(self._attempts), self.shown(), self._stretched
         other._parts, other._checked, other._bundles = self._parts, self._checked, self._bundles
         other._parquet, other._scans, other._writers = self._reader(), self._scans, self.old_writers()
@@ -649,7 +650,7 @@ class Snapshot:
 
     def let_go(self) -> None:
         """Close what was opened to ask; the next question opens it again."""
-        self._parquet = None
+        self._parquet, self._held = None, database.Held()
 
     def answer(self, text: str, parameters: object, *, keep: bool = False) -> pyarrow.Table | None:
         """The result of SQL statements over the tables; None where the last statement has none.

@@ -49,8 +49,15 @@ def query(name: str, sources: Mapping[str, str] | None = None, start_ns: int | s
     >>> query("steps", {"scopes": "told"}).splitlines()[-1]
     "from told where kind = 'step' and step is not null group by step"
     """
-    known = {} if sources is None else sources
+    return _whole(name, start_ns) if sources is None else _filled(name, sources, start_ns)
 
+
+@lru_cache(maxsize=256)
+def _whole(name: str, start_ns: int | str) -> str:
+    return _filled(name, {}, start_ns)
+
+
+def _filled(name: str, known: Mapping[str, str], start_ns: int | str) -> str:
     def filled(place: re.Match[str]) -> str:
         found, told = place[1], place[2]
         if found in known:
@@ -70,14 +77,15 @@ def _constants(start_ns: int | str) -> Mapping[str, str]:
     return {**found, "start_ns": str(start_ns)}
 
 
-def named(text: str) -> list[str]:
+@lru_cache(maxsize=256)
+def named(text: str) -> tuple[str, ...]:
     """The views that a query may ask for, in the order in which they are made: those that its text names, and what
     these are made of. It may put a name together, for ``query()``.
 
     >>> named("select * from spans where level = 'phase'")
-    ['scope_calls', 'spans']
+    ('scope_calls', 'spans')
     """
     lower = text.lower()
     found = [name for name in texts() if name in lower or "query" in lower]
     whole = "\n".join([lower, *map(query, found)])
-    return [name for name in texts() if name in found or (name in SOURCES and name in whole)]
+    return tuple(name for name in texts() if name in found or (name in SOURCES and name in whole))

@@ -115,5 +115,8 @@ def filled_parts(units: Units, fitting: list[list[int]], count: int, options: Op
         parts = sorted(parts, key=lambda part: (-units.weights[part].sum().item(), min(part)))
     else:
         parts = sorted(parts, key=min)
-    rows = [sorted(row for unit in part for row in units.rows(unit)) for part in parts]
+    if units.size == 1:
+        rows = [sorted(part) for part in parts]
+    else:
+        rows = [sorted(row for unit in part for row in units.rows(unit)) for part in parts]
     return rows + [[] for _ in range(count - len(rows))]

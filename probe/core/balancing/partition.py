@@ -279,7 +279,9 @@ def _fitting(tokens: Ints, weights: Array, cap: int, count: int) -> list[list[in
     sums = _sums(tokens, parts, count)
     if sums.max() > cap:
         return None
-    return _lists(weights, _refined(weights, parts, count, equal_size=False, limit=_Limit(tokens, sums, cap)), count)
+    enough = _lower_bound(weights, count, equal_size=False)
+    limit = _Limit(tokens, sums, cap)
+    return _lists(weights, _refined(weights, parts, count, enough, equal_size=False, limit=limit), count)
 
 
 def _best_fit(tokens: Ints, cap: int) -> list[list[int]]:
@@ -369,7 +371,9 @@ def _lists(weights: Array, parts: Ints, k: int) -> list[list[int]]:
 def _sums(weights: Array, parts: Ints, k: int) -> Array:
     if weights.dtype.kind == "f":
         return np.bincount(parts, weights, k)
-    sums = np.zeros(k, np.int64)  # bincount would add in float64, which is inexact from 2^53 on
+    if int(weights.max()) * len(weights) < 2**53:  # bincount adds in float64, which is inexact from there on
+        return np.bincount(parts, weights, k).astype(np.int64)
+    sums = np.zeros(k, np.int64)
     np.add.at(sums, parts, weights)
     return sums
 
@@ -383,7 +387,7 @@ def _balanced(weights: Array, k: int, equal_size: bool) -> Ints:
     enough = _lower_bound(weights, k, equal_size)
     best, least = None, None
     for start in _starts(weights, k, equal_size):
-        parts = _refined(weights, start, k, equal_size)
+        parts = _refined(weights, start, k, enough, equal_size=equal_size)
         largest = _sums(weights, parts, k).max()
         if least is None or largest < least:
             best, least = parts, largest
@@ -425,6 +429,8 @@ def _greedy(weights: Array, k: int, room: int) -> Ints:
 def _fill_empty(weights: Array, parts: Ints, k: int) -> Ints:
     """Give each empty part one number of a part that has several; no largest sum grows by that."""
     counts = np.bincount(parts, minlength=k)
+    if counts.all():
+        return parts
     for empty in np.flatnonzero(counts == 0):
         sums = np.where(counts > 1, _sums(weights, parts, k), -1)
         rows = np.flatnonzero(parts == np.argmax(sums))
@@ -450,8 +456,11 @@ class _Limit(NamedTuple):
         return (self.sums[taker] + given > self.cap) | (self.sums[giver] - given > self.cap)
 
 
-def _refined(weights: Array, parts: Ints, k: int, equal_size: bool, limit: _Limit | None = None) -> Ints:
-    """Without empty parts, and the largest lowered by the best move or swap until none helps or the budget ends.
+def _refined(
+    weights: Array, parts: Ints, k: int, enough: Any, *, equal_size: bool, limit: _Limit | None = None
+) -> Ints:
+    """Without empty parts, and the largest lowered by the best move or swap until none helps, the budget ends, or it
+    isn't above ``enough``.
 
     Changes ``parts`` in place and returns it. Other parts never grow beyond what the largest was. A ``limit`` is one of
     parts of which none is empty.
@@ -459,7 +468,6 @@ def _refined(weights: Array, parts: Ints, k: int, equal_size: bool, limit: _Limi
     parts = _fill_empty(weights, parts, k)
     sums = _sums(weights, parts, k)
     counts = np.bincount(parts, minlength=k)
-    enough = _lower_bound(weights, k, equal_size)
     budget = _REFINEMENT_BUDGET
     while budget > 0:
         heavy = int(np.argmax(sums))
@@ -498,15 +506,16 @@ def _best_change(
     weights: Array, parts: Ints, sums: Array, rows: Ints, heavy: int, *, movable: bool, limit: _Limit | None
 ) -> tuple[int, int | None, int] | None:
     """(row to give, row to take in exchange or None, part to give it to), or None if nothing helps."""
-    given = weights[rows][:, None] - weights  # what leaves the heavy part, by row and partner
-    after = np.maximum(sums[heavy] - given, sums[parts] + given)
-    after[:, rows] = sums[heavy]
+    others = np.flatnonzero(parts != heavy)
+    theirs = parts[others]
+    given = weights[rows][:, None] - weights[others]  # what leaves the heavy part, by row and partner
+    after = sums[theirs] + given
+    np.maximum(after, sums[heavy] - given, out=after)
     if limit is not None:
-        amounts = limit.amounts[rows][:, None] - limit.amounts
-        after[limit.forbids(amounts, heavy, parts)] = sums[heavy]
-    best = int(np.argmin(after))
-    give, take = divmod(best, len(weights))
-    lowest = after[give, take]
+        amounts = limit.amounts[rows][:, None] - limit.amounts[others]
+        after[limit.forbids(amounts, heavy, theirs)] = sums[heavy]
+    give, partner = divmod(int(np.argmin(after)), len(others))
+    lowest = after[give, partner]
     if movable:
         light = int(np.argmin(sums))
         moved = np.maximum(sums[heavy] - weights[rows], sums[light] + weights[rows])
@@ -516,5 +525,5 @@ def _best_change(
         if moved[single] < min(lowest, sums[heavy]):
             return int(rows[single]), None, light
     if lowest < sums[heavy]:
-        return int(rows[give]), take, int(parts[take])
+        return int(rows[give]), int(others[partner]), int(theirs[partner])
     return None
