@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import json
 import math
 import os
@@ -59,6 +60,17 @@ def ended(path: Path, rows: dict[int, list[Row]]) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """A run that has ended, which nobody may change, and all that is told of it as JSON."""
+    path = ended(tmp_path_factory.mktemp("whole") / "arithmetic" / "grpo-small", sample_rows(4, 12))
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    with contextlib.redirect_stdout(out):
+        assert main(["tail", str(path), "--json"]) == 0
+    out.seek(0)
+    return path, objects(out.read().splitlines())
+
+
 def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
     assert main(["tail", *arguments]) == 0
     said = capsys.readouterr()
@@ -82,8 +94,9 @@ def of_step(step: int, ranks: int) -> list:
 # ---------------------------------------------------------------------------------------- the same numbers
 
 
-def test_each_step_has_the_numbers_of_the_panel(run: Path, capsys) -> None:
-    found = [one for one in objects(told(capsys, str(run), "--json")) if one["type"] == "step"]
+def test_each_step_has_the_numbers_of_the_panel(whole: tuple[Path, list[dict[str, Any]]]) -> None:
+    run, everything = whole
+    found = [one for one in everything if one["type"] == "step"]
     assert [one["step"] for one in found] == list(range(12))
     feed = opened(run)
     for tile in overview_tiles():
@@ -95,8 +108,9 @@ def test_each_step_has_the_numbers_of_the_panel(run: Path, capsys) -> None:
     assert [one["alerts"] for one in found] == [0] * 4 + [3] * 3 + [20] * 5
 
 
-def test_each_step_has_the_numbers_of_the_report(run: Path, capsys) -> None:
-    found = {one["step"]: one for one in objects(told(capsys, str(run), "--json")) if one["type"] == "step"}
+def test_each_step_has_the_numbers_of_the_report(whole: tuple[Path, list[dict[str, Any]]]) -> None:
+    run, everything = whole
+    found = {one["step"]: one for one in everything if one["type"] == "step"}
     with Run(run) as read:
         frame, phases = overview.by_step(read).set_index("step"), steps.durations(read)
     names = {tile["id"]: field_of(tile) for tile in overview_tiles() if not tile.get("total")}
@@ -154,8 +168,8 @@ def test_the_lines_of_a_run_that_has_ended(run: Path, capsys) -> None:
     assert found[-1].endswith("last step 11, 17 rows dropped")
 
 
-def test_json_says_first_and_last_which_run_it_is(run: Path, capsys) -> None:
-    found = objects(told(capsys, str(run.parent.parent / "arithmetic" / "grpo-small"), "--json"))
+def test_json_says_first_and_last_which_run_it_is(whole: tuple[Path, list[dict[str, Any]]]) -> None:
+    run, found = whole
     first, last = found[0], found[-1]
     assert first["type"] == last["type"] == "run"
     assert (last["path"], last["project"], last["experiment"]) == (str(run), "arithmetic", "grpo-small")
@@ -183,9 +197,10 @@ def test_once_is_the_state_now(run: Path, capsys) -> None:
     assert found[0]["state"] == "quiet"  # its rows are old, and its host is another one
 
 
-def test_a_run_in_another_store_is_the_same(run: Path, capsys) -> None:
+def test_a_run_in_another_store_is_the_same(whole: tuple[Path, list[dict[str, Any]]], capsys) -> None:
     import fsspec
 
+    run, here = whole
     store = fsspec.filesystem("memory")
     store.put(str(run / "run.json"), "/tail/run.json")
     store.put(str(run / "parts"), "/tail/parts", recursive=True)
@@ -193,7 +208,6 @@ def test_a_run_in_another_store_is_the_same(run: Path, capsys) -> None:
         found = objects(told(capsys, "memory://tail", "--json"))
     finally:
         store.rm("/tail", recursive=True)
-    here = objects(told(capsys, str(run), "--json"))
     assert [one for one in found if one["type"] != "run"] == [one for one in here if one["type"] != "run"]
     assert (found[0]["state"], found[0]["path"]) == ("finished", "memory:///tail")
 

@@ -316,12 +316,17 @@ def files(request):
     return bring
 
 
-def test_a_run_recorded_twice_is_equal_view_by_view_to_one_recorded_once(tmp_path, files):
+@pytest.fixture(scope="module")
+def recorded_once(tmp_path_factory):
+    """What all views and the live tables say of one launch, whose rows are lines."""
+    directory = write_run(tmp_path_factory.mktemp("once") / "run", of_steps(sample_rows(2, 6), lambda _: True))
+    with Run(directory) as run:
+        return everything(run), opened(directory)
+
+
+def test_a_run_recorded_twice_is_equal_view_by_view_to_one_recorded_once(tmp_path, files, recorded_once):
     """The first launch died in step 4; the second does all of it anew, or goes on at step 2."""
-    once = files(write_run(tmp_path / "once", of_steps(sample_rows(2, 6), lambda _: True)))
-    with Run(once) as one:
-        expected = everything(one)
-    shown = opened(once)
+    expected, shown = recorded_once
     for resumed_at in (0, 2):
         twice = write_run(tmp_path / f"from {resumed_at}", of_steps(sample_rows(2, 6), lambda step: step <= 4))
         second_launch(twice, of_steps(sample_rows(2, 6), lambda step, first=resumed_at: step >= first))
