@@ -193,12 +193,10 @@ def test_a_doctor_counts_and_names_them(whole):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "directory"])
-@pytest.mark.parametrize(
-    "name", ["rank-00009.jsonl", "parts/memory-rank00009-0.parquet", "parts/compacted-000001.json"]
-)
-def test_a_pipe_or_directory_named_like_a_file_of_the_run_holds_no_reader(whole, tmp_path, kind, name):
+def test_a_pipe_or_directory_named_like_a_file_of_the_run_holds_no_reader(whole, tmp_path, kind):
     before = rows(whole)
-    (os.mkfifo if kind == "fifo" else os.mkdir)(whole / name)
+    for name in ("rank-00009.jsonl", "parts/memory-rank00009-0.parquet", "parts/compacted-000001.json"):
+        (os.mkfifo if kind == "fifo" else os.mkdir)(whole / name)
     assert rows(whole) == before  # on today's code opening a pipe waits for ever: the test ends by its time limit
     feed = Feed(whole)
     feed.open()
