@@ -17,8 +17,8 @@ from torch.multiprocessing.spawn import start_processes
 
 PATIENCE_S = 300
 
-_SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["hypothesis", "numpy", "pytest", "tensordict", "torch.distributed.fsdp"])
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["hypothesis", "numpy", "pytest", "tensordict", "torch.distributed.fsdp"])
 
 
 def run_ranks(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int) -> None:
@@ -38,7 +38,7 @@ def ended_ranks(function: Callable[..., None], calls: Sequence[tuple[Any, ...]],
         The exit code of each process, and what all of them wrote.
     """
     logs = [folder / f"{function.__name__}_{index}.log" for index in range(len(calls))]
-    ranks = [_SERVER.Process(target=_logged, args=(log, function, call)) for log, call in zip(logs, calls, strict=True)]
+    ranks = [SERVER.Process(target=_logged, args=(log, function, call)) for log, call in zip(logs, calls, strict=True)]
     for rank in ranks:
         rank.start()
     try:

@@ -37,6 +37,7 @@ from probe.errors import (
     UnknownNameError,
 )
 from tests.core.dataset import chat_tokenizer as chat
+from tests.ranks import SERVER
 
 ids = chat.ids
 
@@ -675,7 +676,7 @@ def test_a_batch_becomes_a_dataproto_and_back(make):
 def test_a_loader_with_workers_gives_what_the_dataset_holds(make):
     dataset = make([row(number, words=number % 7 + 1) for number in range(10)])
     loader = DataLoader(
-        dataset, batch_size=4, num_workers=2, collate_fn=collate_fn, multiprocessing_context="spawn", timeout=120
+        dataset, batch_size=4, num_workers=2, collate_fn=collate_fn, multiprocessing_context=SERVER, timeout=120
     )
     batches = list(loader)
     assert [len(batch["index"]) for batch in batches] == [4, 4, 2]
