@@ -18,9 +18,10 @@ import torch
 import probe
 from probe.analysis.post_mortem import PostMortem
 from probe.analysis.verdict import hanging
-from probe.demo.zoo import fault
 from probe.runs.reader import Run
 from probe.testing import FakeDevice
+from tests import warm
+from tests.zoo.planting import planted
 
 HOSTILE = "</details><script>alert(1)</script> \x1b[2J\u202e & \"quoted\" 'x'"
 
@@ -38,15 +39,13 @@ def post_mortem(path: Path) -> PostMortem:
 
 def rank(code: str, *arguments: object, environ: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | (environ or {}))
+    return warm.Process(command, stderr=subprocess.DEVNULL, env=os.environ | (environ or {}))
 
 
 @pytest.fixture(scope="module")
 def raised(tmp_path_factory: pytest.TempPathFactory) -> PostMortem:
     """Of the fault of the zoo in which rank 1 raises and rank 0 fails after it."""
-    where = tmp_path_factory.mktemp("raises") / "run"
-    fault("raises")(1.0, 17).run(where)
-    return post_mortem(where)
+    return post_mortem(planted(tmp_path_factory, "raises", tmp_path_factory.mktemp("raises") / "run"))
 
 
 def test_5_the_first_failure_is_the_cause_and_what_followed_stands_in_its_order_with_times(raised: PostMortem) -> None:

@@ -18,13 +18,12 @@ from probe.analysis.verdict import Finding, Findings, facts, findings, waits
 from probe.analysis.verdict import watch as watch_module
 from probe.analysis.verdict.verdict import LOOKS, OFTEN
 from probe.analysis.verdict.watch import Watch
-from probe.demo.zoo import fault
-from probe.demo.zoo.healthy import HEALTHY
 from probe.records import TABLES
 from probe.runs.layout import PARTS_NAME, Segment
 from probe.runs.lines import encode
 from probe.runs.parts import roll_over, rows_of
 from probe.runs.reader import Run
+from tests.zoo.planting import planted
 
 STAGES = 4
 
@@ -130,12 +129,7 @@ SOUND = ("resumed", "slow first step", "growing curriculum", "without an acceler
 def source(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The finished run with that fault, or of that healthy training; each is made once."""
 
-    @functools.cache
-    def made(name: str) -> Path:
-        training = fault(name)(1.0, 17) if name in PLANTED else HEALTHY[name](seed=17)
-        return Path(training.run(tmp_path_factory.mktemp("zoo") / "run"))
-
-    return made
+    return functools.cache(lambda name: planted(tmp_path_factory, name, tmp_path_factory.mktemp("zoo") / "run"))
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from probe.analysis.advice import overrides
-from probe.demo.zoo import fault
 from probe.records import GIB
 from probe.runs.reader import Run
 from probe.views.panel.browsing import Browsing, kept
@@ -27,6 +26,7 @@ from tests.views.panel_page import box, card, expect, frames, resized, shown, st
 from tests.views.test_axe import AXE, found
 from tests.views.test_panel_layout import every_text_can_be_read, look, nothing_overflows
 from tests.waiting import until
+from tests.zoo import planting
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -366,8 +366,10 @@ def test_3_the_strip_fits_can_be_read_and_axe_finds_nothing(page: Any, theme: st
             assert found(page, AXE.read_text(), ".pp-verdict, .pp-tabs") == []
 
 
-def test_3_the_page_of_a_planted_fault_says_it_and_goes_there(browser: Any, tmp_path: Path, shots: Path) -> None:
-    run = Path(fault("nan")(1.0, 17).run(tmp_path / "run"))
+def test_3_the_page_of_a_planted_fault_says_it_and_goes_there(
+    browser: Any, tmp_path: Path, shots: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = planting.planted(tmp_path_factory, "nan", tmp_path / "run")
     with PageServer(run) as server:
         server.start()
         server.follow()

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import probe
-from probe.demo.zoo import fault
 from probe.runs.reader import Run
 from probe.views.report.report import report_html
 from tests.views.test_report import Page
+from tests.zoo.planting import planted
 
 MARKUP = '</pre></details><img src=x onerror="window.hacked=1"><script>x</script>'
 
@@ -20,9 +20,10 @@ def report(path: Path) -> Page:
         return Page(report_html(run))
 
 
-def test_5_the_report_of_a_run_that_failed_says_what_ended_it(tmp_path: Path) -> None:
-    fault("raises")(1.0, 17).run(tmp_path / "run")
-    page = report(tmp_path / "run")
+def test_5_the_report_of_a_run_that_failed_says_what_ended_it(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    page = report(planted(tmp_path_factory, "raises", tmp_path / "run"))
     assert "What ended this run" in page.words
     for part in ("attempt 1 · step 6", "In this order", "Where each process was", "Last rows of rank-00001"):
         assert part in page.words

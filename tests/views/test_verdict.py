@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from probe.analysis.verdict import Change, Finding, Findings
-from probe.demo.zoo import fault
 from probe.demo.zoo.healthy import One
 from probe.runs.reader import Run
 from probe.views.panel import looking, static_bundle
@@ -30,6 +29,7 @@ from probe.views.panel.looking import (
 from probe.views.panel.panel import Panel
 from probe.views.panel.verdict import ALARMS_S, LEAST_S, SHARE, SILENT, Moment, Pace, Verdict
 from tests.waiting import PATIENCE_S, until
+from tests.zoo import planting
 
 SENTENCE = (
     "NaN went into actor/pg_loss (update · micro-batch 1 · step 9 · rank 1): 5 of 8 values; "
@@ -40,7 +40,7 @@ SENTENCE = (
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a NaN in one sample of one micro-batch."""
-    return Path(fault("nan")(1.0, 17).run(tmp_path_factory.mktemp("zoo") / "run"))
+    return planting.planted(tmp_path_factory, "nan", tmp_path_factory.mktemp("zoo") / "run")
 
 
 # ---- how often
@@ -157,9 +157,9 @@ def test_3_a_page_is_told_what_follows_and_the_query_within_bounds() -> None:
 
 
 def test_3_a_page_is_told_the_post_mortem_of_a_run_that_has_failed(
-    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    failed = Path(fault("raises")(1.0, 17).run(tmp_path / "run"))
+    failed = planting.planted(tmp_path_factory, "raises", tmp_path / "run")
     answer = Looker(str(failed)).answer({"whole": True})
     told = answer["post_mortem"]
     assert told["sentence"].startswith("Rank 1 raised ValueError in update")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from probe.demo.zoo import fault
+from probe.demo.zoo import FAULTS, fault
+from probe.demo.zoo.healthy import HEALTHY
 from probe.demo.zoo.loop import Training
 from probe.demo.zoo.processes import Processes
 from probe.demo.zoo.sampling import Sampling
@@ -18,6 +20,24 @@ from tests.once import once
 
 #: Thresholds were set on seeds below 10.
 SEED = 17
+
+
+def planted(factory: pytest.TempPathFactory, name: str, place: Path) -> Path:
+    """A copy in ``place`` of the run with that fault at full strength, or of that healthy training.
+
+    Faults of real processes, which are found while they run, are none of these.
+    """
+    label = "planted_" + "".join(one if one.isalnum() else "_" for one in name)
+    made = once(factory, label, lambda folder: _record(name, folder / "run")) / "run"
+    shutil.copytree(made, place)
+    return place
+
+
+def _record(name: str, place: Path) -> None:
+    if name in FAULTS:
+        fault(name)(1.0, SEED).run(place)
+    else:
+        HEALTHY[name](seed=SEED).run(place)
 
 
 def sound(factory: pytest.TempPathFactory, name: str) -> tuple[Path, list[str]]:
