@@ -131,9 +131,7 @@ def test_a_directory_that_holds_a_run_is_left_alone(
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-def test_the_demo_ends_with_a_report_and_where_to_look_and_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_demo_ends_with_a_report_and_where_to_look_and_goes_on_where_it_was(tmp_path: Path) -> None:
     directory = tmp_path / "my run"
     done = probe(*QUICK, "--run-dir", str(directory), COLUMNS="1200")  # a finding on a line of its own
     assert done.returncode == 0, done.stderr
@@ -155,13 +153,11 @@ def test_the_demo_ends_with_a_report_and_where_to_look_and_goes_on_where_it_was(
     assert (directory / "problems.parquet").exists()
     assert "Traceback" not in done.stderr
 
-    monkeypatch.setenv("COLUMNS", "100")
-    code = main(["demo", "--resume", str(directory), "--steps", "3", "--ranks", "1", "--track", "console"])
-    more = capfd.readouterr()
-    assert code == 0, more.err
-    assert "of 1 steps" in more.out
-    assert "reward/mean" in more.out  # the console takes the place of the bar
-    assert "GRPO" not in more.out
+    more = probe("demo", "--resume", str(directory), "--steps", "3", "--ranks", "1", "--track", "console")
+    assert more.returncode == 0, more.stderr
+    assert "of 1 steps" in more.stdout
+    assert "reward/mean" in more.stdout  # the console takes the place of the bar
+    assert "GRPO" not in more.stdout
     with Run(directory) as run:
         assert sorted(run.calls.query("name == 'step'")["step"]) == [0, 1, 2]
 
