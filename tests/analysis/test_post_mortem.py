@@ -20,7 +20,6 @@ from probe.analysis.post_mortem import PostMortem
 from probe.analysis.verdict import hanging
 from probe.runs.reader import Run
 from probe.testing import FakeDevice
-from tests import warm
 from tests.zoo.planting import planted
 
 HOSTILE = "</details><script>alert(1)</script> \x1b[2J\u202e & \"quoted\" 'x'"
@@ -39,7 +38,7 @@ def post_mortem(path: Path) -> PostMortem:
 
 def rank(code: str, *arguments: object, environ: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)]
-    return warm.Process(command, stderr=subprocess.DEVNULL, env=os.environ | (environ or {}))
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, env=os.environ | (environ or {}))
 
 
 @pytest.fixture(scope="module")
