@@ -34,6 +34,9 @@ ALARMED = """(name) => [...document.querySelectorAll(".probe-runs li[data-kind=a
 TOLD = """(name) => [...document.querySelectorAll(".jp-toast-message")].some(
     (one) => one.textContent.includes(name))"""
 
+#: What the list and the notifications say.
+SHOWN = """() => [...document.querySelectorAll(".probe-runs li, .jp-toast-message")].map((one) => one.textContent)"""
+
 
 def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -95,5 +98,9 @@ def _trains(page: Any, run: Path) -> None:
 
 
 def _seconds(page: Any, holds: str, name: str, since: float) -> float:
-    page.wait_for_function(holds, arg=name, timeout=PATIENCE_MS)
+    try:
+        page.wait_for_function(holds, arg=name, timeout=PATIENCE_MS)
+    except Exception as error:  # playwright's own, which says nothing of the page
+        shown = page.evaluate(SHOWN)
+        raise RuntimeError(f"{name!r} isn't there after {PATIENCE_MS / 1000:g} s; the page shows {shown}") from error
     return time.monotonic() - since
