@@ -39,7 +39,8 @@ BACKEND = """
 """
 
 TRAINING = """
-    import os, sys
+    import os, sys, time
+    from pathlib import Path
     import torch.distributed as dist
     import probe
     from probe import session as sessions
@@ -51,6 +52,10 @@ TRAINING = """
         opened.log({"x": 100.0 * rank}, 0)  # before anybody knows a rank
         if place:
             dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=RANKS)
+        else:  # all of them are there at one time, as the steps of a job are
+            Path(f"begun-{rank}").touch()
+            while len(list(Path().glob("begun-*"))) < int(os.environ["SLURM_NTASKS"]):
+                time.sleep(0.01)
         for step in range(1, STEPS):
             with opened.step(step):
                 pass

@@ -36,6 +36,7 @@ class Editions:
         run: The run, read anew each time.
         say: Is called with each message.
         said: Steps whose numbers are in the backends already, as [first, last] pairs.
+        names: Of these numbers.
         partly: Of other steps what the backends have: steps whose numbers, and pairs of name and step of histograms.
         host: The host of this process.
         pid: Of the process on this host that tracks, whose own numbers the backends have; None where nobody says: then
@@ -49,6 +50,7 @@ class Editions:
         say: Callable[[Message], None],
         *,
         said: Iterable[Sequence[int]] = (),
+        names: Iterable[str] = (),
         partly: tuple[Iterable[int], Iterable[Sequence[Any]]] = ((), ()),
         host: str = "",
         pid: int | None = None,
@@ -65,7 +67,8 @@ class Editions:
         self._system = System(host)
         self._folder = folder
         self._margins = pictures.margins()
-        self._names: set[str] = set()  # of the numbers that were said
+        self._names = set(names)  # of the numbers that were said, by whomever
+        self._named: set[str] = set()  # those that were told
         self._digests: dict[str, bytes] = {}
         self._troubles: set[tuple[str, str]] = set()
 
@@ -88,7 +91,7 @@ class Editions:
             for step in chunk:
                 self._steps.add(step)
         if steps:
-            self._say(Done(final=False, steps=self._steps.ranges()))
+            self._done(final=False)
 
     def verdict(self) -> None:
         """Say what is wrong, as far as it is time to look: labels, and the description where the worst is another."""
@@ -122,7 +125,11 @@ class Editions:
     def pictures(self, *, final: bool = False) -> None:
         """Say how the run stands: figures, tables, words, labels and the arrangement of charts."""
         self._try("pictures", self._pictures, final)
-        self._say(Done(final=final, steps=self._steps.ranges()))
+        self._done(final=final)
+
+    def _done(self, *, final: bool) -> None:
+        names, self._named = sorted(self._names - self._named), set(self._names)
+        self._say(Done(final=final, steps=self._steps.ranges(), names=names))
 
     def _pictures(self, final: bool) -> None:
         run = self._run.refresh()

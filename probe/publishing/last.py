@@ -98,8 +98,8 @@ def announce(directory: Path, told: Mapping[str, Any], *, attempt: int, pid: int
 
     Args:
         directory: Of the run.
-        told: What was published before: "steps" as [first, last] pairs, and "numbers" and "lengths" of other steps.
-            "tracks" is the id of the process that did.
+        told: What was published before: "steps" as [first, last] pairs and the "names" of their numbers, and "numbers"
+            and "lengths" of other steps. "tracks" is the id of the process that did.
         attempt: Its number.
         pid: Of the process that makes it.
 
@@ -152,10 +152,12 @@ def _make(directory: Path, told: Mapping[str, Any], timeout_s: float, held_s: fl
     _wait_for(home, held_s)
     known = State(home, "run").read()
     messages = _edition(directory, told)
-    steps = next((one.steps for one in reversed(messages) if isinstance(one, Done)), [])
+    done = [one for one in messages if isinstance(one, Done)]
+    steps = done[-1].steps if done else []
     _deliver(directory, known, attempt, messages, steps[-1][1] if steps else 0, timeout_s)
     if attempt == max(homes(directory), default=1):
-        State(directory, STATE).write({"steps": steps})
+        names = {name for one in done for name in one.names}
+        State(directory, STATE).write({"steps": steps, "names": sorted(names)})
     State(home, DUE).write({})
     return [f"{one.what} can't be made: {one.message}" for one in messages if isinstance(one, Trouble)]
 
@@ -196,9 +198,8 @@ def _edition(directory: Path, told: Mapping[str, Any]) -> list[Message]:
     messages: list[Message] = []
     later = max(homes(directory), default=1) > told["attempt"]
     partly = (told.get("numbers", ()), told.get("lengths", ()))
-    said = told.get("steps", ())
     options: dict[str, Any] = {"pid": told.get("tracks"), "attempt": told["attempt"] if later else None}
-    editions = opened(directory, messages.append, said=said, partly=partly, **options)
+    editions = opened(directory, messages.append, said=told, partly=partly, **options)
     patience = time.monotonic() + SETTLE_S
     while not editions.settled() and time.monotonic() < patience:
         time.sleep(0.1)
@@ -212,7 +213,7 @@ def opened(
     say: Callable[[Message], None],
     *,
     pid: int | None,
-    said: Iterable[Sequence[int]] | None = None,
+    said: Mapping[str, Any] | None = None,
     partly: tuple[Iterable[int], Iterable[Sequence[Any]]] = ((), ()),
     attempt: int | None = None,
 ) -> Editions:
@@ -222,13 +223,15 @@ def opened(
         directory: Of the run.
         say: Is called with each message.
         pid: Of the process that tracks, on this host.
-        said: As :class:`~probe.publishing.editions.Editions`; None where the run directory says it.
+        said: "steps" and "names", as :class:`~probe.publishing.editions.Editions` takes them; None where the run
+            directory says it.
         partly: As there.
         attempt: The one that is shown; None is what the newest has not hidden of each.
     """
     from probe.publishing.editions import Editions  # pandas and plotly
     from probe.runs.reader import Run
 
-    known = State(directory, STATE).read().get("steps", ()) if said is None else said
+    known = State(directory, STATE).read() if said is None else said
     told: dict[str, Any] = {"pid": pid, "host": platform.node(), "folder": Path.cwd()}
-    return Editions(Run(directory, attempt), say, said=known, partly=partly, **told)
+    told |= {"said": known.get("steps", ()), "names": known.get("names", ())}
+    return Editions(Run(directory, attempt), say, partly=partly, **told)

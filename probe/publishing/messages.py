@@ -74,10 +74,13 @@ class Trouble(msgspec.Struct, tag="trouble"):
 
 
 class Done(msgspec.Struct, tag="done"):
-    """An edition is complete. ``steps``: the steps whose numbers have been said so far, as [first, last] pairs."""
+    """An edition is complete. ``steps``: the steps whose numbers have been said so far, as [first, last] pairs.
+    ``names``: of these numbers, as far as they weren't told before.
+    """
 
     final: bool
     steps: list[tuple[int, int]] = []
+    names: list[str] = []
 
 
 Message = Numbers | Shown | Described | Tagged | Arranged | Trouble | Done

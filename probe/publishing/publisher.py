@@ -72,7 +72,9 @@ class Publisher:
         self._report = report
         self._directory = Path(directory).absolute()
         self._state = State(directory, STATE)
-        self._steps: list[tuple[int, int]] = self._state.read().get("steps", [])  # whose numbers were handed on
+        known = self._state.read()
+        self._steps: list[tuple[int, int]] = known.get("steps", [])  # whose numbers were handed on
+        self._names: set[str] = set(known.get("names", ()))  # of these numbers
         self._numbers: set[int] = set()  # and since then
         self._lengths: set[tuple[str, int]] = set()
         self._handing_on = threading.Lock()
@@ -158,7 +160,7 @@ class Publisher:
                 return False
             self._muted = True  # what it says from now on it will make anew
         told = {"steps": self._steps, "numbers": sorted(self._numbers), "lengths": sorted(self._lengths)}
-        told["tracks"] = self._pid
+        told |= {"names": sorted(self._names), "tracks": self._pid}
         if not last.announce(self._directory, told, attempt=self._tracking.attempt, pid=self._process.pid):
             self._muted = False
             return False
@@ -246,9 +248,10 @@ class Publisher:
     def _done(self, message: Done) -> None:
         self._complete = self._complete or message.final
         self._steps = message.steps
+        self._names.update(message.names)
         self._numbers.clear()
         self._lengths.clear()
-        self._state.write({"steps": message.steps})
+        self._state.write({"steps": message.steps, "names": sorted(self._names)})
 
     def _tell(self, message: str, error: str = "") -> None:
         _log.warning("publisher: %s%s", message, f"\n{error}" if error else "")

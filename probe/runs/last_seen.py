@@ -34,6 +34,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "alive": "BOOLEAN",
     "closed": "BOOLEAN",
     "failed": "BOOLEAN",
+    "terminated": "BOOLEAN",
     "host": "VARCHAR",
     "pid": "BIGINT",
     "name": "VARCHAR",

@@ -78,6 +78,8 @@ class Now(msgspec.Struct, kw_only=True):
     failed: bool = False  #: whether an exception has ended its recording
     exit_code: int = 0  #: of one that was closed, as far as it is known: 130 after Ctrl-C, or what sys.exit said
     ended_ns: int | None = None  #: wall-clock ns when it ended its recording; None where it hasn't
+    terminated: bool = False  #: whether SIGTERM reached it while it recorded, and had its usual effect
+    stack: str = ""  #: of the thread that got it; "" without
     clock_ns: int | None = (
         None  #: what its times are to be held against: its own clock now, where that can be read here
     )
@@ -135,7 +137,8 @@ def frame_rows(found: Iterable[Now]) -> list[dict[str, Any]]:
 
 
 def page_at(files: RunFiles, path: str) -> bytes | None:
-    """The page of a process as it was at one moment; None where the file is none of ours, or goes while it is read.
+    """The page of a process as it was at one moment, with what was appended to it; None where the file is none of ours,
+    or goes while it is read.
 
     Args:
         files: Of the run.
@@ -148,7 +151,7 @@ def page_at(files: RunFiles, path: str) -> bytes | None:
     for _ in range(_TRIES):
         with contextlib.suppress(FileNotFoundError), files.asking():
             again = bytes(files.system.cat_file(path))
-            if again[: len(MAGIC)] != MAGIC or len(again) != SIZE:
+            if again[: len(MAGIC)] != MAGIC or len(again) < SIZE:
                 return None
             if _state(again) == _state(page) and again[SLOTS_AT:] == page[SLOTS_AT:] and _depth(again) != MOVING:
                 return again
@@ -200,6 +203,8 @@ def _decoded(page: bytes) -> Now | None:
         failed=bool(ended) and how == FAILED,
         exit_code=how - FAILED if ended and how > FAILED else 0,
         ended_ns=ended or None,
+        terminated=not ended and len(page) > SIZE,
+        stack="" if ended else page[SIZE:].decode("utf-8", "replace"),
         clock_ns=time.monotonic_ns() + offset_ns if alive else None,  # it is of this machine, and so is our clock
         copied_ns=_word(page, COPIED) or None,
         host=identity.host,

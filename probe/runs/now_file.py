@@ -3,7 +3,7 @@
 Rows come a few times a second; a process that is killed in between never says where it was. So the scopes that are open
 are written through, each when it is entered and left, by a copy into a page that belongs to the operating system.
 
-The file has one page of :data:`SIZE` bytes, little-endian::
+The file has one page of :data:`SIZE` bytes, little-endian, and what is appended to it::
 
     0     8 bytes   MAGIC
     8     int64     the state: how many changes there were, times 256, plus how many scopes are open (MOVING: unknown)
@@ -17,6 +17,7 @@ The file has one page of :data:`SIZE` bytes, little-endian::
     1016  int64     of a copy that was made of the page: time.time_ns() when it was; 0 in the page itself
     1024  SLOTS slots of SLOT bytes, one for each open scope from the outermost: monotonic ns when it was entered, its
                     id, step and micro-batch (−1 is none), and the text "kind, name, role, phase", joined by SEPARATOR
+    4096  of a process that got SIGTERM the stack that it was in, as text: see probe.runs.termination
 
 A scope is in its slot before the state counts it, and is out of the state before its slot is used again. So whoever
 reads the page twice and finds the same state has what was true at one moment, and so has who reads what a killed
@@ -42,6 +43,7 @@ import msgspec
 
 from probe.hooks import Scope, current_scope
 from probe.records import Process
+from probe.runs import termination
 
 MAGIC: Final = b"probenow"
 SIZE: Final = 4096
@@ -161,6 +163,7 @@ class NowFile:
         self._words: Any = memoryview(self._page).cast(_WORD)
         self._pack = struct.Struct(SLOT_FORMAT).pack_into
         self.tell(process)
+        termination.note(path)
 
     @property
     def at(self) -> Scope:
@@ -324,6 +327,7 @@ class NowFile:
         page, self._page = self._page, None
         if page is None:
             return
+        termination.forget(self.path)
         code = exit_code & 255 if isinstance(exit_code, int) else 1  # what the system makes of it: sys.exit(-1) is 255
         self._words[HOW] = FAILED if failed else FAILED + code if code else FINE
         self._words[ENDED] = time.time_ns()
@@ -360,7 +364,7 @@ def copied(page: bytes, now_ns: int) -> bytes:
     """A page as it is in a copy of the run, which says when it was made: what is old there says nothing of the process.
 
     Args:
-        page: Of a process.
+        page: Of a process, with what was appended to it.
         now_ns: ``time.time_ns()`` of who copies.
     """
     at = COPIED * 8

@@ -10,7 +10,8 @@ word           when
 "exited"       ``sys.exit`` with a code that isn't 0 has ended a process out of a step or out of ``with start()``
 =============  =========================================================================================
 
-Where processes have ended in unlike ways, the one that went first says how the run has.
+Where processes have ended in unlike ways, the one that went first says how the run has. One that SIGTERM has ended
+is taken to have gone after those that nobody told to end: launchers send it to the others when they lose one.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def outcome(told: Iterable[Now]) -> Outcome | None:
     (Outcome(word='killed', who=('rank 0',), code=None), None)
     """
     ends = [(_at_ns(one), _word(one), one) for one in told]
-    first = min((one for one in ends if one[1] not in (None, "finished")), key=lambda one: one[0], default=None)
+    others = (one for one in ends if one[1] not in (None, "finished"))
+    first = min(others, key=lambda one: (one[2].terminated, one[0]), default=None)
     if first is not None:
         word, code = first[1], first[2].exit_code
         alike = tuple(who(one.rank, one.process) for _, how, one in ends if (how, one.exit_code) == (word, code))

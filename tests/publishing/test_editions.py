@@ -88,7 +88,10 @@ def test_every_step_has_its_numbers_and_lengths_once(heard) -> None:
     wanted = "probe/token_balance/sequence_tokens/"
     lengths = [(one.name, one.step) for one in heard.of(Shown) if one.name.startswith(wanted)]
     assert len(lengths) == len(set(lengths)) == 2 * 4  # phases, steps
-    assert heard.of(Done)[-1] == Done(final=False, steps=[(0, 3)])
+    done = heard.of(Done)
+    assert (done[-1].final, done[-1].steps) == (False, [(0, 3)])
+    assert set().union(*(one.names for one in done)) == set().union(*(one.values for one in heard.of(Numbers)))
+    assert sum(len(one.names) for one in done) == len(set().union(*(one.names for one in done)))  # each once
 
 
 def test_charts_are_of_what_is_logged(heard) -> None:
@@ -144,7 +147,8 @@ def test_the_same_isn_t_said_again(tmp_path: Path) -> None:
     assert len(again.of(Shown)) < len(heard.of(Shown)) / 4
     made.pictures(final=True)
     assert len(heard.of(Described)) == 2  # "So far" has become "The whole run"
-    assert heard[-1] == Done(final=True, steps=[(0, 3)])
+    assert isinstance(heard[-1], Done)
+    assert (heard[-1].final, heard[-1].steps) == (True, [(0, 3)])
 
 
 def test_the_next_process_goes_on_where_the_last_one_was(run) -> None:
@@ -152,7 +156,27 @@ def test_the_next_process_goes_on_where_the_last_one_was(run) -> None:
     made = Editions(run, heard.append, said=[[0, 1], [3, 3]])
     made.numbers()
     assert [one.step for one in heard.of(Numbers)] == [2]
-    assert heard.of(Done) == [Done(final=False, steps=[(0, 3)])]
+    (done,) = heard.of(Done)
+    assert done == Done(final=False, steps=[(0, 3)], names=sorted(heard.of(Numbers)[0].values))
+
+
+def test_charts_of_numbers_that_were_said_before_stay(run, monkeypatch) -> None:
+    """Also where nothing is new: after a restart of the training, or in an edition of a publisher that is left alone.
+    What is arranged last is what the backends show.
+    """
+    monkeypatch.setattr(Editions, "_say_panel", lambda *_: None)
+    first, then = Heard(), Heard()
+    before = Editions(run, first.append)
+    before.numbers()
+    before.pictures()
+    done = first.of(Done)
+    names = {name for one in done for name in one.names}
+    after = Editions(run, then.append, said=done[-1].steps, names=names)
+    after.numbers(final=True)
+    after.pictures(final=True)
+    assert then.of(Numbers) == []
+    assert then.of(Arranged) == first.of(Arranged)
+    assert {name for one in then.of(Done) for name in one.names} == names  # for the next one
 
 
 def test_new_rows_make_new_numbers(tmp_path: Path) -> None:

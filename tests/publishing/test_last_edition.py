@@ -16,7 +16,7 @@ import pytest
 from probe.publishing import __main__ as process
 from probe.publishing import last
 from probe.publishing.editions import Editions
-from probe.publishing.messages import Numbers, Shown
+from probe.publishing.messages import Done, Numbers, Shown, encode
 from probe.publishing.publisher import Publisher
 from probe.runs.reader import Run
 from probe.session import _record_incident, start
@@ -273,6 +273,37 @@ def test_e_what_the_session_has_handed_on_is_not_said_twice(tmp_path: Path) -> N
     first = min(shown)
     assert said(partly=([1], [list(first)])) == ({0, 2}, shown - {first})
     assert said(said=[(0, 1)])[0] == {2}
+
+
+def test_e_the_last_arrangement_has_the_charts_of_all_that_was_handed_on(tmp_path: Path, told, monkeypatch) -> None:
+    """The session has handed on every number, and the figures of the last edition weren't there in time."""
+    monkeypatch.setattr(Editions, "_say_panel", lambda *_: None)  # to draw all of them takes seconds
+    directory = write_run(tmp_path / "run", sample_rows(2, 3))
+    tracking = Tracking("p", "e", ["tensorboard"], directory=directory, announce=False)
+    messages: list = []
+    Editions(Run(directory), messages.append).numbers()
+    (done,) = [one for one in messages if isinstance(one, Done)]
+    saying = f"import sys; sys.stdout.buffer.write({encode(done)!r}); sys.stdout.flush(); sys.stdin.read()"
+    made = Publisher(directory, tracking, told.append, command=[sys.executable, "-c", saying])
+    known = until(lambda: State(directory, last.STATE).read())
+    assert known == {"steps": [[0, 2]], "names": done.names}
+    assert made.finish()  # it leaves the last edition to a process that does nothing
+    made._process.kill()
+    tracking.finish()
+    assert last.due(directory)[0]["names"] == done.names
+    assert last.make(directory) == []
+    assert State(directory, last.STATE).read() == known
+    assert "Time of a phase across ranks (s): update_actor" in arranged(tracking)
+
+
+def arranged(tracking: Tracking) -> str:
+    """What is under Custom Scalars in TensorBoard, as its own reader has it."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.custom_scalar import layout_pb2, metadata
+
+    reader = EventAccumulator(tracking.locations["tensorboard"], size_guidance={"tensors": 0}).Reload()
+    content = reader.Tensors(metadata.CONFIG_SUMMARY_TAG)[-1].tensor_proto.string_val[0]
+    return str(layout_pb2.Layout.FromString(content))
 
 
 @pytest.mark.slow

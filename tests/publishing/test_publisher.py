@@ -108,7 +108,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
         Described("found"),
         Tagged({"world_size": "2"}),
         Arranged({"Memory": {}}),
-        Done(final=True, steps=[(0, 4)]),
+        Done(final=True, steps=[(0, 4)], names=["b", "a"]),
     ]
     made = Publisher(tmp_path, tracking, incidents.append, command=saying(*messages))
     made.at(9)
@@ -121,7 +121,7 @@ def test_what_it_says_goes_where_it_can_be_shown(tmp_path: Path, incidents) -> N
     assert lengths == ("log", {"lengths": histogram}, 4, ["board"])  # of that step
     assert state[2] in (4, 9)  # how it stands now: of the newest step, which may have come after it was said
     assert words == [("describe", "found"), ("tag", {"world_size": "2"}), ("layout", {"Memory": {}})]
-    assert State(tmp_path, module.STATE).read() == {"steps": [[0, 4]]}
+    assert State(tmp_path, module.STATE).read() == {"steps": [[0, 4]], "names": ["a", "b"]}
     assert made.finish(1)  # twice is once
 
 

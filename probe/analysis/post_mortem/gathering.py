@@ -12,6 +12,7 @@ from probe.analysis.post_mortem import held
 from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, How, PhaseMemory, PostMortem, Standing, State
 from probe.analysis.verdict import ended, hanging
 from probe.analysis.verdict.finding import Finding, Where
+from probe.runs import termination
 from probe.text import missing, rows, seconds, whole
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _events(
     for row in _raised(run, attempt):
         if row["kind"] == "failure":
             raised.setdefault(str(row["process"]), _exception(run, row))
-    gone = {one.process: _killed(run, one) for one in standing if one.state == "killed"}
+    gone = {one.process: _killed(run, one) for one in standing if one.state in ("killed", "terminated")}
     both = {**gone, **raised}
     first = both.get(str(finding.where.process))
     others = [one for one in both.values() if one is not first]
@@ -121,7 +122,7 @@ def _exception(run: Run, row: Mapping[str, Any]) -> Event:
 
 def _killed(run: Run, one: Standing) -> Event:
     return Event(
-        how="killed",
+        how="killed" if one.state == "killed" else "terminated",
         process=one.process,
         where=one.where,
         scope=one.scope,
@@ -229,6 +230,8 @@ def _standing(run: Run) -> tuple[Standing, ...]:
 
 def _stands(one: Mapping[str, Any], stacks: Mapping[tuple[str, int], tuple[str, str]]) -> Standing:
     stack, line = stacks.get((str(one["process"]), whole(one["scope_id"]) or 0), ("", ""))
+    if one["stack"]:
+        stack, line = str(one["stack"]), termination.innermost(str(one["stack"]))
     return Standing(
         process=str(one["process"]),
         where=Where.of(one),
@@ -251,7 +254,7 @@ def _state(one: Mapping[str, Any]) -> str:
         return "ended" if not one["exit_code"] else "interrupted" if one["exit_code"] == _CTRL_C else "exited"
     if missing(one["alive"]):
         return "unknown"
-    return "runs" if one["alive"] else "killed"
+    return "runs" if one["alive"] else "terminated" if one["terminated"] else "killed"
 
 
 def _unharmed(standing: Sequence[Standing]) -> tuple[State, str]:
@@ -266,11 +269,20 @@ def _unharmed(standing: Sequence[Standing]) -> tuple[State, str]:
         return "failed", f"An exception has ended {who}, and its row isn't there: what it was isn't known."
     if "runs" in of:
         return "runs", "Nothing has ended this run: it goes on."
-    if "killed" in of:  # between steps, where a process may also end without a word to anybody
-        return "unknown", f"{_names(of['killed'])} went without ending the recording, in no step: why isn't known."
+    if gone := _gone(of):
+        return gone
     if "unknown" in of:
         return "unknown", _silent(of["unknown"], standing)
     return _left(of)
+
+
+def _gone(of: Mapping[str, Sequence[Standing]]) -> tuple[State, str] | None:
+    """How a run is that lost processes between steps, where one may also end without a word to anybody."""
+    if "killed" in of:
+        return "unknown", f"{_names(of['killed'])} went without ending the recording, in no step: why isn't known."
+    if "terminated" in of:
+        return "killed", f"SIGTERM has ended {_names(of['terminated'])}, in no step."
+    return None
 
 
 def _left(of: Mapping[str, Sequence[Standing]]) -> tuple[State, str]:

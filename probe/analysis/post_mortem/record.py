@@ -12,7 +12,7 @@ from probe.analysis.verdict.finding import Where
 State = Literal["failed", "interrupted", "killed", "exited", "hangs", "runs", "ended", "unknown"]
 
 #: What happened to one process.
-How = Literal["exception", "interrupt", "killed", "awaited", "hang"]
+How = Literal["exception", "interrupt", "killed", "terminated", "awaited", "hang"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,8 @@ class Event:
     phases: tuple[PhaseMemory, ...] = ()
     batch_path: str | None = None  #: of the micro-batch itself, where it was asked for: see ``probe.replay``
     snapshot_path: str | None = None  #: of torch's memory snapshot, where it was asked for
-    stack: str = ""  #: of the training thread of a process that hangs, as its watchdog saw it
+    #: of the training thread of a process that hangs, as its watchdog saw it; or of one that SIGTERM has ended
+    stack: str = ""
     stack_line: str = ""  #: its innermost line
 
     @property
@@ -98,15 +99,16 @@ class Standing:
 
     process: str
     where: Where
-    #: "failed", "killed" (gone without an end of its recording), "interrupted", "exited", "ended", "runs", or "unknown"
-    #: where the process is of another machine and hasn't ended its recording
+    #: "failed", "killed" (gone without an end of its recording), "terminated" (so by SIGTERM), "interrupted",
+    #: "exited", "ended", "runs", or "unknown" where the process is of another machine and hasn't ended its recording
     state: str
     scope: str = ""  #: names of the open scopes, joined by "/"; "" between scopes
     host: str = ""
     pid: int | None = None
     since_ns: int | None = None  #: wall clock when the innermost scope was entered
     seen_ns: int | None = None  #: wall clock of its writer's last round
-    stack: str = ""  #: of the training thread, where its watchdog has seen it stay in this scope
+    #: of the training thread, where its watchdog has seen it stay in this scope, or SIGTERM has ended it
+    stack: str = ""
     stack_line: str = ""
     exit_code: int = 0  #: of one that was interrupted (130) or has exited
 

@@ -27,6 +27,7 @@ HOW: Final = {
     "exception": "raised",
     "interrupt": "was interrupted by",
     "killed": "was killed after this",
+    "terminated": "was ended by SIGTERM after this",
     "awaited": "is waited for",
     "hang": "waits",
 }
@@ -36,6 +37,7 @@ _LEFT: Final = {"process": "It ended the process, or the recording in it.", "thr
 STATES: Final = {
     "failed": "failed",
     "killed": "gone without an end of its recording",
+    "terminated": "ended by SIGTERM",
     "ended": "ended in order",
     "interrupted": "interrupted",
     "exited": "ended by sys.exit",

@@ -13,6 +13,7 @@ from probe.analysis.verdict import hanging, lost
 from probe.analysis.verdict.finding import ENDED, Change, Finding, Since, Where
 from probe.analysis.verdict.settings import number, setting
 from probe.records import TABLES
+from probe.runs import termination
 from probe.text import count, own_line, percent, place, rows, short, size, stop, whole
 from probe.text import missing as unknown
 
@@ -90,10 +91,17 @@ def _ended(run: Run) -> list[Finding]:
     if not gone or not raised:
         return [*gone, *raised]
     first, after = gone[0], raised[0]
+    if _all_told_to_end(run, first.where.process):  # by the launcher, which has lost the process that failed
+        return [after.moved(folded=(*after.folded, *gone)), *raised[1:]]
     told = _failures(run)
     if all(follows(one) for one in told if one["process"] == after.where.process):
         return [first.moved(folded=(*first.folded, after, *after.folded))]
     return [*gone, *raised]
+
+
+def _all_told_to_end(run: Run, first: str | None) -> bool:
+    """Whether the first that is gone was ended by SIGTERM: then all are that are gone."""
+    return any(one["process"] == first and one["terminated"] for one in _now(run))
 
 
 def _failures(run: Run) -> list[dict[str, Any]]:
@@ -294,6 +302,27 @@ def _fitting(run: Run, row: Mapping[str, Any], tokens: int, cap: int | None) -> 
     return fitting if longest <= fitting < min(cap, tokens) else None
 
 
+#: What to do, and what it may have been, where a process was killed that nobody told to end.
+_LOOK_FOR_KILLER: Final = (
+    "Look at the last lines of its output, at the kernel's log of its machine for the out-of-memory killer, and at who "
+    "sent a signal."
+)
+_KILLERS: Final = (
+    "The kernel's out-of-memory killer.",
+    "The scheduler's time or memory limit.",
+    "A crash in native code, such as a segmentation fault, or an abort by NCCL's watchdog.",
+    "A person, or os._exit.",
+)
+
+#: The same, where each process that is gone was told to end.
+_LOOK_FOR_SENDER: Final = "Look at what sent SIGTERM: the scheduler's log, the launcher's output, or a person."
+_SENDERS: Final = (
+    "The scheduler, at the job's time limit, for a job of higher priority, or because the machine is taken away.",
+    "The launcher, after a process of the job that records nothing had ended.",
+    "A person, by kill or by stopping the launcher.",
+)
+
+
 def killed(run: Run) -> list[Finding]:
     """Processes that are gone without having ended their recording, while they were in a step."""
     told = _now(run)
@@ -310,42 +339,54 @@ def killed(run: Run) -> list[Finding]:
     gone = [one for one in gone if one["process"] not in failed]
     if not gone:
         return []
-    # The first to be gone is who was seen last at the earliest moment.
-    gone.sort(key=_seen_ns)
-    first = gone[0]
-    text = f"{who(first)} was killed in {hanging.inside(first)}, where it was seen last"
-    text += f"; so {'was' if len(gone) == 2 else 'were'} {len(gone) - 1} more." if len(gone) > 1 else "."
+    # The first to be gone is who was seen last at the earliest moment; whom SIGTERM has ended was told to go, and a
+    # launcher tells all the others when it has lost one.
+    gone.sort(key=lambda one: (bool(one["terminated"]), _seen_ns(one)))
+    first, after = gone[0], gone[1:]
     where = Where.of(first)
     begun = whole(first["begun_ns"])
-    memory = _host_memory(run, str(first["process"]))
+    told_to = bool(first["terminated"])
     return [
         Finding(
             "alarm",
             "killed",
-            text,
+            _gone(first, after),
             where=where,
             since=Since(where.step, _seen_ns(first)),
             cost=lost.since(run, where, _seen_ns(first)),
-            why="It left no exception and didn't end its recording, as after SIGKILL, a crash in native code or "
-            f"os._exit.{memory}",
+            why=f"{_why(first)}{_host_memory(run, str(first['process']))}",
             evidence_sql=f"""select * from last_seen where process = {literal(where.process)} and not alive
                 and ended_ns is null and """
             + " and ".join(same(name, getattr(where, name)) for name in ("step", "phase", "micro_batch")),
-            change=Change(
-                "Look at the last lines of its output, at the kernel's log of its machine for the out-of-memory "
-                "killer, and at who sent a signal."
-            ),
-            alternatives=(
-                "The kernel's out-of-memory killer.",
-                "The scheduler's time or memory limit.",
-                "A crash in native code, such as a segmentation fault, or an abort by NCCL's watchdog.",
-                "A person, or os._exit.",
-            ),
+            change=Change(_LOOK_FOR_SENDER if told_to else _LOOK_FOR_KILLER),
+            alternatives=_SENDERS if told_to else _KILLERS,
             confidence="high" if begun is not None else "medium",
             urgency=ENDED,
             weight=105,
         )
     ]
+
+
+def _gone(first: Mapping[str, Any], after: list[dict[str, Any]]) -> str:
+    """Who is gone, in one sentence: those that were killed, and those that were told to end then."""
+    how = "ended by SIGTERM" if first["terminated"] else "killed"
+    text = f"{who(first)} was {how} in {hanging.inside(first)}, where it was seen last"
+    alike = sum(bool(one["terminated"]) == bool(first["terminated"]) for one in after)
+    told = len(after) - alike
+    if alike:
+        text += f"; so {'was' if alike == 1 else 'were'} {alike} more"
+    if told:
+        text += f"; {told} other{'' if told == 1 else 's'} {'was' if told == 1 else 'were'} ended by SIGTERM after it"
+    return f"{text}."
+
+
+def _why(first: Mapping[str, Any]) -> str:
+    if not first["terminated"]:
+        return (
+            "It left no exception and didn't end its recording, as after SIGKILL, a crash in native code or os._exit."
+        )
+    line = termination.innermost(str(first["stack"]))
+    return f"It got SIGTERM, which asks a process to end{f', at {line}' if line else ''}."
 
 
 def _seen_ns(one: Mapping[str, Any]) -> int:
