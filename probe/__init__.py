@@ -11,42 +11,66 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from probe.adapters.attachment import attach
-    from probe.analysis.verdict import findings
-    from probe.comparing import compare
-    from probe.core.batched_data_dict import BatchedDataDict
-    from probe.core.checkpoint import FSDPCheckpointManager, find_latest_ckpt_path
-    from probe.core.codec import materialize, pack_jagged_fields, response_from_nested, to_nested_by_length
-    from probe.core.fs import copy_to_local
-    from probe.core.fsdp import get_fsdp_wrap_policy
-    from probe.core.memory_logger import GPUMemoryLogger, log_gpu_memory_usage
-    from probe.core.metric import Metric, append_to_dict, reduce_metrics
-    from probe.core.micro_batch import micro_batch
-    from probe.core.protocol import DataProto, DataProtoItem
-    from probe.core.rl_dataset import RLHFDataset
-    from probe.core.seqlen_balancing import micro_batches, rearrange_micro_batches
-    from probe.core.timing import marked_timer, simple_timer
-    from probe.core.torch_functional import (
-        get_constant_schedule_with_warmup,
-        logprobs_from_logits,
-        masked_mean,
-        masked_whiten,
-    )
-    from probe.core.ulysses import gather_outpus_and_unpad, gather_outputs_and_unpad, ulysses_pad_and_slice_inputs
-    from probe.hooks import Listener, emit, observed, phase, point, points, scope, subscribe, watch
-    from probe.inspection.inspector import inspect
-    from probe.notebook.magic import load_ipython_extension, unload_ipython_extension
-    from probe.notebook.training import run
-    from probe.replaying import replay
-    from probe.runs.finding import open_run as open  # noqa: A004  (`probe.open(path)` is how a person says it)
-    from probe.runs.lake import lake
-    from probe.runs.reader import Run
-    from probe.sampled import samples, trained
-    from probe.session import Session, current_session, start
-    from probe.tracking.tracking import Tracking
-    from probe.transformers import TrainerCallback
-    from probe.views.report.report import write_report
+if TYPE_CHECKING:  # `as`: names that type checkers let others have
+    from probe.adapters.attachment import attach as attach
+    from probe.analysis.verdict import findings as findings
+    from probe.comparing import compare as compare
+    from probe.core.batched_data_dict import BatchedDataDict as BatchedDataDict
+    from probe.core.checkpoint import FSDPCheckpointManager as FSDPCheckpointManager
+    from probe.core.checkpoint import find_latest_ckpt_path as find_latest_ckpt_path
+    from probe.core.codec import materialize as materialize
+    from probe.core.codec import pack_jagged_fields as pack_jagged_fields
+    from probe.core.codec import response_from_nested as response_from_nested
+    from probe.core.codec import to_nested_by_length as to_nested_by_length
+    from probe.core.fs import copy_to_local as copy_to_local
+    from probe.core.fsdp import get_fsdp_wrap_policy as get_fsdp_wrap_policy
+    from probe.core.memory_logger import GPUMemoryLogger as GPUMemoryLogger
+    from probe.core.memory_logger import log_gpu_memory_usage as log_gpu_memory_usage
+    from probe.core.metric import Metric as Metric
+    from probe.core.metric import append_to_dict as append_to_dict
+    from probe.core.metric import reduce_metrics as reduce_metrics
+    from probe.core.micro_batch import micro_batch as micro_batch
+    from probe.core.protocol import DataProto as DataProto
+    from probe.core.protocol import DataProtoItem as DataProtoItem
+    from probe.core.rl_dataset import RLHFDataset as RLHFDataset
+    from probe.core.seqlen_balancing import micro_batches as micro_batches
+    from probe.core.seqlen_balancing import rearrange_micro_batches as rearrange_micro_batches
+    from probe.core.timing import marked_timer as marked_timer
+    from probe.core.timing import simple_timer as simple_timer
+    from probe.core.torch_functional import get_constant_schedule_with_warmup as get_constant_schedule_with_warmup
+    from probe.core.torch_functional import logprobs_from_logits as logprobs_from_logits
+    from probe.core.torch_functional import masked_mean as masked_mean
+    from probe.core.torch_functional import masked_whiten as masked_whiten
+    from probe.core.ulysses import gather_outpus_and_unpad as gather_outpus_and_unpad
+    from probe.core.ulysses import gather_outputs_and_unpad as gather_outputs_and_unpad
+    from probe.core.ulysses import ulysses_pad_and_slice_inputs as ulysses_pad_and_slice_inputs
+    from probe.hooks import Listener as Listener
+    from probe.hooks import emit as emit
+    from probe.hooks import observed as observed
+    from probe.hooks import phase as phase
+    from probe.hooks import point as point
+    from probe.hooks import points as points
+    from probe.hooks import scope as scope
+    from probe.hooks import subscribe as subscribe
+    from probe.hooks import watch as watch
+    from probe.inspection.inspector import inspect as inspect
+    from probe.notebook.magic import load_ipython_extension as load_ipython_extension
+    from probe.notebook.magic import unload_ipython_extension as unload_ipython_extension
+    from probe.notebook.training import run as run
+    from probe.replaying import replay as replay
+    from probe.runs.finding import open_run
+    from probe.runs.lake import lake as lake
+    from probe.runs.reader import Run as Run
+    from probe.sampled import samples as samples
+    from probe.sampled import trained as trained
+    from probe.session import Session as Session
+    from probe.session import current_session as current_session
+    from probe.session import start as start
+    from probe.tracking.tracking import Tracking as Tracking
+    from probe.transformers import TrainerCallback as TrainerCallback
+    from probe.views.report.report import write_report as write_report
+
+    open = open_run
 
 #: Public name → "module:attribute".
 EXPORTS = {
