@@ -53,6 +53,10 @@ SLOT: Final = 256
 SLOTS: Final = (SIZE - SLOTS_AT) // SLOT
 SEPARATOR: Final = "\x1f"
 IDENTITY_AT: Final = 64
+#: Between two rounds of a process's writer there may be so much time: of two that were seen last within it nobody knows
+#: which was there longer.
+ROUND_NS: Final = 500_000_000
+
 FINE: Final = 0
 FAILED: Final = 1
 

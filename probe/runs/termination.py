@@ -81,7 +81,9 @@ def _hold() -> None:
 
 
 def _release() -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+    before = getattr(_mask, "before", None)
+    if before is not None:  # else the fork had begun before there was anything to hold back
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _forked() -> None:

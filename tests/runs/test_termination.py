@@ -241,6 +241,21 @@ def test_who_was_killed_is_the_cause_and_not_who_was_told_to_end_then(tmp_path: 
     assert ended.word == "killed"
 
 
+def test_of_two_that_are_killed_at_once_it_says_that_the_first_isn_t_known(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with begun(TWO, run, 0) as first, begun(TWO, run, 1) as second:
+        first.kill()
+        second.kill()
+        assert [one.wait(TIMEOUT_S) for one in (first, second)] == [-signal.SIGKILL] * 2
+    with Run(run) as opened:
+        (finding,) = opened.findings().alarms
+        told = opened.post_mortem()
+    assert finding.sentence.endswith("so was 1 more.")
+    assert "which of them was first isn't known" in finding.why
+    assert finding.confidence == "medium"
+    assert "it isn't known which was killed first" in str(told)
+
+
 def test_an_exception_is_the_cause_and_not_who_was_told_to_end_then(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with begun(TWO, run, 0) as first, begun(TWO, run, 1, "raises") as second:

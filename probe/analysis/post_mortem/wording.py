@@ -10,10 +10,8 @@ from itertools import pairwise
 from typing import Final
 
 from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, PhaseMemory, PostMortem, Standing
+from probe.runs.now_file import ROUND_NS
 from probe.text import SOURCES, UNKNOWN, count, seconds, short, size, visible
-
-#: Between two looks of a process's writer at the clock there may be so much time.
-_ROUND_NS: Final = 500_000_000
 
 #: Characters of a line of text.
 _WIDTH: Final = 100
@@ -165,7 +163,7 @@ def _order(told: PostMortem) -> Part:
     elif told.clock_error_s:
         lines = (f"The clocks of the machines agree within {seconds(told.clock_error_s)}.",)
     seen = sorted(one.wall_ns for one in told.events if one.how == "killed" and one.wall_ns is not None)
-    if any(later - earlier < _ROUND_NS for earlier, later in pairwise(seen)):
+    if any(later - earlier < ROUND_NS for earlier, later in pairwise(seen)):
         lines += ("Of processes that were seen last within half a second it isn't known which was killed first.",)
     rows = tuple((_when(one), _who(one), _what(one), _brief(one)) for one in told.events)
     return Part("In this order", lines, ("when", "who", "what", "where"), rows)

@@ -14,6 +14,7 @@ from probe.analysis.verdict.finding import ENDED, Change, Finding, Since, Where
 from probe.analysis.verdict.settings import number, setting
 from probe.records import TABLES
 from probe.runs import termination
+from probe.runs.now_file import ROUND_NS
 from probe.text import count, own_line, percent, place, rows, short, size, stop, whole
 from probe.text import missing as unknown
 
@@ -314,6 +315,8 @@ _KILLERS: Final = (
     "A person, or os._exit.",
 )
 
+_UNSURE: Final = " They were seen last within half a second: which of them was first isn't known."
+
 #: The same, where each process that is gone was told to end.
 _LOOK_FOR_SENDER: Final = "Look at what sent SIGTERM: the scheduler's log, the launcher's output, or a person."
 _SENDERS: Final = (
@@ -346,6 +349,7 @@ def killed(run: Run) -> list[Finding]:
     where = Where.of(first)
     begun = whole(first["begun_ns"])
     told_to = bool(first["terminated"])
+    unsure = _first_is_unsure(first, after)
     return [
         Finding(
             "alarm",
@@ -354,13 +358,13 @@ def killed(run: Run) -> list[Finding]:
             where=where,
             since=Since(where.step, _seen_ns(first)),
             cost=lost.since(run, where, _seen_ns(first)),
-            why=f"{_why(first)}{_host_memory(run, str(first['process']))}",
+            why=f"{_why(first)}{_host_memory(run, str(first['process']))}{_UNSURE if unsure else ''}",
             evidence_sql=f"""select * from last_seen where process = {literal(where.process)} and not alive
                 and ended_ns is null and """
             + " and ".join(same(name, getattr(where, name)) for name in ("step", "phase", "micro_batch")),
             change=Change(_LOOK_FOR_SENDER if told_to else _LOOK_FOR_KILLER),
             alternatives=_SENDERS if told_to else _KILLERS,
-            confidence="high" if begun is not None else "medium",
+            confidence="high" if begun is not None and not unsure else "medium",
             urgency=ENDED,
             weight=105,
         )
@@ -387,6 +391,12 @@ def _why(first: Mapping[str, Any]) -> str:
         )
     line = termination.innermost(str(first["stack"]))
     return f"It got SIGTERM, which asks a process to end{f', at {line}' if line else ''}."
+
+
+def _first_is_unsure(first: Mapping[str, Any], after: list[dict[str, Any]]) -> bool:
+    """Whether another one may have gone before: nothing but when they were seen last tells."""
+    alike = (one for one in after if bool(one["terminated"]) == bool(first["terminated"]))
+    return any(_seen_ns(one) - _seen_ns(first) < ROUND_NS for one in alike)
 
 
 def _seen_ns(one: Mapping[str, Any]) -> int:
