@@ -19,8 +19,8 @@ SEEDS ?= 5
 # Two tests at a time, each worker with a stretch of the files. JOBS=0 runs one after the other, in one process.
 JOBS ?= 2
 WORKERS := -n $(JOBS) --dist worksteal
-# pytest; what fails is run once more, alone
-TWICE := tests/twice.py
+# pytest; what fails is run once more, alone. It ends with the tests that took longest.
+TWICE := tests/twice.py --durations 40 --durations-min 10
 QUICK := not slow and not browser and not multiprocess
 
 .PHONY: demo environments check quick test fuzz soak lint js js-check bench zoo mismatch docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help

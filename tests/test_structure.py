@@ -106,7 +106,7 @@ def test_pages_name_commands_that_the_makefile_has():
 
 def test_the_readme_s_test_command_leaves_nothing_out_and_is_what_ci_runs():
     assert TARGETS["test"].split() == ["$(BIN)/python", "$(TWICE)", "$(WORKERS)"]
-    assert re.search(r"^TWICE := tests/twice.py$", MAKEFILE, re.MULTILINE)
+    assert "\nTWICE := tests/twice.py --durations 40 --durations-min 10\n" in MAKEFILE
     assert re.search(r"^WORKERS := -n \$\(JOBS\) --dist \w+$", MAKEFILE, re.MULTILINE)
     assert re.search(r"^make test$", CI, re.MULTILINE)
 

@@ -6,6 +6,7 @@ its table of light and dark ones; all else that depends on the theme stands in a
 
 from __future__ import annotations
 
+import functools
 import html
 from collections.abc import Iterable
 from typing import Any, Final
@@ -63,23 +64,27 @@ def template(theme: Theme = "light") -> go.layout.Template:
     )
 
 
+_shared = functools.cache(template)
+
+
 def blank(theme: Theme = "light", *, height: int = 320, **layout: Any) -> go.Figure:
     """An empty figure with the shared look; ``layout`` goes over it."""
-    figure = go.Figure()
-    figure.update_layout(
-        template=template(theme),
-        height=height,
-        margin={"l": 8, "r": 8, "t": 34, "b": 8},
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 1.01,
-            "yanchor": "bottom",
-            "font": {"size": 12},
-        },
-        hovermode="closest",
-        dragmode="zoom",
+    figure = go.Figure(
+        layout={
+            "template": _shared(theme),  # plotly copies it
+            "height": height,
+            "margin": {"l": 8, "r": 8, "t": 34, "b": 8},
+            "legend": {
+                "orientation": "h",
+                "x": 0,
+                "xanchor": "left",
+                "y": 1.01,
+                "yanchor": "bottom",
+                "font": {"size": 12},
+            },
+            "hovermode": "closest",
+            "dragmode": "zoom",
+        }
     )
     figure.update_layout(layout)
     return figure

@@ -8,6 +8,7 @@ database that has no access to any file: what is told to write has nowhere to wr
 from __future__ import annotations
 
 import functools
+import math
 import os
 import re
 import secrets
@@ -35,6 +36,15 @@ VIEWS: Final = {"process": "processes"}
 #: then without a limit.
 SMALL: Final = "PROBE_SQL_MEMORY"
 _MOST_MB: Final = 1000
+
+#: Bytes of Parquet files up to which their rows are taken into the database at the first question; they take ten to
+#: thirty times as much there. DuckDB looks at the files anew with each question: for few rows that takes five times as
+#: long as the answer.
+FEW_BYTES: Final = 2**21
+_FEW_BYTES_OF_A_MB: Final = 2**13  # where memory is limited
+
+#: Files up to which their sizes are asked for.
+_FEW_FILES: Final = 2**9
 
 #: What a query may say that asks for tables without their names: functions that put a name together, and the lists of
 #: all tables.
@@ -74,7 +84,7 @@ class Parquet:
     def __init__(
         self, paths: Mapping[str, Sequence[str]], old: Sequence[version_1.Writer] | None = None, threads: int = 0
     ) -> None:
-        self._threads = threads
+        self.threads = threads
         self._limit_mb = int(os.environ.get(SMALL, "").removesuffix("MB") or 0)  # 0 is none
         self._paths = paths
         self._old = old
@@ -82,6 +92,7 @@ class Parquet:
         self._database: duckdb.DuckDBPyConnection | None = None
         self._views: set[str] = set()
         self._kept: Kept | None = None
+        self._left: float = FEW_BYTES  # that may still be taken into the database
 
     @staticmethod
     def readable(root: str) -> bool:
@@ -132,21 +143,30 @@ class Parquet:
         asked = with_views(text)
         for table in self._paths.keys() - self._views:
             if self._paths[table] and names(asked, table):
-                self._database.execute(_parquet_view(table, self._paths[table], self._old))
+                kind = "table" if self._takes(self._paths[table]) else "view"
+                self._database.execute(f"create {kind} {_parquet_rows(table, self._paths[table], self._old)}")
                 self._views.add(table)
         return self._database
+
+    def _takes(self, paths: Sequence[str]) -> bool:
+        """Whether the rows of a table's files are taken into the database."""
+        size = bytes_of(paths)
+        takes = size <= self._left
+        self._left -= size if takes else 0
+        return takes
 
     def _open(self) -> duckdb.DuckDBPyConnection:
         import duckdb
 
         database = duckdb.connect(":memory:", config={"python_enable_replacements": False})
+        self._left = _FEW_BYTES_OF_A_MB * self._limit_mb if self._limit_mb else FEW_BYTES
         database.execute("set allowed_paths=?", [[path for paths in self._paths.values() for path in paths]])
         # A folder of its own, which DuckDB makes where it needs room and removes: queries may read and write in there.
         own = Path(gettempdir()) / f"probe-duckdb-{secrets.token_hex(8)}"
         room = [f"set temp_directory={version_1.quoted(str(own))}"] if self._kept is None else self._kept.settings()
         limited = self._limit_mb and self._kept is None
         small = [f"set memory_limit='{self._limit_mb}MB'", *_FLUSHED] if limited else []
-        count = self._threads or (1 if small else 0)
+        count = self.threads or (1 if small else 0)
         threads = [f"set threads={count}"] if count else []
         for setting in (*room, *small, *threads, *_SETTINGS, "set lock_configuration=true"):
             database.execute(setting)
@@ -168,6 +188,14 @@ class Held:
         with self.lock:
             self.cursor = None
             self.made.clear()
+
+
+def bytes_of(paths: Sequence[str]) -> float:
+    """Of files of this machine; infinity where they are many, or one has gone."""
+    try:
+        return sum(map(os.path.getsize, paths)) if len(paths) <= _FEW_FILES else math.inf
+    except FileNotFoundError:
+        return math.inf
 
 
 def names(text: str, table: str) -> bool:
@@ -362,7 +390,7 @@ def definition(
     asked = with_views(text)
     named = [table for table in tables if names(asked, table)]
     made = [view(table, [f'"parts_{table}"'], "", where, late) for table in named]
-    read = [_parquet_view(table, [], old) for table in named]
+    read = [_parquet_rows(table, [], old) for table in named]
     return "\n".join([text, *worked_out(text, measured=measured).values(), *made, *read, repr(old)])
 
 
@@ -390,6 +418,7 @@ def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> dic
     return macros | {name: f'create {temporary}view "{name}" as {query}' for name, query in made.items()}
 
 
+@functools.lru_cache(maxsize=256)  # what is asked is asked again
 def only_selects(text: str) -> bool:
     """Whether ``text`` is one statement, and one that can only read.
 
@@ -420,8 +449,10 @@ def duck(kind: str) -> str:
     return f"{_DUCK[kind[5:-1]]}[]" if kind.startswith("list<") else _DUCK[kind]
 
 
-def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> str:
-    """With the types of the row type, whatever the files hold: an older one lacks columns or has old names."""
+def _parquet_rows(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> str:
+    """The name and the query that ``create view`` or ``create table`` needs for the rows of files. They have the types
+    of the row type, whatever the files hold: an older one lacks columns or has old names.
+    """
     types = {one.name: duck(one.type) for one in columns(table)}
     selected = "*" if old is None else version_1.selection(table, list(types), old)
     if old is not None:
@@ -431,7 +462,7 @@ def _parquet_view(table: str, paths: Sequence[str], old: Sequence[version_1.Writ
     )
     listed = ", ".join(map(version_1.quoted, paths))
     source = f"read_parquet([{listed}], schema=map {{{kinds}}}, hive_partitioning=false)"
-    return f'create view "parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
+    return f'"parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
 
 
 def view(

@@ -50,6 +50,10 @@ TRIES = 20
 #: Bytes of a file up to which its lines are read together with those of other files.
 FEW_BYTES: Final = 2**17
 
+#: Rows of JSONL files up to which a question is worked out by one thread, where Parquet files have few too. Waking
+#: others takes longer than what they would do.
+FEW_ROWS: Final = 2**16
+
 #: Pieces of a file that are made one.
 TOGETHER: Final = 32
 
@@ -185,6 +189,7 @@ class Snapshot:
         self._newest: tuple[dict[str, list[str]], database.Parquet] | None = None  # of the last call of `since`
         self._since: tuple[int, Snapshot] | None = None  # of this moment
         self._held = database.Held()  # of this moment
+        self._joined: dict[str, pyarrow.Table | None] = {}  # the rows of JSONL files, of this moment
         self._fresh: dict[str, tuple[list[pyarrow.Table], pyarrow.Table]] = {}  # read last: pieces, and all as one
         self.newest: Newest | None = None  #: the rows, where they are those of `since` and no Parquet file has any
         self.kept: Kept | None = None  #: where views are kept that are asked for often
@@ -228,7 +233,7 @@ class Snapshot:
             parts.update((held.key, {}) for held in bundle.segments)
         if parts != self._parts or bundles != self._bundles:
             self._parquet = None
-        self._held = database.Held()
+        self._held, self._joined = database.Held(), {}
         self._scans, self._since = {}, None
         self._moment = object()
         self._shown = self._stretched = None
@@ -419,9 +424,11 @@ class Snapshot:
 
     def copy(self) -> Snapshot:
         """The same moment, which a later :meth:`refresh` of this one doesn't change."""
-        return self._with_tails(
+        other = self._with_tails(
             {one: {name: list(rows) for name, rows in tail.tables.items()} for one, tail in self._tails.items()}
         )
+        other._joined = self._joined
+        return other
 
     def _with_tails(self, tails: Mapping[Segment, dict[str, list[pyarrow.Table]]]) -> Snapshot:
         """The same moment, with these rows of the JSONL files."""
@@ -617,6 +624,12 @@ class Snapshot:
         chunks = [chunk for one in group for chunk in self._tails[one].tables.get(name, [])]
         return pa.concat_tables(chunks).cast(schema(name)) if chunks else None
 
+    def _whole_tail(self, name: str) -> pyarrow.Table | None:
+        """The rows of a table in all JSONL files."""
+        if name not in self._joined:
+            self._joined[name] = self._tail_of(name, sorted(self._tails))
+        return self._joined[name]
+
     def _compacted(self, bundle: Bundle, name: str) -> list[str]:
         return [f"{self._files.folder}/{file.name}" for file in bundle.files.get(name, ())]
 
@@ -636,9 +649,14 @@ class Snapshot:
 
     def _reader(self) -> database.Parquet | None:
         """Whether DuckDB can read the files by itself, and what does so."""
-        if self._parquet is None and self._files.local and database.Parquet.readable(self._files.root):
+        if not self._files.local or not database.Parquet.readable(self._files.root):
+            return None
+        rows = sum(sum(tail.rows.values()) for tail in self._tails.values())
+        if self._parquet is None or (self._parquet.threads == 1 and rows > FEW_ROWS):
             old = self.old_writers() if self._files.has_old_rows else None
-            self._parquet = database.Parquet({name: list(self._paths(name)) for name in self.tables}, old)
+            paths = {name: list(self._paths(name)) for name in self.tables}
+            few = rows <= FEW_ROWS and database.bytes_of(list(itertools.chain(*paths.values()))) <= database.FEW_BYTES
+            self._parquet = database.Parquet(paths, old, threads=1 if few else 0)
         return self._parquet
 
     def _paths(self, name: str) -> Iterator[str]:
@@ -697,7 +715,7 @@ class Snapshot:
             return database.sealed(whole, text, parameters, where, self.late_ranks(), more)
         asked = database.with_views(text)
         wanted = (one for one in self.tables if self.kept is not None or database.names(asked, one))
-        tails = {name: self._tail_of(name, sorted(self._tails)) for name in wanted}
+        tails = {name: self._whole_tail(name) for name in wanted}
         known = {name: self._attributed(found) for name, found in tails.items() if found is not None}
         measured = self._all_measured()
         late = self.late_ranks()
@@ -726,7 +744,7 @@ class Snapshot:
     def sources(self, name: str) -> Sources:
         """Where the rows of a table are, for an engine that reads them itself."""
         read_by = either_schema(name) if self._files.has_old_rows else schema(name)
-        found = self._tail_of(name, sorted(self._tails))
+        found = self._whole_tail(name)
         system = None if self._files.local else self._files.system
         old = self.old_writers()
         return Sources(name, list(self._paths(name)), found, read_by, system, self._filter(), self.late_ranks(), old)
