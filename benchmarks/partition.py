@@ -1,12 +1,11 @@
 """The partitioner against the textbook's Karmarkar–Karp in Python objects: time and balance, in one run.
 
-``python -m benchmarks.partition`` takes about half a minute; ``--full`` adds 16,384 sequences into 2,048 parts, where
+``python -m benchmarks partition`` takes about half a minute; ``--full`` adds 16,384 sequences into 2,048 parts, where
 the textbook needs a minute or more.
 """
 
 from __future__ import annotations
 
-import argparse
 import functools
 import heapq
 import statistics
@@ -160,15 +159,3 @@ def compare(shape: str, n: int, k: int, equal_size: bool, target: float | None, 
 def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     """All comparisons. Ratios are ours over theirs; smaller is better; ``target`` is the largest that will do."""
     return [row for case in size.pick(SMALL_CASES, CASES, FULL_CASES) for row in compare(*case, size)]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--full", action="store_true", help="also 16,384 into 2,048")
-    for row in rows(Size.FULL if parser.parse_args().full else Size.USUAL):
-        target = "" if row["target"] is None else f" (target {row['target']:.4f})"
-        print(f"{row['name']:<58} {row['ratio']:.6f}{target}  {row['note']}")
-
-
-if __name__ == "__main__":
-    main()
