@@ -39,7 +39,7 @@ def difference(weights: Array, k: int, equal_size: bool) -> Ints:
     """
     order = np.argsort(-weights, kind="stable")
     few = k <= _FEW_PARTS and len(weights) <= _FEW_NUMBERS
-    kind: type[_Method[Any]] = _InLists if few else _InArrays
+    kind: type[_Method[Any]] = (_InPairs if k == 2 else _InLists) if few else _InArrays
     parts = np.empty(len(weights), np.int64)
     parts[order] = kind(weights[order], k).parts(equal_size)
     return parts
@@ -161,12 +161,6 @@ class _InLists(_Method[list[_Part]]):
         return state
 
     def merged(self, one: list[_Part], two: list[_Part]) -> list[_Part]:
-        if self.k == 2:  # the most frequent case, in half the time
-            (large, large_rows), (small, small_rows) = one
-            (their_large, their_large_rows), (their_small, their_small_rows) = two
-            first = (large + their_small, large_rows + their_small_rows)
-            second = (small + their_large, small_rows + their_large_rows)
-            return [first, second] if first[0] >= second[0] else [second, first]
         two.reverse()
         state = [(a + b, mine + theirs) for (a, mine), (b, theirs) in zip(one, two, strict=True)]
         state.sort(key=_sum_of, reverse=True)  # reverse keeps equal sums in their order
@@ -191,6 +185,28 @@ class _InLists(_Method[list[_Part]]):
             for rank in ranks:
                 parts[rank] = part
         return parts
+
+
+class _InPairs(_InLists):
+    """For two parts, the most frequent case: as :class:`_InLists`, in half the time."""
+
+    def merged(self, one: list[_Part], two: list[_Part]) -> list[_Part]:
+        (large, large_rows), (small, small_rows) = one
+        (their_large, their_large_rows), (their_small, their_small_rows) = two
+        first = (large + their_small, large_rows + their_small_rows)
+        second = (small + their_large, small_rows + their_large_rows)
+        return [first, second] if first[0] >= second[0] else [second, first]
+
+    def _merge_heap(self, heap: list[_Entry[list[_Part]]]) -> list[_Part]:
+        pop, replace, made = heapq.heappop, heapq.heapreplace, self.made
+        while len(heap) > 1:
+            (large, large_rows), (small, small_rows) = pop(heap)[2]
+            (their_large, their_large_rows), (their_small, their_small_rows) = heap[0][2]
+            first, second = large + their_small, small + their_large
+            one, two = (first, large_rows + their_small_rows), (second, small_rows + their_large_rows)
+            state = [one, two] if first >= second else [two, one]
+            replace(heap, (-abs(first - second), next(made), state))
+        return heap[0][2]
 
 
 class _Sorted(NamedTuple):
