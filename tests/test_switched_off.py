@@ -136,23 +136,18 @@ def test_d_a_switch_that_is_misspelt_is_told_at_once(monkeypatch, tmp_path):
 
 
 def test_d_switched_off_the_magics_say_so(off):
-    from IPython.core.interactiveshell import InteractiveShell
     from IPython.utils.capture import capture_output
-    from traitlets.config import Config
 
-    config = Config()
-    config.HistoryManager.enabled = False
-    shell = InteractiveShell.instance(config=config)
-    try:
-        probe.load_ipython_extension(shell)
+    from tests.shells import ipython_shell
+
+    with ipython_shell() as made:
+        probe.load_ipython_extension(made)
         for session in (None, start("p")):
             with capture_output() as said:
-                shell.run_cell_magic("probe", "phase=update", "x = 1")
-                shell.run_cell("%probe status")
+                made.run_cell_magic("probe", "phase=update", "x = 1")
+                made.run_cell("%probe status")
             shown = said.stdout + "".join(str(one.data) for one in said.outputs)
             assert shown.count("PROBE=off in the environment") >= 2, shown
             assert "failed" not in shown
             if session is not None:
                 session.close()
-    finally:
-        InteractiveShell.clear_instance()

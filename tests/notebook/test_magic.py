@@ -7,9 +7,7 @@ import re
 import pytest
 import torch
 from IPython.core.error import UsageError
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from traitlets.config import Config
 
 from probe import hooks
 from probe.core.protocol import DataProto
@@ -22,6 +20,7 @@ from probe.runs.reader import Run
 from probe.session import start
 from probe.testing import FakeDevice
 from probe.views.panel.panel import panel
+from tests.shells import ipython_shell
 
 BALANCE = """
 for part in micro_batches(batch, max_token_len=16):
@@ -37,16 +36,12 @@ def shell(monkeypatch):
     monkeypatch.setattr(
         cell_summary, "PATIENCE_S", 300.0
     )  # else a summary leaves out what a busy machine hasn't written
-    # The shell's own history database and its thread are not ours to test.
-    config = Config()
-    config.HistoryManager.enabled = False
-    made = InteractiveShell.instance(config=config)
-    load_ipython_extension(made)
     mask = (torch.arange(8)[None] < torch.tensor([8, 3, 5, 2])[:, None]).long()
     batch = DataProto.from_dict({"input_ids": torch.arange(32).reshape(4, 8), "attention_mask": mask})
-    made.user_ns.update(batch=batch, micro_batches=micro_batches, seen=[], hooks=hooks)
-    yield made
-    InteractiveShell.clear_instance()
+    with ipython_shell() as made:
+        load_ipython_extension(made)
+        made.user_ns.update(batch=batch, micro_batches=micro_batches, seen=[], hooks=hooks)
+        yield made
 
 
 @pytest.fixture

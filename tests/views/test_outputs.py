@@ -8,13 +8,12 @@ import types
 from typing import Any
 
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
-from traitlets.config import Config
 
 from probe.live import feed
 from probe.session import start
 from probe.views.panel import outputs
 from probe.views.panel.panel import Panel
+from tests.shells import ipython_shell
 from tests.waiting import PATIENCE_S, until
 
 PLOTLY, SVG, TEXT, HTML = "application/vnd.plotly.v1+json", "image/svg+xml", "text/plain", "text/html"
@@ -39,12 +38,9 @@ class Publisher:
 @pytest.fixture
 def shell(monkeypatch):
     monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # another one may be active; the shell would warn of it
-    config = Config()
-    config.HistoryManager.enabled = False
-    made = InteractiveShell.instance(config=config)
-    monkeypatch.setattr(made, "kernel", object(), raising=False)  # it has one, and so is a notebook's
-    yield made
-    InteractiveShell.clear_instance()
+    with ipython_shell() as made:
+        monkeypatch.setattr(made, "kernel", object(), raising=False)  # it has one, and so is a notebook's
+        yield made
 
 
 @pytest.fixture
