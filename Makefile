@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 # It isn't quiet: some hundred megabytes take minutes, and who waits wants to see that something happens.
 INSTALL := -m pip install --disable-pip-version-check --no-compile
 PIP := $(BIN)/python $(INSTALL) --constraint constraints.txt
+# Python 3.11 brings a pip that takes three times as long. Where no newer one is offered, the old one does.
+NEW_PIP := -m pip install --disable-pip-version-check --quiet pip==26.3
 # Where the environment says that Python shall write no bytecode, each of the suite's hundreds of processes would compile
 # torch, pandas and all the rest again: half of its time.
 export PYTHONDONTWRITEBYTECODE :=
@@ -31,6 +33,7 @@ help:  ## what there is
 $(VENV)/.made:
 	@test -n "$(PYTHON)" || { echo "probe needs Python 3.11 or newer; set PYTHON=/path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	-$(BIN)/python $(NEW_PIP)
 	@touch $@
 
 $(VENV)/.demo: $(VENV)/.made pyproject.toml constraints.txt
@@ -103,6 +106,7 @@ notebook: $(VENV)/.notebook  ## JupyterLab on the first notebook
 # OpenRLHF lie beside it, to be imported and not to train.
 $(VENV)-verl/.made: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-verl
+	-$(VENV)-verl/bin/python $(NEW_PIP)
 	$(VENV)-verl/bin/python $(INSTALL) \
 		torch==2.13.0 tensordict==0.10.0 verl==0.9.1 transformers==5.10.4 ray==2.60.0 TransferQueue==0.1.11 \
 		cachetools==8.0.1 fastapi==0.165.0 orjson==3.13.0 pyzmq==27.3.0 uvicorn==0.54.0 --editable '.[views,data]' \
@@ -129,6 +133,7 @@ test-tensordict-010: $(VENV)-verl/.made  ## the core again, on the oldest tensor
 # that its CPU build is taken where one is offered; pip says whether probe's own packages go with theirs.
 $(VENV)-frameworks/.made: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)-frameworks
+	-$(VENV)-frameworks/bin/python $(NEW_PIP)
 	$(VENV)-frameworks/bin/python $(INSTALL) --constraint constraints.txt torch==2.13.0
 	$(VENV)-frameworks/bin/python $(INSTALL) --constraint constraints.txt \
 		torch==2.13.0 trl==1.16.0 transformers==5.10.4 lightning==2.6.6 accelerate==1.15.0 \
