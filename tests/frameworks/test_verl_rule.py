@@ -56,7 +56,9 @@ def outcome(call):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_1_micro_batches_are_verls_own_order_included_on_10000_batches(seed):
+def test_1_micro_batches_are_verls_own_order_included_on_10000_batches(seed, monkeypatch):
+    # Which rows is the question: copying them is most of the time, and nobody looks at the copies.
+    monkeypatch.setattr(theirs.tu, "index_select_tensor_dict", lambda batch, rows: None)
     rng = random.Random(seed)
     compared = 0
     for number in range(2500):
