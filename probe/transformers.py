@@ -12,7 +12,7 @@ from probe.session import Session, current_session, start
 try:
     from transformers import TrainerCallback as _Base
 except ModuleNotFoundError:  # whoever looks at all of probe's names needn't have it
-    _Base = object  # type: ignore[misc, assignment]
+    _Base = object
 
 
 class TrainerCallback(_Base):
