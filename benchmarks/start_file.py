@@ -28,7 +28,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         "start": (started, "pass"),
         "busy": (plain, there),
         "attach": (started, f"{there}; import probe.adapters.attachment as a; a.attach()"),
-        "plugin": (plain, f"{there}; import probe.adapters.plugin"),
+        "plugin": (plain, f"{there}; import probe_rl.verl"),
     }
     spent: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(size.pick(1, TURNS)):
@@ -38,7 +38,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     whats = {
         "start": ("a process under `probe run` that imports no framework", "plain", "10 ms more"),
         "attach": ("one that imports a framework, before its table is loaded", "busy", ""),
-        "plugin": ("verl's plugin where no run directory is named", "busy", "5 ms more"),
+        "plugin": ("verl's plugin where no run directory is named", "busy", "1 ms more"),
     }
     made = []
     for name, (what, beside, target) in whats.items():

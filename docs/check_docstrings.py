@@ -1,6 +1,6 @@
 """Can tools read the docstrings? ``make lint`` runs this; it prints what they can't read, and fails if there is any.
 
-griffe, which editors and mkdocstrings build on, reads every docstring of ``probe``:
+griffe, which editors and mkdocstrings build on, reads every docstring of ``probe`` and ``probe_rl``:
 
 * without a warning;
 * an Args section documents the signature's parameters, all of them and nothing else, in their order;
@@ -211,7 +211,7 @@ def _place(one: griffe.Object) -> str:
 
 def main() -> int:
     """Print the problems; the exit status says whether there are any."""
-    found = problems()
+    found = [*problems(), *problems("probe_rl")]
     sys.stdout.write("".join(f"{one}\n" for one in found))
     return bool(found)
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+__distribution__ = "probe-rl"  # by which `probe_rl` knows this package from others of its name
 
 if TYPE_CHECKING:  # `as`: names that type checkers let others have
     from probe.adapters.attachment import attach as attach

@@ -29,7 +29,7 @@ def check() -> Iterator[ModuleType]:
 
 @pytest.mark.slow
 def test_tools_read_every_docstring(check: ModuleType) -> None:
-    assert check.problems() == []
+    assert [*check.problems(), *check.problems("probe_rl")] == []
 
 
 def test_the_front_door_is_among_what_needs_arguments(check: ModuleType) -> None:

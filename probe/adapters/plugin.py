@@ -1,8 +1,8 @@
-"""What verl loads in each process that imports it: the entry point ``probe`` of its group ``verl.plugins``.
+"""What verl's plugin (`probe_rl.verl`) hands over to, as its package or its tracker is being imported.
 
-verl only imports this module, while its own package is being imported, so that it acts on import and imports nothing of
-verl. Where the environment names no run directory it uses the standard library alone: it waits for verl's tracker, so
-that ``trainer.logger=["console","probe"]`` is understood. Named in ``VERL_USE_EXTERNAL_MODULES`` it observes anyway.
+It acts on import and imports nothing of verl. Where the environment names no run directory it uses the standard library
+alone: it waits for verl's tracker, so that ``trainer.logger=["console","probe"]`` is understood. Where the plugin, or
+this module, is named in ``VERL_USE_EXTERNAL_MODULES``, it observes anyway.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from types import ModuleType
 def arm() -> None:
     """Observe verl where there is somewhere to record to, else wait until its tracker is asked for probe."""
     wanted = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
-    if os.environ.get("PROBE_RUN_DIR") or __name__ in [one.strip() for one in wanted]:
+    named = {"probe_rl.verl", __name__}.intersection(one.strip() for one in wanted)
+    if os.environ.get("PROBE_RUN_DIR") or named:
         from probe.adapters.attachment import attach
 
         attach("verl", "ray")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from probe.adapters import startup
@@ -26,6 +26,10 @@ _PATH: Final = "PYTHONPATH"
 
 #: Where a job that was submitted finds its own ``runtime_env``; Ray refuses a driver that names a key of it again.
 _SUBMITTED: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
+#: What a worker calls before its first task, and the variable by which Ray tells it.
+_HOOK: Final = "worker_process_setup_hook"
+_HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 
 _log = logging.getLogger("probe.adapters")
 
@@ -83,6 +87,26 @@ def with_ours(runtime_env: Mapping[str, Any] | None, environ: Mapping[str, str])
     return made
 
 
+def for_workers(
+    runtime_env: Mapping[str, Any] | None, environ: Mapping[str, str], hook: Callable[[], None]
+) -> Mapping[str, Any] | None:
+    """As :func:`with_ours`, with a hook that each worker calls before its first task.
+
+    Args:
+        runtime_env: The program's own; None where it has none.
+        environ: The driver's.
+        hook: Is sent to the workers, unless the job has a hook of its own.
+
+    Returns:
+        A new one; the program's where it is to be left alone.
+    """
+    if not is_asked(environ):
+        return runtime_env
+    made = with_ours(runtime_env, environ)
+    named = {*made, *(made.get("env_vars") or ()), *_submitted_env(environ), *_submitted(environ)}
+    return made if named & {_HOOK, _HOOK_VARIABLE} else {**made, _HOOK: hook}
+
+
 def _path(theirs: str | None, environ: Mapping[str, str]) -> str | None:
     """The workers' path with the start file in front; None where it stays as it is.
 
@@ -99,7 +123,14 @@ def _path(theirs: str | None, environ: Mapping[str, str]) -> str | None:
 def _submitted(environ: Mapping[str, str]) -> frozenset[str]:
     """Names of the variables that ``ray job submit`` was given."""
     try:
-        given = json.loads(environ.get(_SUBMITTED) or "{}")["runtime_env"]["env_vars"]
-        return frozenset(given)
-    except (ValueError, KeyError, TypeError):
+        return frozenset(_submitted_env(environ)["env_vars"])
+    except (KeyError, TypeError):
         return frozenset()
+
+
+def _submitted_env(environ: Mapping[str, str]) -> Mapping[str, Any]:
+    """The ``runtime_env`` that ``ray job submit`` was given."""
+    try:
+        return dict(json.loads(environ.get(_SUBMITTED) or "{}")["runtime_env"])
+    except (ValueError, KeyError, TypeError):
+        return {}

@@ -50,6 +50,7 @@ def environment(directory: Path) -> Iterator[Check]:
     """Versions, torch and tensordict, the device, and room on the disk of ``directory``."""
     area = "environment"
     yield from guarded(area, "versions", _versions)
+    yield from guarded(area, "package", _package)
     yield from guarded(area, "requirements", _requirements)
     yield from guarded(area, "torch", _torch)
     yield from guarded(area, "device", _device)
@@ -65,6 +66,18 @@ def _versions() -> Iterator[Check]:
     told = [f"probe {_version(DISTRIBUTION) or '(not installed)'}", f"Python {platform.python_version()}"]
     told += [f"{name} {_version(name)}" for name in ("duckdb", "pyarrow", "pandas", "numpy") if _version(name)]
     yield Check("environment", "versions", "ok", f"{', '.join(told)}; row schema {SCHEMA_VERSION}")
+
+
+def _package() -> Iterator[Check]:
+    """Whether another distribution brings a package ``probe``: pip lets the later of the two overwrite the earlier."""
+    from probe_rl import others
+
+    names = list(others())
+    if not names:
+        yield Check("environment", "package", "ok", f"no distribution but {DISTRIBUTION} brings a package 'probe'")
+    for name in names:
+        about = f"{name} brings a package 'probe' too, and this one lies in its place: give each its own environment"
+        yield Check("environment", "package", "warning", about)
 
 
 def _version(name: str) -> str | None:

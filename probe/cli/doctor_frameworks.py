@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: verl's group of entry points, and ours in it.
 GROUP: Final = "verl.plugins"
-PLUGIN: Final = "probe.adapters.plugin"
+PLUGIN: Final = "probe_rl.verl"
 
 #: How verl is told which of them to load.
 _SWITCH: Final = "VERL_USE_EXTERNAL_PLUGINS"
@@ -89,7 +89,7 @@ def _plugin() -> Iterator[Check]:
         return
     done = _loaded(entries[0].name)
     if done.returncode:
-        why = done.stderr.strip().rpartition("\n")[2]
+        why = done.stderr.strip().rpartition("\n")[2] or "it attached to nothing"
         yield Check("frameworks", "verl's plugin", "error", f"it fails, and verl doesn't say so: {why}")
     else:
         yield Check("frameworks", "verl's plugin", "ok", f"entry point {entries[0].name!r} of {GROUP} loads")
@@ -100,7 +100,7 @@ def _loaded(name: str) -> subprocess.CompletedProcess[str]:
         "import sys; from importlib import metadata;"
         f"[one.load() for one in metadata.entry_points(group={GROUP!r}, name={name!r})];"
         "from probe.adapters.attachment import attached;"
-        "sys.exit(0 if any(one.framework == 'verl' for one in attached()) else 'it attached to nothing')"
+        "sys.exit(not any(one.framework == 'verl' for one in attached()))"
     )
     environ = {**os.environ, "PROBE_RUN_DIR": os.devnull, "PROBE": "on"}
     return subprocess.run(  # noqa: S603  (our own command)

@@ -116,17 +116,17 @@ def entry(tmp_path, monkeypatch):
     info = folder / "someone-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: someone\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[verl.plugins]\nprobe = probe.adapters.plugin\n")
+    (info / "entry_points.txt").write_text("[verl.plugins]\nprobe = probe_rl.verl\n")
     monkeypatch.syspath_prepend(str(folder))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(Path(probe.__file__).parents[1])]))
     return folder
 
 
 def test_5_doctor_says_that_verl_has_no_entry_point_to_load(monkeypatch):
-    monkeypatch.setattr(doctor, "PLUGIN", "probe.adapters.another")
+    monkeypatch.setattr(doctor, "PLUGIN", "probe_rl.another")
     (check,) = doctor._plugin()
     assert check.level == "error"
-    assert "no entry point of verl.plugins names probe.adapters.another" in check.message
+    assert "no entry point of verl.plugins names probe_rl.another" in check.message
 
 
 def test_5_doctor_loads_verls_plugin_as_verl_does_and_tells_what_verl_swallows(entry, monkeypatch):
@@ -173,9 +173,17 @@ def test_5_all_tables_can_be_loaded_without_torch():
 # ------------------------------------------------------------------------------------------------- what a wheel has
 
 
-def test_1_the_installed_distribution_has_the_entry_point_of_verls_group():
-    found = {one.name: one.value for one in metadata.entry_points(group="verl.plugins") if one.dist.name == "probe-rl"}
-    assert found == {"probe": "probe.adapters.plugin"}
+@pytest.mark.parametrize(
+    ("group", "value"),
+    [
+        ("verl.plugins", "probe_rl.verl"),
+        ("lightning.pytorch.callbacks_factory", "probe_rl.lightning:callbacks"),
+        ("pytorch_lightning.callbacks_factory", "probe_rl.lightning:callbacks"),
+    ],
+)
+def test_1_the_installed_distribution_has_the_entry_points_of_frameworks(group, value):
+    found = {one.name: one.value for one in metadata.entry_points(group=group) if one.dist.name == "probe-rl"}
+    assert found == {"probe": value}
 
 
 def test_1_a_wheel_has_the_entry_point_and_the_start_file(tmp_path):
@@ -185,7 +193,7 @@ def test_1_a_wheel_has_the_entry_point_and_the_start_file(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         entries = next(one for one in names if one.endswith("entry_points.txt"))
-        assert "[verl.plugins]\nprobe = probe.adapters.plugin" in archive.read(entries).decode()
+        assert "[verl.plugins]\nprobe = probe_rl.verl" in archive.read(entries).decode()
     assert "probe/adapters/startup/sitecustomize.py" in names
     assert "sitecustomize.py" not in names  # on nobody's path who hasn't asked for it
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.adapters.ray_environment import is_asked, joins, with_ours
+from probe.adapters.ray_environment import for_workers, is_asked, joins, with_ours
 from probe.adapters.startup import __path__ as startup
 from tests.adapters.start_file import python
 
@@ -99,3 +99,37 @@ def test_4_where_workers_have_no_path_the_working_directory_does_not_come_onto_i
     done = python(str(script), env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert eval(done.stdout) == [START + behind, False, True]
+
+
+# ------------------------------------------------------------------------- by Ray's own variable, without `probe run`
+
+
+def hook() -> None:
+    """What a worker would call."""
+
+
+def test_12_workers_get_a_hook_unless_the_job_has_one():
+    name = "worker_process_setup_hook"
+    assert for_workers(None, DRIVER, hook)[name] is hook
+    theirs = {"pip": ["x"], "env_vars": {"MINE": "1"}}
+    made = for_workers(theirs, DRIVER, hook)
+    assert made == {**with_ours(theirs, DRIVER), name: hook}
+    assert name not in theirs
+    assert for_workers({name: "their.hook"}, DRIVER, hook)[name] == "their.hook"
+    reserved = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+    assert name not in for_workers({"env_vars": {reserved: "their.hook"}}, DRIVER, hook)
+
+
+@pytest.mark.parametrize(
+    "submitted",
+    [{"worker_process_setup_hook": "x"}, {"env_vars": {"__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR": "x"}}],
+)
+def test_12_a_submitted_job_keeps_the_hook_that_it_was_given(submitted):
+    """Ray refuses a driver that names again what the submission named."""
+    environ = {**DRIVER, "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": submitted})}
+    assert "worker_process_setup_hook" not in for_workers(None, environ, hook)
+
+
+def test_12_what_the_user_wants_left_alone_is_left_alone():
+    theirs = {"pip": ["x"]}
+    assert for_workers(theirs, {**DRIVER, "PROBE_RUNTIME_ENV": "off"}, hook) is theirs

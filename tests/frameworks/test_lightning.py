@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,8 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="needs Lightning (make test-trl)"),
     pytest.mark.filterwarnings("ignore"),  # what it warns of is its to mend
 ]
+
+ROOT = Path(probe.__file__).parents[1]
 
 ROWS = [[5, 3], [6, 2], [7, 7], [8, 1], [9, 4], [10, 6], [11, 2], [12, 12]]
 
@@ -244,6 +247,37 @@ def test_2_callback_and_attach_together_tell_once(tmp_path):
     probe.attach("lightning")
     made = fit(callback=probe.lightning.Callback(run_dir=tmp_path / "run"))
     recorded_is_received(probe.open(tmp_path / "run"), made)
+
+
+NOTHING_OF_PROBE = """
+import json, sys
+from tests.frameworks.test_lightning import attachment, fit
+received = fit(sys.argv[1]).received
+print(json.dumps({"received": received, "attached": [one.framework for one in attachment.attached()]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "named"), [("lightning.pytorch", True), ("pytorch_lightning", True), ("lightning.pytorch", False)]
+)
+def test_12_installed_and_named_a_run_directory_a_script_without_a_line_of_probe_is_recorded(package, named, tmp_path):
+    """By the entry point that Lightning asks as it makes a trainer."""
+    told = {"PROBE_RUN_DIR": str(tmp_path / "run")} if named else {}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", NOTHING_OF_PROBE, package],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]), **told},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["attached"] == (["lightning", "pytorch_lightning"] if named else [])
+    assert (tmp_path / "run").exists() == named
+    if named:
+        with Run(tmp_path / "run") as run:
+            recorded_is_received(run, SimpleNamespace(received=[tuple(one) for one in said["received"]]))
 
 
 def test_2_several_optimizers_of_a_module_by_hand_are_in_their_micro_batch(tmp_path):

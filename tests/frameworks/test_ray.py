@@ -212,8 +212,12 @@ if how == "shutdown":
 """
 
 
-def run_job(tmp_path: Path, how: str, *, under_probe_run: bool) -> subprocess.CompletedProcess[str]:
-    """The job in a process of its own; observed by `probe run`, or by what verl's plugin does in the driver."""
+#: For drivers that nobody changes and nobody starts by `probe run`.
+HOOKED = {"RAY_RUNTIME_ENV_HOOK": "probe_rl.ray.runtime_env"}
+
+
+def run_job(tmp_path: Path, how: str, *, by: str) -> subprocess.CompletedProcess[str]:
+    """The job in a process of its own; observed by `probe run`, by the start file alone, or by Ray's own variable."""
     path = package(tmp_path / "packages", "nemo_rl", **{"utils.timer": TIMER})
     script = tmp_path / "job.py"
     script.write_text(JOB)
@@ -221,10 +225,12 @@ def run_job(tmp_path: Path, how: str, *, under_probe_run: bool) -> subprocess.Co
     more = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
     env = {**known, **more, "PYTHONPATH": os.pathsep.join([str(path), ROOT])}
     launch = [sys.executable, "-W", "ignore", str(script), how]
-    if under_probe_run:
+    if by == "probe run":
         launch = [sys.executable, "-m", "probe", "run", "--run-dir", str(tmp_path / "run"), "--", *launch]
-    else:
+    elif by == "start file":
         env = environment(env, tmp_path / "run", None)
+    else:
+        env |= {**HOOKED, "PROBE_RUN_DIR": str(tmp_path / "run")}
     return subprocess.run(launch, env=env, capture_output=True, text=True, timeout=400, check=False)
 
 
@@ -234,7 +240,7 @@ def phases_of(run: Run) -> dict[int, list[str]]:
 
 
 def test_4_workers_of_ray_are_of_the_run_and_a_killed_one_goes_on_in_its_own_file(tmp_path: Path) -> None:
-    done = run_job(tmp_path, "restart", under_probe_run=True)
+    done = run_job(tmp_path, "restart", by="probe run")
     assert done.returncode == 0, done.stderr
     assert "nemo_rl: 1 of 4 points are observed" in done.stderr
     with Run(tmp_path / "run") as run:
@@ -246,10 +252,13 @@ def test_4_workers_of_ray_are_of_the_run_and_a_killed_one_goes_on_in_its_own_fil
     assert Feed(tmp_path / "run").finished()
 
 
-@pytest.mark.parametrize("how", ["exit", "shutdown", "error"])
-def test_4_a_job_that_ended_never_looks_killed_because_ray_ended_its_actors(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "by"),
+    [("exit", "start file"), ("shutdown", "start file"), ("error", "start file"), ("exit", "Ray's variable")],
+)
+def test_4_a_job_that_ended_never_looks_killed_because_ray_ended_its_actors(tmp_path: Path, how: str, by: str) -> None:
     """Without anybody who looks after it: the driver's own end tells the actors, before Ray ends them."""
-    done = run_job(tmp_path, how, under_probe_run=False)
+    done = run_job(tmp_path, how, by=by)
     assert done.returncode == (1 if how == "error" else 0), done.stderr
     assert ("ValueError: theirs" in done.stderr) == (how == "error")
     files = RunFiles(tmp_path / "run")
@@ -260,7 +269,7 @@ def test_4_a_job_that_ended_never_looks_killed_because_ray_ended_its_actors(tmp_
 
 
 def test_4_a_job_whose_driver_was_killed_looks_like_it(tmp_path: Path) -> None:
-    done = run_job(tmp_path, "crash", under_probe_run=True)
+    done = run_job(tmp_path, "crash", by="probe run")
     assert done.returncode == -signal.SIGKILL
     until = time.monotonic() + 60
     while not liveness.all_gone(RunFiles(tmp_path / "run")):
@@ -323,7 +332,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
     shutil.rmtree(place, ignore_errors=True)
 
 
-@pytest.mark.parametrize("way", ["address", "auto", "off"])
+@pytest.mark.parametrize("way", ["address", "auto", "off", "Ray's variable"])
 def test_4_workers_of_a_cluster_that_was_there_before_are_of_the_run(cluster: str, tmp_path: Path, way: str) -> None:
     script = tmp_path / "job.py"
     script.write_text(LATER_JOB)
@@ -332,9 +341,12 @@ def test_4_workers_of_a_cluster_that_was_there_before_are_of_the_run(cluster: st
     more |= {"RAY_ADDRESS": cluster} if way == "auto" else {}
     more |= {"PROBE_RUNTIME_ENV": "off"} if way == "off" else {}
     launch = [sys.executable, "-W", "ignore", str(script), "auto" if way == "auto" else cluster]
+    if way == "Ray's variable":
+        more |= {**HOOKED, "PROBE_RUN_DIR": str(tmp_path / "run")}
+    else:
+        launch = [sys.executable, "-m", "probe", "run", "--run-dir", str(tmp_path / "run"), "--", *launch]
     done = subprocess.run(
-        [sys.executable, "-m", "probe", "run", "--run-dir", str(tmp_path / "run"), "--", *launch],
-        env={**known, **more}, capture_output=True, text=True, timeout=400, check=False,
+        launch, env={**known, **more}, capture_output=True, text=True, timeout=400, check=False
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told, path = map(eval, done.stdout.splitlines()[-2:])
@@ -345,3 +357,19 @@ def test_4_workers_of_a_cluster_that_was_there_before_are_of_the_run(cluster: st
         assert rows.to_dict("split")["data"] == ([] if way == "off" else [["update", 1]])
     if way != "off":
         assert Feed(tmp_path / "run").finished()
+
+
+def test_12_a_worker_whose_environment_has_no_probe_works_as_before(tmp_path: Path) -> None:
+    """The hook is sent as it stands: a worker needs nothing of ours to load it."""
+    from ray import cloudpickle
+
+    from probe_rl.ray import _observe
+
+    (tmp_path / "hook").write_bytes(cloudpickle.dumps(_observe))
+    code = (
+        "import sys; from ray import cloudpickle; sys.modules['probe_rl'] = sys.modules['probe'] = None;"
+        f"cloudpickle.loads(open({str(tmp_path / 'hook')!r}, 'rb').read())(); print('works')"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
+    assert done.stderr.startswith("probe can't observe process ")

@@ -516,7 +516,7 @@ def test_1_verl_attaches_probe_when_it_is_imported(tmp_path, way):
         {"PROBE_RUN_DIR": str(tmp_path / "run")}
         if way == "plugin"
         else {
-            "VERL_USE_EXTERNAL_MODULES": "probe.adapters.plugin",
+            "VERL_USE_EXTERNAL_MODULES": "probe_rl.verl",
             "VERL_USE_EXTERNAL_PLUGINS": "none",
         }
     )
@@ -525,8 +525,8 @@ def test_1_verl_attaches_probe_when_it_is_imported(tmp_path, way):
 
 
 def test_1_without_the_variable_verl_is_left_alone():
-    code = "import sys, verl; print(sorted(name for name in sys.modules if name.startswith('probe.')))"
-    assert eval(python(code)) == ["probe.adapters", "probe.adapters.imports", "probe.adapters.plugin"]
+    code = "import sys, verl; print(sorted(name for name in sys.modules if name.startswith('probe')))"
+    assert eval(python(code)) == ["probe_rl", "probe_rl.verl"]
 
 
 class Loop:

@@ -31,13 +31,12 @@ class _Waiting:
             return None
         self.waits = False  # and stays where it is: another thread may be going through the finders
         try:
-            from probe.adapters.attachment import attach
-            from probe.adapters.imports import find_spec
+            from probe_rl import load
 
-            attach()
-            return find_spec(name, path, target)
+            load("probe.adapters.attachment").attach()
+            return load("probe.adapters.imports").find_spec(name, path, target)
         except Exception as error:  # the program's import goes on as it would without probe
-            _say(f"probe can't observe process {__import__('os').getpid()}: {error!r}")
+            _say(f"probe can't observe process {__import__('os').getpid()}: {type(error).__name__}: {error}")
             return None
 
 
