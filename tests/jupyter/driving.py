@@ -22,9 +22,13 @@ PANEL = ".probe-tab .probe-panel"
 
 
 def show(page: Any, url: str) -> None:
+    """Open a page of JupyterLab, and wait until nothing more comes by itself: a document or, where there is none, the
+    launcher, which JupyterLab opens some time after it is restored, and gives the focus.
+    """
     page.goto(url)
     page.wait_for_function("window.jupyterapp !== undefined")
     page.evaluate("() => window.jupyterapp.restored.then(() => null)")
+    page.wait_for_function("window.jupyterapp.shell.currentWidget !== null")
 
 
 def command(page: Any, name: str, **given: Any) -> None:
