@@ -29,6 +29,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         "busy": (plain, there),
         "attach": (started, f"{there}; import probe.adapters.attachment as a; a.attach()"),
         "plugin": (plain, f"{there}; import probe_rl.verl"),
+        "doors": (plain, f"{there}; from probe_rl import engines, lightning as l; l.callbacks(); engines.vllm()"),
     }
     spent: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(size.pick(1, TURNS)):
@@ -39,6 +40,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         "start": ("a process under `probe run` that imports no framework", "plain", "10 ms more"),
         "attach": ("one that imports a framework, before its table is loaded", "busy", ""),
         "plugin": ("verl's plugin where no run directory is named", "busy", "1 ms more"),
+        "doors": ("those of Lightning and vLLM together, likewise", "busy", "1 ms more"),
     }
     made = []
     for name, (what, beside, target) in whats.items():

@@ -57,6 +57,13 @@ ADDED: Final = point(
     "pad_tokens, rows, fields (TokenField each), source",
 )
 
+#: Told about once a second while an engine computes.
+ENGINE_LOADED: Final = point(
+    "engine.loaded",
+    "an engine of this process has computed for about a second, or has nothing left to do; carries step, phase and "
+    "role, and what a row of the table engine_load holds",
+)
+
 #: Told when calls that are counted, and not recorded one by one, have ended.
 COUNTED: Final = point(
     "calls.counted",
@@ -369,3 +376,13 @@ def tell_counted(
     if COUNTED.listeners:
         counts = {one: getattr(tally, one) for one in Tally.__slots__}
         emit(COUNTED, source=source, name=name, step=step, phase=phase, role=role, **counts)
+
+
+def tell_engine_load(values: Mapping[str, Any]) -> None:
+    """An engine of this process has computed for a while.
+
+    Args:
+        values: What a row of the table ``engine_load`` holds, with the step, phase and role that it belongs to.
+    """
+    if ENGINE_LOADED.listeners:
+        emit(ENGINE_LOADED, **values)

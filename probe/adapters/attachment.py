@@ -45,10 +45,12 @@ ADAPTERS: Final[dict[str, Adapter]] = {
         "probe.adapters.lightning:PYTORCH_LIGHTNING", "pytorch_lightning", "pytorch-lightning"
     ),
     "ray": Adapter("probe.adapters.ray:SEAMS", "ray", "ray"),
+    "sglang": Adapter("probe.adapters.sglang:SEAMS", "sglang", "sglang"),
     "torchtitan": Adapter("probe.adapters.torchtitan:SEAMS", "torchtitan", "torchtitan"),
     "transformers": Adapter("probe.adapters.transformers:SEAMS", "transformers", "transformers"),
     "trl": Adapter("probe.adapters.trl:SEAMS", "trl", "trl", also=("transformers",)),
     "verl": Adapter("probe.adapters.verl:SEAMS", "verl", "verl"),
+    "vllm": Adapter("probe.adapters.vllm:SEAMS", "vllm", "vllm"),
 }
 
 _lock = threading.RLock()

@@ -23,6 +23,7 @@ RECORDERS: Final[dict[str, str]] = {
     "timed_samples": "probe.recorders.timed_samples:TimedSamplesRecorder",
     "calls": "probe.recorders.calls:CallsRecorder",
     "counted_calls": "probe.recorders.counted_calls:CountedCallsRecorder",
+    "engine_load": "probe.recorders.engine_load:EngineLoadRecorder",
 }
 
 

@@ -16,6 +16,9 @@ from probe.records import Process
 #: What a process goes by whose script nobody can name.
 NAMELESS: Final = "python"
 
+#: Inference engines that have processes of their own.
+ENGINES: Final = frozenset({"sglang", "vllm"})
+
 
 def describe(
     *,
@@ -33,7 +36,8 @@ def describe(
         rank: Its number in the job; None asks: see :func:`rank_and_size`.
         world_size: How many ranks the job has; None asks likewise, and is 1 where nobody says.
         name: What it is shown as while it has no rank; None asks: see :func:`default_name`.
-        role: What it does in the job, such as "driver" or "rollout".
+        role: What it does in the job, such as "driver" or "rollout"; None is "engine" for a process of an inference
+            engine, see :func:`engine`.
         device: Whose memory is watched.
         device_name: What kind of device that is.
         tables: Of the row types that its recorders bring.
@@ -47,6 +51,9 @@ def describe(
     for argument, text in (("name", name), ("role", role)):
         if text is not None and not (isinstance(text, str) and text.strip()):
             raise InputError(f"{argument}: got {text!r}, expected a text such as 'driver', or None")
+    serves = engine()
+    if serves and role is None:
+        name, role = name or _of_engine(serves), "engine"
     found = rank_and_size()
     size = found[1] if world_size is None else world_size
     return Process(
@@ -68,7 +75,8 @@ def describe(
 
 def rank_and_size(environ: Mapping[str, str] | None = None) -> tuple[int | None, int | None]:
     """This process's rank and the number of ranks: what ``torch.distributed`` says once a process group is
-    initialised, else ``RANK`` and ``WORLD_SIZE`` as torchrun and most launchers set them. None is not known.
+    initialised, else ``RANK`` and ``WORLD_SIZE`` as torchrun and most launchers set them. None is not known, or is not:
+    processes of an engine have ranks among themselves, and the variables of the trainer that began them.
 
     Raises:
         InputError: One of the two variables is no whole number.
@@ -76,6 +84,8 @@ def rank_and_size(environ: Mapping[str, str] | None = None) -> tuple[int | None,
     >>> rank_and_size({"RANK": "3", "WORLD_SIZE": "8"}), rank_and_size({})
     ((3, 8), (None, None))
     """
+    if engine():
+        return None, None
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -103,6 +113,19 @@ def is_child() -> bool:
     """Whether multiprocessing has begun this process."""
     processes: Any = sys.modules.get("multiprocessing.process")
     return processes is not None and processes.parent_process() is not None
+
+
+def engine() -> str:
+    """The inference engine that this process was begun by and for, such as "vllm"; "" for every other process.
+
+    One that runs in its trainer's own process is the trainer's.
+    """
+    multiprocessing: Any = sys.modules.get("multiprocessing.process")
+    target = getattr(multiprocessing and multiprocessing.current_process(), "_target", None)
+    package = str(getattr(target, "__module__", "")).partition(".")[0]
+    if package not in ENGINES:
+        package = _class_of_actor("__module__").partition(".")[0]
+    return package if package in ENGINES else ""
 
 
 def local_rank(environ: Mapping[str, str] | None = None) -> int | None:
@@ -144,17 +167,33 @@ def default_name() -> str:
     return _of_actor() or _of_child() or _of_notebook() or _of_script()
 
 
+def _of_engine(package: str) -> str:
+    """vLLM and SGLang write into their processes' titles what each is: ``VLLM::Worker_TP0``."""
+    titles: Any = sys.modules.get("setproctitle")
+    title = "" if titles is None else str(titles.getproctitle())
+    return f"{package} {title.rpartition('::')[2] if '::' in title else default_name()}"
+
+
 def _of_actor() -> str:
     ray: Any = sys.modules.get("ray")
     try:
         if ray is None or not ray.is_initialized():
             return ""
         context = ray.get_runtime_context()
-        if not context.get_actor_id():
+        return (context.get_actor_id() and context.get_actor_name()) or _class_of_actor("__name__")
+    except Exception:  # whatever another version lacks: then something else names it
+        return ""
+
+
+def _class_of_actor(attribute: str) -> str:
+    """The name or the module of the class of the actor of Ray that this process is; "" where it is none."""
+    ray: Any = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized() or not ray.get_runtime_context().get_actor_id():
             return ""
         worker = ray._private.worker.global_worker
-        return context.get_actor_name() or str(worker.actors[worker.actor_id].__class__.__name__)
-    except Exception:  # whatever another version lacks: then something else names it
+        return str(getattr(type(worker.actors[worker.actor_id]), attribute))
+    except Exception:  # whatever another version lacks
         return ""
 
 

@@ -162,7 +162,7 @@ def test_5_all_tables_can_be_loaded_without_torch():
     code = (
         "import importlib, sys\n"
         "from probe.adapters.attachment import ADAPTERS\n"
-        "for one in ('nemo_rl', 'openrlhf', 'ray', 'torchtitan'):\n"
+        "for one in ('nemo_rl', 'openrlhf', 'ray', 'sglang', 'torchtitan', 'vllm'):\n"
         "    module, _, name = ADAPTERS[one].table.partition(':')\n"
         "    assert getattr(importlib.import_module(module), name)\n"
         "print('torch' in sys.modules)"
@@ -179,6 +179,8 @@ def test_5_all_tables_can_be_loaded_without_torch():
         ("verl.plugins", "probe_rl.verl"),
         ("lightning.pytorch.callbacks_factory", "probe_rl.lightning:callbacks"),
         ("pytorch_lightning.callbacks_factory", "probe_rl.lightning:callbacks"),
+        ("vllm.general_plugins", "probe_rl.engines:vllm"),
+        ("sglang.srt.plugins", "probe_rl.engines:sglang"),
     ],
 )
 def test_1_the_installed_distribution_has_the_entry_points_of_frameworks(group, value):

@@ -13,10 +13,12 @@ PACKAGES = (
     "openrlhf",
     "pytorch_lightning",
     "ray",
+    "sglang",
     "torchtitan",
     "transformers",
     "trl",
     "verl",
+    "vllm",
 )
 
 
