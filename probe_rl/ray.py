@@ -1,8 +1,9 @@
-"""What Ray calls in each ``ray.init`` where the environment says ``RAY_RUNTIME_ENV_HOOK=probe_rl.ray.runtime_env``.
+"""What Ray calls by a variable of its own, in jobs that nobody changes and nobody starts by ``probe run``.
 
-For drivers that nobody changes and nobody starts by ``probe run``: the driver is observed, and each of its job's
-workers, whether the cluster was there before or not. Where the environment names no run directory nothing of probe is
-imported.
+``RAY_RUNTIME_ENV_HOOK=probe_rl.ray.runtime_env`` is asked in each ``ray.init``, and
+``RAY_TRAIN_CALLBACKS=probe_rl.ray.TrainCallback`` by each trainer of Ray Train v2. The driver is observed, and each of
+its job's workers, whether the cluster was there before or not. Where the environment names no run directory nothing of
+probe is imported.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ def runtime_env(given: dict[str, Any] | None) -> dict[str, Any] | None:
     return made
 
 
-def _observe() -> None:
-    """In a worker, before its first task: whatever it imports is observed. An environment without probe says so."""
+def _observe(environ: dict[str, str] | None = None) -> None:
+    """In a worker, before it trains: whatever it imports, or has imported, is observed, and recorded to where these
+    variables say. An environment without probe says so.
+    """
     import os
     import sys
 
     try:
+        for name, value in (environ or {}).items():
+            os.environ.setdefault(name, value)
         from probe_rl import load
 
         load("probe.adapters.attachment").attach()
@@ -51,4 +56,48 @@ def _observe() -> None:
         sys.stderr.write(f"probe can't observe process {os.getpid()}: {type(error).__name__}: {error}\n")
 
 
-_observe.__module__ = "__main__"  # so that it is sent as it stands: a worker without this module could not load it
+# -------------------------------------------------------------------------------------------------------- Ray Train v2
+
+
+def __getattr__(name: str) -> Any:
+    if name == "TrainCallback":
+        from importlib import import_module
+
+        base = import_module("ray.train.v2._internal.execution.callback").WorkerGroupCallback
+        methods = {"__init__": _driver_begins, "after_worker_group_start": _workers_begin, "__module__": "__main__"}
+        return type(name, (base,), methods)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _driver_begins(self: Any) -> None:
+    """The callback is made in the driver, and sent from there to the process that controls the workers."""
+    import os
+
+    self.environ = {}
+    if not os.environ.get("PROBE_RUN_DIR"):
+        return
+    from probe_rl import load, say
+
+    try:
+        load("probe.adapters.attachment").attach()
+        load("probe.runs.ending")
+        self.environ = load("probe.adapters.ray_environment").passed(os.environ)
+    except Exception as error:  # the training goes on without
+        say(error)
+
+
+def _workers_begin(self: Any, worker_group: Any) -> None:
+    """Have each worker observed before it trains, and again where Ray has begun them anew."""
+    import sys
+
+    if not self.environ:
+        return
+    try:
+        worker_group.execute(_observe, self.environ)
+    except Exception as error:  # what is wrong with a worker is for Ray to find out
+        sys.stderr.write(f"probe can't observe the workers of Ray Train: {type(error).__name__}: {error}\n")
+
+
+#: Sent as they stand, so that a process without this module can load them.
+for _sent in (_observe, _driver_begins, _workers_begin):
+    _sent.__module__ = "__main__"

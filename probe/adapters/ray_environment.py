@@ -63,6 +63,21 @@ def joins(address: str | None, environ: Mapping[str, str], found: str | None) ->
     return bool(address) or found is not None
 
 
+def passed(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that workers need, with the run directory as they can find it; none where they aren't to have them.
+
+    Args:
+        environ: The driver's.
+    """
+    return _ours(environ) if is_asked(environ) else {}
+
+
+def _ours(environ: Mapping[str, str]) -> dict[str, str]:
+    ours = {name: environ[name] for name in PASSED if environ.get(name)}
+    ours[VARIABLE] = os.path.abspath(os.path.expanduser(ours[VARIABLE]))  # noqa: PTH100, PTH111  (without a home it raises nothing)
+    return ours
+
+
 def with_ours(runtime_env: Mapping[str, Any] | None, environ: Mapping[str, str]) -> dict[str, Any]:
     """A job's ``runtime_env``, with what its workers need to record. What is in it already stays.
 
@@ -76,8 +91,7 @@ def with_ours(runtime_env: Mapping[str, Any] | None, environ: Mapping[str, str])
     made = dict(runtime_env or {})
     theirs = dict(made.get("env_vars") or {})
     submitted = _submitted(environ)
-    ours = {name: environ[name] for name in PASSED if environ.get(name)}
-    ours[VARIABLE] = os.path.abspath(os.path.expanduser(ours[VARIABLE]))  # noqa: PTH100, PTH111  (without a home it raises nothing)
+    ours = _ours(environ)
     path = None if _PATH in submitted else _path(theirs.get(_PATH), environ)
     added = {name: value for name, value in ours.items() if name not in theirs and name not in submitted}
     if path is not None:

@@ -359,17 +359,79 @@ def test_4_workers_of_a_cluster_that_was_there_before_are_of_the_run(cluster: st
         assert Feed(tmp_path / "run").finished()
 
 
+TRAIN_JOB = """
+import sys
+import ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+def train():
+    from nemo_rl.utils.timer import Timer
+    with Timer().time("update"):
+        pass
+
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+made = {"scaling_config": ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5})}
+TorchTrainer(train, **made, run_config=RunConfig(storage_path=sys.argv[2])).fit()
+"""
+
+
+def test_12_workers_of_ray_train_are_of_the_run_by_its_own_variable(cluster: str, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(TRAIN_JOB)
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "RAY_"))}
+    more = {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONPATH": ROOT}
+    more |= {"RAY_TRAIN_CALLBACKS": "probe_rl.ray.TrainCallback", "RAY_TRAIN_V2_ENABLED": "1"}
+    more |= {"PROBE_RUN_DIR": str(tmp_path / "run")}
+    launch = [sys.executable, "-W", "ignore", str(script), cluster, str(tmp_path / "results")]
+    done = subprocess.run(launch, env={**known, **more}, capture_output=True, text=True, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    with Run(tmp_path / "run") as run:
+        assert run.ranks == [0, 1]
+        assert phases_of(run) == {0: ["update"], 1: ["update"]}
+    assert Feed(tmp_path / "run").finished()
+    assert not liveness.all_gone(RunFiles(tmp_path / "run"))
+
+
+ASKED = """
+import sys
+from probe_rl.ray import TrainCallback
+
+class Workers:
+    def execute(self, fn, *args):
+        raise RuntimeError("a worker is gone")
+
+TrainCallback().after_worker_group_start(Workers())
+print(sorted(one for one in sys.modules if one.partition(".")[0] == "probe")[:1])
+"""
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_12_ray_trains_callback_loads_nothing_where_nobody_asks_and_never_raises(tmp_path: Path, named: bool) -> None:
+    known = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "RAY_"))}
+    known |= {"PYTHONPATH": ROOT, **({"PROBE_RUN_DIR": str(tmp_path / "run")} if named else {})}
+    launch = [sys.executable, "-W", "ignore", "-P", "-c", ASKED]
+    done = subprocess.run(launch, env=known, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "['probe']\n" if named else "[]\n"), done.stderr
+    assert ("a worker is gone" in done.stderr) == named
+
+
 def test_12_a_worker_whose_environment_has_no_probe_works_as_before(tmp_path: Path) -> None:
     """The hook is sent as it stands: a worker needs nothing of ours to load it."""
     from ray import cloudpickle
 
-    from probe_rl.ray import _observe
+    from probe_rl.ray import TrainCallback, _observe
 
-    (tmp_path / "hook").write_bytes(cloudpickle.dumps(_observe))
+    callback = TrainCallback()
+    callback.environ = {"MINE": "theirs"}
+    (tmp_path / "sent").write_bytes(cloudpickle.dumps((_observe, callback)))
     code = (
-        "import sys; from ray import cloudpickle; sys.modules['probe_rl'] = sys.modules['probe'] = None;"
-        f"cloudpickle.loads(open({str(tmp_path / 'hook')!r}, 'rb').read())(); print('works')"
+        "import os, sys; from types import SimpleNamespace; from ray import cloudpickle;"
+        "sys.modules['probe_rl'] = sys.modules['probe'] = None;"
+        f"hook, callback = cloudpickle.loads(open({str(tmp_path / 'sent')!r}, 'rb').read()); hook();"
+        "callback.after_worker_group_start(SimpleNamespace(execute=lambda fn, *args: fn(*args)));"
+        "print(os.environ['MINE'], 'works')"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "works\n"), done.stderr
-    assert done.stderr.startswith("probe can't observe process ")
+    assert (done.returncode, done.stdout) == (0, "theirs works\n"), done.stderr
+    assert done.stderr.count("probe can't observe process ") == 2
