@@ -1,7 +1,8 @@
 """NeMo-RL: its timer's labels are our phases; its codec and its batches tell lengths.
 
 Its workers run in environments of their own, mostly without probe: what is seen is the driver. The timer isn't told
-the number of a step, so that rows have none. Events of the data plane stand in :mod:`probe.adapters.nemo_rl_events`.
+the number of a step, so that rows have none. Events of the data plane and spans stand in
+:mod:`probe.adapters.nemo_rl_events`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Any, Final
 
-from probe.adapters.nemo_rl_events import client_made, tell_events
+from probe.adapters.nemo_rl_events import client_made, provider_made, tell_events
 from probe.adapters.seams import Call, Seam
 from probe.hooks import scope
 from probe.moments import TokenField, tell_added, tell_dealt
@@ -104,4 +105,5 @@ SEAMS: Final = (
     Seam(_CODEC, "materialize", "padding after the wire", _materialized),
     Seam("nemo_rl.data_plane.observability", "MetricsDataPlaneClient.__init__", "transfers", client_made),
     Seam(_BATCHES, "BatchedDataDict.shard_by_batch_size", "balance over ranks", _sharded),
+    Seam("opentelemetry.sdk.trace", "TracerProvider.__init__", "spans", provider_made, begins=False, always=True),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -446,6 +447,69 @@ def test_3_events_of_nemos_data_plane_are_counted_by_phase_and_operation(framewo
     ]
     assert [one["op"] for one in heard] == ["put", "put", "get", "get"]  # their own callback hears all of it
     assert session.run.incidents.empty
+
+
+@pytest.fixture
+def tracer() -> Any:
+    """Of OpenTelemetry's own SDK, which NeMo-RL makes its spans with; made when NeMo-RL is attached to."""
+    trace = pytest.importorskip("opentelemetry.sdk.trace", reason="the SDK is an extra")
+
+    def made(name: str = "nemo_rl.lens") -> Any:
+        return trace.TracerProvider(shutdown_on_exit=False).get_tracer(name)
+
+    return made
+
+
+def test_12_spans_that_nemo_makes_are_counted_by_phase_and_name(frameworks, session, tracer):
+    attach("nemo_rl")
+    timer, theirs = frameworks("nemo_rl.utils.timer").Timer(), tracer()
+    at = time.time_ns()
+
+    def span(name: str, took_ns: int, **more: Any) -> None:
+        theirs.start_span(name, start_time=at, **more).end(at + took_ns)
+
+    with timer.time("generation"):
+        span("rl.sample", 1_000)
+        span("rl.sample", 3_000)
+        with pytest.raises(ValueError, match="theirs"), theirs.start_as_current_span("rl.reward"):
+            raise ValueError("theirs")
+    span("rl.loop", 9_000)  # around all phases
+    source = "opentelemetry nemo_rl.lens"
+    reward, sample, loop = counted(session)
+    assert loop == (None, "rl.loop", 1, 0, 9_000, 9_000, 9_000, None, None, source)
+    assert reward[:4] == ("generation", "rl.reward", 1, 1)
+    assert sample == ("generation", "rl.sample", 2, 0, 4_000, 1_000, 3_000, None, None, source)
+    assert scopes(session) == [(None, "phase", "generation", None)]
+
+
+def test_12_spans_of_too_many_names_are_counted_together_and_none_after_detaching(frameworks, session, tracer):
+    (attached,) = attach("nemo_rl")
+    timer, theirs = frameworks("nemo_rl.utils.timer").Timer(), tracer()
+    with timer.time("generation"):
+        for number in range(100):
+            theirs.start_span(f"request {number}").end()
+    attached.detach()
+    theirs.start_span("later").end()
+    rows = counted(session)
+    assert len(rows) == 65
+    assert {row[2] for row in rows if row[1] != "(others)"} == {1}
+    assert [row[2] for row in rows if row[1] == "(others)"] == [36]
+
+
+def test_12_a_span_that_cannot_be_read_stops_nothing(frameworks, session, tracer, caplog, monkeypatch):
+    from probe.adapters import nemo_rl_events
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("ours")
+
+    attach("nemo_rl")
+    frameworks("nemo_rl.utils.timer")
+    theirs = tracer()
+    monkeypatch.setattr(nemo_rl_events, "_count", broken)
+    for _ in range(5):
+        theirs.start_span("rl.sample").end()
+    said = [one.message.partition(";")[0] for one in caplog.records]
+    assert said == ["probe can't read a span of OpenTelemetry"]
 
 
 def test_3_what_nemos_own_callback_raises_is_its_callers_and_one_that_probe_cannot_read_stops_nothing(

@@ -60,7 +60,7 @@ def test_4_a_process_records_at_the_first_thing_that_is_observed(tmp_path, nemo)
     assert (done.returncode, done.stderr) == (0, "")
     with Run(tmp_path / "run") as run:
         assert set(run.memory["phase"].dropna()) == {"generation"}
-        assert "nemo_rl: 1 of 4 points" in run.processes["adapters"].iloc[-1]
+        assert "nemo_rl: 1 of 5 points" in run.processes["adapters"].iloc[-1]
 
 
 @pytest.mark.parametrize("flag", ["-I", "-E", "-S"])

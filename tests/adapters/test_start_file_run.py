@@ -166,7 +166,7 @@ def test_4_torchrun_is_one_run_and_started_again_another_attempt(tmp_path):
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
         done = probe_run(*launcher, str(script), run=tmp_path / "run", path=(path,))
         assert done.returncode == 0, done.stderr
-        assert "nemo_rl: 1 of 4 points are observed" in done.stderr
+        assert "nemo_rl: 1 of 5 points are observed" in done.stderr
         assert "2 processes recorded" in done.stderr
         with Run(tmp_path / "run") as run:
             assert run.attempts == list(range(1, attempt + 1))

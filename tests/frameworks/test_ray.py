@@ -242,7 +242,7 @@ def phases_of(run: Run) -> dict[int, list[str]]:
 def test_4_workers_of_ray_are_of_the_run_and_a_killed_one_goes_on_in_its_own_file(tmp_path: Path) -> None:
     done = run_job(tmp_path, "restart", by="probe run")
     assert done.returncode == 0, done.stderr
-    assert "nemo_rl: 1 of 4 points are observed" in done.stderr
+    assert "nemo_rl: 1 of 5 points are observed" in done.stderr
     with Run(tmp_path / "run") as run:
         assert run.attempts == [1]
         assert run.ranks == [0, 1]  # learnt late
