@@ -2,7 +2,8 @@
 
 A small training runs in the environment of its framework (``make .venv-trl/.made``, ``make .venv-verl/.made``), and the
 live panel is opened on what was recorded. ``probe_run`` is TRL's SFT trainer under ``probe run -- torchrun``, two
-processes; ``torchtitan`` a loop of our own within torchtitan's spans, since torchtitan itself doesn't train on a CPU.
+processes; ``torchtitan`` a loop of our own within torchtitan's spans, since torchtitan itself doesn't train on a CPU;
+``engines`` a loop of our own with a process beside it that has vLLM's names, since vLLM needs a GPU.
 Needs Chromium and playwright.
 """
 
@@ -60,6 +61,87 @@ for number in range(1, 25):
             optimizer.zero_grad()
 """
 
+ENGINE: Final = """
+import multiprocessing, sys, time
+from pathlib import Path
+
+WORKER = '''
+import time
+
+class Worker:
+    def load_model(self):
+        self.weights = bytearray(b"w" * (300 << 20))
+
+    def initialize_from_config(self, config):
+        self.cache = bytearray(b"c" * (500 << 20))
+
+    def sleep(self, level=1):
+        self.weights = self.cache = None
+        time.sleep(0.05)
+
+    def wake_up(self, tags=None):
+        self.load_model()
+        self.initialize_from_config(None)
+
+    def update_weights(self, info):
+        self.weights = bytearray(b"v" * (300 << 20))
+
+def run(asked):
+    from probe_rl.engines import vllm
+    vllm()
+    worker = Worker()
+    worker.load_model()
+    worker.initialize_from_config(None)
+    for order in iter(asked.recv, "end"):
+        getattr(worker, order)(*([None] if order == "update_weights" else []))
+        asked.send("done")
+'''
+
+def main():
+    folder = Path(sys.argv[1]) / "packages" / "vllm" / "v1" / "worker"
+    folder.mkdir(parents=True)
+    for one in (folder, *folder.parents[:2]):
+        (one / "__init__.py").touch()
+    (folder / "gpu_worker.py").write_text(WORKER)
+    sys.path.insert(0, str(folder.parents[2]))
+    import torch
+    import probe
+    from vllm.v1.worker.gpu_worker import run
+
+    torch.set_num_threads(1)
+    ours, theirs = multiprocessing.get_context("spawn").Pipe()
+    engine = multiprocessing.get_context("spawn").Process(target=run, args=(theirs,), name="VllmWorker-0", daemon=True)
+    engine.start()
+
+    def order(what):
+        ours.send(what)
+        return ours.recv()
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(6)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    session = probe.start("engines", run_dir=sys.argv[1] + "/engines/first", rank=0, name="trainer")
+    for number in range(1, 13):
+        with session.step(number):
+            with probe.phase("generate", role="rollout"):
+                order("wake_up") if number > 1 else None
+                time.sleep(0.3)
+                order("sleep")
+            with probe.phase("update", role="actor"):
+                for part in range(2):
+                    with probe.micro_batch(part, lengths=[512 - 128 * part, 256]):
+                        model(torch.randn(1024, 1024)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            with probe.phase("update_weights", role="actor"):
+                order("update_weights")
+    ours.send("end")
+    engine.join()
+    session.close()
+
+if __name__ == "__main__":
+    main()
+"""
+
 
 class Shot(NamedTuple):
     """A picture.
@@ -70,6 +152,7 @@ class Shot(NamedTuple):
         launcher: What stands before the script, behind the environment's Python.
         beside: Packages of that environment that lie in a folder of their own.
         height: Pixels of the panel that are shown.
+        view: The view that is shown; "" is the first.
     """
 
     environment: str
@@ -77,12 +160,14 @@ class Shot(NamedTuple):
     launcher: tuple[str, ...] = ()
     beside: str = ""
     height: int = 1000
+    view: str = ""
 
 
 TORCHRUN: Final = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 SHOTS: Final = {
     "probe_run": Shot(".venv-trl", SFT, TORCHRUN),
     "torchtitan": Shot(".venv-verl", SPANS, (), "others"),
+    "engines": Shot(".venv", ENGINE, view="memory"),
 }
 
 
@@ -114,6 +199,8 @@ def take(name: str, chromium: str) -> None:
         page = browser.new_page(viewport={"width": WIDTH, "height": shot.height})
         page.goto(url)
         page.wait_for_selector("figure[data-state]", timeout=PATIENCE_MS)
+        if shot.view:
+            page.click(f"[data-view={shot.view}]")
         page.get_by_text("is being looked for").wait_for(state="hidden", timeout=PATIENCE_MS)
         page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
         page.wait_for_timeout(2000)  # for the pictures themselves
