@@ -25,7 +25,7 @@ WORKERS := -n $(JOBS) --dist worksteal
 TWICE := tests/twice.py --durations 40 --durations-min 10
 QUICK := not slow and not browser and not multiprocess
 
-.PHONY: demo environments check quick test fuzz soak lint js js-check bench zoo mismatch docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
+.PHONY: demo environments check quick test thorough fuzz soak lint js js-check bench zoo mismatch docs notebook test-tensordict-010 test-transfer-queue test-verl test-trl test-trackers clean help
 
 help:  ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -45,7 +45,7 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo $(VENV)/.notebook
 
 demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
-	$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(if $(SAID),| tee $(SAID))
+	$(if $(SAID),COLUMNS=1200 )$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(if $(SAID),| tee $(SAID))
 
 check: $(VENV)/.dev  ## lint, types and the quick tests, side by side: for hour-to-hour work
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
@@ -55,6 +55,9 @@ quick: $(VENV)/.dev  ## the tests that need no browser, no farm of processes and
 
 test: $(VENV)/.dev  ## the whole suite
 	$(BIN)/python $(TWICE) $(WORKERS)
+
+thorough: $(VENV)/.dev  ## the whole suite with every case: also those that are one more of what `make test` has
+	PROBE_THOROUGH=1 $(BIN)/python $(TWICE) $(WORKERS)
 
 fuzz: $(VENV)/.dev  ## the property tests with new seeds, for MINUTES=10
 	$(BIN)/python tests/fuzz.py $(MINUTES)

@@ -173,7 +173,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        turns = take_turns(size.pick(everybody, usual, everybody), size.pick(0, ROUNDS), size.pick(2, STEPS))
+        turns = take_turns(size.pick(usual, usual, everybody), size.pick(0, ROUNDS), size.pick(2, STEPS))
     finally:
         torch.set_num_threads(threads)
     plain = turns.pop("plain")

@@ -60,18 +60,23 @@ hypothesis.register_random(TORCH_RANDOM)
 
 
 SLOW_FIXTURES = {"demo", "mlflow_server", "own_mlflow_server", "mlflow_database"}
-DEMO_STEPS = 8
+DEMO_STEPS = 16
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whoever asks for a server or a browser is marked for it."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Whoever asks for a server or a browser is marked for it; what is thorough waits to be asked for."""
     for item in items:
         asked = set(getattr(item, "fixturenames", ()))
         if asked & SLOW_FIXTURES:
             item.add_marker("slow")
         if "chromium" in asked:
             item.add_marker("browser")
+    if not os.environ.get("PROBE_THOROUGH") and not any("::" in one for one in config.args):
+        left = [item for item in items if item.get_closest_marker("thorough")]
+        if left:
+            config.hook.pytest_deselected(items=left)
+            items[:] = [item for item in items if not item.get_closest_marker("thorough")]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -119,7 +124,8 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _demo(place: Path) -> None:
     command = [sys.executable, "-m", "probe", "demo", "--steps", str(DEMO_STEPS), "--run-dir", str(place / "run")]
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "TENSORBOARD_"))}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=plain, check=False)
+    wide = plain | {"COLUMNS": "1200"}  # a finding on a line of its own
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, env=wide, check=False)
     assert done.returncode == 0, done.stderr
     (place / "said.txt").write_text(done.stdout)
 

@@ -1,7 +1,8 @@
 """The tests that use a browser, processes or servers, again and again beside busy loops: ``make soak ROUNDS=10``.
 
-As many busy loops as there are cores run beside them. What fails now and then depends on something being quick, on the
-order of two threads, or on what another test left; how often it did is printed, with the first message.
+As many busy loops as there are cores run beside them; the cases marked ``thorough`` are among the tests. What fails now
+and then depends on something being quick, on the order of two threads, or on what another test left; how often it
+did is printed, with the first message.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def main(arguments: list[str]) -> int:
     """
     rounds, more = int(arguments[0] if arguments else 10), arguments[1:]
     failures: dict[str, list[str]] = {}
+    os.environ["PROBE_THOROUGH"] = "1"
     with busy(os.cpu_count() or 2):
         for number in range(1, rounds + 1):
             played = play(["-q", "-m", CHOSEN, *more])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -32,6 +34,17 @@ def lean(tmp_path_factory):
 def run_there(lean, *command, cwd):
     told = {"capture_output": True, "text": True, "env": lean_environment.environment(), "cwd": cwd, "check": False}
     return subprocess.run([str(lean / "env" / "bin" / command[0]), *map(str, command[1:])], **told)
+
+
+@pytest.fixture(scope="session")
+def trained(lean, tmp_path_factory):
+    """A folder in which a training was recorded there, in ``run``, with what the process said."""
+
+    def train(folder):
+        done = run_there(lean, "python", "-c", TRAIN, cwd=folder)
+        (folder / "said.json").write_text(json.dumps([done.returncode, done.stderr]))
+
+    return once(tmp_path_factory, "trained", train)
 
 
 def test_8_what_only_views_need_is_an_extra_of_its_own():
@@ -115,10 +128,11 @@ writer.close()
 
 
 @pytest.mark.slow
-def test_8_a_training_without_the_views_is_recorded_and_they_read_it(lean, tmp_path):
-    done = run_there(lean, "python", "-c", TRAIN, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, f"probe: file: {tmp_path}/run/metrics.jsonl\n")
-    assert list((tmp_path / "run").glob("parts/*")) == []
+def test_8_a_training_without_the_views_is_recorded_and_they_read_it(trained, tmp_path):
+    said = json.loads((trained / "said.json").read_text())
+    assert said == [0, f"probe: file: {trained}/run/metrics.jsonl\n"]
+    assert list((trained / "run").glob("parts/*")) == []
+    shutil.copytree(trained / "run", tmp_path / "run")  # looking at a run may leave answers there
     with Run(tmp_path / "run") as run:
         assert run.incidents.empty
         assert run.bad_lines == 0
@@ -164,10 +178,21 @@ except probe.errors.MissingDependencyError as error:
     print(error)
 """
 
+COMMANDS = """
+import contextlib, io, json, sys
+from probe.cli import main
+told = []
+for command in json.loads(sys.argv[1]):
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(command)
+    told.append([code, said.getvalue()])
+print(json.dumps(told))
+"""
+
 
 @pytest.mark.slow
-def test_8_what_only_the_views_can_do_says_what_to_install(lean, tmp_path):
-    assert run_there(lean, "python", "-c", TRAIN, cwd=tmp_path).returncode == 0
+def test_8_what_only_the_views_can_do_says_what_to_install(lean, trained, tmp_path):
+    shutil.copytree(trained / "run", tmp_path / "run")
     cure = "install it with: pip install 'probe-rl[views]'"
     done = run_there(lean, "python", "-c", f"import probe.errors{LOOKS}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -175,19 +200,23 @@ def test_8_what_only_the_views_can_do_says_what_to_install(lean, tmp_path):
     assert len(lines) == 7
     assert all(line.endswith(cure) for line in lines), lines
     assert not (tmp_path / "other").exists()
-    for command in ("tail", "findings", "report", "export", "compact", "open", "sql"):
-        asked = {"export": ["--format", "csv", "-o", "there"], "sql": ["select 1"]}.get(command, [])
-        done = run_there(lean, "probe", command, "run", *asked, cwd=tmp_path)
-        assert done.returncode == 1, command
-        assert done.stderr.startswith(f"probe {command}: "), done.stderr
-        assert done.stderr.endswith(f"{cure}\n"), done.stderr
-    done = run_there(lean, "probe", "demo", cwd=tmp_path)
-    assert done.stderr.endswith("install it with: pip install 'probe-rl[demo]'\n"), done.stderr
+    commands = ("tail", "findings", "report", "export", "compact", "open", "sql")
+    asked = {"export": ["--format", "csv", "-o", "there"], "sql": ["select 1"]}
+    told = json.loads(run_there(lean, "python", "-c", COMMANDS, json.dumps(
+        [*([one, "run", *asked.get(one, [])] for one in commands), ["demo"]]), cwd=tmp_path).stdout)  # fmt: skip
+    *others, (_, demo) = told
+    for command, (code, said) in zip(commands, others, strict=True):
+        assert code == 1, command
+        assert said.startswith(f"probe {command}: "), said
+        assert said.endswith(f"{cure}\n"), said
+    assert demo.endswith("install it with: pip install 'probe-rl[demo]'\n"), demo
+    done = run_there(lean, "probe", "tail", "run", cwd=tmp_path)  # as a person calls it
+    assert (done.returncode, done.stderr) == tuple(others[0])
 
 
 @pytest.mark.slow
-def test_8_doctor_looks_at_an_installation_that_only_records(lean, tmp_path):
-    assert run_there(lean, "python", "-c", TRAIN, cwd=tmp_path).returncode == 0
+def test_8_doctor_looks_at_an_installation_that_only_records(lean, trained, tmp_path):
+    shutil.copytree(trained / "run", tmp_path / "run")
     done = run_there(lean, "probe", "doctor", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "a session of one step was read back: 3 calls" in done.stdout

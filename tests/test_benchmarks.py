@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,8 @@ IN_BROWSER = ("jupyter_lab", "panel_browser", "samples_browser")
 OF_FRAMEWORKS = ("lightning_cost", "trl_cost", "verl_cost")
 #: They fork, or call what stays in a process: each is given one of its own.
 APART = ("fast_steps", "jupyter_server", "large_run", "perfetto", "tracking_log")
+#: A browser, servers, or seconds of steps even in their smallest form: what is broken in these is a benchmark alone.
+DEAR = ("functional", "jupyter_server", "large_run", "last_edition", "own_cost", "tracking_log", *IN_BROWSER)
 #: Has no row where verl isn't installed.
 OF_VERL = "balance"
 
@@ -60,8 +63,13 @@ def check(name: str, rows: list[dict[str, Any]]) -> None:
     assert {line.count(" |") for line in lines} <= {head.count(" |")}
 
 
+def told_apart(names: Iterable[str]) -> list[Any]:
+    """The cases; what costs most is left to the thorough."""
+    return [pytest.param(name, marks=[pytest.mark.thorough] * (name in DEAR)) for name in names]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", told_apart(NAMES))
 def test_each_runs(name):
     rows = of_own_process(name) if name in APART else import_module(f"benchmarks.{name}").rows(Size.SMALL)
     assert rows or name == OF_VERL
@@ -69,7 +77,7 @@ def test_each_runs(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", IN_BROWSER)
+@pytest.mark.parametrize("name", told_apart(IN_BROWSER))
 def test_each_runs_in_a_browser(name, chromium):
     pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
     rows = of_own_process(name)

@@ -33,7 +33,7 @@ def depth():
     return len(list(current_scope().ancestors()))
 
 
-def interrupted(directory):
+def interrupted(directory, bursts):
     """Steps in a tight loop, each burst of which ends with Ctrl-C somewhere between two bytecodes. In a process of its
     own: hypothesis looks at every garbage collection, and a Ctrl-C that comes there is lost.
     """
@@ -41,7 +41,7 @@ def interrupted(directory):
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     with start("interrupts", run_dir=directory, recorders=["memory"]) as session:
         (recorder,) = session._recorders
-        for burst in range(10_000):
+        for burst in range(bursts):
             try:
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(2e-5, 2e-4))
                 for _ in range(1000):  # it comes within few
@@ -60,8 +60,9 @@ def interrupted(directory):
 
 
 @pytest.mark.slow
-def test_no_row_after_ten_thousand_interrupts_stands_in_a_wrong_step_phase_or_scope(tmp_path):
-    code = "import sys; from tests.test_interrupts import interrupted; interrupted(sys.argv[1])"
+@pytest.mark.parametrize("bursts", [2_000, pytest.param(10_000, marks=pytest.mark.thorough)])
+def test_no_row_after_ten_thousand_interrupts_stands_in_a_wrong_step_phase_or_scope(tmp_path, bursts):
+    code = f"import sys; from tests.test_interrupts import interrupted; interrupted(sys.argv[1], {bursts})"
     command = [sys.executable, "-c", code, str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)
     found = json.loads(done.stdout)
@@ -73,7 +74,7 @@ def test_no_row_after_ten_thousand_interrupts_stands_in_a_wrong_step_phase_or_sc
             "select distinct process, scope_id, parent_id, step, phase, kind, role from memory where kind <> ''"
         )
     steps = rows[rows["kind"] == "step"]
-    assert len(steps) > 5_000
+    assert len(steps) > bursts / 4
     assert (steps["parent_id"] == 0).all()
     assert steps[["phase", "role"]].isna().all().all()
     assert steps["step"].is_unique
@@ -81,7 +82,7 @@ def test_no_row_after_ten_thousand_interrupts_stands_in_a_wrong_step_phase_or_sc
     inside = inside[inside["phase"] != "after"]
     assert (inside["phase"] == "p" + (inside["step"] % 7).astype(str)).all()
     phases = inside[inside["kind"] == "phase"].merge(steps, left_on="parent_id", right_on="scope_id")
-    assert len(phases) > 5_000
+    assert len(phases) > bursts / 4
     assert (phases["step_x"] == phases["step_y"]).all()
     assert sorted(rows[rows["step"] == found["step"]]["parent_id"]) == [0, found["last"]]
 
@@ -213,9 +214,10 @@ def test_a_cell_begins_at_the_root(tmp_path):
     import nbformat
     from nbclient import NotebookClient
 
-    begin = f"session = probe.start('a', run_dir={str(tmp_path / 'run')!r})"
+    light = "recorders=[], device=FakeDevice()"  # which needn't import torch
+    begin = f"session = probe.start('a', run_dir={str(tmp_path / 'run')!r}, {light})"
     cells = [
-        f"import probe\nfrom probe.hooks import current_scope\n{begin}",
+        f"import probe\nfrom probe.hooks import current_scope\nfrom probe.testing import FakeDevice\n{begin}",
         "left = probe.phase('left').__enter__()\nprint(current_scope().path)",
         "print(repr(current_scope().path))\nsession.close()",
     ]

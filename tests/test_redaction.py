@@ -143,9 +143,9 @@ def test_b_a_secret_is_in_no_file_of_a_run_and_its_backends(tmp_path, config, st
     if type(config).__name__ == "DictConfig":
         config.a.b = "x"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{store}")
-    # A publisher reads what the run's files hold, which no secret is in whatever the configuration was made of: one of
-    # them is published, too.
-    options = {"track": ["file", "tensorboard", "mlflow"], "publish": config is CONFIGS[-1], "config": config}
+    # A publisher reads what the run's files hold, which no secret is in whatever the configuration was made of: a run
+    # with one that is published is in tests/publishing/test_published_backends.py.
+    options = {"track": ["file", "tensorboard", "mlflow"], "publish": False, "config": config}
     with start("p", run_dir=tmp_path / "run", **options) as session, session.step(0):
         pass
     export_tables(tmp_path / "run", tmp_path / "run" / "exported" / "tables")
@@ -162,7 +162,7 @@ def test_b_who_keeps_them_gets_files_for_its_owner_alone(tmp_path):
     config = {"hf_token": SECRET}
     for name, redact in (("kept", False), ("left", True), ("more", ["licence"])):
         track = ["file", "tensorboard"] if name == "kept" else ["file"]
-        options = {"run_dir": tmp_path / name, "track": track, "config": config, "redact": redact}
+        options = {"run_dir": tmp_path / name, "track": track, "config": config, "redact": redact, "recorders": []}
         with start("p", **options) as session, session.step(0):
             pass
         mode = stat.S_IMODE((tmp_path / name / "run.json").stat().st_mode)

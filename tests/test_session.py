@@ -373,7 +373,9 @@ def test_a_killed_process_has_said_where_it_was(directory):
     script = f"""
         import os, pathlib, signal, time
         import probe
-        session = probe.start("killed", run_dir={str(directory)!r}, rank=0)
+        from probe.testing import FakeDevice
+        light = {{"recorders": ["memory"], "device": FakeDevice()}}  # which needn't import torch
+        session = probe.start("killed", run_dir={str(directory)!r}, rank=0, **light)
         rows = pathlib.Path({str(directory)!r}) / "rank-00000.jsonl"
         with session.step(4), probe.phase("update", role="actor"):
             while not rows.exists() or b'"update"' not in rows.read_bytes():

@@ -23,6 +23,7 @@ SCRIPT = """
     import json, os, signal, sys, time
     import probe
     from probe import session as sessions
+    from probe.testing import FakeDevice
     sessions.END_S = 300.0
     heard = []
     of_the_job = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
@@ -33,7 +34,8 @@ SCRIPT = """
         for number in of_the_job:
             os.killpg(0, number)
 
-    where = {"run_dir": "run", "rank": 0, "world_size": 1}
+    light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch, and fills few panels
+    where = {"run_dir": "run", "rank": 0, "world_size": 1, **light}
     opened = probe.start("p", "e", track="tensorboard", publish=1, alarms=True, upload="copy", **where)
     send()  # while what runs beside it begins
     with opened.step(1):

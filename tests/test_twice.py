@@ -49,7 +49,7 @@ SUITE = {
 }
 
 
-def looked(place: Path, *names: str, files: tuple[str, ...] = (), options: tuple[str, ...] = ("-n", "2")):
+def looked(place: Path, *names: str, files: tuple[str, ...] = (), options: tuple[str, ...] = ()):
     """What came of a suite of these tests: the exit code, what was said, and how often each test was run."""
     bodies = [f"def test_{name}{'' if '(' in name else '()'}:\n    {SUITE[name]}\n" for name in names]
     (place / "test_planted.py").write_text("\n".join([PLANTED, *bodies]))
@@ -105,7 +105,7 @@ def test_what_fails_twice_is_red_and_nothing_is_run_a_third_time(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_test_that_ends_its_worker_has_failed(tmp_path: Path) -> None:
-    code, said, runs = looked(tmp_path, "kills_its_worker", "killed_at_first", "at_first")
+    code, said, runs = looked(tmp_path, "kills_its_worker", "killed_at_first", "at_first", options=("-n", "2"))
     assert code == 1
     assert runs == {"kills_its_worker": 2, "killed_at_first": 2, "at_first": 2}
     assert "failed twice: test_planted.py::test_kills_its_worker" in said
@@ -123,7 +123,7 @@ def test_an_error_in_a_fixture_is_a_failure_of_its_test(tmp_path: Path) -> None:
 def test_more_than_five_unstable_tests_are_red(tmp_path: Path) -> None:
     five = [f"many_{at}" for at in range(5)]
     (tmp_path / "five").mkdir()
-    assert looked(tmp_path / "five", *five)[0] == 0
+    assert looked(tmp_path / "five", *five, options=("-n", "2"))[0] == 0
     (tmp_path / "six").mkdir()
     code, said, _ = looked(tmp_path / "six", *five, "many_5")
     assert code == 1
@@ -146,7 +146,7 @@ def test_a_file_that_cannot_be_imported_and_a_wrong_option_are_red_at_once(tmp_p
 @pytest.mark.slow
 def test_only_the_named_files_are_run_and_only_what_failed_is_run_again(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text("def test_other():\n    assert False")
-    code, _, runs = looked(tmp_path, "sound", "at_first", files=("test_planted.py",), options=())
+    code, _, runs = looked(tmp_path, "sound", "at_first", files=("test_planted.py",))
     assert (code, runs) == (0, {"sound": 1, "at_first": 2})
 
 

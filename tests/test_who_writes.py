@@ -50,7 +50,9 @@ def member(directory: Path, options: str = "") -> str:
         import sys, time
         from probe.session import start
         from probe.hooks import phase
-        session = start("b", run_dir={str(directory)!r}{options})
+        from probe.testing import FakeDevice
+        light = {{"recorders": ["memory"], "device": FakeDevice()}}  # which needn't import torch
+        session = start("b", run_dir={str(directory)!r}, **light{options})
         with session.step(0), phase("update"):
             time.sleep(0.01)
         session.flush()
@@ -65,9 +67,10 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.fixture
-def job(directory: Path) -> Path:
-    """A driver and two ranks of one job, as three processes."""
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver and two ranks of one job, as three processes. Nobody changes it."""
+    directory = tmp_path_factory.mktemp("job") / "run"
     processes = [
         python(member(directory, ", role='driver'")),
         *(python(member(directory), RANK=str(rank), WORLD_SIZE="2") for rank in range(2)),
@@ -208,6 +211,7 @@ def test_b_a_lone_process_goes_by_its_name_and_tracks(directory: Path) -> None:
     assert (directory / "metrics.jsonl").exists()
 
 
+@pytest.mark.thorough  # test_editions.py has the titles, test_published_backends.py TensorBoard's layout
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_b_the_charts_of_a_backend_say_who_tracks(directory: Path) -> None:

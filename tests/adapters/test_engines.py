@@ -412,7 +412,7 @@ def train(tmp_path: Path, there: Path, *how: str, **environ: str) -> list[str]:
 
 
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("ends", ["by itself", "told"])
+@pytest.mark.parametrize("ends", [pytest.param("by itself", marks=pytest.mark.thorough), "told"])
 def test_12_an_engines_process_is_one_of_the_run_and_no_rank_of_it(there, tmp_path, ends):
     """It has the trainer's variables, and is ended by a signal, as vLLM ends its own."""
     run_dir = tmp_path / "run"

@@ -162,19 +162,23 @@ def test_4_torchrun_is_one_run_and_started_again_another_attempt(tmp_path):
     path = package(tmp_path / "packages", "nemo_rl", **{"utils.timer": TIMER})
     script = tmp_path / "train.py"
     script.write_text(TRAINS)
-    for attempt in (1, 2):
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-        done = probe_run(*launcher, str(script), run=tmp_path / "run", path=(path,))
-        assert done.returncode == 0, done.stderr
-        assert "nemo_rl: 1 of 5 points are observed" in done.stderr
-        assert "2 processes recorded" in done.stderr
-        with Run(tmp_path / "run") as run:
-            assert run.attempts == list(range(1, attempt + 1))
-            assert run.ranks == [0, 1]
-            known = run.memory.dropna(subset=["phase"])
-            assert set(zip(known["rank"], known["phase"], strict=True)) == {
-                (rank, phase) for rank in (0, 1) for phase in ("generation", "policy_training")
-            }
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = probe_run(*launcher, str(script), run=tmp_path / "run", path=(path,))
+    assert done.returncode == 0, done.stderr
+    assert "nemo_rl: 1 of 5 points are observed" in done.stderr
+    assert "2 processes recorded" in done.stderr
+    with Run(tmp_path / "run") as run:
+        assert run.attempts == [1]
+        assert run.ranks == [0, 1]
+        known = run.memory.dropna(subset=["phase"])
+        assert set(zip(known["rank"], known["phase"], strict=True)) == {
+            (rank, phase) for rank in (0, 1) for phase in ("generation", "policy_training")
+        }
+    # Again, without a launcher: `probe run` itself numbers the attempts.
+    done = probe_run(sys.executable, "-c", TRAINS.partition("import torch")[0], run=tmp_path / "run", path=(path,))
+    assert done.returncode == 0, done.stderr
+    with Run(tmp_path / "run") as run:
+        assert run.attempts == [1, 2]
     assert not list((tmp_path / "run").glob("*.jsonl"))
 
 

@@ -123,6 +123,9 @@ PLANTED = (
     "accidental_reducer", "fragmentation", "equal_rewards",
 )  # fmt: skip
 SOUND = ("resumed", "slow first step", "growing curriculum", "without an accelerator")
+#: Those of each run of CI: memory that grows, ranks that wait, a value of one row, and two healthy ones: one of two
+#: attempts, and one without a device.
+OFTEN_TRIED = ("device_leak", "starved_rank", "nan", "resumed", "without an accelerator")
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +141,10 @@ def leaking(source: Callable[[str], Path]) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*PLANTED, *SOUND])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(one, marks=[pytest.mark.thorough] * (one not in OFTEN_TRIED)) for one in [*PLANTED, *SOUND]],
+)
 def test_3_at_each_stage_of_a_run_the_watch_finds_what_the_whole_run_says(
     name: str, source: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -152,14 +152,18 @@ def browser(
 
 
 @contextlib.contextmanager
-def another(page: Page, size: tuple[int, int] = (1300, 1000), *, reduced: bool = False) -> Iterator[Page]:
+def another(
+    page: Page, size: tuple[int, int] = (1300, 1000), dark: bool = False, *, reduced: bool = False
+) -> Iterator[Page]:
     """A page as :func:`browser` gives it, in the Chromium of ``page``, which has JupyterLab's code already. Whoever was
     logged in there is so no more.
     """
     page.context.clear_cookies()
     made = _noted(page.context.new_page())
     made.set_viewport_size({"width": size[0], "height": size[1]})
-    made.emulate_media(reduced_motion="reduce" if reduced else "no-preference")
+    made.emulate_media(
+        color_scheme="dark" if dark else "light", reduced_motion="reduce" if reduced else "no-preference"
+    )
     try:
         yield made
     finally:

@@ -15,8 +15,12 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import ENDLESS, notebooks
-from tests.browser.jupyter import Lab, browser, jupyter, served, write_notebook
+from tests.browser.jupyter import Lab, another, await_that, served, write_notebook
+from tests.jupyter import plugin
+from tests.jupyter.driving import PANEL as TAB
+from tests.jupyter.driving import show, step_shown
 from tests.ports import free_port
+from tests.sample_run import sample_rows, write_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -31,17 +35,18 @@ def await_text(page, text: str | re.Pattern[str]) -> None:
     page.locator(PANEL, has_text=text).first.wait_for()
 
 
-def test_notebook_7(chromium, tmp_path: Path, shots: Path) -> None:
+def test_notebook_7_and_4_its_plugin_opens_run_json_in_the_panel(chrome, tmp_path: Path, shots: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "place").mkdir()
     root = notebooks(tmp_path / "root")
+    write_run(root / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
     start = (
         "import probe, training\nsession = probe.start('seven', run_dir='runs/seven')\npanel = session.panel()\npanel"
     )
-    write_notebook(root / "seven.ipynb", start, "training.train_until(session, 'seven.ended', 0.01)")
+    write_notebook(root / "seven.ipynb", start, "training.train_until(session, 'seven.ended', 0.05)")
     with (
-        jupyter(root, tmp_path / "place", app="notebook") as url,
-        browser(chromium, tmp_path / "profile") as page,
+        plugin.server(root, tmp_path / "place", app="notebook") as url,
+        another(chrome) as page,
     ):
         notebook = Lab(page, url, "seven.ipynb", at="notebooks")
         notebook.run(0)
@@ -55,6 +60,9 @@ def test_notebook_7(chromium, tmp_path: Path, shots: Path) -> None:
         page.locator(f"{PANEL} .main-svg").first.wait_for()
         page.screenshot(path=shots / "notebook_7.png")
         assert page.troubles in ([], [ITS_OWN])
+        show(page, f"{url}/edit/runs/first/run.json?factory=Run%20panel")
+        await_that(page, lambda: page.locator(TAB).count() and step_shown(page) == 5)
+        page.screenshot(path=shots / "lab_plugin_notebook_7.png")
 
 
 MARIMO = """
@@ -79,16 +87,16 @@ if __name__ == "__main__":
 """
 
 
-def test_marimo(chromium, tmp_path: Path, shots: Path) -> None:
+def test_marimo(chrome, tmp_path: Path, shots: Path) -> None:
     root = notebooks(tmp_path)
     run = root / "runs" / "marimo"
     (root / "app.py").write_text(textwrap.dedent(MARIMO.format(run=str(run))))
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "marimo", "run", "app.py", "--headless", "--no-token", "--port", str(port)]
-    writer = subprocess.Popen([sys.executable, str(root / "training.py"), str(run), str(ENDLESS), "0.02"], cwd=root)
+    writer = subprocess.Popen([sys.executable, str(root / "training.py"), str(run), str(ENDLESS), "0.05"], cwd=root)
     try:
-        with served(command, f"{url}/health", root), browser(chromium, tmp_path / "profile") as page:
+        with served(command, f"{url}/health", root), another(chrome) as page:
             while not (run / "run.json").exists():
                 assert writer.poll() is None
                 page.wait_for_timeout(100)
@@ -115,11 +123,11 @@ def voila() -> str:
     return found
 
 
-def test_voila(chromium, tmp_path: Path, shots: Path) -> None:
+def test_voila(chrome, tmp_path: Path, shots: Path) -> None:
     command = voila()
     root = notebooks(tmp_path)
     start = "import probe, training\nsession = probe.start('voila', run_dir='runs/voila')\nsession.panel()"
-    write_notebook(root / "page.ipynb", start, f"running = probe.run(training.train, session, {ENDLESS}, 0.02)")
+    write_notebook(root / "page.ipynb", start, f"running = probe.run(training.train, session, {ENDLESS}, 0.05)")
     kernel = tmp_path / "kernels" / "kernels" / "python3"  # this Python, wherever voila lives
     kernel.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -135,7 +143,7 @@ def test_voila(chromium, tmp_path: Path, shots: Path) -> None:
     options = ["--no-browser", f"--port={port}", "--Voila.ip=127.0.0.1", "page.ipynb"]
     with (
         served([command, *options], f"{url}/voila/static/voila.js", root, **own),
-        browser(chromium, tmp_path / "profile") as page,
+        another(chrome) as page,
     ):
         page.goto(url)
         page.locator(PANEL).first.wait_for()

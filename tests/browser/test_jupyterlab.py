@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import ENDLESS
-from tests.browser.jupyter import DARK, Lab, another, await_that, end_kernels, jupyter, write_notebook
-from tests.sample_run import sample_rows, write_run
+from tests.browser.jupyter import Lab, another, await_that, end_kernels, write_notebook
+from tests.jupyter.driving import change_theme
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
@@ -54,15 +54,20 @@ def await_copy(page, words: str) -> None:
     expect(page.locator(".probe-copy img")).to_have_attribute("alt", re.compile(re.escape(words)))
 
 
-def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_a_kernel(lab, chrome, shots) -> None:
+def test_reloaded_while_a_thread_trains_then_live_in_a_busy_cell_then_saved_and_reopened_without_a_kernel(
+    lab, chrome, shots
+) -> None:
     import nbformat
 
     url, root = lab
     name = "live"
     path = write_notebook(
         root / f"{name}.ipynb",
+        START.format(name="reload"),
+        f"running = probe.run(training.train, session, {ENDLESS}, 0.05)",
+        "running.interrupt(); running.wait(); session.close(); panel.close()",
         START.format(name=name),
-        "training.train_until(session, 'live.ended', 0.01)",
+        "training.train_until(session, 'live.ended', 0.05)",
         "session.close(); panel.close()",
     )
     with another(chrome) as page:
@@ -70,39 +75,64 @@ def test_live_and_interactive_while_a_cell_runs_then_saved_and_reopened_without_
         notebook.run(0)
         page.wait_for_selector(PANEL)
         notebook.run(1)
+        notebook.wait(1)
+        await_step(page, 5)
+        notebook.save()
+        page.goto(f"{url}/lab/tree/{path.name}")
+        notebook.await_open()
+        page.wait_for_selector(PANEL)
+        await_step(page, 8)
+        notebook.run(2)
+        notebook.wait(2)
+        page.wait_for_selector(PANEL, state="detached")
+
+        notebook.run(3)
+        page.wait_for_selector(PANEL)
+        notebook.run(4)
         await_step(page, 3)
-        assert notebook.busy(1)
+        assert notebook.busy(4)
         before = steps_seen(page)
         await_step(page, before + 5)  # live in a busy cell
         for view in ("Time", "Memory", "Tokens", "Metrics", "Data", "Events"):
             choose(page, view)  # and it answers there, too
         choose(page, "Memory")
         page.wait_for_timeout(500)
-        assert notebook.busy(1)
+        assert notebook.busy(4)
         page.screenshot(path=shots / "lab_busy.png")
         (root / "live.ended").touch()
-        notebook.wait(1)
-        notebook.run(2)
-        notebook.wait(2)
+        notebook.wait(4)
+        notebook.run(5)
+        notebook.wait(5)
         page.wait_for_selector(PANEL, state="detached")  # the view is swapped for what needs no kernel
         notebook.save()
         assert page.troubles == []
         assert page.outside == []
 
-    bundles = [output["data"] for output in nbformat.read(path, 4).cells[0].outputs if "data" in output]
+    bundles = [output["data"] for output in nbformat.read(path, 4).cells[3].outputs if "data" in output]
     (bundle,) = [one for one in bundles if "application/vnd.plotly.v1+json" in one]
     assert "application/vnd.jupyter.widget-view+json" not in bundle
     assert {"image/svg+xml", "text/plain"} <= bundle.keys()
 
     with another(chrome) as page:
         notebook = Lab(page, url, path.name, kernel=False)
-        page.wait_for_selector(".js-plotly-plot, .jp-RenderedImage, .jp-RenderedSVG")
+        page.locator(".jp-Cell").nth(3).locator(".js-plotly-plot, .jp-RenderedImage, .jp-RenderedSVG").first.wait_for()
         page.wait_for_timeout(1000)
         page.screenshot(path=shots / "lab_reopened.png", full_page=True)
-        expect(page.locator("body")).not_to_contain_text("Loading widget")
+        expect(page.locator(".jp-Cell").nth(3)).not_to_contain_text("Loading widget")
 
 
-def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_needs_no_kernel(
+INSPECT = """
+import numpy as np, torch, probe, training
+class Letters:
+    def decode(self, ids): return "".join(chr(97 + int(one) % 26) for one in ids)
+data = training.batch(3)
+data.batch["responses"] = data.batch["input_ids"][:, 16:]
+data.non_tensor_batch["question"] = np.array([f"<b>{row}</b>" for row in range(16)], dtype=object)
+probe.inspect(data, Letters(), rows=(2, 8))
+"""
+
+
+def test_a_closed_session_leaves_a_panel_dark_as_jupyterlab_is_and_its_copy_and_an_inspection_need_no_kernel(
     lab, chrome, shots
 ) -> None:
     import nbformat
@@ -113,20 +143,34 @@ def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_
         START.format(name="finished").replace("panel = session.panel()\npanel", "session.panel()"),
         "training.train(session, 30, 0.005)",
         "session.close()",
+        INSPECT,
     )
     with another(chrome) as page:
         notebook = Lab(page, url, path.name)
-        notebook.run_all(3)
+        notebook.run_all(4)
         page.wait_for_selector(f"{PANEL} .pp-status:has-text('finished')")
         await_step(page, 29)
         expect(page.locator(".probe-copy")).to_be_hidden()  # the live panel stands above it
         choose(page, "Tokens")
         await_copy(page, "up to step 29 · finished")
+        page.select_option("select[name=key]", "non_tensor_batch.question")
+        page.click("text=Show values")
+        page.wait_for_selector(".probe-answer table")
+        expect(page.locator(".probe-answer")).to_contain_text("<b>2</b>")
+        page.screenshot(path=shots / "lab_inspection.png", full_page=True)
         notebook.save()
+        # It is as dark as JupyterLab, whether that becomes so or is so from its start.
+        expect(page.locator(PANEL)).to_have_attribute("data-theme", "light")
+        change_theme(page, "JupyterLab Dark")
+        expect(page.locator(PANEL)).to_have_attribute("data-theme", "dark")
         page.goto(f"{url}/lab/tree/{path.name}")  # while the kernel lives, a page that opens has the live panel
         notebook.await_open()
         page.wait_for_selector(f"{PANEL} .pp-status:has-text('finished')")
         expect(page.locator(".probe-copy")).to_be_hidden()
+        expect(page.locator(PANEL)).to_have_attribute("data-theme", "dark")
+        page.wait_for_timeout(800)
+        page.screenshot(path=shots / "lab_dark.png", full_page=True)
+        change_theme(page, "JupyterLab Light")
         assert page.troubles == []
 
     _, copy = (output["data"] for output in nbformat.read(path, 4).cells[0].outputs)
@@ -139,6 +183,9 @@ def test_a_closed_session_leaves_a_panel_that_answers_and_a_saved_notebook_that_
         await_copy(page, "up to step 29 · finished")
         await_that(page, lambda: image.evaluate("(one) => one.naturalWidth") > 500)  # it is drawn
         page.screenshot(path=shots / "lab_saved_copy.png")
+        said = page.locator(".probe-inspection")
+        expect(said).to_contain_text("input_ids")
+        expect(said).to_contain_text("Tokens of rows 2 to 7")
 
 
 def test_a_killed_kernel_leaves_what_was_seen_and_how_to_go_on(lab, chrome, shots) -> None:
@@ -168,64 +215,6 @@ def test_a_killed_kernel_leaves_what_was_seen_and_how_to_go_on(lab, chrome, shot
         await_step(page, 19)
         page.wait_for_timeout(500)
         page.screenshot(path=shots / "lab_after_a_kill.png")
-        assert page.troubles == []
-
-
-INSPECT = """
-import numpy as np, torch, probe, training
-class Letters:
-    def decode(self, ids): return "".join(chr(97 + int(one) % 26) for one in ids)
-data = training.batch(3)
-data.batch["responses"] = data.batch["input_ids"][:, 16:]
-data.non_tensor_batch["question"] = np.array([f"<b>{row}</b>" for row in range(16)], dtype=object)
-probe.inspect(data, Letters(), rows=(2, 8))
-"""
-
-
-def test_an_inspection_answers_and_is_there_without_a_kernel(lab, chrome, shots) -> None:
-    url, root = lab
-    path = write_notebook(root / "inspect.ipynb", INSPECT)
-    with another(chrome) as page:
-        notebook = Lab(page, url, path.name)
-        notebook.run(0)
-        page.select_option("select[name=key]", "non_tensor_batch.question")
-        page.click("text=Show values")
-        page.wait_for_selector(".probe-answer table")
-        expect(page.locator(".probe-answer")).to_contain_text("<b>2</b>")
-        page.screenshot(path=shots / "lab_inspection.png", full_page=True)
-        notebook.save()
-        assert page.troubles == []
-    end_kernels(url, path.name)
-    with another(chrome) as page:
-        Lab(page, url, path.name)
-        said = page.locator(".probe-inspection")
-        expect(said).to_contain_text("input_ids")
-        expect(said).to_contain_text("Tokens of rows 2 to 7")
-
-
-def test_a_page_that_is_loaded_again_while_a_thread_trains_shows_everything(lab, chrome) -> None:
-    url, root = lab
-    path = write_notebook(
-        root / "reload.ipynb",
-        START.format(name="reload"),
-        f"running = probe.run(training.train, session, {ENDLESS}, 0.01)",
-        "running.interrupt(); running.wait(); session.close(); panel.close()",
-    )
-    with another(chrome) as page:
-        notebook = Lab(page, url, path.name)
-        notebook.run(0)
-        page.wait_for_selector(PANEL)
-        notebook.run(1)
-        notebook.wait(1)
-        await_step(page, 5)
-        notebook.save()
-        page.goto(f"{url}/lab/tree/{path.name}")
-        notebook.await_open()
-        page.wait_for_selector(PANEL)
-        await_step(page, 8)
-        notebook.run(2)
-        notebook.wait(2)
-        page.wait_for_selector(PANEL, state="detached")
         assert page.troubles == []
 
 
@@ -267,7 +256,7 @@ def test_a_run_that_another_process_writes_is_followed_and_16_2_a_slider_answers
     url, root = lab
     run = root / "runs" / "elsewhere"
     path = write_notebook(root / "elsewhere.ipynb", f"import probe\nrun = probe.open({str(run)!r})\nrun", BUSY)
-    command = [sys.executable, str(root / "training.py"), str(run), str(ENDLESS), "0.02"]
+    command = [sys.executable, str(root / "training.py"), str(run), str(ENDLESS), "0.05"]
     with subprocess.Popen(command, cwd=root) as writer, another(chrome) as page:
         try:
             while not (run / "run.json").exists():
@@ -285,20 +274,3 @@ def test_a_run_that_another_process_writes_is_followed_and_16_2_a_slider_answers
             assert page.troubles == []
         finally:
             writer.kill()
-
-
-def test_the_panel_is_dark_where_jupyterlab_is(chrome, tmp_path, shots) -> None:
-    root, place = tmp_path / "notebooks", tmp_path / "jupyter"
-    root.mkdir()
-    place.mkdir()
-    write_run(root / "runs" / "dark", sample_rows(2, 12))
-    path = write_notebook(root / "dark.ipynb", "import probe\nprobe.open('runs/dark').panel()")
-    with jupyter(root, place, settings=DARK) as url, another(chrome) as page:
-        notebook = Lab(page, url, path.name)
-        notebook.run(0)
-        page.wait_for_selector(PANEL)
-        await_step(page, 11)
-        expect(page.locator(PANEL)).to_have_attribute("data-theme", "dark")
-        page.wait_for_timeout(800)
-        page.screenshot(path=shots / "lab_dark.png", full_page=True)
-        assert page.troubles == []

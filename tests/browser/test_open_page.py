@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 
 from probe.views.server.server import PageServer
 from tests.browser.conftest import ENDLESS
-from tests.browser.jupyter import await_that, browser
+from tests.browser.jupyter import another, await_that
 from tests.live.live_run import append
 from tests.ports import free_port
 from tests.sample_run import sample_rows, write_run
@@ -67,9 +67,9 @@ def cut_off(server: PageServer) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def test_the_page_is_the_panel_and_heals(chromium, server: PageServer, run: Path, tmp_path: Path, shots: Path) -> None:
+def test_the_page_is_the_panel_and_heals(chrome, server: PageServer, run: Path, shots: Path) -> None:
     told: list[str] = []
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         page.on("console", lambda said: said.type in ("error", "warning") and told.append(said.text))
         page.goto(server.url)
         page.locator(PANEL).wait_for()
@@ -104,9 +104,9 @@ def test_the_page_is_the_panel_and_heals(chromium, server: PageServer, run: Path
         assert page.evaluate("globalThis.__hurt") is None
 
 
-def test_a_page_without_a_kernel_speaks_of_none(chromium, server: PageServer, tmp_path: Path, shots: Path) -> None:
+def test_a_page_without_a_kernel_speaks_of_none(chrome, server: PageServer, shots: Path) -> None:
     held: list = []
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         page.route("**/message", lambda route: held.append(route))  # the server doesn't answer what is asked
         page.goto(server.url)
         busy = page.locator(".pp-status", has_text="server is busy")
@@ -179,13 +179,11 @@ def _end(connection: socket.socket) -> None:
     connection.close()
 
 
-def test_a_page_says_that_nobody_answers_and_comes_back(
-    chromium, server: PageServer, run: Path, tmp_path: Path, shots: Path
-) -> None:
+def test_a_page_says_that_nobody_answers_and_comes_back(chrome, server: PageServer, run: Path, shots: Path) -> None:
     tunnel = Tunnel(server._listener.server_address[1])
     tunnel.make()
     try:
-        with browser(chromium, tmp_path / "profile") as page:
+        with another(chrome) as page:
             page.goto(f"http://localhost:{tunnel.port}/{server.token}/")
             await_step(page, 11)
             tunnel.cut()
@@ -207,13 +205,13 @@ def test_a_page_says_that_nobody_answers_and_comes_back(
         tunnel.cut()
 
 
-def test_a_page_out_of_sight_lets_go_and_catches_up(chromium, server: PageServer, run: Path, tmp_path: Path) -> None:
+def test_a_page_out_of_sight_lets_go_and_catches_up(chrome, server: PageServer, run: Path) -> None:
     """A browser has six connections to one server: pages that nobody sees must not hold them."""
     hide = """(hidden) => {
         Object.defineProperty(document, "hidden", {get: () => hidden, configurable: true});
         document.dispatchEvent(new Event("visibilitychange"));
     }"""
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         page.goto(server.url)
         await_step(page, 11)
         page.evaluate(hide, True)
@@ -228,8 +226,8 @@ def test_a_page_out_of_sight_lets_go_and_catches_up(chromium, server: PageServer
         assert page.troubles == []
 
 
-def test_a_page_of_an_earlier_server_is_told_so(chromium, run: Path, tmp_path: Path) -> None:
-    with browser(chromium, tmp_path / "profile") as page:
+def test_a_page_of_an_earlier_server_is_told_so(chrome, run: Path) -> None:
+    with another(chrome) as page:
         port = free_port()  # nobody else is given it while it is free for a moment
         with PageServer(run, port=port) as first:
             first.start()
@@ -246,7 +244,7 @@ def test_a_page_of_an_earlier_server_is_told_so(chromium, run: Path, tmp_path: P
             await_step(page, 11)
 
 
-def test_another_site_gets_nothing(chromium, server: PageServer, tmp_path: Path) -> None:
+def test_another_site_gets_nothing(chrome, server: PageServer) -> None:
     """A page of another origin in the same browser, which even knows the URL."""
     site = """async (url) => {
         const asks = {
@@ -266,7 +264,7 @@ def test_another_site_gets_nothing(chromium, server: PageServer, tmp_path: Path)
         for (const [name, ask] of Object.entries(asks)) told[name] = await ask().then((got) => got?.type || String(got), () => "refused");
         return told;
     }"""  # noqa: E501  (a page)
-    with browser(chromium, tmp_path / "profile") as page:
+    with another(chrome) as page:
         other = f"http://localhost:{server._listener.server_address[1]}/nothing"  # this server, under another origin
         page.goto(other)
         assert "403" in page.inner_text("body")
@@ -275,14 +273,14 @@ def test_another_site_gets_nothing(chromium, server: PageServer, tmp_path: Path)
     assert told == dict.fromkeys(("read", "stream", "blind", "post", "form", "script"), "refused") | {"frame": "null"}
 
 
-def test_a_run_of_another_process_is_live_in_several_pages(chromium, tmp_path: Path, shots: Path) -> None:
+def test_a_run_of_another_process_is_live_in_several_pages(chrome, tmp_path: Path, shots: Path) -> None:
     """The command itself, as a person uses it: dark, small, two pages, Ctrl-C."""
     here = Path(__file__).parent
     run = tmp_path / "runs" / "live"
-    writer = subprocess.Popen([sys.executable, str(here / "training.py"), str(run), str(ENDLESS), "0.01"], cwd=tmp_path)
+    writer = subprocess.Popen([sys.executable, str(here / "training.py"), str(run), str(ENDLESS), "0.05"], cwd=tmp_path)
     opened = None
     try:
-        with browser(chromium, tmp_path / "profile", (900, 900), dark=True) as page:
+        with another(chrome, (900, 900), dark=True) as page:
             while not (run / "run.json").exists():
                 assert writer.poll() is None
                 page.wait_for_timeout(100)

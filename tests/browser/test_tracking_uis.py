@@ -14,7 +14,7 @@ from urllib.request import urlopen
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.jupyter import await_that, browser, served
+from tests.browser.jupyter import another, await_that, served
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow]
@@ -78,8 +78,8 @@ def card(page: Any, kind: str, title: str) -> Any:
     return found
 
 
-def test_tensorboard_s_custom_scalars_are_the_dashboards(chromium, tensorboard, tmp_path: Path, shots: Path) -> None:
-    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+def test_tensorboard_s_custom_scalars_are_the_dashboards(chrome, tensorboard, shots: Path) -> None:
+    with another(chrome, SIZE) as page:
         page.goto(f"{tensorboard}/#custom_scalars")
         lines = card(page, "multi-line", "Time of each phase, mean across ranks")
         await_that(page, lambda: drawn(lines, "line") >= 5)  # a line for each phase
@@ -92,8 +92,8 @@ def test_tensorboard_s_custom_scalars_are_the_dashboards(chromium, tensorboard, 
         assert page.troubles == []
 
 
-def test_tensorboard_has_lengths_words_and_hyper_parameters(chromium, tensorboard, tmp_path: Path, shots: Path) -> None:
-    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+def test_tensorboard_has_lengths_words_and_hyper_parameters(chrome, tensorboard, shots: Path) -> None:
+    with another(chrome, SIZE) as page:
         page.goto(f"{tensorboard}/#histograms")
         page.locator("vz-histogram-timeseries svg path").first.wait_for(state="attached")
         page.screenshot(path=shots / "tensorboard_histograms.png")
@@ -111,8 +111,8 @@ def test_tensorboard_has_lengths_words_and_hyper_parameters(chromium, tensorboar
         assert page.troubles == []
 
 
-def test_mlflow_s_run_says_what_was_found(chromium, mlflow, tmp_path: Path, shots: Path) -> None:
-    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+def test_mlflow_s_run_says_what_was_found(chrome, mlflow, shots: Path) -> None:
+    with another(chrome, SIZE) as page:
         page.goto(mlflow)
         page.get_by_text("probe found").first.wait_for()
         page.screenshot(path=shots / "mlflow_overview.png")
@@ -123,8 +123,8 @@ def test_mlflow_s_run_says_what_was_found(chromium, mlflow, tmp_path: Path, shot
         assert page.troubles == []
 
 
-def test_mlflow_s_artifacts_are_interactive_figures(chromium, mlflow, tmp_path: Path, shots: Path) -> None:
-    with browser(chromium, tmp_path / "profile", size=SIZE) as page:
+def test_mlflow_s_artifacts_are_interactive_figures(chrome, mlflow, shots: Path) -> None:
+    with another(chrome, SIZE) as page:
         page.goto(f"{mlflow}/artifacts/figures.html")
         frame = page.frame_locator("iframe")
         frame.locator(".main-svg").first.wait_for()

@@ -219,12 +219,14 @@ def test_what_a_killed_process_left(tmp_path: Path, quick: None, capsys: pytest.
 _WRITER = """
 import sys, time
 from probe import session
-with session.start("p", run_dir=sys.argv[1], rank=0) as opened:
+from probe.testing import FakeDevice
+light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
+with session.start("p", run_dir=sys.argv[1], rank=0, **light) as opened:
     with opened.step(0):
         pass
     deadline = time.monotonic() + 300
     import pathlib
-    while b'"calls"' not in (pathlib.Path(sys.argv[1]) / "rank-00000.jsonl").read_bytes():
+    while b'"memory"' not in (pathlib.Path(sys.argv[1]) / "rank-00000.jsonl").read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     print("written", flush=True)
@@ -329,7 +331,8 @@ def test_5_doctor_says_that_a_run_failed(
     script = """
 import os, signal, sys
 import probe
-session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[])
+from probe.testing import FakeDevice  # which needn't import torch
+session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[], device=FakeDevice())
 with session.step(2), probe.phase("update"):
     if sys.argv[2] == "raises":
         raise ValueError("no")

@@ -41,7 +41,8 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 @pytest.mark.slow
-def test_a_report_goes_where_it_is_told(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_goes_where_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", {})  # quickly drawn
     target = tmp_path / "my report.html"
     target.write_text("old")
     found = told(capsys, "report", str(run), "-o", str(target))
@@ -60,7 +61,8 @@ def test_a_report_belongs_to_its_run(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_report_needs_a_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run), "-o", str(tmp_path)]) == 2
     assert "is a directory, expected a file such as" in capsys.readouterr().err
-    assert main(["report", str(run), "-o", str(tmp_path / "no" / "such" / "report.html")]) == 1
+    empty = write_run(tmp_path / "run", {})  # quickly drawn
+    assert main(["report", str(empty), "-o", str(tmp_path / "no" / "such" / "report.html")]) == 1
     assert capsys.readouterr().err.startswith("probe report: path: the report can't be written")
 
 

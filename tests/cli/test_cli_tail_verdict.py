@@ -26,7 +26,9 @@ NASTY = "\x1b[2J\x1b]0;owned\x07"
 RANK = """
 import sys, time
 import probe
-with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1) as session:
+from probe.testing import FakeDevice
+light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
+with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1, **light) as session:
     for step in range(100_000):
         with session.step(step), probe.phase("update"):
             time.sleep(0.02)
@@ -38,7 +40,9 @@ with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1) as session:
 RAISES = """
 import sys
 import probe
-with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1) as session:
+from probe.testing import FakeDevice
+light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
+with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1, **light) as session:
     for step in range(4):
         with session.step(step), probe.phase("update"):
             if step == 3:

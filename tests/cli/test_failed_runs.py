@@ -19,8 +19,9 @@ from probe.runs.outcome import Outcome
 SCRIPT = textwrap.dedent("""
     import os, signal, sys
     import probe
+    from probe.testing import FakeDevice  # which needn't import torch
     how = sys.argv[2]
-    session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=["calls"])
+    session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=["memory"], device=FakeDevice())
     with session.step(1), probe.phase("update"):
         pass
     if how == "exits with":

@@ -84,7 +84,7 @@ lengths_lists = st.lists(st.integers(0, 5), max_size=8)
 # --------------------------------------------------------------------------------------------------- parts and joining
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths_lists, st.data())
 def test_cut_and_joined_again(lengths, data):
     batch = batch_of(lengths)
@@ -101,7 +101,7 @@ def test_cut_and_joined_again(lengths, data):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths_lists, st.data())
 def test_selected_and_put_back(lengths, data):
     count = len(lengths)

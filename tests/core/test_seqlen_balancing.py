@@ -71,7 +71,7 @@ def test_e_work_is_balanced_by_default_under_the_cap_on_tokens(seed, rows):
         assert heaviest <= max(work[part].sum() for part in by_tokens) * 1.0001
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(lengths=lengths_lists, spare=st.integers(0, 60), balance=st.sampled_from(["tokens", "workload"]))
 def test_every_row_once_and_never_above_the_cap(lengths, spare, balance):
     cap = max([*lengths, 1]) + spare
@@ -170,7 +170,7 @@ def test_the_same_input_gives_the_same_partition():
 # ----------------------------------------------------------------------------------------------------- kinds of batches
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths=st.lists(st.integers(0, 20), min_size=1, max_size=20), spare=st.integers(0, 30))
 def test_jagged_batches_round_trip(lengths, spare):
     batch = jagged(lengths)

@@ -381,7 +381,7 @@ ROWS = sample_rows(2, 3)
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=6)
+@settings(deadline=None, max_examples=3)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.1, 0.5, 0.95]), st.sets(st.sampled_from(list(TABLES))))
 def test_whatever_is_missing_the_rest_is_shown(
     tmp_path_factory: pytest.TempPathFactory, seed: int, share: float, off: set[str]

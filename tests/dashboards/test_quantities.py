@@ -92,11 +92,22 @@ def forget() -> None:
         cached.cache_clear()
 
 
-def double(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """The one definition of a quantity says twice as much from now on."""
+#: What is one quantity divided by another.
+DIVIDED = tuple(one["id"] for one in yaml.safe_load(files.text("quantities"))["quantities"] if "quantity" in one)
+
+#: Half of them are changed at a time, and the other half is as it was. What is divided is in one, what it is made of in
+#: the other.
+MADE_OF = ("step_time", "tokens", "tokens_processed")
+OTHERS = tuple(name for name in NAMES if name not in DIVIDED + MADE_OF)
+HALVES = (MADE_OF + OTHERS[::2], DIVIDED + OTHERS[1::2])
+
+
+def double(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+    """The one definition of each of these quantities says twice as much from now on."""
     data = yaml.safe_load(files.text("quantities"))
-    one = next(one for one in data["quantities"] if one["id"] == name)
-    one["scale"] = 2
+    for one in data["quantities"]:
+        if one["id"] in names:
+            one["scale"] = 2
     changed, before = yaml.safe_dump(data), files.text
     monkeypatch.setattr(files, "text", lambda asked: changed if asked == "quantities" else before(asked))
     forget()
@@ -141,41 +152,47 @@ def views_of(directory: Path, feed: Feed) -> Views:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("names", HALVES, ids=["made of", "divided"])
 def test_twice_as_much_in_its_one_place_is_twice_as_much_everywhere(
-    directory: Path, feed: Feed, as_it_is: Views, doubling: pytest.MonkeyPatch, name: str
+    directory: Path, feed: Feed, as_it_is: Views, doubling: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     """In the report, the tail, the panel and its saved copy, and in what goes to TensorBoard and MLflow."""
     assert set(as_it_is.tail) == {tile["id"] for tile in overview_tiles()}
-    before = as_it_is.of(name)
-    double(doubling, name)
-    after = views_of(directory, feed).of(name)
-    for view, values in before.items():
-        assert twice(after[view], values), view
+    before = {name: as_it_is.of(name) for name in NAMES}
+    double(doubling, names)
+    views = views_of(directory, feed)
+    for name in NAMES:
+        if name in DIVIDED and name not in names:
+            continue  # it follows what it is made of
+        after = views.of(name)
+        for view, values in before[name].items():
+            changed = twice(after[view], values)
+            assert changed if name in names else after[view] == pytest.approx(values, nan_ok=True), (name, view)
 
 
 @pytest.mark.slow
 def test_twice_as_much_stands_in_the_files_of_tensorboard_and_mlflow(
     directory: Path, doubling: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Each quantity's own key, as it is (attempt 0) and as it is when that quantity is doubled, one after the other."""
+    """Each quantity's own key, as it is (attempt 0) and as it is when it is doubled, half of them at a time."""
     doubling.delenv("MLFLOW_TRACKING_URI", raising=False)
     steps = range(4)
     keys = {name: f"{across_ranks.PREFIX}{field_of(quantity(name))}" for name in PUBLISHED}
     with Tracking("p", "e", ["tensorboard", "mlflow"], directory=tmp_path) as tracking:
-        for attempt, name in enumerate(("", *PUBLISHED)):
-            if name:
-                doubling.undo()
-                double(doubling, name)
+        for attempt, names in enumerate(((), *HALVES)):
+            doubling.undo()
+            double(doubling, names)
             with Run(directory) as run:
                 told = across_ranks.numbers(run, steps, [])
             for step in steps:
-                own = {key: told[step][key] for key in ([keys[name]] if name else keys.values()) if key in told[step]}
+                asked = [key for name, key in keys.items() if not attempt or name in names]
+                own = {key: told[step][key] for key in asked if key in told[step]}
                 tracking.log(own, attempt * 100 + step)
         assert tracking.flush(300)  # it is more than the end waits for
     board = tensorboard_scalars(tmp_path / "tensorboard")
     client, run_id = mlflow_client(f"sqlite:///{tmp_path}/mlflow.db"), State(tmp_path, "mlflow").read()["run_id"]
-    for attempt, (name, key) in enumerate(keys.items(), 1):
+    for name, key in keys.items():
+        attempt = 1 if name in HALVES[0] else 2
         history = client.get_metric_history(run_id, key)
         for found in ({one.step: one.value for one in told} for told in (board[key], history)):
             before, after = ([found.get(place * 100 + step, math.nan) for step in steps] for place in (0, attempt))
@@ -185,7 +202,9 @@ def test_twice_as_much_stands_in_the_files_of_tensorboard_and_mlflow(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.thorough] * (one in FOUND[2:])) for one in FOUND]
+)
 def test_findings_say_what_the_quantity_says(
     directory: Path, sentences: str, doubling: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -196,7 +215,7 @@ def test_findings_say_what_the_quantity_says(
 
     value = spelt()
     assert value in sentences
-    double(doubling, name)
+    double(doubling, (name,))
     other = spelt()
     assert other != value
     assert other in said_of(directory)
@@ -209,30 +228,30 @@ def said_of(directory: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("names", HALVES, ids=["made of", "divided"])
 def test_the_panel_s_configuration_and_the_report_follow(
-    directory: Path, doubling: pytest.MonkeyPatch, name: str
+    directory: Path, doubling: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     """What the browser draws is the specification that it is sent."""
-    double(doubling, name)
+    double(doubling, names)
     with Panel(directory) as panel, Run(directory) as run:
         config = panel.config()
         tiles = {tile["id"]: tile for tile in config["panels"]["overview_tiles"]["live"]["tiles"]}
-        if name in tiles:
-            text = overview.numbers(run).set_index("name")["text"][name]
-            assert tiles[name]["scale"] == 2
-            if not tiles[name].get("own"):  # what is about probe itself stands in no tile
-                assert text in repr(panel)
-            if name == "rank_imbalance":  # the report says what overview.numbers says; once is enough to see it
-                assert f'<p class="value">{text}</p>' in report_html(run)
+        texts = overview.numbers(run).set_index("name")["text"]
+        for name, tile in tiles.items():
+            if name in names or name not in DIVIDED:  # which follow what they are made of
+                assert (tile.get("scale") == 2) is (name in names), name
+            if not tile.get("own"):  # what is about probe itself stands in no tile
+                assert texts[name] in repr(panel)
+        if "rank_imbalance" in names:  # the report says what overview.numbers says; once is enough to see it
+            assert f'<p class="value">{texts["rank_imbalance"]}</p>' in report_html(run)
     live = {one.id: one.live or {} for board in dashboards.dashboards() for one in board.panels}
-    drawn = {"rank_imbalance": "balance_over_steps", "own_cost": "own_cost"}
-    beside = {"micro_batch_imbalance": ("balance_over_steps", 0), "sync_wait": ("balance_over_steps", 1)}
-    if name in drawn:
-        assert live[drawn[name]]["scale"] == config["panels"][drawn[name]]["live"]["scale"] == 2
-    if name in beside:
-        panel_id, place = beside[name]
-        assert config["panels"][panel_id]["live"]["beside"][place]["scale"] == 2
+    for name, panel_id in (("rank_imbalance", "balance_over_steps"), ("own_cost", "own_cost")):
+        for one in (live[panel_id], config["panels"][panel_id]["live"]):
+            assert (one.get("scale") == 2) is (name in names), name
+    for name, place in (("micro_batch_imbalance", 0), ("sync_wait", 1)):
+        one = config["panels"]["balance_over_steps"]["live"]["beside"][place]
+        assert (one.get("scale") == 2) is (name in names), name
 
 
 # ------------------------------------------------------------------------------------------------- the words of it

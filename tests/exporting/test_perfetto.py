@@ -183,7 +183,7 @@ def test_threads_that_overlap_have_tracks_of_their_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=40))
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=10)
 def test_any_intervals_come_back_whole(
     tmp_path_factory: pytest.TempPathFactory, intervals: list[tuple[int, int]]
 ) -> None:
@@ -300,7 +300,7 @@ def test_the_micro_batch_in_which_a_process_died_has_its_tokens(tmp_path: Path) 
 
 @pytest.mark.slow
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=4)
 def test_tokens_of_any_run_are_those_of_the_analysis(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     place = tmp_path_factory.mktemp("any")
     trace = export({rank: with_calls(random_rows(rank, seed)) for rank in (0, 1)}, place)

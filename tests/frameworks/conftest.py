@@ -1,3 +1,3 @@
-"""What is started with a framework isn't imported without it."""
+"""What is started with a framework isn't imported without it; ``lean.py`` is for processes that train alone."""
 
-collect_ignore = ["verl_cpu", "verl_cuts.py"]
+collect_ignore = ["lean.py", "verl_cpu", "verl_cuts.py", "verl_exchanges.py"]

@@ -6,6 +6,7 @@ Run as a program it trains as one rank of torchrun: ``small_trl.py KIND FOLDER [
 from __future__ import annotations
 
 import atexit
+import importlib
 import json
 import os
 import signal
@@ -297,6 +298,7 @@ def told_as_killed(run: Any, *, rank: int, step: int, micro_batch: int) -> None:
 
 def main() -> None:
     """One rank of a training under torchrun."""
+    importlib.import_module("lean")  # it lies beside this program, whose folder is the first on the path
     kind, folder = sys.argv[1], Path(sys.argv[2])
     if "attach" in sys.argv[3:]:
         import probe

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -69,15 +69,14 @@ def _taken_off(monkeypatch):
 
 @functools.cache
 def plain(name: str) -> dict[str, Any]:
-    """What a training without probe leaves, after a second one left the same to the bit."""
-    first, second = (small_trl.outcome(trained(name)) for _ in range(2))
-    small_trl.same(first, second)
-    steps = [one for one in first["logged"] if "grad_norm" in one]
+    """What a training without probe leaves. That it is repeatable shows where an observed one leaves the same."""
+    left = small_trl.outcome(trained(name))
+    steps = [one for one in left["logged"] if "grad_norm" in one]
     assert steps
     assert all(one["grad_norm"] > 0 for one in steps)
     if RUNS[name][0] in ONLINE:
         assert all(one["reward_std"] > 0 for one in steps if "reward_std" in one)  # advantages aren't all 0
-    return first
+    return left
 
 
 def trained(name: str, base: Any = None, **more: Any) -> Any:
@@ -88,15 +87,39 @@ def trained(name: str, base: Any = None, **more: Any) -> Any:
     return made
 
 
-def observed(name: str, directory: Path) -> tuple[Any, list[dict[str, Any]], Run]:
-    """A training under observation, with what its `compute_loss` received."""
+class Observed(NamedTuple):
+    """A training under observation.
+
+    Attributes:
+        made: Its trainer.
+        notes: What its `compute_loss` received.
+        told: The tokens that the loss counts, of each micro-batch, as a listener heard them.
+        run: What was recorded.
+    """
+
+    made: Any
+    notes: list[dict[str, Any]]
+    told: list[Any]
+    run: Run
+
+
+@functools.cache
+def observed(name: str) -> Observed:
+    """Trains once for all that is asked of the training."""
     notes: list[dict[str, Any]] = []
+    told: list[Any] = []
+
+    class Hear(probe.Listener):
+        def fire(self, event):
+            told.append(event.values["effective"])
+
+    directory = Path(tempfile.mkdtemp()) / "run"
     attached = probe.attach("trl")
-    with probe.start("trl", run_dir=directory):
+    with probe.start("trl", run_dir=directory), probe.subscribe(Hear(), "micro_batch.told"):
         made = trained(name, small_trl.witness(notes))
     for one in attached:
         assert one.detach() == []
-    return made, notes, probe.open(directory)
+    return Observed(made, notes, told, probe.open(directory))
 
 
 def steps_of(run: Run) -> list[int]:
@@ -110,9 +133,9 @@ def listed(column: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_2_what_is_recorded_is_what_compute_loss_received_and_no_bit_differs(name, tmp_path):
+def test_2_what_is_recorded_is_what_compute_loss_received_and_no_bit_differs(name):
     expected = plain(name)
-    made, notes, run = observed(name, tmp_path / "run")
+    made, notes, _, run = observed(name)
     small_trl.same(expected, small_trl.outcome(made))
     rows = run.table("micro_batches").sort_values("time_ns")
     training = rows[rows["phase"] == "update"]
@@ -259,18 +282,9 @@ def padding_of(run: Run, notes: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_2_tokens_that_the_loss_counts_are_told(kind, tmp_path):
-    told: list[Any] = []
-
-    class Hear(probe.Listener):
-        def fire(self, event):
-            told.append(event.values["effective"])
-
-    notes: list[dict[str, Any]] = []
-    probe.attach("trl")
-    with probe.start("trl", run_dir=tmp_path / "run"), probe.subscribe(Hear(), "micro_batch.told"):
-        trained(kind, small_trl.witness(notes))
-    assert told == [one["effective"] for one in notes]
+def test_2_tokens_that_the_loss_counts_are_told(kind):
+    seen = observed(kind)
+    assert seen.told == [one["effective"] for one in seen.notes]
 
 
 @pytest.mark.parametrize(
@@ -334,9 +348,8 @@ def scopes(run: Run) -> Any:
 
 
 @pytest.mark.parametrize("kind", ONLINE)
-def test_2_generation_is_not_filed_under_the_update(kind, tmp_path):
-    _, _, run = observed(kind, tmp_path / "run")
-    found = scopes(run)
+def test_2_generation_is_not_filed_under_the_update(kind):
+    found = scopes(observed(kind).run)
     first = found[found["step"] == 1]["scope"].tolist()
     log_probs = ["step/rollout/old_log_prob"] * (kind == "rloo") + ["step/rollout/ref_log_prob"]
     assert [one for one in first if one.startswith("step/rollout")] == [
@@ -359,8 +372,8 @@ def test_2_generation_is_not_filed_under_the_update(kind, tmp_path):
     assert generated["time_ns"] <= updated["time_ns"] - updated["host_duration_ns"]
 
 
-def test_2_two_generations_in_a_step_are_two_updates(tmp_path):
-    _, notes, run = observed("two generations a step", tmp_path / "run")
+def test_2_two_generations_in_a_step_are_two_updates():
+    _, notes, _, run = observed("two generations a step")
     found = scopes(run)
     assert found[found["step"] == 1]["scope"].tolist().count("step/rollout") == 2
     assert found[found["step"] == 1]["scope"].tolist().count("step/update") == 2
@@ -369,17 +382,16 @@ def test_2_two_generations_in_a_step_are_two_updates(tmp_path):
     assert rows["micro_batches"].isna().all()  # how many one is cut into isn't known when it begins
 
 
-def test_2_evaluation_and_saving_are_phases_of_the_step_that_they_follow(tmp_path):
-    _, _, run = observed("evaluation and saving", tmp_path / "run")
-    found = scopes(run)
+def test_2_evaluation_and_saving_are_phases_of_the_step_that_they_follow():
+    found = scopes(observed("evaluation and saving").run)
     second = found[found["step"] == 2]["scope"].tolist()
     assert second.index("step/update") < second.index("step/evaluate") < second.index("step/save_checkpoint")
     assert "step/evaluate/0" in second
     assert not [one for one in found[found["step"] == 1]["scope"] if "evaluate" in one or "save" in one]
 
 
-def test_2_what_the_trainer_logs_stands_in_the_run_under_its_own_steps(tmp_path):
-    made, _, run = observed("sft", tmp_path / "run")
+def test_2_what_the_trainer_logs_stands_in_the_run_under_its_own_steps():
+    made, _, _, run = observed("sft")
     rows = run.scalars
     rows = rows[rows["key"] == "loss"].sort_values("step")
     logged = [(one["step"], one["loss"]) for one in made.state.log_history if "loss" in one]
@@ -518,6 +530,7 @@ def test_2_the_callback_uses_a_session_that_is_open(tmp_path):
 
 ALONE = """
 import sys
+from tests.frameworks import lean
 import probe
 if {before}:
     probe.attach("trl")
@@ -580,12 +593,12 @@ def job(folder: Path, launcher: list[str], kind: str, *more: str, **environ: str
 def test_2_and_4_two_processes_record_one_run_and_differ_in_nothing(kind, launched, tmp_path):
     """Under torchrun with a line in the script, and under `probe run -- accelerate launch` with none."""
     place = tmp_path / "run"
-    folders = [tmp_path / name for name in ("one", "two", "observed")]
-    done = [job(one, small_trl.TORCHRUN, kind) for one in folders[:2]]
+    folders = [tmp_path / name for name in ("plain", "observed")]
+    done = [job(folders[0], small_trl.TORCHRUN, kind)]
     if launched == "attach":
-        done.append(job(folders[2], small_trl.TORCHRUN, kind, "attach", PROBE_RUN_DIR=str(place)))
+        done.append(job(folders[1], small_trl.TORCHRUN, kind, "attach", PROBE_RUN_DIR=str(place)))
     else:
-        done.append(job(folders[2], probe_run(place), kind))
+        done.append(job(folders[1], probe_run(place), kind))
         assert "2 processes recorded" in done[-1].stderr
     for folder, one in zip(folders, done, strict=True):
         assert one.returncode == 0, f"{folder.name}: {one.stderr}\n{one.stdout}"
@@ -597,10 +610,8 @@ def test_2_and_4_two_processes_record_one_run_and_differ_in_nothing(kind, launch
     assert again["same"].tolist() == [True] * len(again) == [True] * 6, again["why"].tolist()
     rows = run.table("micro_batches").sort_values("time_ns")
     for rank in range(2):
-        outcomes = [torch.load(one / f"outcome-{rank}.pt", weights_only=False) for one in folders]
-        small_trl.same(outcomes[0], outcomes[1])
-        small_trl.same(outcomes[0], outcomes[2])
-        notes = json.loads((folders[2] / f"notes-{rank}.json").read_text())
+        small_trl.same(*[torch.load(one / f"outcome-{rank}.pt", weights_only=False) for one in folders])
+        notes = json.loads((folders[1] / f"notes-{rank}.json").read_text())
         mine = rows[rows["rank"] == rank]
         assert [list(one) for one in mine["lengths"]] == [one["lengths"] for one in notes]
         assert listed(mine["width_tokens"]) == [one["width"] for one in notes]

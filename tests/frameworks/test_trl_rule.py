@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import operator
 import random
 
 import pytest
@@ -32,21 +34,13 @@ def drawn(rng):
 
 def told(sequences):
     """Packed token ids, each the number of its row, as (row, tokens)."""
-    made = []
-    for ids in sequences:
-        part = []
-        for row in ids:
-            if part and part[-1][0] == row:
-                part[-1] = (row, part[-1][1] + 1)
-            else:
-                part.append((row, 1))
-        made.append(part)
-    return made
+    return [[(row, len(list(tokens))) for row, tokens in itertools.groupby(ids)] for ids in sequences]
 
 
 def joined(parts):
     """Neighbouring pieces of one row as one: the token ids don't tell them apart."""
-    return told([[row for row, tokens in part for _ in range(tokens)] for part in parts])
+    by_row = [itertools.groupby(part, operator.itemgetter(0)) for part in parts]
+    return [[(row, sum(tokens for _, tokens in pieces)) for row, pieces in part] for part in by_row]
 
 
 @pytest.mark.parametrize("strategy", ["bfd", "bfd_split", "wrapped"])

@@ -311,36 +311,10 @@ def test_c_ulysses_pad(tokens, size, kinds):
     )
 
 
-def exchanged(module: Any, rank: int) -> list[Any]:
-    """What verl's or our functions make of a tensor on each rank, and its gradients."""
-    found = []
-    for apply in (
-        lambda x: module.SeqAllToAll.apply(dist.group.WORLD, x, 2, 1),
-        lambda x: module.SeqAllToAll.apply(None, x, 1, 2, False),
-        lambda x: module.Gather.apply(dist.group.WORLD, x, 1),
-        lambda x: module.Gather.apply(None, x, 2, False),
-    ):
-        x = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(rank)).requires_grad_()
-        got = apply(x)
-        (got * torch.arange(got.numel()).reshape(got.shape)).sum().backward()
-        found += [got.detach(), x.grad]
-    return found
-
-
-def compare_exchanges(rank: int, world: int, store: str) -> None:
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
-    try:
-        for theirs, ours in zip(exchanged(their_ulysses, rank), exchanged(ulysses, rank), strict=True):
-            assert torch.equal(theirs, ours)
-    finally:
-        dist.destroy_process_group()
-
-
 def test_c_seq_all_to_all_and_gather(tmp_path):
     # By path: a package that verl needs brings a folder called tests, by which name a rank would look for this file.
-    commands = [[sys.executable, __file__, str(rank), "2", str(tmp_path / "store")] for rank in range(2)]
+    script, store = Path(__file__).with_name("verl_exchanges.py"), tmp_path / "store"
+    commands = [[sys.executable, str(script), str(rank), "2", str(store)] for rank in range(2)]
     ranks = [subprocess.Popen(one, stderr=subprocess.PIPE, text=True) for one in commands]
     said = [one.communicate(timeout=300)[1] for one in ranks]
     assert [one.returncode for one in ranks] == [0, 0], said
@@ -538,10 +512,6 @@ def test_every_keyword_of_verls_is_taken():
             for parameter in inspect.signature(function).parameters.values():
                 if parameter.kind in kinds and not takes_any:
                     assert parameter.name in known, f"{theirs.__name__}.{name} takes {parameter.name}"
-
-
-if __name__ == "__main__":
-    compare_exchanges(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
 
 
 def test_the_benchmark_of_balance_runs_in_its_smallest_form():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import random
@@ -39,9 +40,8 @@ def drawn(rng, n, top):
 def batch_of(lengths, width):
     rows = torch.tensor(lengths)
     if width is None:
-        ids = torch.nested.as_nested_tensor(
-            [torch.zeros(one, dtype=torch.long) for one in lengths], layout=torch.jagged
-        )
+        offsets = torch.tensor([0, *itertools.accumulate(lengths)])
+        ids = torch.nested.nested_tensor_from_jagged(torch.zeros(sum(lengths), dtype=torch.long), offsets)
         return TensorDict({"input_ids": ids}, batch_size=[len(lengths)])
     mask = (torch.arange(width) < rows[:, None]).long()
     return TensorDict({"input_ids": mask, "attention_mask": mask}, batch_size=[len(lengths)])
@@ -63,7 +63,7 @@ def test_1_micro_batches_are_verls_own_order_included_on_10000_batches(seed, mon
     compared = 0
     for number in range(2500):
         size = rng.choice([1, 1, 2, 4])
-        most = 96 if number % 10 == 0 else 32
+        most = 96 if number % 40 == 0 else 32 if number % 5 == 0 else 12  # verl's own loop takes the square of them
         lengths = drawn(rng, size * rng.randint(1, most // size), rng.choice([6, 100, 4000]))
         width = rng.choice([None, max(lengths), max(lengths) + 5])
         cap = size * rng.randint(max(lengths), max(lengths) * rng.choice([2, 4, 12]))

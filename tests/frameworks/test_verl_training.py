@@ -2,7 +2,7 @@
 
 What is recorded equals what the model was given, counted below verl (``verl_cpu/counter.py``) and logged by verl
 itself; and training with probe is, to the bit, training without. verl lives in an environment of its own
-(``make test-verl``). Its GRPO is started four times, each a minute or two, and shared by all tests.
+(``make test-verl``). Its GRPO is started three times, each a minute or two, and shared by all tests.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def grpo(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train
         return done[name]
 
     yield train
-    assert len(done) <= 4, "each start takes CI a minute or two"
+    assert len(done) <= 3, "each start takes CI a minute or two"
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def sft(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
             directory = tmp_path_factory.mktemp(name)
             environ = {"PROBE_RUN_DIR": str(directory / "run")} if recorded else {}
             done[name] = recipes.sft(directory, tiny, *overrides, **options, **environ)
-            assert done[name].code == 0, done[name].output[-3000:]
+            assert (done[name].code == 0) == ("KILL_RANK" not in options), done[name].output[-3000:]
         return done[name]
 
     return train
@@ -470,21 +470,6 @@ def test_5_every_point_that_raises_is_an_incident(grpo):
         assert run.micro_batches.empty
 
 
-def test_1_a_killed_worker_leaves_what_it_had_recorded(grpo):
-    """Rank 1 dies after its second optimizer step: the job fails as it would, and the others' rows are whole."""
-    done = grpo("killed", recorded=True, KILL_RANK="1", KILL_AFTER="2")
-    assert done.code != 0
-    with probe.open(done.run) as run:
-        rows = run.micro_batches
-        for rank in range(RANKS):
-            given = counted(done, rank)
-            lengths = [list(one) for one in recorded(run, rank)["lengths"]]
-            assert lengths == [line["lengths"] for line in given][: len(lengths)]
-        assert {"old_log_prob", "ref"} <= set(rows[rows["rank"] == 1]["phase"])
-        assert set(rows["step"].dropna()) == {1}
-        assert run.incidents.query("kind == 'listener' or kind == 'adapter'").empty
-
-
 # ---------------------------------------------------------------------------------------------------------------- SFT
 
 
@@ -529,29 +514,45 @@ def test_1_the_steps_and_tokens_of_sft_are_those_that_verl_logs(sft, sft_run):
     assert sft_run.incidents.empty
 
 
-@pytest.mark.parametrize("rank", range(RANKS))
-def test_1_widths_of_padded_micro_batches_are_those_that_the_model_was_given(sft, rank):
-    done = sft("padded", "model.use_remove_padding=False", "data.use_dynamic_bsz=False", recorded=True)
-    given = counted(done, rank)
+def test_1_a_killed_worker_leaves_what_it_had_recorded(sft):
+    """Rank 1 dies after its second optimizer step: the job fails as it would, and the rows of both are whole.
+
+    Of Ray's actors a killed one is in the tests of Ray.
+    """
+    done = sft("killed", recorded=True, KILL_RANK="1", KILL_AFTER="2")
     with probe.open(done.run) as run:
-        rows = recorded(run, rank)
+        rows = run.micro_batches
+        for rank in range(RANKS):
+            given = counted(done, rank)
+            lengths = [list(one) for one in recorded(run, rank)["lengths"]]
+            assert lengths == [line["lengths"] for line in given][: len(lengths)]
+        assert set(rows["step"].dropna()) >= {1}
+        assert 1 in set(rows[rows["rank"] == 1]["step"])
+        assert run.incidents.query("kind == 'listener' or kind == 'adapter'").empty
+
+
+def test_1_widths_of_padded_micro_batches_are_those_that_the_model_was_given(sft):
+    """On one rank: what two have to do with each other is told of packed ones."""
+    done = sft("padded", "model.use_remove_padding=False", "data.use_dynamic_bsz=False", recorded=True, ranks=1)
+    given = counted(done, 0)
+    with probe.open(done.run) as run:
+        rows = recorded(run, 0)
         assert rows["width_tokens"].tolist() == [line["width"] for line in given]
         assert [list(one) for one in rows["lengths"]] == [line["lengths"] for line in given]
-        padding = run.padding[(run.padding["rank"] == rank) & (run.padding["field"] == "input_ids")]
+        padding = run.padding[(run.padding["rank"] == 0) & (run.padding["field"] == "input_ids")]
         spare = sum(line["rows"] * line["width"] - sum(line["lengths"]) for line in given)
         assert padding["tokens"].sum() == spare > 0
         assert set(padding["cause"]) <= {"longest_row", "none"}
 
 
-@pytest.mark.parametrize("rank", range(RANKS))
-def test_1_what_an_engine_adds_to_packed_micro_batches_is_told(sft, rank):
+def test_1_what_an_engine_adds_to_packed_micro_batches_is_told(sft):
     """A bucket of 100 tokens: what fills it up stands behind the sequences as one more, whose positions begin anew."""
     options = ["engine.pad_to_length=True", "engine.pad_to_length_bucket=100"]
-    done = sft("bucket", *options, recorded=True)
-    given = counted(done, rank)
+    done = sft("bucket", *options, recorded=True, ranks=1)
+    given = counted(done, 0)
     with probe.open(done.run) as run:
-        rows = recorded(run, rank)
-        added = run.padding[(run.padding["rank"] == rank) & (run.padding["cause"] == "rounding")]
+        rows = recorded(run, 0)
+        added = run.padding[(run.padding["rank"] == 0) & (run.padding["cause"] == "rounding")]
         added = added[added["field"] == "input_ids"]
         assert added["tokens"].sum() == sum(line["width"] for line in given) - rows["tokens"].sum() > 0
         assert all(line["width"] % 100 == 0 for line in given)

@@ -1,4 +1,4 @@
-"""The plugin behind a real JupyterHub, and in Notebook 7."""
+"""The plugin behind a real JupyterHub, and over HTTPS. ``tests/browser/test_hosts.py`` has it in Notebook 7."""
 
 from __future__ import annotations
 
@@ -108,17 +108,6 @@ def asked(url: str, token: str | None) -> int:
     except urllib.error.HTTPError as error:
         with error:
             return error.code
-
-
-def test_4_in_notebook_7_run_json_opens_the_panel(chrome: Any, tmp_path: Path, shots: Path):
-    root, place = tmp_path / "home", tmp_path / "jupyter"
-    root.mkdir()
-    place.mkdir()
-    write_run(root / "runs" / "first", sample_rows(2, 6), project="shop", experiment="first")
-    with plugin.server(root, place, app="notebook") as url, another(chrome) as page:
-        show(page, f"{url}/edit/runs/first/run.json?factory=Run%20panel")
-        await_that(page, lambda: page.locator(PANEL).count() and step_shown(page) == 5)
-        page.screenshot(path=shots / "lab_plugin_notebook_7.png")
 
 
 def test_4_over_https_below_an_address_of_its_own_with_a_token_and_xsrf(chrome: Any, tmp_path: Path):

@@ -166,13 +166,19 @@ class Look(NamedTuple):
 
 LOOKS = {
     "rtl": Look((1300, 1000), "rtl"),
+    "narrow enlarged dark": Look((800, 1000), zoom=2, theme="JupyterLab Dark"),
     "narrow": Look((400, 800)),
     "narrow rtl dark": Look((400, 800), "rtl", theme="JupyterLab Dark"),
     "enlarged": Look((1300, 1000), zoom=2),
 }
 
+#: One of each direction, width and theme, and one that is enlarged; the others combine them.
+ALWAYS = "rtl", "narrow enlarged dark"
 
-@pytest.mark.parametrize("name", LOOKS)
+
+@pytest.mark.parametrize(
+    "name", [*ALWAYS, *(pytest.param(one, marks=pytest.mark.thorough) for one in LOOKS if one not in ALWAYS)]
+)
 def test_2_nothing_overlaps_or_is_cut_and_axe_finds_nothing(url: str, chrome: Any, name: str, shots: Path):
     look, looked = LOOKS[name], []
     size = round(look.size[0] / look.zoom), round(look.size[1] / look.zoom)

@@ -24,6 +24,10 @@ from probe.hooks import phase, watch
 from probe.publishing import publisher
 from probe.session import Session, start
 
+#: What no file of a run and of its backends may hold.
+SECRET = "s3cr3t-value-of-a-key"
+CONFIG: dict[str, Any] = {"lr": 0.01, "model": {"width": 8, "hf_token": SECRET}}
+
 
 def batch(rank: int, step: int, rows: int = 12, width: int = 24) -> DataProto:
     """Rank 1 has longer sequences."""
@@ -70,7 +74,7 @@ def main(rank: int, ranks: int, directory: Path, backends: str, steps: int) -> N
     torch.set_num_threads(1)
     publisher.FINAL_S = sessions.END_S = 600.0  # type: ignore[misc]  # on a loaded machine the last edition takes its time
     track = backends.split(",") if backends and rank == 0 else None
-    options: dict[str, Any] = {"rank": rank, "world_size": ranks, "config": {"lr": 0.01, "model": {"width": 8}}}
+    options: dict[str, Any] = {"rank": rank, "world_size": ranks, "config": CONFIG}
     publish = json.loads(os.environ.get("PUBLISH", "null")) if rank == 0 else None
     with start("published", "ranks", run_dir=directory, track=track, publish=publish, **options) as session:
         losses, weights = train(rank, steps, session)

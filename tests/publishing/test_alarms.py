@@ -19,12 +19,14 @@ import probe
 from probe.errors import InputError, InputTypeError
 from tests.waiting import PATIENCE_S, until
 
-#: Trains until it is killed: long before its last step.
+#: Trains until it is killed: long before its last step. What it records needs no torch, whose import is most of it.
 RANK = """
 import sys, time
 import probe
+from probe.testing import FakeDevice
+light = {"recorders": [], "device": FakeDevice()}
 rank, directory, url = int(sys.argv[1]), sys.argv[2], sys.argv[3]
-session = probe.start("p", run_dir=directory, rank=rank, world_size=2, alarms=url or None)
+session = probe.start("p", run_dir=directory, rank=rank, world_size=2, alarms=url or None, **light)
 if session.alarms is not None:
     print(session.alarms._process.pid, flush=True)
 for step in range(100_000):
@@ -153,7 +155,9 @@ def test_3_a_message_of_the_run_is_not_posted(tmp_path: Path, hook: Hook) -> Non
     code = textwrap.dedent("""
         import pathlib, sys, time
         import probe
-        with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1, alarms=sys.argv[2]) as session:
+        from probe.testing import FakeDevice
+        light = {"recorders": [], "device": FakeDevice()}
+        with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1, alarms=sys.argv[2], **light) as session:
             maps = pathlib.Path(f"/proc/{session.alarms._process.pid}/maps")
             while maps.parent.parent.is_dir() and "duckdb" not in maps.read_text():  # it has begun to look
                 time.sleep(0.05)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from probe.publishing import __main__ as process
-from probe.publishing import last
+from probe.publishing import last, pictures
 from probe.publishing.editions import Editions
 from probe.publishing.messages import Done, Numbers, Shown, encode
 from probe.publishing.publisher import Publisher
@@ -28,6 +28,13 @@ from tests.waiting import PATIENCE_S, until
 
 #: What an edition needs and waiting for the backends doesn't. NumPy is there from the start: `probe.tracking` has it.
 HEAVY = ("pandas", "plotly", "duckdb", "pyarrow", "mlflow", "torch")
+
+
+@pytest.fixture
+def few_panels(monkeypatch):
+    """Where this process makes the last edition: to draw all of them takes seconds."""
+    some = pictures.panels()[:4]
+    monkeypatch.setattr(pictures, "panels", lambda: some)
 
 
 @pytest.fixture
@@ -75,6 +82,7 @@ def test_e_the_end_leaves_the_last_edition_to_a_process_that_has_loaded_nothing_
     assert told == []
 
 
+@pytest.mark.usefixtures("few_panels")
 def test_e_a_last_edition_whose_process_is_killed_is_told_and_made_later(tmp_path: Path, told) -> None:
     from probe.cli.doctor_run import unsent_checks
 
@@ -95,6 +103,7 @@ def test_e_a_last_edition_whose_process_is_killed_is_told_and_made_later(tmp_pat
     assert last.make(run) == []
 
 
+@pytest.mark.usefixtures("few_panels")
 def test_e_the_script_ends_before_the_last_edition_is_there(tmp_path: Path) -> None:
     """A real training script: at its end the edition is due, as the run says, and then it is there."""
     code = """if True:
@@ -103,7 +112,9 @@ def test_e_the_script_ends_before_the_last_edition_is_there(tmp_path: Path) -> N
         from pathlib import Path
         from probe.publishing import last
         from probe.session import start
-        session = start("p", "e", run_dir=sys.argv[1], track="tensorboard")
+        from probe.testing import FakeDevice
+        light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
+        session = start("p", "e", run_dir=sys.argv[1], track="tensorboard", **light)
         with session.step(0):
             pass
         seen = []
@@ -307,12 +318,13 @@ def arranged(tracking: Tracking) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["leave", "wait"])
+@pytest.mark.parametrize("how", ["leave", pytest.param("wait", marks=pytest.mark.thorough)])
 def test_a4_the_last_steps_are_everywhere(tmp_path: Path, monkeypatch, how) -> None:
     """Their own metrics once what was recorded is flushed, and their numbers across ranks after an ordinary end."""
     monkeypatch.setenv(last.VARIABLE, how)
     name, steps = "probe/across_ranks/step_time_s", list(range(1, 48))
-    where = {"run_dir": tmp_path / "run", "rank": 0, "world_size": 1}
+    # Of memory alone: every figure that isn't empty is drawn in each edition.
+    where = {"run_dir": tmp_path / "run", "rank": 0, "world_size": 1, "recorders": ["memory", "scalars"]}
     with start("p", "e", track="tensorboard,mlflow", publish=1, **where) as session:
         for step in steps:
             with session.step(step):

@@ -23,7 +23,6 @@ from probe.publishing import across_ranks, pictures
 from probe.runs.reader import Run
 from probe.session import start
 from tests.mlflow_server import MLflowServer
-from tests.once import once
 from tests.publishing import publishing_ranks
 from tests.tracking.conftest import PREFIXES
 from tests.tracking.tracking_readers import mlflow_client, swanlab_records, wandb_records, wandb_rows
@@ -76,25 +75,34 @@ def shown(directory: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def board(tmp_path_factory):
+def tracked(one_mlflow_server: MLflowServer, tmp_path_factory):
+    """Of one run that all backends have (W&B where it is installed): its directory, and what rank 0 said."""
+    one_mlflow_server.start()
+    directory = tmp_path_factory.mktemp("tracked") / "run"
+    backends = "tensorboard,file,mlflow" + (",wandb" if importlib.util.find_spec("wandb") else "")
+    variables = {"MLFLOW_TRACKING_URI": one_mlflow_server.url, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    return directory, ranks(directory, backends, **variables)
+
+
+@pytest.fixture(scope="module")
+def board(tracked):
     """Run directory, what rank 0 said, and TensorBoard's reader."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    place = once(tmp_path_factory, "board", _train_for_board)
-    said = json.loads((place / "said.json").read_text())
+    directory, said = tracked
     sizes = {"scalars": 0, "histograms": 0, "tensors": 0}
-    return place / "run", said, EventAccumulator(said["locations"]["tensorboard"], size_guidance=sizes).Reload()
-
-
-def _train_for_board(place: Path) -> None:
-    (place / "said.json").write_text(json.dumps(ranks(place / "run", "tensorboard,file")))
+    return directory, said, EventAccumulator(said["locations"]["tensorboard"], size_guidance=sizes).Reload()
 
 
 @pytest.mark.slow
-def test_a_worker_with_a_publisher_loads_no_view(board) -> None:
-    directory, said, _ = board
-    assert said["loaded"] == []
-    assert_nothing_went_wrong(directory)
+def test_b_a_secret_of_the_configuration_is_in_no_file_of_a_published_run(
+    tracked, one_mlflow_server: MLflowServer
+) -> None:
+    for place in (tracked[0], one_mlflow_server.place):
+        files = [path for path in place.rglob("*") if path.is_file()]
+        assert len(files) > 2
+        for path in files:
+            assert publishing_ranks.SECRET.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.slow
@@ -188,7 +196,8 @@ def followed(one_mlflow_server: MLflowServer, tmp_path_factory) -> Followed:
         patch.setenv("MLFLOW_TRACKING_URI", one_mlflow_server.url)
         patch.setattr("probe.session.END_S", PATIENCE_S)
         client = mlflow_client(one_mlflow_server.url)
-        options = {"track": "tensorboard,mlflow", "publish": 1.0}
+        # Of reductions alone: every figure that isn't empty is drawn in each edition.
+        options = {"track": "tensorboard,mlflow", "publish": 1.0, "recorders": ["memory", "reduction"]}
         with start("published", run_dir=directory, rank=0, world_size=1, **options) as session:
             run_id = session.tracking.logger["mlflow"].run_id
             _step(session, 0, 0.5)
@@ -231,16 +240,6 @@ def _text(directory: Path, condition) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------- MLflow
-
-
-@pytest.fixture(scope="module")
-def tracked(one_mlflow_server: MLflowServer, tmp_path_factory):
-    """Of one run that MLflow and, where that is installed, W&B have: its directory, and what rank 0 said."""
-    one_mlflow_server.start()
-    directory = tmp_path_factory.mktemp("tracked") / "run"
-    backends = "mlflow,wandb" if importlib.util.find_spec("wandb") else "mlflow"
-    variables = {"MLFLOW_TRACKING_URI": one_mlflow_server.url, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    return directory, ranks(directory, backends, **variables)
 
 
 @pytest.mark.slow
@@ -357,9 +356,11 @@ def test_swanlab_has_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.multiprocess
-def test_a_publisher_changes_no_bit_of_the_training(tmp_path: Path) -> None:
+def test_a_publisher_loads_no_view_in_the_worker_and_changes_no_bit_of_the_training(tmp_path: Path) -> None:
     (tmp_path / "on").mkdir()
     observed = ranks(tmp_path / "on" / "run", "tensorboard", 1, PUBLISH="0.5", WEIGHTS=str(tmp_path / "on.pt"))
+    assert observed["loaded"] == []
+    assert_nothing_went_wrong(tmp_path / "on" / "run")
     plain = publishing_ranks.train(0, STEPS, None)
     assert observed["losses"] == plain[0]
     for one, other in zip(torch.load(tmp_path / "on.pt"), plain[1], strict=True):

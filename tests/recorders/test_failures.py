@@ -341,7 +341,8 @@ def test_5_the_row_is_in_the_file_before_the_step_is_left(tmp_path):
     code = textwrap.dedent("""
         import os, sys
         import probe
-        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=[])
+        from probe.testing import FakeDevice  # which needn't import torch
+        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=[], device=FakeDevice())
         try:
             with session.step(5), probe.phase("update"):
                 raise ValueError("and then it dies")
@@ -358,8 +359,9 @@ def test_5_an_exception_that_ends_the_process_says_so_and_those_who_hear_of_it_s
     code = textwrap.dedent("""
         import sys
         import probe
+        from probe.testing import FakeDevice  # which needn't import torch
         sys.excepthook = lambda kind, error, trace: print("heard", error, flush=True)
-        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=[])
+        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=[], device=FakeDevice())
         if sys.argv[2] == "step":
             with session.step(5), probe.phase("update"):
                 raise ValueError("in")

@@ -599,7 +599,7 @@ class World:
         return rows
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(st.lists(_operation, max_size=60))
 def test_nested_peaks_are_true_and_nobody_can_tell(operations):
     world = World("nested")
@@ -610,7 +610,7 @@ def test_nested_peaks_are_true_and_nobody_can_tell(operations):
         assert row.peak_kind == "exact"
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(st.lists(_operation.filter(lambda one: one[0] != "user_reset"), max_size=60), st.booleans())
 def test_observed_peaks_never_claim_too_much(operations, resettable):
     world = World("observe" if resettable else "nested", resettable)

@@ -123,7 +123,7 @@ def batches(draw):
     return told, passes
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(batches())
 def test_random_batches_sum_exactly(case):
     told, passes = case

@@ -117,7 +117,8 @@ def test_a_second_live_process_of_one_rank_is_told(directory):
     code = f"""if True:
         import sys
         from probe.session import start
-        session = start("attempts", run_dir={str(directory)!r}, rank=0)
+        from probe.testing import FakeDevice  # which needn't import torch
+        session = start("attempts", run_dir={str(directory)!r}, rank=0, recorders=[], device=FakeDevice())
         print("on", flush=True)
         sys.stdin.readline()
         session.close()
@@ -302,18 +303,15 @@ def everything(run):
     return {name: frame.astype(str).sort_values(list(frame)).to_dict("records") for name, frame in plain.items()}
 
 
-@pytest.fixture(params=["lines", "parts", "compacted"])
-def files(request):
-    """Brings the rows of a run into one of the forms in which they may lie."""
+FORMS = ["lines", "parts", "compacted"]
 
-    def bring(directory):
-        if request.param != "lines":
-            roll(directory)
-        if request.param == "compacted":
-            assert compact(directory).rows > 0
-        return directory
 
-    return bring
+def bring(directory, form):
+    """The rows of a run into one of the forms in which they may lie."""
+    if form != "lines":
+        roll(directory)
+    if form == "compacted":
+        assert compact(directory).rows > 0
 
 
 @pytest.fixture(scope="module")
@@ -324,21 +322,32 @@ def recorded_once(tmp_path_factory):
         return everything(run), opened(directory)
 
 
-def test_a_run_recorded_twice_is_equal_view_by_view_to_one_recorded_once(tmp_path, files, recorded_once):
+#: Each form once in every run.
+OFTEN = [("lines", 0), ("parts", 2), ("compacted", 0)]
+
+
+@pytest.mark.parametrize(
+    ("form", "resumed_at"),
+    [
+        pytest.param(form, first, marks=[] if (form, first) in OFTEN else pytest.mark.thorough)
+        for form in FORMS
+        for first in (0, 2)
+    ],
+)
+def test_a_run_recorded_twice_is_equal_view_by_view_to_one_recorded_once(tmp_path, form, resumed_at, recorded_once):
     """The first launch died in step 4; the second does all of it anew, or goes on at step 2."""
     expected, shown = recorded_once
-    for resumed_at in (0, 2):
-        twice = write_run(tmp_path / f"from {resumed_at}", of_steps(sample_rows(2, 6), lambda step: step <= 4))
-        second_launch(twice, of_steps(sample_rows(2, 6), lambda step, first=resumed_at: step >= first))
-        files(twice)
-        with Run(twice) as other:
-            found = everything(other)
-            assert other.hidden == [(1, resumed_at, 4)]
-        for name, rows in expected.items():
-            assert found[name] == rows, name
-        live = opened(twice)
-        for table in ("spans", "micro", "padding", "scalars", "memory"):
-            assert live_rows(live, table) == live_rows(shown, table), table
+    twice = write_run(tmp_path / "run", of_steps(sample_rows(2, 6), lambda step: step <= 4))
+    second_launch(twice, of_steps(sample_rows(2, 6), lambda step: step >= resumed_at))
+    bring(twice, form)
+    with Run(twice) as other:
+        found = everything(other)
+        assert other.hidden == [(1, resumed_at, 4)]
+    for name, rows in expected.items():
+        assert found[name] == rows, name
+    live = opened(twice)
+    for table in ("spans", "micro", "padding", "scalars", "memory"):
+        assert live_rows(live, table) == live_rows(shown, table), table
 
 
 def live_rows(feed, table):
@@ -395,17 +404,14 @@ def test_a_row_without_a_step_is_as_old_as_its_attempt_was_then(tmp_path):
     assert begins[2] - 1 in set(first["time_ns"])
 
 
-@pytest.mark.parametrize("kept", ["lines", "parts", "compacted"])
+@pytest.mark.parametrize("kept", FORMS)
 def test_a_rows_that_are_followed_leave_out_what_a_later_attempt_hides(tmp_path, kept):
     rows = {0: sample_rows(1, 4)[0]}
     begins = {one.step: one.time_ns for one in reversed(rows[0]) if one.step is not None}
     early, late = (Memory(edge="sample", rank=0, source="fake", time_ns=at) for at in (begins[2] - 1, begins[2]))
     directory = write_run(tmp_path / "run", {0: [*rows[0], early, late]})
     second_launch(directory, of_steps(sample_rows(1, 4), lambda step: step >= 2))
-    if kept != "lines":
-        roll(directory)
-    if kept == "compacted":
-        compact(directory)
+    bring(directory, kept)
     with Run(directory) as run:
         followed = list(run.tail("memory", stop=lambda: True))
         shown = run.memory

@@ -138,7 +138,7 @@ def test_order_schema_and_manifest_are_what_they_say(directory):
 
 @pytest.mark.slow
 def test_later_segments_come_to_it_and_bundles_stay_few(directory):
-    for number in range(12):
+    for number in range(7):
         for rank in range(3):
             segment(directory, rank, number)
         before, rows = tables(directory), followed(directory)
@@ -168,7 +168,7 @@ def test_many_row_groups_and_files(directory, monkeypatch):
 
 
 @pytest.mark.slow
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.integers(0, 9), st.booleans()), min_size=1, max_size=8))
 def test_any_history_reads_the_same(tmp_path_factory, history):
     """Segments come as parts or lines, with a compaction after some of them."""
@@ -425,7 +425,9 @@ print("end", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2])
+@pytest.mark.parametrize(
+    "delay_s", [0.02, 0.1, *(pytest.param(one, marks=pytest.mark.thorough) for one in (0.0, 0.05, 0.2))]
+)
 def test_killed_at_some_moment(directory, delay_s):
     for rank in range(20):
         segment(directory, rank, 0, count=50, rolled=rank % 3 > 0)

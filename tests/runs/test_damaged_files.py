@@ -33,14 +33,19 @@ from tests.sample_run import sample_rows, write_run
 TABLES = ("memory", "micro_batches", "padding", "calls", "scalars")
 
 
-@pytest.fixture
-def whole(tmp_path):
-    """A run of two ranks whose rows are all in Parquet parts."""
-    directory = write_run(tmp_path / "run", sample_rows())
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    directory = write_run(tmp_path_factory.mktemp("template") / "run", sample_rows())
     (directory / "parts").mkdir(exist_ok=True)
     for path in directory.glob("rank-*.jsonl"):
         list(roll_over(directory, segment_of(path.name)))
     return directory
+
+
+@pytest.fixture
+def whole(template, tmp_path):
+    """A run of two ranks whose rows are all in Parquet parts."""
+    return shutil.copytree(template, tmp_path / "run")
 
 
 def cut(path):
@@ -69,8 +74,18 @@ def of_other_types(path):
     pq.write_table(pa.table({"time_ns": ["one"], "rank": [[1]], "process": ["x"], "step": ["s"]}), path)
 
 
-@pytest.mark.parametrize("harm", [cut, overwrite, empty, of_other_types])
-@pytest.mark.parametrize("table", ["memory", "process", "scalar"])
+#: Each harm and each table once in every run.
+OFTEN = [("memory", cut), ("memory", empty), ("scalar", overwrite), ("process", of_other_types)]
+
+
+@pytest.mark.parametrize(
+    ("table", "harm"),
+    [
+        pytest.param(table, harm, marks=[] if (table, harm) in OFTEN else pytest.mark.thorough)
+        for table in ("memory", "process", "scalar")
+        for harm in (cut, overwrite, empty, of_other_types)
+    ],
+)
 def test_a_damaged_part_is_left_out_of_frames_queries_and_rows(whole, harm, table, caplog):
     [name] = [path.name for path in (whole / "parts").glob(f"{table}*-rank00001-0.parquet")]
     before = rows(whole)
@@ -104,7 +119,7 @@ def test_a_query_that_is_wrong_is_still_the_query_s_error(whole):
         assert run.damaged == []
 
 
-@pytest.mark.parametrize("harm", [cut, overwrite])
+@pytest.mark.parametrize("harm", [pytest.param(cut, marks=pytest.mark.thorough), overwrite])
 def test_a_damaged_part_is_told_in_report_tail_panel_export_and_sql(whole, tmp_path, harm, capsys, caplog):
     [name] = [path.name for path in (whole / "parts").glob("memory-rank00001-0.parquet")]
     with Run(whole) as run:
@@ -147,7 +162,9 @@ def test_a_damaged_part_is_told_in_report_tail_panel_export_and_sql(whole, tmp_p
     assert export_perfetto(whole, tmp_path / "trace").slices
 
 
-@pytest.mark.parametrize("harm", [cut, overwrite, empty])
+@pytest.mark.parametrize(
+    "harm", [cut, pytest.param(overwrite, marks=pytest.mark.thorough), pytest.param(empty, marks=pytest.mark.thorough)]
+)
 def test_a_damaged_compacted_file_is_left_out(whole, harm):
     before = rows(whole)
     compact(whole)
@@ -192,7 +209,7 @@ def test_a_doctor_counts_and_names_them(whole):
 # ------------------------------------------------------------------------------------------ what isn't a file
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory"])
+@pytest.mark.parametrize("kind", ["fifo", pytest.param("directory", marks=pytest.mark.thorough)])
 def test_a_pipe_or_directory_named_like_a_file_of_the_run_holds_no_reader(whole, tmp_path, kind):
     before = rows(whole)
     for name in ("rank-00009.jsonl", "parts/memory-rank00009-0.parquet", "parts/compacted-000001.json"):

@@ -92,7 +92,7 @@ def compacted(directory: Path, rng: random.Random) -> None:
     compact(directory)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("make", [attempts, late_rank, rolled, compacted])
 def test_e_kept_views_answer_as_the_views_do(tmp_path: Path, monkeypatch, make, seed: int) -> None:
     make(tmp_path / "run", random.Random(seed))

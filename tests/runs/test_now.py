@@ -29,7 +29,8 @@ from probe.text import missing
 KILLED = textwrap.dedent("""
     import os, signal, sys
     import probe
-    session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[])
+    from probe.testing import FakeDevice  # whose session needn't import torch
+    session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[], device=FakeDevice())
     name = sys.argv[2]
     with session.step(7), probe.phase("old_log_prob", role="actor"):
         pass
@@ -46,8 +47,7 @@ def run(code, *arguments):
 def test_4_a_process_that_is_killed_at_once_in_a_phase_names_it_20_times_of_20(tmp_path):
     code = f"""
 import os, sys
-import torch  # what a session imports is imported once
-import probe
+import probe.session, probe.testing  # what a session imports is imported once
 for number in range(20):
     child = os.fork()
     if not child:
@@ -189,7 +189,8 @@ def test_a_reader_never_sees_half_of_a_change(tmp_path):
     code = textwrap.dedent("""
         import sys
         import probe
-        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=[])
+        from probe.testing import FakeDevice  # whose session needn't import torch
+        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, recorders=[], device=FakeDevice())
         print("begun", flush=True)
         for step in range(10 ** 9):
             with session.step(step), probe.phase("even" if step % 2 == 0 else "odd"):

@@ -130,14 +130,17 @@ READER = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("close", [False, True], ids=["lines", "parts"])
-@pytest.mark.parametrize("work", ["read", "compact"])
+@pytest.mark.parametrize(
+    ("work", "close"),
+    [("read", False), ("read", True), ("compact", True)],
+    ids=["read-lines", "read-parts", "compact-parts"],
+)
 def test_a_process_without_the_class_reads_them(tmp_path, close, work):
     session = recorded(tmp_path)
     if not close:
         session = recorded(tmp_path, close=False)
     written = 2 if close else 4  # the second attempt has done the same step again, and hides what the first one wrote
-    command = [sys.executable, "-c", textwrap.dedent(READER), str(session.directory), work if close else "read"]
+    command = [sys.executable, "-c", textwrap.dedent(READER), str(session.directory), work]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     session.close()
     assert found == {

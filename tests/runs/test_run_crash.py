@@ -60,7 +60,7 @@ def run_and_kill(directory, seconds, roll_over_bytes, pid=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("roll_over_bytes", [64 * 2**20, 150_000])
+@pytest.mark.parametrize("roll_over_bytes", [pytest.param(64 * 2**20, marks=pytest.mark.thorough), 150_000])
 def test_sigkill_at_random_moments(tmp_path, roll_over_bytes):
     chance = random.Random(roll_over_bytes)
     for attempt in range(3):

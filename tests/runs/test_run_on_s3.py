@@ -170,7 +170,7 @@ def test_what_opening_a_run_on_s3_asks_for(server, directory, writer, put, uploa
 
 
 def test_a_run_is_compacted_on_s3_as_on_the_disk(server, directory, writer, put, upload, requests):
-    ranks = 6
+    ranks = 4
     sent(server, directory, upload, writer, put, ranks)
     before = len(server.store.find(server.url))
     requests.clear()

@@ -88,8 +88,8 @@ def test_a_line_is_one_line_and_the_row_again(row):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=40, suppress_health_check=list(HealthCheck))
-@given(st.lists(ROWS, max_size=12))
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
+@given(st.lists(ROWS, max_size=16))
 def test_rows_through_columns_parquet_and_frames(tmp_path_factory, rows):
     directory = create_run("p", "e", root=tmp_path_factory.mktemp("runs"))
     (directory / Segment.of_rank(0, 0).name).write_bytes(b"".join(map(encode, rows)))

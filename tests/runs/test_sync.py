@@ -40,7 +40,13 @@ def memory():
     fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
 
 
-@pytest.fixture(params=["memory", "file", pytest.param("s3", marks=pytest.mark.slow)])
+#: A store is one to this module like any other: each test has one of them in every run.
+FILE = pytest.param("file", marks=pytest.mark.thorough)
+S3 = pytest.param("s3", marks=pytest.mark.slow)
+S3_TOO = pytest.param("s3", marks=[pytest.mark.slow, pytest.mark.thorough])
+
+
+@pytest.fixture
 def url(request, tmp_path):
     if request.param == "file":
         return (tmp_path / "copy").as_uri()
@@ -66,6 +72,7 @@ def values(run):
     return [row.value for row in run.new_rows() if isinstance(row, Scalar)]
 
 
+@pytest.mark.parametrize("url", ["memory", FILE, S3], indirect=True)
 def test_7_a_copy_reads_as_the_run_at_each_pass(directory, writer, put, url):
     one, other, sync = writer(0, world_size=2), writer(1, world_size=2), Sync(directory, url)
     for begin in (0, 10, 20):
@@ -211,22 +218,22 @@ def test_7_after_each_change_a_reader_has_each_row_once(directory, writer, put, 
 
     between = Between(monkeypatch, read)
     sync, count = Sync(directory, memory), 0
-    for round_ in range(6):
+    for round_ in range(4):
         one = writer(0, roll_over_bytes=10**9)
         for _ in range(4):
             numbers(one, put, count, count + 7)
             count += 7
             sync.once()
-        if round_ == 2:  # killed: its lines stay
+        if round_ == 1:  # killed: its lines stay
             one._parquet_at_close = False
         one.close()
         if round_ % 2:
             sync.once()
-        if round_ in (3, 5):
+        if round_ in (2, 3):
             assert compact(directory, force=True).rows
             sync.once()
     sync.once()
-    assert between.changes > 60
+    assert between.changes > 40
     assert followed == list(range(count))
     assert_equal(directory, memory)
     followers[0].close()
@@ -247,18 +254,18 @@ def test_7_killed_after_any_change_the_next_process_goes_on(directory, writer, p
 
     kills, count = 0, 0
     Between(monkeypatch, kill)
-    for round_ in range(4):
+    for round_ in range(3):
         one = writer(0)
-        for _ in range(4):
+        for _ in range(3):
             numbers(one, put, count, count + 3)
             count += 3
             again(directory, memory, KilledError)
         one.close()
-        if round_ == 2:
+        if round_ == 1:
             assert compact(directory, force=True).rows
         again(directory, memory, KilledError)
         assert_equal(directory, memory)
-    assert kills > 40
+    assert kills > 20
     assert sum(name.endswith(".parquet") for name in names(memory)) == len(list(directory.glob("parts/*.parquet")))
 
 
@@ -281,7 +288,7 @@ def test_7_a_process_that_is_killed_by_the_system_is_gone_on_with(directory, wri
     code = "import sys; from probe.cli import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", code, "sync", str(directory), url, "--follow", "--every", "0.01"]
     count = 0
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(command, env=child_environment(os.environ))
         try:
             seen, deadline = len(list((tmp_path / "copy").rglob("*"))), time.monotonic() + 300
@@ -503,15 +510,18 @@ def test_7_a_store_that_fails_is_tried_again(directory, writer, put, tmp_path):
 
 FAILS = """
 import os, signal, sys
-import torch
 import probe
-session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, save_failed_batch=True)
-lengths = torch.arange(1, 5)
-batch = {"attention_mask": (torch.arange(8)[None] < lengths[:, None]).long(), "input_ids": torch.arange(32).view(4, 8)}
+from probe.testing import FakeDevice
 if sys.argv[2] == "killed":
+    light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
+    session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, **light)
     with session.step(3), probe.phase("update"):
         session.flush()
         os.kill(os.getpid(), signal.SIGKILL)
+import torch
+session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, save_failed_batch=True)
+lengths = torch.arange(1, 5)
+batch = {"attention_mask": (torch.arange(8)[None] < lengths[:, None]).long(), "input_ids": torch.arange(32).view(4, 8)}
 with session.step(3), probe.phase("update"):
     for index, _ in enumerate(probe.micro_batches(batch, max_token_len=4)):
         if index == 1:
@@ -531,6 +541,7 @@ def ended(tmp_path):
     return end
 
 
+@pytest.mark.parametrize("url", ["memory", FILE, S3_TOO], indirect=True)
 def test_12_7_where_a_process_was_seen_last_goes_along(ended, url):
     directory = ended("killed")
     assert Sync(directory, url).once().files > 0
@@ -546,6 +557,7 @@ def test_12_7_where_a_process_was_seen_last_goes_along(ended, url):
     assert (again, again.pages) == (Sent(), 0)  # nothing has changed since
 
 
+@pytest.mark.parametrize("url", ["memory", FILE, S3_TOO], indirect=True)
 def test_12_7_the_micro_batch_of_a_failure_goes_along_and_is_replayed_from_there(ended, url):
     directory = ended("raises")
     Sync(directory, url).once()

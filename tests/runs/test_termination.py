@@ -28,11 +28,13 @@ pytestmark = pytest.mark.skipif(
 TIMEOUT_S = 120
 
 #: A process that is told by SIGTERM to end, in a lock that is never free: in C, from where no handler in Python is run.
+#: Its device is none of torch's, so that it needn't import torch: that took most of its time.
 WAITS = """
     import sys, threading, probe
+    from probe.testing import FakeDevice
     lock = threading.Lock()
     lock.acquire()
-    session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[])
+    session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[], device=FakeDevice())
     def wait():
         print("here", flush=True)
         lock.acquire()
@@ -42,7 +44,7 @@ WAITS = """
 
 
 #: Where it is then: having said so, or a moment later.
-WAITING = ("<string>:7 wait", "<string>:8 wait")
+WAITING = ("<string>:8 wait", "<string>:9 wait")
 
 
 @contextmanager
@@ -128,8 +130,9 @@ def test_who_else_wants_the_signal_has_it(tmp_path: Path, who: str) -> None:
     before, after, code = OTHERS[who]
     text = f"""
         import faulthandler, os, signal, sys, time, probe
+        from probe.testing import FakeDevice
         {before}
-        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[])
+        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[], device=FakeDevice())
         {after}
         with session.step(3):
             print("here", flush=True)
@@ -153,7 +156,8 @@ def test_who_else_wants_the_signal_has_it(tmp_path: Path, who: str) -> None:
 def test_children_say_nothing_in_the_name_of_their_parent(tmp_path: Path) -> None:
     text = """
         import os, pathlib, signal, subprocess, sys, time, probe
-        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[])
+        from probe.testing import FakeDevice
+        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[], device=FakeDevice())
         with session.step(3):
             for _ in range(50):  # each is told to end before it has come to itself
                 child = os.fork()
@@ -178,16 +182,18 @@ def test_children_say_nothing_in_the_name_of_their_parent(tmp_path: Path) -> Non
 def test_each_session_has_its_own_mark_and_between_two_there_is_none(tmp_path: Path) -> None:
     text = """
         import os, sys, time, probe
+        from probe.testing import FakeDevice
         def noted():
             names = (f"/proc/self/fd/{one}" for one in os.listdir("/proc/self/fd"))
             return sum(os.path.lexists(one) and os.readlink(one) == os.devnull for one in names)
         place, before = sys.argv[1], noted()
+        light = {"rank": 0, "recorders": [], "device": FakeDevice()}
         for number in range(4):
-            with probe.start("p", "e", run_dir=f"{place}/{number}", rank=0, recorders=[]) as session, session.step(1):
+            with probe.start("p", "e", run_dir=f"{place}/{number}", **light) as session, session.step(1):
                 pass
             assert noted() == before + 1, number  # one for the whole process
         if sys.argv[2] == "in a step":
-            session = probe.start("p", "e", run_dir=f"{place}/4", rank=0, world_size=1, recorders=[])
+            session = probe.start("p", "e", run_dir=f"{place}/4", world_size=1, **light)
             session.step(4).__enter__()
         print("here", flush=True)
         time.sleep(600)
@@ -205,8 +211,9 @@ def test_each_session_has_its_own_mark_and_between_two_there_is_none(tmp_path: P
 #: Two ranks: rank 0 waits, and rank 1 goes from scope to scope, so that it was seen later when both are gone.
 TWO = """
     import itertools, sys, time, probe
+    from probe.testing import FakeDevice
     rank = int(sys.argv[2])
-    session = probe.start("p", "e", run_dir=sys.argv[1], rank=rank, world_size=2, recorders=[])
+    session = probe.start("p", "e", run_dir=sys.argv[1], rank=rank, world_size=2, recorders=[], device=FakeDevice())
     with session.step(7), probe.phase("update"):
         for number in itertools.count():
             with probe.micro_batch(number, lengths=[3]):
@@ -291,7 +298,8 @@ def test_where_all_were_told_to_end_that_is_said(tmp_path: Path) -> None:
 def test_between_steps_too(tmp_path: Path) -> None:
     text = """
         import sys, time, probe
-        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[])
+        from probe.testing import FakeDevice
+        session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, recorders=[], device=FakeDevice())
         with session.step(3):
             pass
         print("here", flush=True)

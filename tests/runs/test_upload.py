@@ -91,7 +91,9 @@ RUN = "RUN_OF_THIS_TEST"  #: in the environment of all processes of a training
 TRAIN = """
 import os, sys, time
 import probe
-session = probe.start("p", run_dir=sys.argv[1], rank=int(sys.argv[3]), world_size=2, upload=sys.argv[2])
+from probe.testing import FakeDevice
+light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
+session = probe.start("p", run_dir=sys.argv[1], rank=int(sys.argv[3]), world_size=2, upload=sys.argv[2], **light)
 for step in range(int(sys.argv[4])):
     with session.step(step), probe.phase("update"):
         pass

@@ -86,7 +86,9 @@ def test_3_wandb_has_each_alarm_once(tmp_path, monkeypatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     heard = threading.Event()
-    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1, track="wandb", alarms=True) as session:
+    with probe.start(
+        "p", run_dir=tmp_path / "run", rank=0, world_size=1, track="wandb", alarms=True, publish=False
+    ) as session:
         place = session.tracking.locations["wandb"]
         session.on_alarm(lambda _: heard.set())
         for step in range(4):

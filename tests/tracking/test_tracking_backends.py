@@ -504,7 +504,13 @@ def test_other_ways_out_of_the_body_give_their_status(error, expected, mlflow_da
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("end", "expected"), [("", "FINISHED"), ("1 / 0", "FAILED"), ("raise KeyboardInterrupt", "KILLED")]
+    ("end", "expected"),
+    [
+        # tests/test_exits.py has these two of a session.
+        pytest.param("", "FINISHED", marks=pytest.mark.thorough),
+        ("1 / 0", "FAILED"),
+        pytest.param("raise KeyboardInterrupt", "KILLED", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_script_that_forgets_to_finish_is_finished_at_its_exit(end, expected, tmp_path):
     script = f"""

@@ -82,16 +82,26 @@ class Proxy:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
-    def close(self):
+    def leave(self):
+        """Nobody answers at this address any more, as where the server has stopped: to start that takes seconds."""
         self._open = False
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._threads[0].join(PATIENCE_S)  # it adds to the sockets
         for one in self._sockets:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(PATIENCE_S)
+
+    def come_back(self):
+        self._listener = socket.create_server(("127.0.0.1", int(self.url.rsplit(":", 1)[1])))
+        self._open, self._sockets = True, set()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    close = leave
 
 
 @pytest.fixture
@@ -146,8 +156,10 @@ def lines(path):
 
 
 @pytest.mark.slow
-def test_a_killed_process_is_completed_by_the_next_start_in_the_same_run(own_mlflow_server, tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", own_mlflow_server.url)
+def test_a_killed_process_is_completed_by_the_next_start_in_the_same_run(
+    own_mlflow_server, proxy, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.url)
     script = """
         import os, signal, sys, time
         from probe.tracking.tracking import Tracking
@@ -157,7 +169,7 @@ def test_a_killed_process_is_completed_by_the_next_start_in_the_same_run(own_mlf
             tracking.log({"x": step, "y/z": -step / 7}, step)
         assert tracking.flush(300)
         print(tracking.logger["mlflow"].run_id, flush=True)
-        sys.stdin.readline()  # the server is stopped meanwhile
+        sys.stdin.readline()  # the server goes away meanwhile
         for step in range(30, 60):
             tracking.log({"x": step, "y/z": -step / 7}, step)
         while not tracking._stream._journal.last == 60:
@@ -166,18 +178,18 @@ def test_a_killed_process_is_completed_by_the_next_start_in_the_same_run(own_mlf
     """
     with python(script, tmp_path) as process:
         run_id = process.stdout.readline().strip()
-        own_mlflow_server.stop()
+        proxy.leave()
         process.stdin.write("\n")
         process.stdin.flush()
         assert process.wait(300) == -signal.SIGKILL
     assert unsent(tmp_path)["mlflow"] == 30
-    # Still down: the next start isn't held up, and sends when the server is there.
+    # Still away: the next start isn't held up, and sends when the server is there.
     incidents = []
     backends = ["mlflow", "file", "tensorboard"]
     with Tracking("killed", "e", backends, directory=tmp_path, on_incident=incidents.append) as tracking:
         assert any("isn't there yet" in one.message for one in incidents)
         log(tracking, range(60, 70))
-        own_mlflow_server.start()
+        proxy.come_back()
         assert tracking.flush()
     assert read_mlflow_run(own_mlflow_server.url, run_id) == expected(70)
     client = mlflow_client(own_mlflow_server.url)
@@ -233,20 +245,20 @@ def test_kills_at_any_moment_leave_nothing_out_and_nothing_twice(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_ended_while_its_server_was_away_is_completed_later(own_mlflow_server, tmp_path, monkeypatch):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", own_mlflow_server.url)
+def test_a_run_that_ended_while_its_server_was_away_is_completed_later(own_mlflow_server, proxy, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", proxy.url)
     incidents = []
     tracking = Tracking("p", "e", "mlflow", directory=tmp_path, on_incident=incidents.append)
     run_id = tracking.logger["mlflow"].run_id
     log(tracking, range(10))
     assert tracking.flush()
-    own_mlflow_server.stop()
+    proxy.leave()
     log(tracking, range(10, 30))
     until(lambda: tracking._stream._journal.last, lambda last: last == 30)
     tracking.finish(3, timeout_s=2)  # it ends, though the server is away for as long as that takes
     assert any("20 calls are kept" in one.message for one in incidents)
     assert recover(tmp_path, timeout_s=1) == {"mlflow": 20}  # it's still away
-    own_mlflow_server.start()
+    proxy.come_back()
     assert recover(tmp_path, timeout_s=300) == {}
     assert read_mlflow_run(own_mlflow_server.url, run_id) == expected(30)
     assert mlflow_client(own_mlflow_server.url).get_run(run_id).info.status == "FAILED"

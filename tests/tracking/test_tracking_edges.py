@@ -10,10 +10,12 @@ import textwrap
 import pytest
 
 from probe._io import holding
+from probe.cli import main
 from probe.runs.layout import create_run
 from probe.tracking.journal import DAMAGED, unsent
 from probe.tracking.tracking import Tracking
 from tests.cli.command import probe
+from tests.cli.conftest import quick  # noqa: F401  (a fixture)
 from tests.waiting import PATIENCE_S
 
 #: Lines that are JSON, or nearly, and no calls.
@@ -152,17 +154,19 @@ def wait_for_nobody(directory):
     assert unsent(directory) == {"file": 577}
 
 
+@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("beside_a_run", [False, True])
-def test_a_doctor_recovers_the_directory_of_a_tracking_of_its_own(tmp_path, beside_a_run):
+def test_a_doctor_recovers_the_directory_of_a_tracking_of_its_own(tmp_path, capsys, beside_a_run):
     directory = tmp_path / "metrics"
     wait_for_nobody(directory)
     if beside_a_run:
         create_run("p", "other", root=tmp_path / "metrics" / "runs")
-    told = probe("doctor", str(directory))
-    assert "577 calls wait" in told.stdout, told.stdout + told.stderr
-    told = probe("doctor", str(directory), "--recover")
-    assert "577 calls were sent" in told.stdout, told.stdout + told.stderr
-    assert "nothing waits" in told.stdout
+    main(["doctor", str(directory)])
+    assert "577 calls wait" in capsys.readouterr().out
+    main(["doctor", str(directory), "--recover"])
+    told = capsys.readouterr().out
+    assert "577 calls were sent" in told
+    assert "nothing waits" in told
     assert file_steps(directory) == list(range(577))
 
 

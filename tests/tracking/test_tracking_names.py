@@ -10,7 +10,7 @@ from probe.tracking.names import NameMap, mlflow_name
 names_like = st.text(alphabet="ab/.@%_ 奖:\n2", min_size=0, max_size=8) | st.text(max_size=300)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.lists(names_like, max_size=12))
 def test_no_two_names_become_one_and_none_is_a_directory_of_another(names):
     mapped_names = NameMap(mlflow_name)

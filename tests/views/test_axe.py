@@ -40,10 +40,16 @@ _RUN = """async ([place, tags]) => {
     return violations.flatMap((rule) => rule.nodes.map((one) => `${rule.id}: ${one.target} ${one.failureSummary}`));
 }"""
 
+
+def thorough(look: tuple[str, int]) -> Any:
+    return pytest.param(look, marks=pytest.mark.thorough)
+
+
 #: Of a page, its theme and the width of its window. The panel in a cell and in the page of `probe open` is one bundle:
-#: each theme and each width is looked at in both, and of their combinations each in one of them.
-LOOKS = [("light", 1040), ("dark", 1040), ("light", 400), ("dark", 400)]
-IN_A_CELL, IN_A_PAGE = (LOOKS[0], LOOKS[3]), (LOOKS[1], LOOKS[2])
+#: each theme and each width is looked at in one of them, and by `make thorough` in both.
+LOOKS = [("light", 1040), thorough(("dark", 1040)), thorough(("light", 400)), ("dark", 400)]
+IN_A_CELL = [thorough(("light", 1040)), ("dark", 400)]
+IN_A_PAGE = [("light", 1040), thorough(("dark", 1040)), thorough(("light", 400))]
 
 
 @pytest.fixture(scope="module")
@@ -166,15 +172,12 @@ def test_g_axe_finds_nothing_in_the_page_of_probe_open(window: Any, axe: str, ex
     assert {view: wrong for view, wrong in told.items() if wrong} == {}
 
 
-def test_g_axe_finds_nothing_in_the_report(window: Any, axe: str, report: str) -> None:
+def test_g_axe_finds_nothing_in_the_report_and_the_names_beside_its_lines_are_whole(
+    window: Any, axe: str, report: str
+) -> None:
     window.goto(report)
     window.locator("html[data-ready]").wait_for(state="attached")
     assert found(window, axe) == []
-
-
-def test_g_the_names_beside_the_lines_of_the_report_are_whole(window: Any, report: str) -> None:
-    window.goto(report)
-    window.locator("html[data-ready]").wait_for(state="attached")
     wide = window.evaluate("document.documentElement.clientWidth") >= 640
     for id in ("balance_over_steps", "own_cost"):
         chart = window.locator(f"#{id}")

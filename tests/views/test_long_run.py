@@ -45,7 +45,7 @@ def opening(browser: Any, directory: Path, slower: int = 1) -> Iterator[Any]:
     context.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(browser: Any, directory: Path) -> Iterator[Any]:
     """The page of `probe open` once it has all that it asked for."""
     with opening(browser, directory) as page:
@@ -63,7 +63,7 @@ def test_g_bars_of_several_steps_are_medians_and_ranges_of_all_of_them(opened: A
 
 
 def test_g_a_picture_that_is_older_than_its_answers_says_so_on_a_slow_machine(browser: Any, directory: Path) -> None:
-    with opening(browser, directory, slower=6) as page:
+    with opening(browser, directory, slower=3) as page:
         settled = 0
 
         def settling() -> int:

@@ -878,7 +878,8 @@ def test_a_run_without_new_rows_says_since_when(page: Any) -> None:
 HOUR_S = 3600
 
 
-def test_the_words_about_silence_go_on_without_a_message(page: Any) -> None:
+def test_the_words_about_silence_go_on_without_a_message(own_page: Any) -> None:
+    page = own_page
     page.clock.install(time=0)
     made, _ = shown(page, steps=2)
     page.clock.pause_at(HOUR_S)  # so that no second passes here that is none of the page's
@@ -890,7 +891,8 @@ def test_the_words_about_silence_go_on_without_a_message(page: Any) -> None:
     expect(status).to_have_text("silent for 2 min")
 
 
-def test_c_a_kernel_of_which_nothing_is_heard_is_missed_within_ten_seconds(page: Any) -> None:
+def test_c_a_kernel_of_which_nothing_is_heard_is_missed_within_ten_seconds(own_page: Any) -> None:
+    page = own_page
     page.clock.install(time=0)
     made, _ = shown(page, steps=2)
     page.clock.pause_at(HOUR_S)

@@ -492,7 +492,7 @@ def test_g_every_text_has_enough_contrast_on_every_ground_of_its_theme(page: Any
     assert {pair: round(contrast(*pair), 2) for pair in pairs if contrast(*pair) < 4.5} == {}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_g_no_text_is_smaller_than_11_px_or_fainter_than_it_may_be(page: Any, theme: str) -> None:
     page.emulate_media(color_scheme=theme)
     made, _ = shown(page, steps=6, plotly=True)
@@ -504,7 +504,9 @@ def test_g_no_text_is_smaller_than_11_px_or_fainter_than_it_may_be(page: Any, th
         every_text_can_be_read(page)
 
 
-@pytest.mark.parametrize("width", [1040, 700, 400])
+@pytest.mark.parametrize(
+    "width", [pytest.param(1040, marks=pytest.mark.thorough), pytest.param(700, marks=pytest.mark.thorough), 400]
+)
 def test_g_a_font_that_is_15_percent_wider_overflows_nothing(page: Any, width: int) -> None:
     resized(page, width, 1200)
     page.add_style_tag(content="body { margin: 0 !important } .probe-panel * { letter-spacing: 0.075em !important }")

@@ -84,7 +84,7 @@ def test_g_2000_steps_share_bars_of_their_median(page: Any) -> None:
     assert max(low + high for low, high in zip(spread["base"], spread["y"], strict=True)) == pytest.approx(1.1)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.thorough), "dark"])
 def test_g_a_phase_has_its_colour_in_each_chart_and_run(page: Any, theme: Any) -> None:
     page.emulate_media(color_scheme=theme)
     drawn = figure(page, "phase_durations", phases([1.0, 2.0], ("update_actor", "gen")))
@@ -126,7 +126,7 @@ OVERLAPS = """
 """
 
 
-@pytest.mark.parametrize("width", [400, 1000])
+@pytest.mark.parametrize("width", [400, pytest.param(1000, marks=pytest.mark.thorough)])
 def test_g_a_closed_panel_has_no_title_over_a_legend_and_no_text_below_11_px(
     page: Any, tmp_path: Path, width: int
 ) -> None:

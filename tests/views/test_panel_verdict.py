@@ -343,7 +343,15 @@ def test_3_metrics_are_shown_where_the_chosen_rank_logs_none(page: Any) -> None:
     expect(facets).to_have_count(many)
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1040), ("dark", 1040), ("light", 400), ("dark", 400)])
+@pytest.mark.parametrize(
+    ("theme", "width"),
+    [
+        ("light", 1040),
+        pytest.param("dark", 1040, marks=pytest.mark.thorough),
+        pytest.param("light", 400, marks=pytest.mark.thorough),
+        ("dark", 400),
+    ],
+)
 def test_3_the_strip_fits_can_be_read_and_axe_finds_nothing(page: Any, theme: str, width: int, shots: Path) -> None:
     page.emulate_media(color_scheme=theme)
     resized(page, width, 900)

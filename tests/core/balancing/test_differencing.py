@@ -56,7 +56,7 @@ weights = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(weights=weights, equal_size=st.booleans(), data=st.data())
 def test_lists_and_arrays_give_the_same_parts(weights, equal_size, data):
     k = data.draw(st.integers(1, len(weights)))

@@ -25,7 +25,7 @@ def test_1_prime_rl_fills_the_first_micro_batch_with_room_longest_rows_first():
         prime_rl_first_fit([1, 9], 8)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(lengths_lists, st.integers(40, 120))
 def test_1_prime_rl_keeps_the_cap_and_no_micro_batch_could_be_emptied_into_an_earlier_one(lengths, cap):
     parts = prime_rl_first_fit(lengths, cap)
@@ -63,7 +63,7 @@ def test_1_nemo_rl_deals_neighbours_by_length_and_cuts_all_ranks_alike():
         nemo_rl_dynamic([9, 1], 2, 10, round_to=4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths_lists, st.sampled_from([1, 2]), st.sampled_from([1, 8]))
 def test_1_nemo_rls_rule_is_the_one_that_batched_data_dict_carries_out(lengths, ranks, multiple):
     lengths = lengths[: len(lengths) // ranks * ranks]
@@ -85,7 +85,7 @@ def test_1_nemo_rls_rule_is_the_one_that_batched_data_dict_carries_out(lengths, 
         assert [end - begin for begin, end in shard.micro_batch_indices[0]] == [len(part) for part in parts]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths_lists, st.integers(1, 30), st.sampled_from(STRATEGIES))
 def test_1_packed_sequences_lose_only_what_bfd_cuts_off(lengths, size, strategy):
     parts = replay_pieces(Cut(packer=f"trl.packed.{strategy}", lengths=lengths, cap_tokens=size))
@@ -97,7 +97,7 @@ def test_1_packed_sequences_lose_only_what_bfd_cuts_off(lengths, size, strategy)
     assert kept == ([min(one, size) for one in lengths] if strategy == "bfd" else lengths)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths_lists, st.integers(40, 200), st.sampled_from(["probe", "verl", "slime"]))
 def test_1_ranks_together_make_as_many_and_each_alone_makes_the_same_given_that_count(lengths, cap, whose):
     packer = {

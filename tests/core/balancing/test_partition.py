@@ -25,7 +25,7 @@ def assert_valid(weights, parts, k):
     assert sorted(row for part in parts for row in part) == list(range(len(weights)))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(weights=numbers, data=st.data())
 def test_every_index_once_and_no_part_empty(weights, data):
     k = data.draw(st.integers(1, len(weights)))
@@ -35,7 +35,7 @@ def test_every_index_once_and_no_part_empty(weights, data):
         assert parts == partition(weights, k, equal_size=False)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(k=st.integers(1, 8), each=st.integers(1, 8), data=st.data())
 def test_equal_sizes(k, each, data):
     weights = data.draw(st.lists(st.integers(0, 5000), min_size=k * each, max_size=k * each))
@@ -45,7 +45,7 @@ def test_equal_sizes(k, each, data):
         assert {len(part) for part in parts} == {each}
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(k=st.integers(2, 8), each=st.integers(2, 8), data=st.data())
 def test_e_beside_a_giant_stand_the_smallest(k, each, data):
     weights = data.draw(st.lists(st.integers(0, 500), min_size=k * each - 1, max_size=k * each - 1))
@@ -84,7 +84,7 @@ def test_no_worse_than_the_textbook(name, n, k, equal_size):
         assert ours <= 1.001 * theirs, (name, n, k, seed)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     k=st.integers(1, 12),
     each=st.integers(16, 40),
@@ -153,7 +153,7 @@ def test_bad_input(partition):
         partition(["a", "b"], 1, False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(weights=st.lists(st.integers(0, 100), min_size=1, max_size=40), spare=st.integers(0, 150))
 def test_packing_keeps_the_cap_and_is_near_the_bound(weights, spare):
     cap = max([*weights, 1]) + spare

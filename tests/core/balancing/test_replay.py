@@ -33,7 +33,7 @@ class Heard(hooks.Listener):
 lengths_lists = st.lists(st.integers(1, 40), min_size=1, max_size=40)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     lengths_lists,
     st.integers(40, 200),
@@ -70,7 +70,7 @@ def test_5_a_count_that_ranks_agreed_on_is_taken_from_the_record():
             replay(Cut(packer=packer, lengths=[5], cap_tokens=10, counts_agreed=True))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths_lists, st.sampled_from([None, 2]), st.sampled_from([1, 8]))
 def test_5_bins_are_replayed_and_nobody_hears(lengths, divisor, pad):
     for algorithm in ("concatenative", "first_fit_decreasing", "modified_first_fit_decreasing"):
@@ -116,7 +116,7 @@ def test_5_what_cannot_be_replayed_is_said():
 # ------------------------------------------------------------------------------------------------- verl's rule
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(lengths_lists, st.integers(40, 200), st.sampled_from([1, 2]), st.sampled_from([None, 2, 3]))
 def test_5_verls_micro_batches_hold_every_row_once_within_the_cap(lengths, cap, size, divisor):
     lengths = lengths * size

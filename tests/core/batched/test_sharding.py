@@ -137,7 +137,7 @@ def length_lists(multiple=1):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     lengths=length_lists(4),
     shards=st.sampled_from([1, 2, 4]),
@@ -167,7 +167,7 @@ def test_dynamic_batching(lengths, shards, chunks, multiple, jagged):
             assert [len(row) for row in part["nested"].unbind()] == part["length"].tolist()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     lengths=length_lists(2),
     shards=st.integers(1, 4),

@@ -542,7 +542,7 @@ values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(value=values)
 def test_plain_state_comes_back_the_same(value):
     tree, tensors = encode(value)

@@ -397,6 +397,8 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
         latest = find_latest_ckpt_path(root)
         assert latest is not None, left
         found.add((Path(latest).name, value_of(latest)))
+        if int(left) % 3:  # of each third the training goes on
+            continue
         manager(3.0).save_checkpoint(root / "global_step_3", global_step=3, max_ckpt_to_keep=1)
         assert find_latest_ckpt_path(root) == str(root / "global_step_3")
         assert names(root) == ["global_step_3"], left

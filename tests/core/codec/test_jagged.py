@@ -134,7 +134,7 @@ def test_without_grad_mode_nothing_is_recorded():
         assert not pack_rows(padded, RowLengths.read(torch.tensor([1, 2]))).requires_grad
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 3), st.integers(0, 2))
 def test_round_trip(lengths, extra, inner):
     read = RowLengths.read(torch.tensor(lengths, dtype=torch.int64))
@@ -146,7 +146,7 @@ def test_round_trip(lengths, extra, inner):
     assert torch.equal(pad_rows(values, read.offsets(values.device), width, 0), padded)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_spans_anywhere(data):
     gaps = data.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=6))

@@ -267,7 +267,7 @@ def protos(draw, min_rows=0):
     return DataProto(batch, arrays, draw(st.dictionaries(names, values, max_size=3)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(protos())
 def test_any_batch_survives_a_pickle(data):
     back = through_pickle(data)
@@ -279,7 +279,7 @@ def test_any_batch_survives_a_pickle(data):
         assert back.batch["j"].offsets() is back.batch["k"].offsets()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(protos())
 def test_any_batch_survives_the_disk(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("disk") / "data.probe"
@@ -291,7 +291,7 @@ def test_any_batch_survives_the_disk(tmp_path_factory, data):
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(protos(min_rows=1), st.data())
 def test_cutting_and_joining_undo_each_other(data, draw):
     rows = len(data)

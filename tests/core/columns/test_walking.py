@@ -139,7 +139,7 @@ nested = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(one=nested, other=nested, copied=st.booleans())
 def test_all_that_compares_agrees(one, other, copied):
     other = copy.deepcopy(one) if copied else other
@@ -152,7 +152,7 @@ def test_all_that_compares_agrees(one, other, copied):
         assert difference(one, other)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(
     one=st.lists(numbers, min_size=1, max_size=6),
     other=st.lists(numbers, min_size=1, max_size=6),

@@ -137,7 +137,7 @@ def test_the_free_unions_are_atomic_too():
 sections = st.dictionaries(st.sampled_from("abcd"), st.integers(0, 1), max_size=4)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.tuples(sections, sections, sections), st.tuples(sections, sections, sections))
 def test_union_is_all_or_nothing(first, second):
     def make(spec):

@@ -194,7 +194,7 @@ def test_negative_rows_count_from_the_end_and_outside_is_an_index_error(make):
 # ---------------------------------------------------------------------------------------------------------- truncation
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(tokens=st.lists(st.integers(0, 9), max_size=30), limit=st.integers(1, 20))
 def test_truncation_keeps_what_it_says(tokens, limit):
     left, right, middle = (truncate(tokens, limit, how) for how in ("left", "right", "middle"))

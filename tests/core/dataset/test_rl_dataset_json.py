@@ -135,7 +135,7 @@ def test_the_name_of_a_field_is_not_cut_at_a_nul_character(make):
     assert values_of(make([row(0, any=value) for value in values]), "any") == values
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(values=st.lists(ANY, min_size=1, max_size=6), form=st.sampled_from(sorted(FORMS)), chunk=st.integers(1, 4))
 def test_json_survives(tmp_path_factory, values, form, chunk):
     folder = tmp_path_factory.mktemp("json")

@@ -33,7 +33,7 @@ NAN, INF = float("nan"), float("inf")
 # ------------------------------------------------------------------------------------------------- one process alone
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(count=st.integers(0, 30), seed=st.integers(0, 999), share=st.floats(0, 1))
 def test_alone_it_is_the_masked_mean(count, seed, share):
     generator = torch.Generator().manual_seed(seed)
@@ -42,7 +42,7 @@ def test_alone_it_is_the_masked_mean(count, seed, share):
     torch.testing.assert_close(distributed_masked_mean(values, mask), masked_mean(values, mask))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     counts=st.lists(st.integers(0, 6), min_size=1, max_size=5),
     seed=st.integers(0, 999),

@@ -23,7 +23,7 @@ rows_of_ids = st.lists(st.lists(st.integers(-5, 100), max_size=9), max_size=6)
 # ------------------------------------------------------------------------------------------------- the response's mask
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(rows=st.integers(0, 4), width=st.integers(0, 7), seed=st.integers(0, 999), eos=st.sampled_from([2, [2], [1, 3]]))
 def test_everything_up_to_the_first_end_is_response(rows, width, seed, eos):
     ids = torch.randint(0, 5, (rows, width), generator=torch.Generator().manual_seed(seed))
@@ -124,7 +124,7 @@ def test_bad_filling(tensor, width, pad, error, named):
         pad_sequence_to_length(tensor, width, pad)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(lists=rows_of_ids, least=st.none() | st.integers(0, 12))
 def test_lists_become_a_rectangle_and_nothing_is_cut_off(lists, least):
     got = pad_2d_list_to_length(lists, -9, least)
@@ -162,7 +162,7 @@ def test_bad_lists(lists, pad, least, error, named):
 # ------------------------------------------------------------------------------------------------------- taking it out
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(0, 5),
     width=st.integers(0, 6),
@@ -197,7 +197,7 @@ def jagged(lengths, *trailing, dtype=torch.float64):
     return torch.nested.nested_tensor_from_jagged(torch.ones(sum(lengths), *trailing, dtype=dtype), offsets)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths=st.lists(st.integers(0, 5), max_size=6), trailing=st.sampled_from([(), (2,), (2, 3)]))
 def test_a_value_is_repeated_for_each_token(lengths, trailing):
     nested = jagged(lengths, *trailing)
@@ -255,7 +255,7 @@ def test_an_observer_hears_what_was_padded():
 # --------------------------------------------------------------------------------- what a tokenizer made, to one width
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(0, 9), st.integers(0, 9), st.booleans(), st.sampled_from(["left", "right", "middle"]))
 def test_c_postprocess_data_gives_one_width(width, wanted, left, cut):
     ids = torch.arange(1, 2 * width + 1).reshape(2, width)

@@ -97,7 +97,7 @@ def test_stable_then_decay():
     assert default == pytest.approx([*[1.0] * 19, 0.5, 0.0])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     warmup=st.integers(-2, 12),
     steps=st.integers(0, 20),

@@ -40,7 +40,7 @@ def sums(lengths, bins):
 # ------------------------------------------------------------------------- what holds for every packer
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 @given(
     lengths=lengths_lists,
     algorithm=st.sampled_from(ALGORITHMS),
@@ -76,7 +76,7 @@ def filled_bins(draw):
     return draw(st.permutations(lengths)), count
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(filled_bins())
 def test_never_further_from_the_optimum_than_proven(case):
     lengths, best = case
@@ -98,7 +98,7 @@ def plain_first_fit(lengths, order, capacity):
     return bins
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(lengths_lists, st.randoms(use_true_random=False))
 def test_the_tree_finds_the_same_bin_as_looking_at_each(lengths, random):
     order = list(range(len(lengths)))
@@ -117,14 +117,14 @@ def test_e_many_blocks_of_bins_are_found_as_looking_at_each(longest):
         assert first_fit(lengths, order, CAPACITY) == plain_first_fit(lengths, order, CAPACITY)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(lengths_lists)
 def test_e_first_fit_decreasing_takes_equal_lengths_in_their_order(lengths):
     order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
     assert first_fit_decreasing(lengths, CAPACITY) == plain_first_fit(lengths, order, CAPACITY)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(lengths_lists)
 def test_e_concatenative_opens_a_bin_where_the_next_sequence_does_not_fit(lengths):
     bins = []
@@ -173,7 +173,7 @@ def plain_modified(lengths, capacity):
     return bins + plain_first_fit(lengths, rest, capacity)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(lengths_lists)
 def test_modified_first_fit_is_the_published_one(lengths):
     ours = modified_first_fit_decreasing(lengths, CAPACITY)
@@ -271,7 +271,7 @@ def test_e_metrics_are_of_the_packing_whatever_becomes_of_its_lists():
     assert packer.metrics is packer.metrics
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.lists(st.integers(0, CAPACITY), min_size=1, max_size=9), min_size=1, max_size=9))
 def test_e_bin_balance_is_that_of_the_bins_utilisation(filled):
     lengths = [length for one in filled for length in one]

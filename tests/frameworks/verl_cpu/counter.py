@@ -72,7 +72,18 @@ def _stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     nonzero = sum(int(torch.count_nonzero(getattr(one, "_local_tensor", one))) for one in gradients)
     _write({"what": "optimizer", "nonzero": nonzero})
     if os.environ.get("KILL_RANK") == os.environ.get("RANK") and _steps >= int(os.environ.get("KILL_AFTER", "1")):
+        _until_recorded()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _until_recorded() -> None:
+    """Rows of the first step are on the disk: those of the last half second may be lost with the process."""
+    name, until = f"rank-{int(os.environ['RANK']):05d}*.jsonl", time.monotonic() + 60
+    while time.monotonic() < until:
+        files = Path(os.environ["PROBE_RUN_DIR"]).rglob(name)
+        if any(b'"step":1' in line and b'"lengths"' in line for file in files for line in file.open("rb")):
+            return
+        time.sleep(0.01)
 
 
 def _stopped(timer: codetiming.Timer) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import ray
-from stub_rollout import Answers, nothing
+from stub_answers import nothing
+from stub_server import StubServer
 from verl.workers.rollout.base import BaseRollout
-from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+from verl.workers.rollout.replica import RolloutReplica
 
 
 class StubRollout(BaseRollout):
@@ -18,28 +18,6 @@ class StubRollout(BaseRollout):
     async def update_weights(self, weights: Any, **_: Any) -> None:
         for _name, _tensor in weights:
             pass
-
-
-@ray.remote(num_cpus=0)
-class StubServer:
-    """The side of a server."""
-
-    def __init__(self, longest: int) -> None:
-        self._answers = Answers(longest)
-        self._step = 0
-
-    async def generate(self, request_id: Any = None, *, prompt_ids: list[int], **_: Any) -> TokenOutput:
-        tokens = await self._answers.to(prompt_ids)
-        steps = {"global_steps": self._step, "min_global_steps": self._step, "max_global_steps": self._step}
-        return TokenOutput(
-            token_ids=tokens, log_probs=[-5.6] * len(tokens), stop_reason="completed", extra_fields=steps
-        )
-
-    async def set_global_steps(self, step: int) -> None:
-        self._step = step
-
-    wake_up = sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = nothing
-    abort_all_requests = resume_generation = start_profile = stop_profile = nothing
 
 
 class StubReplica(RolloutReplica):
