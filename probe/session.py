@@ -260,7 +260,7 @@ class Session:
         self._recorders = recorders
         self._rows: dict[int, list[Row]] = {}
         self._switched_off: set[tuple[int, str]] = set()  # what is asked of a recorder no more, as it failed
-        self._ended_ns: int | None = None  # when the driver last said that it ends; None before the first look
+        self._heard_ns: int | None = None  # what the driver said up to then is known; None before the first look
         self._given: _Given | None = None  # while it isn't known whether this process tracks
         self._began = time.monotonic()
         self._step: int | None = None  # the one that the process is in
@@ -703,10 +703,12 @@ class Session:
         """Ray ends its workers without asking: they make Parquet of their rows when the driver says that it ends."""
         if not hasattr(self, "_writer") or part_in_ray() != "worker":
             return
+        if self._heard_ns is None:  # an end before this process began isn't for it; one before its first look is
+            self._heard_ns = self._writer.place.taken_ns()
         told = told_ns(self.directory, self.process.attempt)
-        if self._ended_ns is not None and told > self._ended_ns:
+        if told > self._heard_ns:
+            self._heard_ns = told
             self._writer.seal()
-        self._ended_ns = told
 
     def _sample_scope(self) -> Scope:
         """A sample is of the process, in whatever step it is."""

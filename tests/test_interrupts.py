@@ -61,7 +61,7 @@ def interrupted(directory, bursts):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bursts", [2_000, pytest.param(10_000, marks=pytest.mark.thorough)])
-def test_no_row_after_ten_thousand_interrupts_stands_in_a_wrong_step_phase_or_scope(tmp_path, bursts):
+def test_no_row_after_thousands_of_interrupts_stands_in_a_wrong_step_phase_or_scope(tmp_path, bursts):
     code = f"import sys; from tests.test_interrupts import interrupted; interrupted(sys.argv[1], {bursts})"
     command = [sys.executable, "-c", code, str(tmp_path / "run")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=True)

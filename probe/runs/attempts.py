@@ -86,6 +86,15 @@ class Joined(NamedTuple):
         if self.claim is not None:
             os.truncate(self.claim, len(self.claim.read_bytes().rstrip()))
 
+    def taken_ns(self) -> int:
+        """When the place was taken, by the clock of the directory's file system: nanoseconds since the epoch, 0 where
+        that can't be known.
+        """
+        try:
+            return 0 if self.claim is None else self.claim.stat().st_mtime_ns
+        except OSError:
+            return 0
+
     def leave(self) -> None:
         """Let others have the place: for whoever takes it from now on that is another attempt. Safe to call twice."""
         if self.lock is not None:

@@ -21,7 +21,7 @@ from probe.records import Process
 from probe.runs.attempts import ATTEMPTS_NAME, actors
 from probe.runs.files import RunFiles
 from probe.runs.layout import Segment
-from probe.runs.liveness import QUIET_S, why_alive, writer_of
+from probe.runs.liveness import QUIET_S, state_of, why_alive, writer_of
 from probe.runs.parts import can_roll_over, roll_over
 
 ENDED_NAME: Final = "ended"
@@ -139,6 +139,6 @@ def _may_live(path: Path, process: Process) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if process.host != platform.node():  # its lock may not be seen here
             return time.time() - path.stat().st_mtime < QUIET_S
-        with holding(path) as free:
-            return not free
+        with holding(path) as free:  # it is let go of before it becomes Parquet, which may take an import of pyarrow
+            return not free or (can_roll_over() and state_of(process) == "running")
     return False
