@@ -1,4 +1,7 @@
-"""What the start file of `probe run` and verl's plugin without a run directory cost a process that starts."""
+"""What the start file of `probe run` costs a process that starts, and what doors cost that lead nowhere.
+
+A door is what a framework itself loads, such as an entry point; where no run directory is named nothing is behind it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -22,14 +26,12 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("PROBE", "VERL"))}
     plain["PYTHONPATH"] = root
     started = environment(plain, Path("/nowhere/run"), 1)
-    there = "import importlib.metadata, inspect, logging, threading, typing"  # by then any framework has imported these
+    there = "import __future__, importlib.metadata, inspect, logging, threading, typing"  # as any framework has by then
     kinds = {
         "plain": (plain, "pass"),
         "start": (started, "pass"),
         "busy": (plain, there),
         "attach": (started, f"{there}; import probe.adapters.attachment as a; a.attach()"),
-        "plugin": (plain, f"{there}; import probe_rl.verl"),
-        "doors": (plain, f"{there}; from probe_rl import engines, lightning as l; l.callbacks(); engines.vllm()"),
     }
     spent: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(size.pick(1, TURNS)):
@@ -39,15 +41,47 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     whats = {
         "start": ("a process under `probe run` that imports no framework", "plain", "10 ms more"),
         "attach": ("one that imports a framework, before its table is loaded", "busy", ""),
-        "plugin": ("verl's plugin where no run directory is named", "busy", "1 ms more"),
-        "doors": ("those of Lightning and vLLM together, likewise", "busy", "1 ms more"),
     }
     made = []
     for name, (what, beside, target) in whats.items():
         note = f"{1000 * (medians[name] - medians[beside]):.1f} ms more"
         note += " than `python -c pass`" if beside == "plain" else " than a process with what verl has imported by then"
         made.append(row(what, medians[name], medians[beside], target=target, note=note))
-    return made
+    return made + _doors(plain, there, size.pick(1, TURNS))
+
+
+def _doors(env: dict[str, str], there: str, turns: int) -> list[dict[str, Any]]:
+    """Inside a process that begins, beside a package that does nothing: of whole processes the difference drowns."""
+    kinds = {
+        "empty": "import nothing_in_it.nothing_either",
+        "verl's plugin": "import probe_rl.verl",
+        "Lightning's door": "from probe_rl import lightning; lightning.callbacks()",
+        "vLLM's door": "from probe_rl import engines; engines.vllm()",
+        "Ray's door": "import probe_rl.ray as r; r.runtime_env({})",
+    }
+    spent: dict[str, list[float]] = {name: [] for name in kinds}
+    with tempfile.TemporaryDirectory() as place:
+        package = Path(place) / "nothing_in_it"
+        package.mkdir()
+        for module in ("__init__", "nothing_either"):
+            (package / f"{module}.py").touch()
+        env = {name: value for name, value in env.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        for turn in range(1 + turns):
+            for name, code in kinds.items():
+                timed = f"{there}\nfrom time import process_time_ns as now\nbegin = now()\n{code}\nprint(now() - begin)"
+                command = [sys.executable, "-c", timed]
+                path = place if name == "empty" else env["PYTHONPATH"]
+                known = {**env, "PYTHONPATH": path}
+                told = subprocess.run(command, env=known, capture_output=True, text=True, check=True).stdout
+                if turn:  # the first one compiles what it imports
+                    spent[name].append(int(told) / 1e9)
+    medians = {name: statistics.median(found) for name, found in spent.items()}
+    empty = medians.pop("empty")
+    note = "beside an empty module in an empty package"
+    return [
+        row(f"{name} where no run directory is named, inside its process", cost, empty, "1 ms", note)
+        for name, cost in medians.items()
+    ]
 
 
 def _cpu_s(code: str, env: dict[str, str]) -> float:
