@@ -353,6 +353,28 @@ FATES: Final = (
 NOT_KNOWN: Final = ("clip_unknown", "unknown")
 
 
+class TokenIdentity(Row, kw_only=True, tag="token_identity"):
+    """Whether the tokens of one told batch that the loss counts are those that were sampled: one row a batch.
+
+    An answer is the same where its counted tokens are the sampled ones, in their order. It may end sooner, and where
+    the loss leaves out some of its tokens, sampled ones may be among these; anything else is a change. Token ids stand
+    here only where ``probe.start(samples="text")`` keeps them.
+    """
+
+    batch_id: int  #: unique in the process: the told batch; −1 where the process knows of none
+    source: str  #: who told
+    answers: int  #: that were compared; dropped ones aren't trained
+    trained_tokens: int  #: of these, that the loss counts
+    sampled_tokens: int  #: of these
+    changed_answers: int
+    changed_tokens: int  #: that the loss counts, in each changed answer from the first changed one on
+    changed_rows: list[int] = []  #: the places of changed answers in the batch, the first 64
+    first_uid: str = ""  #: of the first changed answer
+    first_token: int | None = None  #: which of its response tokens is the first changed one, from 0
+    sampled_id: int | None = None  #: what was sampled there; None where the engine had come to its end
+    trained_id: int | None = None  #: what is trained there
+
+
 class Call(Row, kw_only=True, tag="calls"):
     """One call of an observed function, or one scope (``point`` is then "scope.<kind>")."""
 
@@ -472,6 +494,7 @@ ROW_TYPES: Final[tuple[type[Row], ...]] = (
     TokenBlock,
     Rollout,
     TokenFate,
+    TokenIdentity,
     Call,
     Reduction,
     Scalar,

@@ -29,7 +29,7 @@ TRAINED: Final = point(
 TIMED: Final = point(
     "samples.timed",
     "samples have ended in a process that knows no more of them than when; carries step, phase, source, begin_ns, "
-    "end_ns and replicas of each",
+    "end_ns and replicas of each; of those whose trained tokens were compared with the sampled ones uids and compared",
 )
 
 #: Why an answer never reaches the loss; other words are counted together.
@@ -55,6 +55,7 @@ _FOR_EACH: Final = (
     "responses",
     "prompt_ids",
     "response_ids",
+    "sampled_ids",
 )
 
 
@@ -86,9 +87,11 @@ def samples(
     responses: Sequence[str] | None = None,
     prompt_ids: Sequence[Any] | None = None,
     response_ids: Sequence[Any] | None = None,
+    sampled_ids: Sequence[Any] | None = None,
     source: str = "probe.samples",
 ) -> None:
-    """Tell what was sampled: rows in ``samples``, ``token_blocks``, ``rollouts`` and ``token_fates``, as the step ends.
+    """Tell what was sampled, as the step ends: rows in ``samples``, ``token_blocks``, ``rollouts``, ``token_fates`` and
+    ``token_identity``.
 
     Nothing is changed, and nobody waits for a device: a tensor there is copied behind the work that is queued, one on a
     device other than CUDA is left out. Numbers per token are arrays or tensors (n, width) whose entry t is the t-th
@@ -126,6 +129,9 @@ def samples(
         responses: Texts.
         prompt_ids: Token ids of each prompt.
         response_ids: Token ids of each answer.
+        sampled_ids: Token ids that the engine sampled, of each answer in their order, without what tools gave between;
+            in a rectangle a negative id is none. With ``response_ids`` they are compared as the step ends, whether or
+            not ids are kept: are the tokens that are trained those that were sampled? A row in ``token_identity``.
         source: Who tells.
 
     Raises:

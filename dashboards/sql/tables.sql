@@ -15,6 +15,7 @@ set variable samples_files = (select list(file) from glob(getvariable('run') || 
 set variable token_blocks_files = (select list(file) from glob(getvariable('run') || '/parts/token_blocks-*.parquet'));
 set variable rollouts_files = (select list(file) from glob(getvariable('run') || '/parts/rollouts-*.parquet'));
 set variable token_fates_files = (select list(file) from glob(getvariable('run') || '/parts/token_fates-*.parquet'));
+set variable token_identity_files = (select list(file) from glob(getvariable('run') || '/parts/token_identity-*.parquet'));
 set variable calls_files = (select list(file) from glob(getvariable('run') || '/parts/calls-*.parquet'));
 set variable reductions_files = (select list(file) from glob(getvariable('run') || '/parts/reductions-*.parquet'));
 set variable scalars_files = (select list(file) from glob(getvariable('run') || '/parts/scalars-*.parquet'));
@@ -346,6 +347,34 @@ from read_parquet(coalesce(getvariable('token_fates_files'), getvariable('proces
   'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
 where getvariable('token_fates_files') is not null;
 
+create or replace view token_identity_rows as
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "answers", "trained_tokens", "sampled_tokens", "changed_answers", "changed_tokens", coalesce("changed_rows", []) as "changed_rows", coalesce("first_uid", '') as "first_uid", "first_token", "sampled_id", "trained_id", "wall_ns"
+from read_parquet(coalesce(getvariable('token_identity_files'), getvariable('process_files')), hive_partitioning = false,
+  schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
+  'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
+  'process': {name: 'process', type: 'VARCHAR', default_value: NULL},
+  'rank': {name: 'rank', type: 'BIGINT', default_value: NULL},
+  'step': {name: 'step', type: 'BIGINT', default_value: NULL},
+  'role': {name: 'role', type: 'VARCHAR', default_value: NULL},
+  'phase': {name: 'phase', type: 'VARCHAR', default_value: NULL},
+  'micro_batch': {name: 'micro_batch', type: 'BIGINT', default_value: NULL},
+  'scope_id': {name: 'scope_id', type: 'BIGINT', default_value: NULL},
+  'scope': {name: 'scope', type: 'VARCHAR', default_value: NULL},
+  'batch_id': {name: 'batch_id', type: 'BIGINT', default_value: NULL},
+  'source': {name: 'source', type: 'VARCHAR', default_value: NULL},
+  'answers': {name: 'answers', type: 'BIGINT', default_value: NULL},
+  'trained_tokens': {name: 'trained_tokens', type: 'BIGINT', default_value: NULL},
+  'sampled_tokens': {name: 'sampled_tokens', type: 'BIGINT', default_value: NULL},
+  'changed_answers': {name: 'changed_answers', type: 'BIGINT', default_value: NULL},
+  'changed_tokens': {name: 'changed_tokens', type: 'BIGINT', default_value: NULL},
+  'changed_rows': {name: 'changed_rows', type: 'BIGINT[]', default_value: NULL},
+  'first_uid': {name: 'first_uid', type: 'VARCHAR', default_value: NULL},
+  'first_token': {name: 'first_token', type: 'BIGINT', default_value: NULL},
+  'sampled_id': {name: 'sampled_id', type: 'BIGINT', default_value: NULL},
+  'trained_id': {name: 'trained_id', type: 'BIGINT', default_value: NULL},
+  'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
+where getvariable('token_identity_files') is not null;
+
 create or replace view calls_rows as
 select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "point", coalesce("name", '') as "name", coalesce("begin_ns", 0) as "begin_ns", coalesce("duration_ns", 0) as "duration_ns", "rows_in", "rows_out", "bytes_in", "bytes_out", coalesce("keys_added", []) as "keys_added", coalesce("keys_removed", []) as "keys_removed", "error", "wall_ns"
 from read_parquet(coalesce(getvariable('calls_files'), getvariable('process_files')), hive_partitioning = false,
@@ -588,6 +617,12 @@ where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false,
 create or replace view "token_fates" as
 select r.* replace (coalesce(r.rank, l.rank) as rank)
 from token_fates_rows r left join late_ranks l on l.process = r.process
+     left join attempts_shown a on a.attempt = r.attempt
+where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true)), r.step >= a.before_step);
+
+create or replace view "token_identity" as
+select r.* replace (coalesce(r.rank, l.rank) as rank)
+from token_identity_rows r left join late_ranks l on l.process = r.process
      left join attempts_shown a on a.attempt = r.attempt
 where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true)), r.step >= a.before_step);
 

@@ -38,6 +38,8 @@ _DRIVER: Final[Sequence[Seam]] = (
     Seam(_AGENT_LOOP, "AgentLoopWorker.__init__", "agent loops", agents.made, begins=False, always=True),
     Seam(_AGENT_LOOP, "AgentLoopWorker._run_agent_loop", "timers in agent loops", agents.sample, False, always=True),
     Seam(_LLM_SERVER, "LLMServerClient._acquire_server", "engines of samples", agents.sent, False, always=True),
+    Seam(_LLM_SERVER, "LLMServerClient.generate", "sampled tokens", agents.generated, False, always=True),
+    Seam(_AGENT_LOOP, "AgentLoopWorker._compute_score", "trained tokens", agents.handed_over, False, always=True),
     Seam("verl.trainer.ppo.padding_utils", "upsample_batch_to_divisible_size", "dummy rows", driver.filled_up),
     Seam(_BALANCING, "log_seqlen_unbalance", "rows dealt to ranks", driver.dealt, begins=False),
     Seam("tensordict.base", "TensorDictBase.to_padded_tensor", "rectangles", driver.made_rectangular, begins=False),

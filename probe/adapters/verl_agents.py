@@ -1,6 +1,7 @@
 """What verl's agent loops time for every sample, many at once in one thread: counted by step, and no scope of any.
 
-When each sample begins and ends, and which engine it was sent to, is told along with that.
+When each sample begins and ends, and which engine it was sent to, is told along with that; and whether the tokens that
+the trainer gets of it as the model's are those that engines sampled: agent loops may tokenise a conversation again.
 
 Their processes record nothing else. A row for each step and timer is told when no sample of the step is under way any
 more; where the driver sends a step's samples one after the other there are several, which add up.
@@ -18,6 +19,7 @@ from probe.adapters import automatic, telling
 from probe.adapters.seams import Call
 from probe.hooks import emit
 from probe.moments import Tally, tell_counted
+from probe.same_tokens import Compared, compared
 from probe.sampled import TIMED
 
 #: Who works, in the rows and in the process.
@@ -30,13 +32,17 @@ class Request:
     Attributes:
         begin_ns: When it began, monotonic.
         replica: Name of the engine that it was last sent to; "" before.
+        drawn: Ids that engines have sampled for it, in their order.
+        compared: What the trainer gets of it, beside these: a name and the comparison of each trajectory.
     """
 
-    __slots__ = ("begin_ns", "replica")
+    __slots__ = ("begin_ns", "compared", "drawn", "replica")
 
     def __init__(self) -> None:
         self.begin_ns = time.monotonic_ns()
         self.replica = ""
+        self.drawn: list[int] = []
+        self.compared: list[tuple[str, Compared]] = []
 
 
 class Samples:
@@ -50,6 +56,7 @@ class Samples:
         running: How many are under way.
         tallies: What was counted, by the timer's name.
         ended: Of each sample that has ended its begin, its end, both monotonic nanoseconds, and its engine.
+        compared: Of these, by name.
     """
 
     def __init__(self, step: int | None, phase: str) -> None:
@@ -58,6 +65,7 @@ class Samples:
         self.running = 0
         self.tallies: dict[str, Tally] = {}
         self.ended: list[tuple[int, int, str]] = []
+        self.compared: list[tuple[str, Compared]] = []
 
 
 _REQUEST: ContextVar[Request | None] = ContextVar("probe_request", default=None)
@@ -94,6 +102,29 @@ def sent(call: Call) -> None:
         request.replica = str(call.result[0])
 
 
+def generated(call: Call) -> None:
+    """An engine has answered a request; one that was interrupted goes on in another one."""
+    request = _REQUEST.get()
+    ids = getattr(call.result, "token_ids", None)
+    if request is not None and isinstance(ids, list):
+        request.drawn += ids
+
+
+def handed_over(call: Call) -> Generator[None, None, None]:
+    """The trajectories of a sample get their reward, as the trainer gets them: which of their tokens are the model's is
+    known here.
+    """
+    request, outputs = _REQUEST.get(), call.argument("outputs")
+    if request is not None and request.drawn and isinstance(outputs, list):
+        about = call.argument("kwargs") or {}
+        known = [str(about[name]) for name in ("uid", "session_id") if name in about]
+        for at, one in enumerate(outputs):
+            if isinstance(getattr(one, "response_ids", None), list):  # pictures have none
+                told = compared(one.response_ids, one.response_mask, request.drawn, parts=True)  # a loop may try twice
+                request.compared.append(("_".join([*known, str(at)]) if known else "", told))
+    yield
+
+
 def timed(name: str) -> Generator[None, None, None]:
     """A stretch that verl times in a task; outside of samples it is nobody's.
 
@@ -126,6 +157,7 @@ def _end(samples: Samples, request: Request | None) -> None:
     with _lock:
         if request is not None:
             samples.ended.append((request.begin_ns, time.monotonic_ns(), request.replica))
+            samples.compared += request.compared
         samples.running -= 1
         if samples.running:
             return
@@ -136,7 +168,9 @@ def _end(samples: Samples, request: Request | None) -> None:
     if TIMED.listeners and samples.ended and samples.phase != "testing":
         begin_ns, end_ns, replicas = zip(*samples.ended, strict=True)
         about = {"step": samples.step, "phase": samples.phase, "source": "verl.AgentLoopWorker"}
-        emit(TIMED, begin_ns=list(begin_ns), end_ns=list(end_ns), replicas=list(replicas), **about)
+        names, found = zip(*samples.compared, strict=True) if samples.compared else ((), ())
+        told = {"uids": list(names), "compared": list(found)}
+        emit(TIMED, begin_ns=list(begin_ns), end_ns=list(end_ns), replicas=list(replicas), **told, **about)
 
 
 def _be_an_agent_loop() -> None:

@@ -15,7 +15,9 @@ from probe.recorders.rollout_rows import Answers, Times, rollouts
 from probe.recorders.sample_arrays import Array, Layout, Taken
 from probe.recorders.sample_choice import Seen, chosen
 from probe.recorders.sample_fates import OF_ANSWERS, Given, Passes, counts, dropped_codes, fates
-from probe.records import FATES, NOT_KNOWN, Rollout, Row, Sample, TokenBlock, TokenFate
+from probe.recorders.token_identity import identity
+from probe.records import FATES, NOT_KNOWN, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
+from probe.same_tokens import compared
 
 #: Arrays of a token block, in their order, with how they are kept.
 BLOCK_ARRAYS: Final = {
@@ -50,6 +52,7 @@ class Told:
         times: When they were sampled.
         trainer_version: Of the weights that train them.
         loss_terms: Beside the policy's.
+        keeps_ids: Whether token ids are kept in rows; else they are only compared.
         texts: By argument, where they are kept.
         waiting: Events of what travels from a device.
         passes: Rows, clipped tokens and micro-batch of each.
@@ -70,6 +73,7 @@ class Told:
     times: Times | None
     trainer_version: int | None
     loss_terms: list[str]
+    keeps_ids: bool
     texts: dict[str, list[Any]]
     waiting: list[Any]
     passes: list[tuple[Taken, Taken, int | None]] = field(default_factory=list)
@@ -218,14 +222,15 @@ def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[
         block_bytes: What these may take together.
 
     Returns:
-        Its fates, what each replica did, then the answers, then the blocks.
+        Its fates, what each replica did, whether what is trained was sampled, then the answers, then the blocks.
     """
     batch = _Batch(told)
     no_advantage = batch.counts[:, FATES.index("no_advantage")]
     seen = Seen(batch.nan, batch.worst(), batch.layout.lengths, no_advantage)
     answers = chosen(seen, kept, told.step)
     few = list(_blocks(batch, chosen(seen, blocks, told.step), block_bytes))
-    rows: list[Row] = [*_fates(batch, len(answers), len(few)), *_rollouts(batch), *_samples(batch, answers), *few]
+    told_apart: list[Row] = [*_fates(batch, len(answers), len(few)), *_rollouts(batch), *_identity(batch)]
+    rows: list[Row] = [*told_apart, *_samples(batch, answers), *few]
     for row in rows:
         row.step = told.step
     return rows
@@ -243,6 +248,24 @@ def _rollouts(batch: _Batch) -> Iterator[Rollout]:
         None if inside is None or difference is None else difference[inside],
     )
     return rollouts(answers, told.answers, told.batch_id, told.source)
+
+
+def _identity(batch: _Batch) -> Iterator[TokenIdentity]:
+    """Whether the tokens that are trained are the sampled ones, where both were told; of what is dropped none are."""
+    told, loss = batch.told, batch.loss
+    ids, sampled = batch.layout.flat(told.arrays["response_ids"].rows()), told.arrays["sampled_ids"].rows()
+    if ids is None or sampled is None or len(sampled) != told.answers or loss is None:
+        return
+    words = told.dropped if isinstance(told.dropped, list) else [told.dropped] * told.answers
+    places = [at for at, word in enumerate(words) if not word]
+    found = []
+    for at in places:
+        inside, drawn = _of(batch, at), sampled[at]
+        counted = loss[inside]
+        theirs = drawn[drawn >= 0].tolist()
+        found.append(compared(ids[inside].tolist(), counted.tolist(), theirs, parts=not counted.all()))
+    uids = None if told.uids is None else [told.uids[at] for at in places]
+    yield identity(found, places, told.batch_id, told.source, uids, keeps_ids=told.keeps_ids)
 
 
 def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
@@ -359,7 +382,7 @@ def _text(told: Told, name: str, at: int) -> str | None:
 
 
 def _ids(told: Told, name: str, at: int) -> list[int]:
-    rows = told.arrays[name].rows()
+    rows = told.arrays[name].rows() if told.keeps_ids else None
     return [] if rows is None else [int(one) for one in rows[at]]
 
 

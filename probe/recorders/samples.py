@@ -1,4 +1,5 @@
-"""The tables samples, token_blocks, rollouts and token_fates: what was sampled in a step, and what became of it.
+"""The tables samples, token_blocks, rollouts, token_fates and token_identity: what was sampled in a step, and what
+became of it.
 
 The training thread only copies what it is told; everything else happens in the session's writer thread, when the step
 has ended and all its passes are known.
@@ -19,7 +20,7 @@ from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.recorders.rollout_rows import MEASURES, mismatch, times_of
 from probe.recorders.sample_arrays import Taken, ready
 from probe.recorders.sample_rows import Told, rows_of_batch
-from probe.records import Deferred, Rollout, Row, Sample, TokenBlock, TokenFate
+from probe.records import Deferred, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
 
 PREFIX = "probe/samples/"
 
@@ -44,7 +45,6 @@ _NUMBERS: Final = (
     "weight_versions",
 )
 _TEXTS: Final = ("prompts", "responses")
-_IDS: Final = ("prompt_ids", "response_ids")
 
 
 class SamplesRecorder(Recorder):
@@ -57,7 +57,7 @@ class SamplesRecorder(Recorder):
         block_bytes: What these may take together.
     """
 
-    rows: ClassVar[tuple[type[Row], ...]] = (Sample, TokenBlock, Rollout, TokenFate)
+    rows: ClassVar[tuple[type[Row], ...]] = (Sample, TokenBlock, Rollout, TokenFate, TokenIdentity)
     points: ClassVar[tuple[str, ...]] = ("samples.told", "samples.trained", SCOPE.name)
     keys: ClassVar[tuple[str, ...]] = (
         f"{PREFIX}sampled_tokens",
@@ -125,7 +125,9 @@ class SamplesRecorder(Recorder):
         clipped = given["clipped"]
         nothing_clipped = clipped is False
         arrays["clipped"] = Taken(None if nothing_clipped else clipped, waiting, flags=True)
-        arrays |= {name: Taken(given[name] if self.text else None, waiting) for name in _IDS}
+        compared = given["sampled_ids"] is not None
+        wanted = {"prompt_ids": self.text, "response_ids": self.text or compared, "sampled_ids": compared}
+        arrays |= {name: Taken(given[name] if one else None, waiting) for name, one in wanted.items()}
         groups = given["groups"]
         return Told(
             batch_id=next(self._batches),
@@ -143,6 +145,7 @@ class SamplesRecorder(Recorder):
             times=times_of(given["begin_ns"], given["end_ns"], given["count"]),
             trainer_version=given["trainer_version"],
             loss_terms=[str(one) for one in given["loss_terms"]],
+            keeps_ids=self.text,
             texts={name: list(given[name]) for name in _TEXTS if self.text and given[name] is not None},
             waiting=waiting,
         )

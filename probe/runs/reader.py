@@ -148,6 +148,11 @@ class Run:
         return self.table("token_fates")
 
     @property
+    def token_identity(self) -> pandas.DataFrame:
+        """:class:`~probe.records.TokenIdentity`: whether the tokens that are trained are those that were sampled."""
+        return self.table("token_identity")
+
+    @property
     def calls(self) -> pandas.DataFrame:
         """:class:`~probe.records.Call`: observed functions and scopes."""
         return self.table("calls")

@@ -135,7 +135,9 @@ def test_7_each_table_and_view_has_the_same_rows_in_duckdb_without_probe(run, da
 
 
 #: Tables of which the sample has no rows.
-UNTOLD = frozenset({"host_memory", "partitions", "samples", "token_blocks", "rollouts", "failures", "stacks"})
+UNTOLD = frozenset(
+    {"host_memory", "partitions", "samples", "token_blocks", "token_identity", "rollouts", "failures", "stacks"}
+)
 
 
 def test_7_a_run_without_rows_of_a_table_has_an_empty_one(tmp_path):

@@ -622,6 +622,119 @@ def test_5_timers_of_samples_that_run_at_the_same_time_are_counted_for_their_own
     assert session.run.incidents.empty
 
 
+class Turns:
+    """An agent loop of two turns with a tool between. Of some samples it tokenises the conversation again."""
+
+    def __init__(self, server_manager: Any, **_: Any) -> None:
+        self.client = server_manager
+
+    async def run(self, params: dict[str, Any], **sample: Any) -> Any:
+        from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+        first, second = [await self.client.generate(str(turn), prompt_ids=[1], sampling_params={}) for turn in range(2)]
+        tool = [70, 71]
+        ids = [*first.token_ids, *tool, *second.token_ids]
+        mask = [1] * len(first.token_ids) + [0] * len(tool) + [1] * len(second.token_ids)
+        if sample["again"]:
+            ids[1] = 99
+        whole = AgentLoopOutput(prompt_ids=[1], response_ids=ids, response_mask=mask, metrics=AgentLoopMetrics())
+        if not sample["alone"]:
+            return whole
+        last = AgentLoopOutput(
+            prompt_ids=[1], response_ids=second.token_ids, response_mask=[1, 1], metrics=AgentLoopMetrics()
+        )
+        return [whole, last]
+
+
+async def run_turns(samples: list[dict[str, Any]], kept: list[str]) -> None:
+    """verl's own worker of its V1 trainer and its own client; the engine and the queue are stand-ins."""
+    import asyncio
+    import itertools
+
+    from verl.experimental.agent_loop import agent_loop
+    from verl.trainer.ppo.v1 import agent_loop_tq
+    from verl.workers.rollout.llm_server import LLMServerClient
+    from verl.workers.rollout.replica import TokenOutput
+
+    numbers = itertools.count(10)
+
+    async def answer(**_: Any) -> TokenOutput:
+        await asyncio.sleep(0)
+        return TokenOutput(token_ids=[next(numbers), next(numbers)])
+
+    async def deal(**_: Any) -> tuple[str, Any]:
+        return "engine", SimpleNamespace(generate=SimpleNamespace(remote=answer))
+
+    async def put(keys: list[str], **_: Any) -> None:
+        kept.extend(keys)
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    release = SimpleNamespace(remote=lambda **_: None)
+    balancer = SimpleNamespace(acquire_server=SimpleNamespace(remote=deal), release_server=release)
+    config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="vllm")), data=None)
+    served = LLMServerClient(config, balancer)
+    served._lb_require_acquire_fields = served._lb_require_release_fields = []
+    handing_over = agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class._agent_loop_postprocess
+
+    class Worker(agent_loop.AgentLoopWorker):  # Ray's class of an actor holds its methods as they were on import
+        _agent_loop_postprocess = inspect.unwrap(handing_over)
+
+        def __init__(self) -> None:
+            self.tokenizer = self.processor = self.hf_model_type = self.dataset_cls = self.tools = None
+            self.config, self.llm_client, self.reward_loop_worker_handles = config, served, None
+
+        _compute_teacher_logprobs = nothing
+
+        def _compute_multi_modal_inputs(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+        def _compute_position_ids(self, ids: torch.Tensor, *_: Any) -> torch.Tensor:
+            return torch.arange(ids.shape[1])[None]
+
+    agent_loop._agent_loop_registry["turns"] = {"_target_": f"{__name__}.Turns"}
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(agent_loop_tq.tq, "async_kv_batch_put", put)
+        worker = Worker()
+        tasks = [
+            worker._run_agent_loop(
+                {},
+                {"step": 2, "sample_index": at, "rollout_n": 0, "validate": False} | one,
+                agent_name="turns",
+                trace=False,
+                uid=f"p{at}",
+                session_id=0,
+                raw_prompt=[],
+                global_steps=2,
+                **{"again": False, "alone": False}
+                | {name: value for name, value in one.items() if name in ("again", "alone")},
+            )
+            for at, one in enumerate(samples)
+        ]
+        await asyncio.gather(*tasks)
+
+
+def test_13_tokens_of_a_trajectory_that_no_engine_sampled_are_told_exactly(attached, session):
+    """The supplement of issue 13, (b): turns that are tokenised again, of samples that run at the same time."""
+    import asyncio
+
+    kept: list[str] = []
+    samples: list[dict[str, Any]] = [{}, {"again": True}, {"alone": True}, {"validate": True, "again": True}]
+    asyncio.run(run_turns(samples, kept))
+    assert sorted(kept) == ["p0_0_0", "p1_0_0", "p2_0_0", "p2_0_1", "p3_0_0"]
+    (row,) = [one._asdict() for one in session.run.token_identity.itertuples()]
+    # Of the third sample both trajectories were compared, the second of which leaves out the first turn.
+    assert (row["step"], row["source"], row["answers"]) == (2, "verl.AgentLoopWorker", 4)
+    assert (row["trained_tokens"], row["changed_answers"], row["changed_tokens"]) == (4 + 4 + 4 + 2, 1, 3)
+    assert (row["first_uid"], row["first_token"]) == ("p1_0_0", 1)
+    found = session.run.findings().named("not_sampled")
+    assert found is not None
+    assert found.sentence == "1 of 4 answers since step 2 are trained on tokens that weren't sampled."
+    assert found.why.startswith("The first is token 1 of p1_0_0 of step 2. ")
+    assert session.run.incidents.empty
+
+
 def test_5_an_agent_loops_process_records_counts_alone_until_more_is_observed(attached, tmp_path, monkeypatch):
     import asyncio
 
@@ -770,6 +883,7 @@ def test_1_of_an_older_verl_each_point_is_found_or_listed_as_missing():
     assert version == "0.7.1"
     assert eval(missing) == [
         "engines of samples",
+        "sampled tokens",
         "dummy rows",
         "samples",
         "dropped groups",

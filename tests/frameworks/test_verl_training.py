@@ -236,6 +236,11 @@ def test_15_2_and_3_samples_and_fates_agree_with_what_verl_logs(grpo, grpo_run):
         assert sum(behind.values()) == tails[step].samples == tails[step].timed == 32
         assert {one.name for one in tails[step].replicas} - {""}
         assert tails[step].before_ns > 0 < tails[step].longest_ns
+    # What is trained was sampled, as the agent loops' processes compared it: no answer of any step is changed.
+    same = grpo_run.token_identity.groupby("step")[["answers", "trained_tokens", "changed_answers"]].sum()
+    assert {step: tuple(row) for step, row in zip(same.index, same.values.tolist(), strict=True)} == {
+        step: (32, samples[samples["step"] == step]["loss_tokens"].sum(), 0) for step in logged
+    }
     found = grpo_run.ledger()
     assert found.sampled_tokens == fates["tokens"].sum()
     assert found.tokens("unknown") == 0

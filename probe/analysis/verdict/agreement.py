@@ -1,4 +1,4 @@
-"""Whether rollout and training agree about the tokens that were sampled."""
+"""Whether the sampled tokens are those that are trained, and rollout and training agree about them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from probe.analysis.mismatch.answer import CAUSES, Mismatch
 from probe.analysis.mismatch.gathering import gathered
 from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Kind, Since, Where
+from probe.analysis.verdict.identity import identity
 from probe.text import whole
 
 if TYPE_CHECKING:
@@ -42,8 +43,21 @@ ADVICE: Final = {
 }
 
 
+#: Causes that come of other tokens being trained than were sampled: where ids say so, these follow from it.
+FOLLOWS: Final = frozenset({"retokenised", "shift", "untrained"})
+
+
 def tokens(run: Run) -> list[Finding]:
-    """Whether rollout and training agree about the sampled tokens of the newest steps."""
+    """Whether what is trained is what was sampled, and rollout and training agree about it, in the newest steps."""
+    same, agree = identity(run), _agreement(run)
+    if same is None:
+        return [one for one, _ in agree]
+    apart = [one for one, cause in agree if same.kind == "fine" or cause not in FOLLOWS]
+    return [same.moved(folded=tuple(one for one, _ in agree if one not in apart)), *apart]
+
+
+def _agreement(run: Run) -> list[tuple[Finding, str]]:
+    """What log-probabilities say, with the cause that is judged to be behind it."""
     if not run.has("token_blocks"):
         return []
     newest = whole(run.sql("select max(step) as step from token_blocks")["step"][0])
@@ -57,8 +71,9 @@ def tokens(run: Run) -> list[Finding]:
         return []
     if found.judgement.cause == "agree":
         text = found.sentence
-        return [Finding("fine", "agreement", text, topic="token_balance", why=found.judgement.why)]
-    return [_finding(found)]
+        fine = Finding("fine", "agreement", text, topic="token_balance", why=found.judgement.why)
+        return [(fine, "agree")]
+    return [(_finding(found), found.judgement.cause)]
 
 
 def _finding(found: Mismatch) -> Finding:

@@ -46,6 +46,7 @@ FAULTS: Final = (
     "long_tail",
     "mismatch_temperature",
     "mismatch_stale",
+    "retokenised",
 )
 
 

@@ -46,6 +46,7 @@ class Answer:
         prompt: Token ids.
         tokens: Of the response: what was sampled, and what the tool said.
         sampled: Which of them the model sampled.
+        drawn: Token ids that the engine sampled, in their order: the trainer changes nothing here.
         rollout: What the engine says of each; 0 where it sampled nothing.
         version: Of the weights that sampled it, as it is told.
         rank: That trains it.
@@ -57,6 +58,7 @@ class Answer:
     prompt: list[int]
     tokens: list[int] = field(default_factory=list)
     sampled: list[bool] = field(default_factory=list)
+    drawn: list[int] = field(default_factory=list)
     rollout: list[float] = field(default_factory=list)
     version: int = 0
     rank: int = 0
@@ -70,6 +72,7 @@ class Answer:
         """Append what was sampled, or what a tool said."""
         self.tokens += tokens
         self.sampled += [log_probs is not None] * len(tokens)
+        self.drawn += [] if log_probs is None else tokens
         self.rollout += [0.0] * len(tokens) if log_probs is None else log_probs
 
 
@@ -95,6 +98,7 @@ class Sampling(Training):
     lessons: ClassVar[int] = 120  #: that the model has had before
     about: ClassVar[str] = "the engine computes in bfloat16, the trainer in float32"
     finds: ClassVar[str] = ""
+    tells_ids: ClassVar[bool] = False  #: whether ids are told, of what is sampled and of what is trained
 
     # ------------------------------------------------------------------------------------- what a fault changes
 
@@ -125,7 +129,7 @@ class Sampling(Training):
                     recorders=kept,
                 ) as session:
                     for step, answers in enumerate(told):
-                        _record(session, clock, step, [one for one in answers if one.rank == rank])
+                        _record(session, clock, step, [one for one in answers if one.rank == rank], ids=self.tells_ids)
         return directory
 
     def simulated(self) -> Iterator[list[Answer]]:
@@ -233,7 +237,7 @@ def _learned(policy: Policy, optimizer: torch.optim.Optimizer, answers: list[Ans
     optimizer.step()
 
 
-def _record(session: Session, clock: FakeClock, step: int, answers: list[Answer]) -> None:
+def _record(session: Session, clock: FakeClock, step: int, answers: list[Answer], *, ids: bool) -> None:
     def passes(name: str) -> None:
         with phase(name):
             clock.advance(int(SECONDS[name] * SECOND))
@@ -241,19 +245,21 @@ def _record(session: Session, clock: FakeClock, step: int, answers: list[Answer]
     with session.step(step):
         for name in ("sync_weights", "generate", "old_log_prob"):
             passes(name)
-        _tell(answers)
+        _tell(answers, ids=ids)
         with phase("update"):
             trained(range(len(answers)))
             clock.advance(int(SECONDS["update"] * SECOND))
 
 
-def _tell(answers: list[Answer]) -> None:
+def _tell(answers: list[Answer], *, ids: bool) -> None:
     each: dict[str, list[Any]] = {
         "mask": [np.array(one.mask) for one in answers],
         "rollout_log_probs": [np.array(one.rollout, np.float32) for one in answers],
         "log_probs": [np.array(one.train, np.float32) for one in answers],
         "entropies": [np.array(one.entropy, np.float32) for one in answers],
     }
+    if ids:
+        each |= {"sampled_ids": [one.drawn for one in answers], "response_ids": [one.tokens for one in answers]}
     samples(
         [len(one.tokens) for one in answers],
         prompt_tokens=[len(one.prompt) for one in answers],

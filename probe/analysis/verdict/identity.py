@@ -1,0 +1,116 @@
+"""Whether the tokens that are trained are those that were sampled, by the exact comparison of their ids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from probe.analysis.query import same
+from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where
+from probe.text import rows, short, whole
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: The newest steps that are looked at: what was repaired long ago isn't told again.
+STEPS: Final = 30
+
+#: The batches of the newest steps; what was told outside of steps stands as of one.
+_NEWEST: Final = f"""
+    with told as (select *, coalesce(step, 0) as in_step from token_identity)
+    select step, rank, process, batch_id, wall_ns, answers, trained_tokens, changed_answers, changed_tokens,
+           changed_rows[1] as first_row, first_uid, first_token, sampled_id, trained_id,
+           (select min(step) from told where changed_answers > 0) as since_step,
+           (select min(wall_ns) from told where changed_answers > 0) as since_wall_ns
+    from told where in_step > (select max(in_step) from told) - {STEPS}
+    order by in_step, rank nulls last, process, batch_id"""
+
+
+def identity(run: Run) -> Finding | None:
+    """What the comparison of ids says of the newest steps; None where nobody told both sides."""
+    told = rows(run.sql(_NEWEST)) if run.has("token_identity") else []
+    compared = sum(int(one["answers"]) for one in told)
+    if not compared:
+        return None
+    changed = [one for one in told if one["changed_answers"]]
+    if not changed:
+        many, steps = sum(int(one["trained_tokens"]) for one in told), len({one["step"] for one in told})
+        sentence = f"All {many:,} tokens trained in the last {_many(steps, 'step')} are those that were sampled."
+        why = f"The ids of {_many(compared, 'answer')} were compared, one by one."
+        return Finding("fine", "identity", sentence, topic="token_balance", why=why)
+    ranks = {whole(one["rank"]) for one in changed}
+    rank = ranks.pop() if len(ranks) == 1 else None
+    since = Since(whole(changed[0]["since_step"]), whole(changed[0]["since_wall_ns"]))
+    theirs = [one for one in told if rank is None or whole(one["rank"]) == rank]
+    if since.step is not None:
+        theirs = [one for one in theirs if one["step"] is not None and one["step"] >= since.step]
+    return Finding(
+        "alarm",
+        "not_sampled",
+        _sentence(theirs, since.step, rank),
+        topic="token_balance",
+        where=Where(rank=rank),
+        since=since,
+        cost=_cost(changed, theirs),
+        why=f"{_first(changed[0])}{_reads(run, changed[0])} From there on log-probabilities of rollout and training "
+        "are of different tokens.",
+        change=Change("Hand the token ids of the rollout to the trainer; don't tokenise their text again."),
+        evidence_sql=_evidence(since.step, rank),
+        alternatives=(
+            "The loss mask counts tokens that a tool or a template gave.",
+            "A chat template adds or drops tokens between the turns of a conversation.",
+        ),
+        urgency=SOON,
+        weight=75,
+    )
+
+
+def _many(count: int, noun: str) -> str:
+    return noun if count == 1 and noun == "step" else f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _sentence(of: list[dict[str, Any]], step: int | None, rank: int | None) -> str:
+    many, total = (sum(int(one[name]) for one in of) for name in ("changed_answers", "answers"))
+    where = "" if rank is None else f" of rank {rank}"
+    older = step is not None and min(one["step"] for one in of) > step
+    when = f" in the last {STEPS} steps" if older else "" if step is None else f" since step {step}"
+    began = f"; it began in step {step}" if older else ""
+    return f"{many:,} of {total:,} answers{where}{when} are trained on tokens that weren't sampled{began}."
+
+
+def _cost(changed: list[dict[str, Any]], of: list[dict[str, Any]]) -> Cost:
+    tokens = sum(int(one["changed_tokens"]) for one in changed)
+    trained = sum(int(one["trained_tokens"]) for one in of)
+    return Cost(tokens=tokens, share=tokens / trained if trained else None, steps=len({one["step"] for one in changed}))
+
+
+def _first(one: dict[str, Any]) -> str:
+    """The first token that differs, with its ids where they are kept."""
+    name, row = one["first_uid"], whole(one["first_row"])
+    step, rank = whole(one["step"]), whole(one["rank"])
+    place = "".join((f" of step {step}" if step is not None else "", f" on rank {rank}" if rank is not None else ""))
+    answer = f"answer {row}{f' ({name})' if name else ''}" if row is not None else name or "an answer"
+    answer += place
+    token = whole(one["first_token"])
+    trained, sampled = whole(one["trained_id"]), whole(one["sampled_id"])
+    if trained is None:
+        return f"The first is token {token} of {answer}."
+    there = f"the engine sampled {sampled}" if sampled is not None else "the engine had come to its end"
+    return f"The first is token {token} of {answer}: {there}, and {trained} is trained."
+
+
+def _reads(run: Run, one: dict[str, Any]) -> str:
+    """What that answer reads as, where texts are kept and it has a row."""
+    row = whole(one["first_row"])
+    if row is None or not run.has("samples"):
+        return ""
+    here = " and ".join(same(name, one[name]) for name in ("process", "step", "batch_id"))
+    text = run.sql(f"select response_text from samples where {here} and row = {row} and response_text is not null")
+    return f" The answer reads “{short(text['response_text'][0], 80)}”." if len(text) else ""
+
+
+def _evidence(step: int | None, rank: int | None) -> str:
+    """The query for the batches that hold such answers."""
+    where = ["changed_answers > 0"]
+    where += [f"step >= {step}"] if step is not None else []
+    where += [f"rank = {rank}"] if rank is not None else []
+    return f"select * from token_identity where {' and '.join(where)} order by step, rank"
