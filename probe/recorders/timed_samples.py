@@ -23,7 +23,7 @@ class TimedSamplesRecorder(Recorder):
         count = len(given["begin_ns"])
         answers = Answers(given["replicas"], times_of(given["begin_ns"], given["end_ns"], count))
         rows: list[Row] = list(rollouts(answers, count, -1, given["source"]))
-        if given["compared"]:
+        if given.get("compared"):
             rows.append(identity(given["compared"], None, -1, given["source"], given["uids"], keeps_ids=False))
         for row in rows:
             row.step, row.phase = given["step"], given["phase"]
