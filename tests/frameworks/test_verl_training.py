@@ -420,7 +420,8 @@ def test_1_processes_that_train_nothing_write_nothing_but_counts(grpo, grpo_run)
     segments = [segment_of(name) or part_of(name)[1] for name in files]
     assert {one.place for one in segments} == {"rank-00000", "rank-00001", "TaskRunnerV1", agents}
     told = {name for name in files if agents in name}
-    assert {part_of(name)[0] for name in told if name.endswith(".parquet")} <= {"counted_calls", "rollouts", "process"}
+    tables = {part_of(name)[0] for name in told if name.endswith(".parquet")}
+    assert tables <= {"counted_calls", "rollouts", "token_identity", "process"}
     assert grpo_run.incidents.empty
 
 
