@@ -47,9 +47,11 @@ class Taken:
         return _as_flags(_numpy(self._held), self._flags)
 
     def rows(self) -> list[Array] | Array | None:
-        """As a rectangle, or one array an answer; None where nothing is known."""
+        """As a rectangle, or one array an answer; None where nothing is known, or not of each answer."""
         found = self._held
-        if isinstance(found, list) and found and hasattr(found[0], "__len__"):
+        if isinstance(found, list) and any(hasattr(one, "__len__") for one in found):
+            if not all(hasattr(one, "__len__") for one in found):
+                return None
             rows = [_as_flags(_numpy(one), self._flags) for one in found]
             return np.stack(rows) if len({len(one) for one in rows}) == 1 else rows
         if self._offsets is not None and found is not None:

@@ -104,6 +104,16 @@ def test_what_is_dropped_is_not_trained_and_what_was_not_told_is_not_compared():
     assert (row.answers, row.trained_tokens, row.changed_answers) == (1, 0, 0)
 
 
+@pytest.mark.parametrize("name", ["sampled_ids", "response_ids", "rollout_log_probs", "mask"])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_what_is_not_known_of_one_answer_takes_no_row_of_the_others(name, missing):
+    told = {"response_ids": [[1, 2], [3, 4]], "sampled_ids": [[1, 2], [3, 4]], name: [[1, 1], [1, 1]]}
+    told[name][missing] = None
+    row, rows = recorded(lambda: probe.samples([2, 2], rewards=[1.0, 0.0], **told))
+    assert [one.reward for one in rows if isinstance(one, Sample)] == [1.0, 0.0]
+    assert (row is None) == (name != "rollout_log_probs")
+
+
 def test_another_number_of_answers_is_an_error():
     with (
         hooks.subscribe(testing.Collect(SamplesRecorder()), *SamplesRecorder.points),
