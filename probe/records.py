@@ -222,6 +222,7 @@ class Sample(Row, kw_only=True, tag="samples"):
     response_tokens: int  #: sampled, and those that tools gave between them
     loss_tokens: int | None = None  #: of the response, that the loss counts
     turns: int | None = None
+    tools: int | None = None  #: calls of tools in the conversation
     ended: str = ""  #: why generation ended, such as "stop" or "length"
     truncated: bool | None = None  #: whether it ended at the limit of tokens
     reward: float | None = None
@@ -241,6 +242,9 @@ class Sample(Row, kw_only=True, tag="samples"):
     replica: str = ""  #: name of the engine that sampled it
     begin_ns: int | None = None  #: of its request, monotonic; None where only those of the whole batch are known
     end_ns: int | None = None  #: when its answer was whole, likewise
+    has_error: bool | None = None  #: whether its rollout failed; None where nobody told
+    masked: bool | None = None  #: whether the loss counts none of its tokens
+    trainable: bool | None = None  #: whether it reaches the loss: it isn't dropped, and the loss counts a token of it
     dropped: str = ""  #: why it was never trained: "truncated", "stale", "filtered", "failed", or another word
     passes: int | None = None  #: how often it was trained in this step; None where nobody told
     micro_batches: list[int] = []  #: of each pass the index of its micro-batch, −1 where that isn't known
@@ -375,6 +379,30 @@ class TokenIdentity(Row, kw_only=True, tag="token_identity"):
     trained_id: int | None = None  #: what is trained there
 
 
+class GroupBaseline(Row, kw_only=True, tag="group_baselines"):
+    """Whether answers that failed, or of which the loss counts no token, move the baseline of their group.
+
+    One row a told batch that has any such answer. Rewards and advantages of the answers that are trained say where the
+    baseline lies, and so whose mean it is (probe/recorders/group_baselines.py).
+    """
+
+    batch_id: int  #: unique in the process: the told batch
+    source: str  #: who told
+    answers: int  #: of the batch
+    failed_answers: int  #: that were told to have failed
+    masked_answers: int  #: of the others, that are dropped or of which the loss counts no token
+    groups: int = 0  #: that have such answers
+    moved_groups: int = 0  #: of these, whose baseline counts them
+    moved_by_failed: int = 0  #: of these, with answers that failed
+    elsewhere_groups: int = 0  #: whose baseline is neither mean, as of a group that isn't told whole
+    unknown_groups: int = 0  #: of which that can't be told
+    moved_answers: int = 0  #: trained answers whose advantage they change
+    shift_mean: float | None = None  #: by how much they move a baseline, in rewards, without its sign
+    shift_largest: float | None = None
+    failed_reward_mean: float | None = None  #: what failed answers of moved groups count as
+    first_group: str = ""  #: the name of the first moved one
+
+
 class Call(Row, kw_only=True, tag="calls"):
     """One call of an observed function, or one scope (``point`` is then "scope.<kind>")."""
 
@@ -495,6 +523,7 @@ ROW_TYPES: Final[tuple[type[Row], ...]] = (
     Rollout,
     TokenFate,
     TokenIdentity,
+    GroupBaseline,
     Call,
     Reduction,
     Scalar,

@@ -42,6 +42,8 @@ _FOR_EACH: Final = (
     "uids",
     "groups",
     "turns",
+    "tools",
+    "has_error",
     "ended",
     "truncated",
     "rewards",
@@ -68,6 +70,8 @@ def samples(
     uids: Sequence[Any] | None = None,
     groups: Any = None,
     turns: Any = None,
+    tools: Any = None,
+    has_error: Any = None,
     ended: Sequence[str] | None = None,
     truncated: Any = None,
     rewards: Any = None,
@@ -107,6 +111,10 @@ def samples(
         uids: A name for each answer.
         groups: The group of each answer: those to one prompt share it.
         turns: Turns of each conversation.
+        tools: Calls of tools in each conversation.
+        has_error: Whether each rollout failed, bool (n,): its environment, a tool or the engine gave no answer whose
+            reward means anything. With ``groups``, ``rewards`` and ``advantages`` it is found out whether such answers
+            count in the baseline of their group.
         ended: Why each generation ended, such as ``"stop"`` or ``"length"``.
         truncated: Whether each ended at the limit of tokens; None takes it from ``ended`` ("length").
         rewards: Float (n,).

@@ -16,6 +16,7 @@ set variable token_blocks_files = (select list(file) from glob(getvariable('run'
 set variable rollouts_files = (select list(file) from glob(getvariable('run') || '/parts/rollouts-*.parquet'));
 set variable token_fates_files = (select list(file) from glob(getvariable('run') || '/parts/token_fates-*.parquet'));
 set variable token_identity_files = (select list(file) from glob(getvariable('run') || '/parts/token_identity-*.parquet'));
+set variable group_baselines_files = (select list(file) from glob(getvariable('run') || '/parts/group_baselines-*.parquet'));
 set variable calls_files = (select list(file) from glob(getvariable('run') || '/parts/calls-*.parquet'));
 set variable reductions_files = (select list(file) from glob(getvariable('run') || '/parts/reductions-*.parquet'));
 set variable scalars_files = (select list(file) from glob(getvariable('run') || '/parts/scalars-*.parquet'));
@@ -199,7 +200,7 @@ from read_parquet(coalesce(getvariable('padding_files'), getvariable('process_fi
 where getvariable('padding_files') is not null;
 
 create or replace view samples_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "row", coalesce("uid", '') as "uid", coalesce("group", '') as "group", "prompt_tokens", "response_tokens", "loss_tokens", "turns", coalesce("ended", '') as "ended", "truncated", "reward", "advantage_mean", "advantage_smallest", "advantage_largest", "rollout_log_prob_mean", "rollout_log_prob_smallest", "log_prob_mean", "log_prob_smallest", "difference_mean", "difference_largest", "difference_at", "entropy_mean", coalesce("nan_count", 0) as "nan_count", "weight_version", coalesce("replica", '') as "replica", "begin_ns", "end_ns", coalesce("dropped", '') as "dropped", "passes", coalesce("micro_batches", []) as "micro_batches", coalesce("masked_tokens", 0) as "masked_tokens", coalesce("no_advantage_tokens", 0) as "no_advantage_tokens", coalesce("clipped_tokens", 0) as "clipped_tokens", coalesce("carried_tokens", 0) as "carried_tokens", coalesce("clip_unknown_tokens", 0) as "clip_unknown_tokens", coalesce("unknown_tokens", 0) as "unknown_tokens", coalesce("dropped_tokens", 0) as "dropped_tokens", coalesce("chosen_by", 'all') as "chosen_by", "prompt_text", "response_text", coalesce("prompt_ids", []) as "prompt_ids", coalesce("response_ids", []) as "response_ids", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "row", coalesce("uid", '') as "uid", coalesce("group", '') as "group", "prompt_tokens", "response_tokens", "loss_tokens", "turns", "tools", coalesce("ended", '') as "ended", "truncated", "reward", "advantage_mean", "advantage_smallest", "advantage_largest", "rollout_log_prob_mean", "rollout_log_prob_smallest", "log_prob_mean", "log_prob_smallest", "difference_mean", "difference_largest", "difference_at", "entropy_mean", coalesce("nan_count", 0) as "nan_count", "weight_version", coalesce("replica", '') as "replica", "begin_ns", "end_ns", "has_error", "masked", "trainable", coalesce("dropped", '') as "dropped", "passes", coalesce("micro_batches", []) as "micro_batches", coalesce("masked_tokens", 0) as "masked_tokens", coalesce("no_advantage_tokens", 0) as "no_advantage_tokens", coalesce("clipped_tokens", 0) as "clipped_tokens", coalesce("carried_tokens", 0) as "carried_tokens", coalesce("clip_unknown_tokens", 0) as "clip_unknown_tokens", coalesce("unknown_tokens", 0) as "unknown_tokens", coalesce("dropped_tokens", 0) as "dropped_tokens", coalesce("chosen_by", 'all') as "chosen_by", "prompt_text", "response_text", coalesce("prompt_ids", []) as "prompt_ids", coalesce("response_ids", []) as "response_ids", "wall_ns"
 from read_parquet(coalesce(getvariable('samples_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -219,6 +220,7 @@ from read_parquet(coalesce(getvariable('samples_files'), getvariable('process_fi
   'response_tokens': {name: 'response_tokens', type: 'BIGINT', default_value: NULL},
   'loss_tokens': {name: 'loss_tokens', type: 'BIGINT', default_value: NULL},
   'turns': {name: 'turns', type: 'BIGINT', default_value: NULL},
+  'tools': {name: 'tools', type: 'BIGINT', default_value: NULL},
   'ended': {name: 'ended', type: 'VARCHAR', default_value: NULL},
   'truncated': {name: 'truncated', type: 'BOOLEAN', default_value: NULL},
   'reward': {name: 'reward', type: 'DOUBLE', default_value: NULL},
@@ -238,6 +240,9 @@ from read_parquet(coalesce(getvariable('samples_files'), getvariable('process_fi
   'replica': {name: 'replica', type: 'VARCHAR', default_value: NULL},
   'begin_ns': {name: 'begin_ns', type: 'BIGINT', default_value: NULL},
   'end_ns': {name: 'end_ns', type: 'BIGINT', default_value: NULL},
+  'has_error': {name: 'has_error', type: 'BOOLEAN', default_value: NULL},
+  'masked': {name: 'masked', type: 'BOOLEAN', default_value: NULL},
+  'trainable': {name: 'trainable', type: 'BOOLEAN', default_value: NULL},
   'dropped': {name: 'dropped', type: 'VARCHAR', default_value: NULL},
   'passes': {name: 'passes', type: 'BIGINT', default_value: NULL},
   'micro_batches': {name: 'micro_batches', type: 'BIGINT[]', default_value: NULL},
@@ -374,6 +379,37 @@ from read_parquet(coalesce(getvariable('token_identity_files'), getvariable('pro
   'trained_id': {name: 'trained_id', type: 'BIGINT', default_value: NULL},
   'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
 where getvariable('token_identity_files') is not null;
+
+create or replace view group_baselines_rows as
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "answers", "failed_answers", "masked_answers", coalesce("groups", 0) as "groups", coalesce("moved_groups", 0) as "moved_groups", coalesce("moved_by_failed", 0) as "moved_by_failed", coalesce("elsewhere_groups", 0) as "elsewhere_groups", coalesce("unknown_groups", 0) as "unknown_groups", coalesce("moved_answers", 0) as "moved_answers", "shift_mean", "shift_largest", "failed_reward_mean", coalesce("first_group", '') as "first_group", "wall_ns"
+from read_parquet(coalesce(getvariable('group_baselines_files'), getvariable('process_files')), hive_partitioning = false,
+  schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
+  'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
+  'process': {name: 'process', type: 'VARCHAR', default_value: NULL},
+  'rank': {name: 'rank', type: 'BIGINT', default_value: NULL},
+  'step': {name: 'step', type: 'BIGINT', default_value: NULL},
+  'role': {name: 'role', type: 'VARCHAR', default_value: NULL},
+  'phase': {name: 'phase', type: 'VARCHAR', default_value: NULL},
+  'micro_batch': {name: 'micro_batch', type: 'BIGINT', default_value: NULL},
+  'scope_id': {name: 'scope_id', type: 'BIGINT', default_value: NULL},
+  'scope': {name: 'scope', type: 'VARCHAR', default_value: NULL},
+  'batch_id': {name: 'batch_id', type: 'BIGINT', default_value: NULL},
+  'source': {name: 'source', type: 'VARCHAR', default_value: NULL},
+  'answers': {name: 'answers', type: 'BIGINT', default_value: NULL},
+  'failed_answers': {name: 'failed_answers', type: 'BIGINT', default_value: NULL},
+  'masked_answers': {name: 'masked_answers', type: 'BIGINT', default_value: NULL},
+  'groups': {name: 'groups', type: 'BIGINT', default_value: NULL},
+  'moved_groups': {name: 'moved_groups', type: 'BIGINT', default_value: NULL},
+  'moved_by_failed': {name: 'moved_by_failed', type: 'BIGINT', default_value: NULL},
+  'elsewhere_groups': {name: 'elsewhere_groups', type: 'BIGINT', default_value: NULL},
+  'unknown_groups': {name: 'unknown_groups', type: 'BIGINT', default_value: NULL},
+  'moved_answers': {name: 'moved_answers', type: 'BIGINT', default_value: NULL},
+  'shift_mean': {name: 'shift_mean', type: 'DOUBLE', default_value: NULL},
+  'shift_largest': {name: 'shift_largest', type: 'DOUBLE', default_value: NULL},
+  'failed_reward_mean': {name: 'failed_reward_mean', type: 'DOUBLE', default_value: NULL},
+  'first_group': {name: 'first_group', type: 'VARCHAR', default_value: NULL},
+  'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
+where getvariable('group_baselines_files') is not null;
 
 create or replace view calls_rows as
 select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "point", coalesce("name", '') as "name", coalesce("begin_ns", 0) as "begin_ns", coalesce("duration_ns", 0) as "duration_ns", "rows_in", "rows_out", "bytes_in", "bytes_out", coalesce("keys_added", []) as "keys_added", coalesce("keys_removed", []) as "keys_removed", "error", "wall_ns"
@@ -623,6 +659,12 @@ where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false,
 create or replace view "token_identity" as
 select r.* replace (coalesce(r.rank, l.rank) as rank)
 from token_identity_rows r left join late_ranks l on l.process = r.process
+     left join attempts_shown a on a.attempt = r.attempt
+where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true)), r.step >= a.before_step);
+
+create or replace view "group_baselines" as
+select r.* replace (coalesce(r.rank, l.rank) as rank)
+from group_baselines_rows r left join late_ranks l on l.process = r.process
      left join attempts_shown a on a.attempt = r.attempt
 where a.attempt is null or not if(r.step is null, if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true)), r.step >= a.before_step);
 

@@ -18,6 +18,8 @@ OF_SAMPLES: Final[Mapping[str, str]] = {
     "nan": "all",
     "cut_off": "truncated",
     "equal_rewards": "no_advantage",
+    "failed_in_baseline": "failed",
+    "masked_in_baseline": "all",
 }
 
 _WORST: Final = """
@@ -90,15 +92,19 @@ def name_of(answer: Mapping[str, Any]) -> str:
 
 
 def became_of(answer: Mapping[str, Any]) -> str:
-    """What became of an answer, in a few words: dropped and why, why it ended, what trained it.
+    """What became of an answer, in a few words: whether it failed, dropped and why, why it ended, what trained it.
 
     >>> became_of({"dropped": "stale", "ended": "stop", "micro_batches": [-1]})
     'dropped: stale · stop'
     >>> became_of({"dropped": None, "ended": "length", "micro_batches": [2, 0, 2]})
     'length · micro-batch 0, 2'
+    >>> became_of({"has_error": True, "masked": True, "dropped": None, "ended": "", "micro_batches": []})
+    'failed · not in the loss'
     """
     batches = sorted({number for number in answer["micro_batches"] if number >= 0})
     parts = (
+        "failed" if answer.get("has_error") and answer["dropped"] != "failed" else "",
+        "not in the loss" if answer.get("masked") and not answer["dropped"] else "",
         f"dropped: {answer['dropped']}" if answer["dropped"] else "",
         str(answer["ended"] or ""),
         f"micro-batch {', '.join(map(str, batches))}" if batches else "",

@@ -25,11 +25,11 @@ MOST_LETTERS: Final = 20_000
 
 _ANSWERS: Final = """
 select s.process, s.rank, s.batch_id, s.row, s.uid, s."group", s.prompt_tokens, s.response_tokens, s.loss_tokens,
-       s.turns, s.ended, s.truncated, s.reward, s.advantage_mean, s.advantage_smallest, s.advantage_largest,
+       s.turns, s.tools, s.ended, s.truncated, s.reward, s.advantage_mean, s.advantage_smallest, s.advantage_largest,
        s.difference_mean, s.difference_largest, s.difference_at, s.entropy_mean, s.nan_count, s.weight_version,
        s.dropped, s.passes, s.micro_batches, s.masked_tokens, s.no_advantage_tokens, s.clipped_tokens,
        s.carried_tokens, s.clip_unknown_tokens, s.unknown_tokens, s.dropped_tokens, s.chosen_by,
-       {block} as block
+       s.has_error, s.masked, {block} as block
 from samples s where s.step = {step} order by s.process, s.batch_id, s.row
 """
 
@@ -38,8 +38,16 @@ _BLOCK: Final = """exists (select 1 from token_blocks b where b.step = s.step an
 
 #: Columns that are whole numbers, and those that are floats; None where one is missing.
 _COUNTS: Final = (
-    *("rank", "prompt_tokens", "response_tokens", "loss_tokens", "turns", "difference_at", "nan_count"),
-    *("weight_version", "passes", "masked_tokens", "no_advantage_tokens", "clipped_tokens", "carried_tokens"),
+    *("rank", "prompt_tokens", "response_tokens", "loss_tokens", "turns", "tools", "difference_at"),
+    *(
+        "nan_count",
+        "weight_version",
+        "passes",
+        "masked_tokens",
+        "no_advantage_tokens",
+        "clipped_tokens",
+        "carried_tokens",
+    ),
     *("clip_unknown_tokens", "unknown_tokens", "dropped_tokens"),
 )
 
@@ -239,6 +247,7 @@ ONLY: Final[Mapping[str, Callable[[StepSamples, int], bool]]] = {
     "all": lambda found, at: True,  # noqa: ARG005
     "truncated": lambda found, at: found.answers[at]["truncated"] is True,
     "dropped": lambda found, at: bool(found.answers[at]["dropped"]),
+    "failed": lambda found, at: found.answers[at]["has_error"] is True,
     "nan": lambda found, at: found.answers[at]["nan_count"] > 0,
     "no_advantage": _without_advantage,
     "blocks": lambda found, at: found.answers[at]["block"],
@@ -249,7 +258,7 @@ def _answer(row: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: None if isinstance(value, float) and missing(value) else value for name, value in row.items()}
     found |= {name: whole(row[name]) for name in _COUNTS}
     found |= {name: None if missing(row[name]) else float(row[name]) for name in _NUMBERS}
-    found["truncated"] = None if missing(row["truncated"]) else bool(row["truncated"])
+    found |= {name: None if missing(row[name]) else bool(row[name]) for name in ("truncated", "has_error", "masked")}
     found["micro_batches"] = [int(one) for one in row["micro_batches"]]
     found["batch_id"], found["row"], found["block"] = int(row["batch_id"]), int(row["row"]), bool(row["block"])
     return found

@@ -11,12 +11,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from probe.recorders.group_baselines import Known, baselines
 from probe.recorders.rollout_rows import Answers, Times, rollouts
 from probe.recorders.sample_arrays import Array, Layout, Taken
 from probe.recorders.sample_choice import Seen, chosen
 from probe.recorders.sample_fates import OF_ANSWERS, Given, Passes, counts, dropped_codes, fates
 from probe.recorders.token_identity import identity
-from probe.records import FATES, NOT_KNOWN, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
+from probe.records import FATES, NOT_KNOWN, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
 from probe.same_tokens import compared
 
 #: Arrays of a token block, in their order, with how they are kept.
@@ -200,6 +201,22 @@ class _Batch:
         np.maximum.at(high, of, rewards)
         return np.asarray(low == high)[of]
 
+    @cached_property
+    def loss_tokens(self) -> Array | None:
+        """Tokens of each answer that the loss counts, int64 (n,)."""
+        if self.loss is None:
+            return None
+        return np.bincount(self.layout.row_of[self.loss], minlength=self.told.answers)
+
+    @cached_property
+    def advantage(self) -> Array | None:
+        """The one advantage of each answer's counted tokens, float64 (n,); NaN where they have several, or none."""
+        stats = self.stats(self.flat["advantages"])
+        if stats is None:
+            return None
+        alike = stats.largest - stats.smallest <= 1e-6 * np.abs(stats.largest)
+        return np.where(alike, stats.mean, np.nan)
+
     def worst(self) -> Array:
         """How bad each answer is: by the better of its ranks in the largest and in the mean difference of its
         log-probabilities, else by how low its reward is.
@@ -222,15 +239,17 @@ def rows_of_batch(told: Told, kept: int, blocks: int, block_bytes: int) -> list[
         block_bytes: What these may take together.
 
     Returns:
-        Its fates, what each replica did, whether what is trained was sampled, then the answers, then the blocks.
+        Its fates, what each replica did, whether what is trained was sampled, whether what isn't trained moves a
+        baseline, then the answers, then the blocks.
     """
     batch = _Batch(told)
     no_advantage = batch.counts[:, FATES.index("no_advantage")]
     seen = Seen(batch.nan, batch.worst(), batch.layout.lengths, no_advantage)
     answers = chosen(seen, kept, told.step)
     few = list(_blocks(batch, chosen(seen, blocks, told.step), block_bytes))
-    told_apart: list[Row] = [*_fates(batch, len(answers), len(few)), *_rollouts(batch), *_identity(batch)]
-    rows: list[Row] = [*told_apart, *_samples(batch, answers), *few]
+    of_all: list[Row] = [*_fates(batch, len(answers), len(few)), *_rollouts(batch)]
+    of_all += [*_identity(batch), *_baselines(batch)]
+    rows: list[Row] = [*of_all, *_samples(batch, answers), *few]
     for row in rows:
         row.step = told.step
     return rows
@@ -256,7 +275,7 @@ def _identity(batch: _Batch) -> Iterator[TokenIdentity]:
     ids, sampled = batch.layout.flat(told.arrays["response_ids"].rows()), told.arrays["sampled_ids"].rows()
     if ids is None or sampled is None or len(sampled) != told.answers or loss is None:
         return
-    words = told.dropped if isinstance(told.dropped, list) else [told.dropped] * told.answers
+    words = _words(told)
     places = [at for at, word in enumerate(words) if not word]
     found = []
     for at in places:
@@ -266,6 +285,29 @@ def _identity(batch: _Batch) -> Iterator[TokenIdentity]:
         found.append(compared(ids[inside].tolist(), counted.tolist(), theirs, parts=not counted.all()))
     uids = None if told.uids is None else [told.uids[at] for at in places]
     yield identity(found, places, told.batch_id, told.source, uids, keeps_ids=told.keeps_ids)
+
+
+def _words(told: Told) -> list[str | None]:
+    """Of each answer why it is dropped."""
+    return told.dropped if isinstance(told.dropped, list) else [told.dropped] * told.answers
+
+
+def _baselines(batch: _Batch) -> Iterator[GroupBaseline]:
+    """Whether what failed or isn't trained moves the baseline of its group."""
+    told, rewards, advantages = batch.told, batch.number("rewards"), batch.advantage
+    if told.groups is None or rewards is None or advantages is None:
+        return
+    errors, inside = told.arrays["has_error"].array(), batch.loss_tokens
+    failed = np.array([word == "failed" for word in _words(told)], dtype=bool)
+    trained = np.array([not word for word in _words(told)], dtype=bool)
+    if errors is not None and errors.shape == failed.shape:
+        failed |= errors
+    if inside is not None:
+        trained &= inside > 0
+    known = Known(told.groups, rewards, advantages, failed, trained)
+    row = baselines(known, told.batch_id, told.source)
+    if row is not None:
+        yield row
 
 
 def _fates(batch: _Batch, kept: int, blocks: int) -> Iterator[TokenFate]:
@@ -300,14 +342,15 @@ def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
     columns["dropped_tokens"] = by_fate[:, : len(OF_ANSWERS)].sum(1).tolist()
     columns |= {f"{fate}_tokens": by_fate[:, FATES.index(fate)].tolist() for fate in FATES[len(OF_ANSWERS) :]}
     columns["nan_count"] = batch.nan[at].tolist()
-    if batch.loss is not None:
-        inside = np.bincount(batch.layout.row_of[batch.loss], minlength=told.answers)
-        columns["loss_tokens"] = inside[at].tolist()
+    if batch.loss_tokens is not None:
+        columns["loss_tokens"] = batch.loss_tokens[at].tolist()
+        columns["masked"] = (batch.loss_tokens[at] == 0).tolist()
     if batch.passes.told:
         columns["passes"] = batch.passes.of_row[at].tolist()
-    truncated = told.arrays["truncated"].array()
-    if truncated is not None:
-        columns["truncated"] = truncated[at].tolist()
+    for name in ("truncated", "has_error"):
+        flags = told.arrays[name].array()
+        if flags is not None:
+            columns[name] = flags[at].tolist()
     names = list(columns)
     for values, (place, reason) in zip(zip(*columns.values(), strict=True), kept.items(), strict=True):
         row = Sample(batch_id=told.batch_id, chosen_by=reason, **dict(zip(names, values, strict=True)))
@@ -316,7 +359,12 @@ def _samples(batch: _Batch, kept: dict[int, str]) -> Iterator[Sample]:
 
 
 #: Whole numbers of a sample, and what ``probe.samples`` calls them.
-_WHOLE: Final = {"prompt_tokens": "prompt_tokens", "turns": "turns", "weight_version": "weight_versions"}
+_WHOLE: Final = {
+    "prompt_tokens": "prompt_tokens",
+    "turns": "turns",
+    "tools": "tools",
+    "weight_version": "weight_versions",
+}
 
 
 def _numbers(batch: _Batch, at: Array) -> dict[str, list[Any]]:
@@ -346,6 +394,7 @@ def _name(row: Sample, batch: _Batch, place: int) -> None:
     row.uid = "" if told.uids is None else told.uids[place]
     row.group = "" if told.groups is None else told.groups[place]
     row.dropped = _dropped(told, place, batch)
+    row.trainable = False if row.dropped else None if row.masked is None else not row.masked
     row.micro_batches = batch.passes.micro_batches[place]
     row.replica = "" if told.replicas is None else told.replicas[place]
     if told.times is not None and not told.times.together and told.times.known[place]:

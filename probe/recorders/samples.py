@@ -1,5 +1,5 @@
-"""The tables samples, token_blocks, rollouts, token_fates and token_identity: what was sampled in a step, and what
-became of it.
+"""The tables samples, token_blocks, rollouts, token_fates, token_identity and group_baselines: what was sampled in a
+step, and what became of it.
 
 The training thread only copies what it is told; everything else happens in the session's writer thread, when the step
 has ended and all its passes are known.
@@ -20,7 +20,7 @@ from probe.recorders.recorder import Recorder, Rows, rows_of
 from probe.recorders.rollout_rows import MEASURES, mismatch, times_of
 from probe.recorders.sample_arrays import Taken, ready
 from probe.recorders.sample_rows import Told, rows_of_batch
-from probe.records import Deferred, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
+from probe.records import Deferred, GroupBaseline, Rollout, Row, Sample, TokenBlock, TokenFate, TokenIdentity
 
 PREFIX = "probe/samples/"
 
@@ -32,7 +32,7 @@ BLOCKS_KEPT: Final = 4
 BLOCK_BYTES: Final = 128 * 1024
 
 #: Which of what is told is copied as flags, and which as numbers.
-_FLAGS: Final = ("mask", "response_mask", "truncated")
+_FLAGS: Final = ("mask", "response_mask", "truncated", "has_error")
 _NUMBERS: Final = (
     "response_tokens",
     "prompt_tokens",
@@ -42,6 +42,7 @@ _NUMBERS: Final = (
     "log_probs",
     "entropies",
     "turns",
+    "tools",
     "weight_versions",
 )
 _TEXTS: Final = ("prompts", "responses")
@@ -57,7 +58,14 @@ class SamplesRecorder(Recorder):
         block_bytes: What these may take together.
     """
 
-    rows: ClassVar[tuple[type[Row], ...]] = (Sample, TokenBlock, Rollout, TokenFate, TokenIdentity)
+    rows: ClassVar[tuple[type[Row], ...]] = (
+        Sample,
+        TokenBlock,
+        Rollout,
+        TokenFate,
+        TokenIdentity,
+        GroupBaseline,
+    )
     points: ClassVar[tuple[str, ...]] = ("samples.told", "samples.trained", SCOPE.name)
     keys: ClassVar[tuple[str, ...]] = (
         f"{PREFIX}sampled_tokens",

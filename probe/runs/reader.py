@@ -153,6 +153,11 @@ class Run:
         return self.table("token_identity")
 
     @property
+    def group_baselines(self) -> pandas.DataFrame:
+        """:class:`~probe.records.GroupBaseline`: whether what isn't trained moves a group's baseline."""
+        return self.table("group_baselines")
+
+    @property
     def calls(self) -> pandas.DataFrame:
         """:class:`~probe.records.Call`: observed functions and scopes."""
         return self.table("calls")

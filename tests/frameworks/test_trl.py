@@ -287,13 +287,23 @@ def test_2_tokens_that_the_loss_counts_are_told(kind):
     assert seen.told == [one["effective"] for one in seen.notes]
 
 
+def moved(samples: Any) -> int:
+    """Groups of one batch whose other answers have unlike rewards, and another mean than with those cut off."""
+    found = 0
+    for _, group in samples.groupby("group"):
+        trained = group[group["dropped"] == ""]
+        told = trained["reward"].nunique() > 1 and len(trained) < len(group)
+        found += told and abs(trained["reward"].mean() - group["reward"].mean()) > 1e-6
+    return found
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
         ("grpo", {}),
         ("rloo", {}),
         ("several iterations", {}),
-        ("grpo", {"mask_truncated_completions": True, "max_completion_length": 4}),
+        ("grpo", {"mask_truncated_completions": True, "max_completion_length": 4, "num_generations": 4}),
     ],
 )
 def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes, tmp_path):
@@ -332,6 +342,16 @@ def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes,
         assert ("clip_unknown" in tokens) == (name != "grpo")  # one pass over what the same weights sampled
         assert list(rows["loss_terms"].iloc[0]) == ([] if RUNS[name][0] == "rloo" else ["KL"])
     assert (left_out > 0) == bool(changes)
+    # 15, supplement: answers that are cut off stay in TRL's baseline, though the loss leaves them out.
+    if changes:
+        told = run.group_baselines
+        assert (told["masked_answers"] == run.samples.groupby("batch_id")["masked"].sum().to_numpy()).all()
+        assert not told[["failed_answers", "elsewhere_groups"]].any(axis=None)
+        assert told["moved_groups"].sum() > 0
+        for row in told.itertuples():
+            assert row.moved_groups == moved(run.samples[run.samples["batch_id"] == row.batch_id])
+    else:
+        assert run.group_baselines.empty
     # 15.6: the answers come in one batch, so that begin and end are the batch's, and no tail is claimed.
     rollouts = run.rollouts
     assert rollouts["together"].all()

@@ -47,6 +47,7 @@ FAULTS: Final = (
     "mismatch_temperature",
     "mismatch_stale",
     "retokenised",
+    "failed_rollouts",
 )
 
 

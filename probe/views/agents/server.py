@@ -34,7 +34,8 @@ def about_sql() -> str:
         f"A read-only query in DuckDB's SQL over a run's tables: {', '.join(NAMES)}; and views of them: "
         f"{', '.join(texts())}. A run may have tables of recorders of its own, too. rollouts has the times of answers "
         "by replica, samples a row for an answer, token_blocks the tokens of a few, token_identity whether those that "
-        'are trained were sampled. "describe memory" has the columns. At most 1,000 rows.'
+        "are trained were sampled, group_baselines whether failed answers move the baseline of their group. "
+        '"describe memory" has the columns. At most 1,000 rows.'
     )
 
 

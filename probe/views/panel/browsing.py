@@ -157,6 +157,7 @@ def _line(found: StepSamples, kind: str, at: int) -> dict[str, Any]:
         "equal": group.equal,
         "truncated": sum(one["truncated"] is True for one in members),
         "dropped": sum(bool(one["dropped"]) for one in members),
+        "failed": sum(one["has_error"] is True for one in members),
     }
 
 

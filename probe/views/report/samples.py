@@ -84,9 +84,16 @@ def section(run: Run, found: Findings) -> Section:
     )
 
 
+_NARROWED: Final = {
+    "truncated": ", truncated answers",
+    "failed": ", answers that failed",
+    "no_advantage": ", answers without advantage",
+}
+
+
 def _title(step: int, wish: Wish) -> str:
     of = {"phase": wish.phase or None, "micro_batch": wish.micro_batch, "step": step}
-    narrowed = {"truncated": ", truncated answers", "no_advantage": ", answers without advantage"}.get(wish.only, "")
+    narrowed = _NARROWED.get(wish.only, "")
     said = words.place(of)
     return f"{said[:1].upper()}{said[1:]}{narrowed}"
 

@@ -140,7 +140,7 @@ export function counted(findings, topics) {
 }
 
 /** Findings whose place is among the samples, and which of them they are of. @type {Record<string, Partial<Narrowing>>} */
-const OF_SAMPLES = { gradient_spike: {}, nan: {}, cut_off: { only: "truncated" }, equal_rewards: { only: "no_advantage" } };
+const OF_SAMPLES = { gradient_spike: {}, nan: {}, cut_off: { only: "truncated" }, equal_rewards: { only: "no_advantage" }, failed_in_baseline: { only: "failed" }, masked_in_baseline: {} };
 
 /**
  * The samples that a finding is of; null where it is of none.

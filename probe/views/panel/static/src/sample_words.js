@@ -23,26 +23,27 @@ export function answerTexts(line) {
 }
 
 /** @param {SampleLine} line */
-export function groupTexts({ group, answers = 0, reward, tokens, difference_largest: difference, equal, truncated, dropped }) {
-  const became = [equal ? "equal rewards" : "", truncated ? `${count(truncated)} truncated` : "", dropped ? `${count(dropped)} dropped` : ""];
+export function groupTexts({ group, answers = 0, reward, tokens, difference_largest: difference, equal, truncated, dropped, failed }) {
+  const became = [equal ? "equal rewards" : "", failed ? `${count(failed)} failed` : "", truncated ? `${count(truncated)} truncated` : "", dropped ? `${count(dropped)} dropped` : ""];
   return [`${group}, ${answers === 1 ? "1 answer" : `mean of ${count(answers)}`}`, told(reward), "", told(tokens), withSign(difference), became.filter(Boolean).join(" · ")];
 }
 
 /** @param {SampleLine} line */
-function becameOf({ ended, truncated, dropped, micro_batches: batches = [], passes }) {
+function becameOf({ ended, truncated, dropped, has_error: error, masked, micro_batches: batches = [], passes }) {
   const known = [...new Set(batches.filter((one) => one >= 0))];
   const trained = known.length ? `micro-batch ${known.join(", ")}` : passes ? `trained ${passes === 1 ? "once" : `${passes} times`}` : "";
-  return [dropped ? `dropped: ${dropped}` : "", truncated && dropped !== "truncated" ? "truncated" : "", ended ?? "", trained].filter(Boolean);
+  const missed = [error && dropped !== "failed" ? "failed" : "", masked && !dropped ? "not in the loss" : ""];
+  return [...missed, dropped ? `dropped: ${dropped}` : "", truncated && dropped !== "truncated" ? "truncated" : "", ended ?? "", trained].filter(Boolean);
 }
 
 /** @param {SampleLine} line */
 export function factsOf(line) {
-  const { prompt_tokens: prompt, response_tokens: tokens = 0, loss_tokens: loss, turns, reward, advantage_mean: advantage, weight_version: version } = line;
+  const { prompt_tokens: prompt, response_tokens: tokens = 0, loss_tokens: loss, turns, tools, reward, advantage_mean: advantage, weight_version: version } = line;
   const known = Object.keys(FATES).filter((fate) => line[`${fate}_tokens`]).map((fate) => `${count(line[`${fate}_tokens`])} ${FATES[fate]}`);
   const parts = [
     `Reward ${told(reward)}, advantage ${withSign(advantage)}`,
     `${count(tokens)} tokens${prompt ? ` after ${count(prompt)} of the prompt` : ""}${loss !== null && loss !== undefined && loss !== tokens ? `, of which the loss counts ${count(loss)}` : ""}`,
-    turns ? many(turns, "turn") : "", version === null || version === undefined ? "" : `weights ${version}`, becameOf(line).join(", "), known.join(", "),
+    turns ? many(turns, "turn") : "", tools ? many(tools, "tool call") : "", version === null || version === undefined ? "" : `weights ${version}`, becameOf(line).join(", "), known.join(", "),
   ];
   return `${parts.filter(Boolean).join("; ")}.`;
 }

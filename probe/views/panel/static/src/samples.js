@@ -24,7 +24,7 @@ const AGAIN = 15000; //  ms after which a server that hasn't answered is asked a
 /** @type {[name: string, title: string][]} */
 const SORTS = [["difference", "largest difference"], ["advantage", "largest advantage"], ["tokens", "most tokens"], ["reward", "lowest reward"], ["batch", "place in the batch"]];
 /** @type {[name: string, title: string][]} */
-const ONLY = [["all", "all"], ["truncated", "truncated"], ["dropped", "dropped"], ["nan", "with NaN"], ["no_advantage", "without advantage"], ["blocks", "with their tokens"]];
+const ONLY = [["all", "all"], ["truncated", "truncated"], ["dropped", "dropped"], ["failed", "failed"], ["nan", "with NaN"], ["no_advantage", "without advantage"], ["blocks", "with their tokens"]];
 
 /** The keys of the list, and what they do; J and K work wherever the panel has the focus. @type {[keys: string[], does: string][]} */
 const KEYS = [[["↑", "↓"], "answer"], [["J", "K"], "group"], [["Enter"], "tokens, or a group alone"], [["Esc"], "back"]];

@@ -347,6 +347,7 @@ export interface SampleLine {
   ended?: string;
   dropped?: any; // of an answer why, of a group how many
   truncated?: any; // of an answer whether it is, of a group how many are
+  failed?: number;
   micro_batches?: number[];
   response_tokens?: number;
   nan_count?: number;

@@ -1,0 +1,130 @@
+"""Whether answers that failed, or that the loss leaves out, move the baseline of their group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where
+from probe.text import number, percent, rows, whole
+
+if TYPE_CHECKING:
+    from probe.runs.reader import Run
+
+#: The newest steps that are looked at: what was repaired long ago isn't told again.
+STEPS: Final = 30
+
+#: From this share of the answers of these steps on, whose advantages failed rollouts change, it is an alarm.
+ALARM: Final = 0.01
+#: From this share on, answers that the loss leaves out on purpose, as those that were cut off, are worth a look.
+MASKED: Final = 0.05
+#: From this share of moved groups on whose baseline lies elsewhere, groups aren't told whole, and none is judged.
+ELSEWHERE: Final = 0.1
+
+#: The batches of the newest steps that have such answers, and the answers of all batches of these steps.
+_NEWEST: Final = f"""
+    with told as (select *, coalesce(step, 0) as in_step from group_baselines),
+    newest as (select coalesce(max(coalesce(step, 0)), 0) as last_step from token_fates)
+    select step, rank, wall_ns, moved_groups, moved_by_failed, moved_answers, elsewhere_groups, shift_mean,
+           failed_reward_mean, first_group,
+           (select sum(batch_samples) from token_fates
+            where fate = 'carried' and coalesce(token_fates.step, 0) > last_step - {STEPS}) as all_answers
+    from told, newest where in_step > last_step - {STEPS}
+    order by in_step, rank nulls last, batch_id"""
+
+
+def group_baseline(run: Run) -> list[Finding]:
+    """What the newest steps say."""
+    if not run.has("group_baselines") or not run.has("token_fates"):
+        return []
+    told = rows(run.sql(_NEWEST))
+    if _sum(told, "elsewhere_groups") > ELSEWHERE * _sum(told, "moved_groups"):  # these groups aren't told whole
+        return []
+    failed = [one for one in told if one["moved_by_failed"]]
+    masked = [one for one in told if one["moved_groups"] and not one["moved_by_failed"]]
+    everything = float(told[0]["all_answers"]) if told and told[0]["all_answers"] else 0.0
+    if failed:
+        return [_failed(failed, everything)]
+    if masked and everything and _sum(masked, "moved_answers") >= MASKED * everything:
+        return [_masked(masked, everything)]
+    return []
+
+
+def _failed(told: list[dict[str, Any]], everything: float) -> Finding:
+    groups, answers = _sum(told, "moved_groups"), _sum(told, "moved_answers")
+    share = answers / everything if everything else None
+    paid = [float(one["failed_reward_mean"]) for one in told if one["failed_reward_mean"] is not None]
+    as_what = f" as reward {number(float(np.mean(paid)))}" if paid else ""
+    since = Since(whole(told[0]["step"]), whole(told[0]["wall_ns"]))
+    when = "" if since.step is None else f" since step {since.step}"
+    said = f"Failed rollouts count{as_what} in the baseline of {_many(groups, 'group')}{when}: "
+    got = "answer that is trained gets" if answers == 1 else "answers that are trained get"
+    said += f"{answers:,} {got} another advantage by that."
+    return Finding(
+        "alarm" if share is None or share >= ALARM else "tuning",
+        "failed_in_baseline",
+        said,
+        topic="token_balance",
+        where=Where(rank=_rank(told)),
+        since=since,
+        cost=Cost(share=share, steps=len({one["step"] for one in told})),
+        why=f"{_moved(told)} The advantages of the answers that are trained say so: they are 0 at the mean of all "
+        "answers of the group, those that failed included.",
+        change=Change("Leave failed rollouts out of the mean of their group, or sample them again."),
+        evidence_sql=_evidence("moved_by_failed", since.step, _rank(told)),
+        alternatives=("The reward function gives these answers 0 on purpose, and they aren't failures.",),
+        urgency=SOON,
+        weight=72,
+    )
+
+
+def _masked(told: list[dict[str, Any]], everything: float) -> Finding:
+    answers, share = _sum(told, "moved_answers"), _sum(told, "moved_answers") / everything
+    since = Since(whole(told[0]["step"]), whole(told[0]["wall_ns"]))
+    when = "" if since.step is None else f" since step {since.step}"
+    return Finding(
+        "tuning",
+        "masked_in_baseline",
+        f"Answers of which the loss counts no token still move the baseline of their group{when}: {percent(share)} of "
+        "the answers get another advantage by that.",
+        topic="token_balance",
+        where=Where(rank=_rank(told)),
+        since=since,
+        cost=Cost(share=share, steps=len({one["step"] for one in told})),
+        why=f"{_moved(told)} It concerns {_many(answers, 'answer')}.",
+        change=Change("Leave them out of the mean of their group, too, if they are to have no say."),
+        evidence_sql=_evidence("moved_groups", since.step, _rank(told)),
+        confidence="medium",
+        alternatives=("It is meant so: what is cut off is left out of the loss, and its reward still compares.",),
+        weight=25,
+    )
+
+
+def _sum(told: list[dict[str, Any]], name: str) -> int:
+    return sum(int(one[name]) for one in told)
+
+
+def _many(number_of: int, noun: str) -> str:
+    return f"{number_of:,} {noun}{'s' if number_of != 1 else ''}"
+
+
+def _rank(told: list[dict[str, Any]]) -> int | None:
+    """Of who all of them are; None where they are of several."""
+    ranks = {whole(one["rank"]) for one in told}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def _moved(told: list[dict[str, Any]]) -> str:
+    weights = [int(one["moved_groups"]) for one in told]
+    shift = float(np.average([float(one["shift_mean"]) for one in told], weights=weights))
+    name = f"; the first is {told[0]['first_group']}" if told[0]["first_group"] else ""
+    return f"They move it by {number(shift)} on average{name}."
+
+
+def _evidence(what: str, step: int | None, rank: int | None) -> str:
+    """The query for the batches that have such groups."""
+    where = [f"{what} > 0"]
+    where += [f"step >= {step}"] if step is not None else []
+    where += [f"rank = {rank}"] if rank is not None else []
+    return f"select * from group_baselines where {' and '.join(where)} order by step, rank"
