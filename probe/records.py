@@ -400,7 +400,9 @@ class GroupBaseline(Row, kw_only=True, tag="group_baselines"):
     shift_mean: float | None = None  #: by how much they move a baseline, in rewards, without its sign
     shift_largest: float | None = None
     failed_reward_mean: float | None = None  #: what failed answers of moved groups count as
-    first_group: str = ""  #: the name of the first moved one
+    first_group: str = ""  #: the name of the first moved one; where there are, of the first with answers that failed
+    answers_by_failed: int = 0  #: of moved_answers, those of groups with answers that failed
+    shift_by_failed: float | None = None  #: shift_mean of these groups
 
 
 class Call(Row, kw_only=True, tag="calls"):

@@ -381,7 +381,7 @@ from read_parquet(coalesce(getvariable('token_identity_files'), getvariable('pro
 where getvariable('token_identity_files') is not null;
 
 create or replace view group_baselines_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "answers", "failed_answers", "masked_answers", coalesce("groups", 0) as "groups", coalesce("moved_groups", 0) as "moved_groups", coalesce("moved_by_failed", 0) as "moved_by_failed", coalesce("elsewhere_groups", 0) as "elsewhere_groups", coalesce("unknown_groups", 0) as "unknown_groups", coalesce("moved_answers", 0) as "moved_answers", "shift_mean", "shift_largest", "failed_reward_mean", coalesce("first_group", '') as "first_group", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "batch_id", "source", "answers", "failed_answers", "masked_answers", coalesce("groups", 0) as "groups", coalesce("moved_groups", 0) as "moved_groups", coalesce("moved_by_failed", 0) as "moved_by_failed", coalesce("elsewhere_groups", 0) as "elsewhere_groups", coalesce("unknown_groups", 0) as "unknown_groups", coalesce("moved_answers", 0) as "moved_answers", "shift_mean", "shift_largest", "failed_reward_mean", coalesce("first_group", '') as "first_group", coalesce("answers_by_failed", 0) as "answers_by_failed", "shift_by_failed", "wall_ns"
 from read_parquet(coalesce(getvariable('group_baselines_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -408,6 +408,8 @@ from read_parquet(coalesce(getvariable('group_baselines_files'), getvariable('pr
   'shift_largest': {name: 'shift_largest', type: 'DOUBLE', default_value: NULL},
   'failed_reward_mean': {name: 'failed_reward_mean', type: 'DOUBLE', default_value: NULL},
   'first_group': {name: 'first_group', type: 'VARCHAR', default_value: NULL},
+  'answers_by_failed': {name: 'answers_by_failed', type: 'BIGINT', default_value: NULL},
+  'shift_by_failed': {name: 'shift_by_failed', type: 'DOUBLE', default_value: NULL},
   'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
 where getvariable('group_baselines_files') is not null;
 

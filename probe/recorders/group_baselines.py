@@ -129,7 +129,7 @@ def baselines(known: Known, batch_id: int, source: str) -> GroupBaseline | None:
     row.unknown_groups = row.groups - row.elsewhere_groups - _many(found, Baseline.TRAINED) - len(moved)
     if moved:
         _of_moved(row, known, apart, [looked[at] for at in moved])
-        row.first_group = str(names[moved[0]])
+        row.first_group = str(names[max(moved, key=lambda at: bool(known.failed[looked[at]].any()))])
     return row
 
 
@@ -147,10 +147,12 @@ def _moved(found: dict[int, Baseline], elsewhere: int) -> list[int]:
 
 def _of_moved(row: GroupBaseline, known: Known, apart: Array, groups: list[Array]) -> None:
     """Fill in what is known of groups whose baseline is moved, each given by the places of its answers."""
-    shifts = [abs(float(known.rewards[one].mean() - known.rewards[one][~apart[one]].mean())) for one in groups]
+    shifts = np.asarray([abs(known.rewards[one].mean() - known.rewards[one][~apart[one]].mean()) for one in groups])
+    answers = np.asarray([(~apart[one]).sum() for one in groups])
     paid = np.concatenate([known.rewards[one][known.failed[one]] for one in groups])
-    row.moved_groups = len(groups)
-    row.moved_by_failed = sum(bool(known.failed[one].any()) for one in groups)
-    row.moved_answers = sum(int((~apart[one]).sum()) for one in groups)
-    row.shift_mean, row.shift_largest = float(np.mean(shifts)), max(shifts)
-    row.failed_reward_mean = float(paid.mean()) if len(paid) else None
+    row.moved_groups, row.moved_answers = len(groups), int(answers.sum())
+    row.shift_mean, row.shift_largest = float(shifts.mean()), float(shifts.max())
+    by_failed = np.asarray([bool(known.failed[one].any()) for one in groups])
+    if by_failed.any():
+        row.moved_by_failed, row.answers_by_failed = int(by_failed.sum()), int(answers[by_failed].sum())
+        row.shift_by_failed, row.failed_reward_mean = float(shifts[by_failed].mean()), float(paid.mean())

@@ -108,7 +108,7 @@ def test_a_row_says_how_many_groups_are_moved_by_failed_answers():
     failed = [False, False, True, False, False, False]
     row, rows = told(mask=MASK, rewards=REWARD, advantages=OF_ALL, has_error=failed, tools=[3, 2, 1, 0, 0, 0])
     assert (row.answers, row.failed_answers, row.masked_answers) == (6, 1, 0)
-    assert (row.groups, row.moved_groups, row.moved_by_failed) == (1, 1, 1)
+    assert (row.groups, row.moved_groups, row.moved_by_failed, row.answers_by_failed) == (1, 1, 1, 2)
     assert (row.elsewhere_groups, row.unknown_groups) == (0, 0)
     assert (row.moved_answers, row.shift_mean, row.failed_reward_mean, row.first_group) == (2, 0.25, 0.0, "a")
     samples = [one for one in rows if isinstance(one, Sample)]
@@ -136,6 +136,21 @@ def test_masked_answers_are_told_apart_from_failed_ones_and_right_baselines_from
     assert (row.moved_groups, row.unknown_groups) == (0, 1)
 
 
+def test_of_groups_moved_by_failed_answers_and_by_masked_ones_each_is_counted_apart():
+    mask = [[1, 1], [1, 1], [0, 0], [1, 1], [0, 0], [1, 1], [1, 1], [1, 1]]
+    rewards = [1.0, 0.5, 0.0, 1.0, 0.8, 0.3, 0.6, 0.4]
+    failed = [False] * 4 + [True] + [False] * 3
+    collect = testing.Collect(SamplesRecorder())
+    moved = [one - 0.5 for one in rewards[:3]] + [one - 0.62 for one in rewards[3:]]
+    with hooks.subscribe(collect, *SamplesRecorder.points), hooks.scope("step", "step", step=3):
+        probe.samples([2] * 8, groups=list("aaabbbbb"), mask=mask, rewards=rewards, advantages=moved, has_error=failed)
+    (row,) = [one for one in collect.rows() if isinstance(one, GroupBaseline)]
+    assert (row.moved_groups, row.moved_answers) == (2, 6)
+    assert (row.moved_by_failed, row.answers_by_failed, row.first_group) == (1, 4, "b")
+    assert row.shift_mean == pytest.approx((0.25 + 0.045) / 2)
+    assert (row.shift_largest, row.shift_by_failed, row.failed_reward_mean) == pytest.approx((0.25, 0.045, 0.8))
+
+
 @pytest.mark.parametrize(("why", "failed"), [("truncated", 0), ("failed", 1)])
 def test_answers_that_are_dropped_count_as_well(why, failed):
     row, _ = told(dropped=[None, None, why, None, None, None], rewards=REWARD, advantages=OF_ALL)
@@ -154,15 +169,20 @@ def test_answers_with_equal_rewards_count_where_others_prove_it():
 
 
 def ran(place, counts_failed, steps=4):
-    """Steps of ten groups of three, of whose first three groups one answer fails."""
+    """Steps of ten groups of three: of the first three one answer fails, of the fourth one is left out of the loss.
+
+    Where failed ones count, that one does.
+    """
     failed = np.arange(30) % 3 == 2
     failed[9:] = False
+    out = failed.copy()
+    out[11] = counts_failed
     with probe.start("p", run_dir=place, rank=0, world_size=1) as session:
         for step in range(steps):
             with session.step(step):
                 probe.samples(
                     [2] * 30,
-                    mask=[[not one] * 2 for one in failed],
+                    mask=[[not one] * 2 for one in out],
                     groups=[str(at // 3) for at in range(30)],
                     rewards=REWARD[:3] * 10,
                     advantages=(OF_ALL[:3] if counts_failed else OF_TRAINED[:3]) * 3 + OF_ALL[:3] * 7,

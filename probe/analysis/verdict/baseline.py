@@ -27,7 +27,8 @@ _NEWEST: Final = f"""
     with told as (select *, coalesce(step, 0) as in_step from group_baselines),
     newest as (select coalesce(max(coalesce(step, 0)), 0) as last_step from token_fates)
     select step, rank, wall_ns, moved_groups, moved_by_failed, moved_answers, elsewhere_groups, shift_mean,
-           failed_reward_mean, first_group,
+           coalesce(answers_by_failed, moved_answers) as answers_by_failed,
+           coalesce(shift_by_failed, shift_mean) as shift_by_failed, failed_reward_mean, first_group,
            (select sum(batch_samples) from token_fates
             where fate = 'carried' and coalesce(token_fates.step, 0) > last_step - {STEPS}) as all_answers
     from told, newest where in_step > last_step - {STEPS}
@@ -52,7 +53,7 @@ def group_baseline(run: Run) -> list[Finding]:
 
 
 def _failed(told: list[dict[str, Any]], everything: float) -> Finding:
-    groups, answers = _sum(told, "moved_groups"), _sum(told, "moved_answers")
+    groups, answers = _sum(told, "moved_by_failed"), _sum(told, "answers_by_failed")
     share = answers / everything if everything else None
     paid = [float(one["failed_reward_mean"]) for one in told if one["failed_reward_mean"] is not None]
     as_what = f" as reward {number(float(np.mean(paid)))}" if paid else ""
@@ -69,7 +70,7 @@ def _failed(told: list[dict[str, Any]], everything: float) -> Finding:
         where=Where(rank=_rank(told)),
         since=since,
         cost=Cost(share=share, steps=len({one["step"] for one in told})),
-        why=f"{_moved(told)} The advantages of the answers that are trained say so: they are 0 at the mean of all "
+        why=f"{_moved(told, 'moved_by_failed', 'shift_by_failed')} The advantages of the answers that are trained say so: they are 0 at the mean of all "
         "answers of the group, those that failed included.",
         change=Change("Leave failed rollouts out of the mean of their group, or sample them again."),
         evidence_sql=_evidence("moved_by_failed", since.step, _rank(told)),
@@ -92,7 +93,7 @@ def _masked(told: list[dict[str, Any]], everything: float) -> Finding:
         where=Where(rank=_rank(told)),
         since=since,
         cost=Cost(share=share, steps=len({one["step"] for one in told})),
-        why=f"{_moved(told)} It concerns {_many(answers, 'answer')}.",
+        why=f"{_moved(told, 'moved_groups', 'shift_mean')} It concerns {_many(answers, 'answer')}.",
         change=Change("Leave them out of the mean of their group, too, if they are to have no say."),
         evidence_sql=_evidence("moved_groups", since.step, _rank(told)),
         confidence="medium",
@@ -115,11 +116,10 @@ def _rank(told: list[dict[str, Any]]) -> int | None:
     return ranks.pop() if len(ranks) == 1 else None
 
 
-def _moved(told: list[dict[str, Any]]) -> str:
-    weights = [int(one["moved_groups"]) for one in told]
-    shift = float(np.average([float(one["shift_mean"]) for one in told], weights=weights))
+def _moved(told: list[dict[str, Any]], groups: str, shift: str) -> str:
+    by = float(np.average([float(one[shift]) for one in told], weights=[int(one[groups]) for one in told]))
     name = f"; the first is {told[0]['first_group']}" if told[0]["first_group"] else ""
-    return f"They move it by {number(shift)} on average{name}."
+    return f"They move it by {number(by)} on average{name}."
 
 
 def _evidence(what: str, step: int | None, rank: int | None) -> str:
