@@ -43,7 +43,8 @@ from probe.hooks import (
 )
 from probe.oom_snapshots import Entered, Left, Snapshots
 from probe.own_cost import Budget, EndedStep, OwnCost
-from probe.publishing.alarms import Alarm, Alarms, alert, wanted_alarms
+from probe.publishing.alarms import VARIABLE as ALARMS_VARIABLE
+from probe.publishing.alarms import Alarm, Alarms, alarms_of_the_environment, alert, wanted_alarms
 from probe.publishing.last import has_to_be_there
 from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows, StepRows
@@ -254,6 +255,8 @@ class Session:
         self.publisher: Publisher | None = None
         self.upload: Upload | None = None
         self.alarms: Alarms | None = None
+        self._alarms_asked: str | None = None  # where they are to go
+        self._alarms_to: str | None = None  # the same, while it isn't known whether this process has them looked for
         self._spans = None if tracking is None else StepSpans(tracking, process)
         self.closed = False
         self.automatic = self.counts_alone = False
@@ -442,7 +445,8 @@ class Session:
         if self.closed or self.process.rank not in (None, 0):
             return
         if self.alarms is None:
-            self.alarms = _alarms(self.directory, None, self.tracking)
+            to, self._alarms_to = self._alarms_to, None
+            self.alarms = _alarms(self.directory, to or "", self.tracking)
         if self.alarms is not None:
             self.alarms.add(callback)
 
@@ -637,6 +641,25 @@ class Session:
                 self._writer.tell(rank=rank, local_rank=local_rank(), node=node(), **known)
         if self._given is not None and not self.closed:
             self._decide_who_tracks(self._given)
+        if self._alarms_to is not None and not self.closed:
+            self._decide_who_watches(self._alarms_to)
+
+    def _decide_who_watches(self, to: str) -> None:
+        """Rank 0 has alarms looked for; where no process learns its rank, the first one has."""
+        rank = self.process.rank
+        if rank is None and not (self._has_waited() and is_first(self._writer.place)):
+            return  # it isn't known yet
+        self._alarms_to = None
+        if rank in (None, 0):
+            self._aside("probe-watches", partial(self._watch, to))
+
+    def _watch(self, to: str) -> None:
+        made = _alarms(self.directory, to, self.tracking)
+        with _lock:
+            if made is not None and not self.closed and self.alarms is None:
+                self.alarms, made = made, None
+        if made is not None:
+            made.finish(0)
 
     def _decide_who_tracks(self, given: _Given) -> None:
         """Only rank 0 does; who doesn't know its rank and is alone does, too."""
@@ -654,8 +677,10 @@ class Session:
             self._given = given if rank is None else None
 
     def _is_alone(self) -> bool:
-        patience = ALONE_S[0] if several() else ALONE_S[1]
-        return time.monotonic() > self._began + patience and not others(self._writer.place)
+        return self._has_waited() and not others(self._writer.place)
+
+    def _has_waited(self) -> bool:
+        return time.monotonic() > self._began + (ALONE_S[0] if several() else ALONE_S[1])
 
     def _track(self, tracking: HeldTracking, given: _Given) -> None:
         try:
@@ -850,7 +875,10 @@ def start(
         alarms: Whether a process beside rank 0 looks for alarms, and outlives it. Each is logged once, and told by the
             alert calls of W&B and Trackio where ``track`` has them. A URL, such as ``"https://example.org/hook"``, gets
             each as JSON by POST, too: its name, sentence, place and cost; nothing of the configuration, no text of the
-            run and no tokens. See also :meth:`Session.on_alarm`.
+            run and no tokens. A command, such as ``"cmd:mail -s alarm me@example.org"``, is run for each, without a
+            shell, with the same JSON on its standard input; it is killed after ten seconds. None asks the environment
+            (``PROBE_ALARMS``: ``on``, ``off``, a URL or a command), where what can't be used is an incident. See also
+            :meth:`Session.on_alarm`.
         save_failed_batch: Whether the micro-batch in which an exception came is kept in a file of the run, without
             pickle, for :func:`probe.replay`.
         oom_snapshot: Whether torch's memory snapshot is kept in a file of the run where CUDA runs out of memory, with
@@ -885,12 +913,12 @@ def start(
     every_s = interval(publish)
     limit = _budget(budget)
     copy_to, refused = from_environment() if upload is None else (checked(upload), "")
-    post_to = wanted_alarms(alarms)
+    alarms_to, not_looked_for = alarms_of_the_environment() if alarms is None else (wanted_alarms(alarms), "")
     if publish not in (None, False) and not track:
         raise InputError(f"publish: got {publish!r} without track: name the backends that it is for")
     if publish not in (None, False):
         needs_views(f"publish={publish!r}")
-    given = _Given(project, config, redact, track, publish, every_s, copy_to, post_to)
+    given = _Given(project, config, redact, track, publish, every_s, copy_to, alarms_to, alarms is None)
     automatic = _current if _current is not None and _current.automatic else None
     if automatic is not None and run_dir is not None and expanded("run_dir", run_dir).absolute() != automatic.directory:
         _log.warning("recorded to %s so far, because of PROBE_RUN_DIR; from now on to %s", automatic.directory, run_dir)
@@ -922,9 +950,15 @@ def start(
             place.leave()
             raise
         _publish(_current, given)
-        if refused:
-            _current._incident("upload", UPLOAD_VARIABLE, refused, None)
+        _tell_refused(_current, {UPLOAD_VARIABLE: refused, ALARMS_VARIABLE: not_looked_for})
         return _current
+
+
+def _tell_refused(session: Session, refused: Mapping[str, str]) -> None:
+    """Variables of the environment that can't be used, and why, are incidents."""
+    for variable, why in refused.items():
+        if why:
+            session._incident("upload" if variable == UPLOAD_VARIABLE else "alarms", variable, why, None)
 
 
 def start_automatically(
@@ -971,7 +1005,8 @@ class _Given(NamedTuple):
     publish: bool | float | None
     every_s: float | None
     upload: str | None
-    alarms: str | None  # "" where they are wanted and posted nowhere
+    alarms: str | None  # "" where they are wanted and sent nowhere
+    alarms_of_environment: bool = False
 
 
 def _take_over(
@@ -1025,8 +1060,23 @@ def _publish(session: Session, given: _Given) -> None:
         if session.upload is not None:  # the environment's: what it has by now it sends, and ends
             session.upload.finish(0)
         session.upload = _upload(session.directory, given.upload)
-    if given.alarms is not None and session.process.rank in (None, 0):
-        session.alarms = _alarms(session.directory, given.alarms or None, tracking)
+    if given.alarms != session._alarms_asked:
+        _have_watched(session, given)
+
+
+def _have_watched(session: Session, given: _Given) -> None:
+    """Have alarms looked for: at once by rank 0, and by who can't learn that it is another. Where all processes of a
+    job are told to, by their environment, those that come later wait to know, too.
+    """
+    ended, session.alarms = session.alarms, None
+    session._alarms_asked = session._alarms_to = given.alarms
+    if ended is not None:  # the environment's
+        ended.finish(0)
+    rank = session.process.rank
+    may_be_another = several() or is_child() or (given.alarms_of_environment and others(session._writer.place))
+    if given.alarms is not None and (rank == 0 or (rank is None and not may_be_another)):
+        session._alarms_to = None
+        session.alarms = _alarms(session.directory, given.alarms, session.tracking)
 
 
 def _publish_figures(session: Session, given: _Given) -> None:
@@ -1140,13 +1190,13 @@ def _upload(directory: Path, url: str) -> Upload | None:
         return None
 
 
-def _alarms(directory: Path, post_to: str | None, tracking: Tracking | None) -> Alarms | None:
+def _alarms(directory: Path, to: str, tracking: Tracking | None) -> Alarms | None:
     missing = missing_view()
     if missing is not None:
         _log.warning("alarms aren't looked for: %s isn't installed: pip install 'probe-rl[views]'", missing)
         return None
     try:
-        made = Alarms(directory, post_to)
+        made = Alarms(directory, to)
     except OSError as error:  # no memory for one more process, say
         _log.warning("no alarms: %s", error)
         _record_incident(Incident(kind="alarms", where="alarms", message=f"what looks for them can't start: {error}"))

@@ -9,6 +9,8 @@ import contextlib
 import json
 import logging
 import os
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -28,8 +30,16 @@ from probe.tracking.tracking import Tracking
 
 _log = logging.getLogger("probe.alarms")
 
-#: The environment of the watching process names the URL: it may hold a secret.
-POST: Final = "PROBE_ALARMS_POST"
+#: What asks for alarms where nobody calls ``start``, or calls it without ``alarms``: on, off, a URL or a command.
+VARIABLE: Final = "PROBE_ALARMS"
+
+#: How a command begins.
+COMMAND: Final = "cmd:"
+
+#: The environment of the watching process names where alarms go: it may hold a secret.
+GO_TO: Final = "PROBE_ALARMS_GO_TO"
+
+_EXPECTED: Final = "a URL such as 'https://example.org/hook', or a command such as 'cmd:mail -s alarm me@example.org'"
 
 #: What is freed stays with the watching process: each look takes a few megabytes again. By default glibc gives them
 #: back in between, so that a tenth of its time goes into new pages.
@@ -48,21 +58,66 @@ Alarm = dict[str, Any]
 
 
 def wanted_alarms(alarms: bool | str | None) -> str | None:
-    """Where alarms are posted, out of what ``start`` was given: a URL, "" for nowhere, None where nobody wants any.
+    """Where alarms go, out of what ``start`` was given: a URL, a command, "" for nowhere, None where nobody wants any.
 
     Raises:
-        InputError: It is neither a bool nor None nor a URL.
+        InputError: It is none of these, or the command isn't there.
 
     >>> wanted_alarms("https://example.org/hook"), wanted_alarms(True), wanted_alarms(None)
     ('https://example.org/hook', '', None)
     """
     if alarms is None or isinstance(alarms, bool):
         return "" if alarms else None
-    parts = urlsplit(alarms) if isinstance(alarms, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.netloc:
-        message = "expected True, False, None or a URL such as 'https://example.org/hook'"
-        raise InputError(f"alarms: got {alarms!r}, {message}")
+    why = _wrong(alarms)
+    if why:
+        raise InputError(f"alarms: got {alarms!r}: {why}")
     return alarms
+
+
+def alarms_of_the_environment() -> tuple[str | None, str]:
+    """What the environment (:data:`VARIABLE`) asks for. A job isn't ended for a variable that is wrong.
+
+    Returns:
+        As :func:`wanted_alarms` gives it, and why it can't be had; "" otherwise. What the variable says isn't in that:
+        it may hold a secret.
+    """
+    said = os.environ.get(VARIABLE, "").strip()
+    if said.lower() in ("", "0", "off", "false"):
+        return None, ""
+    if said.lower() in ("1", "on", "true"):
+        return "", ""
+    why = _wrong(said)
+    if not why:
+        return said, ""
+    why = f"{VARIABLE}: alarms of this run aren't looked for: {why}"
+    _log.warning("%s", why)
+    return None, why
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command, such as ``"cmd:mail -s alarm"``, by the rules of a shell; no shell reads them.
+
+    Raises:
+        ValueError: A quotation isn't closed.
+    """
+    return shlex.split(command.removeprefix(COMMAND))
+
+
+def _wrong(alarms: Any) -> str:
+    """Why alarms can't go there; "" where they can."""
+    if not isinstance(alarms, str):
+        return f"expected True, False, None, {_EXPECTED}"
+    if not alarms.startswith(COMMAND):
+        parts = urlsplit(alarms)
+        there = parts.scheme in ("http", "https") and parts.netloc
+        return "" if there else f"expected True, False, None, {_EXPECTED}"
+    try:
+        words = words_of(alarms)
+    except ValueError as error:
+        return f"the command can't be taken apart: {error}"
+    if not words:
+        return "expected a command behind 'cmd:'"
+    return "" if shutil.which(words[0]) else f"there is no command {words[0]!r} here"
 
 
 def alert(tracking: Tracking, alarm: Alarm) -> None:
@@ -83,14 +138,14 @@ class Alarms:
 
     Args:
         directory: The run directory.
-        post_to: A URL that gets each alarm, posted by the process itself; None for none.
+        to: Where the process itself sends each alarm, as :func:`wanted_alarms` gives it; "" for nowhere.
     """
 
-    def __init__(self, directory: Path, post_to: str | None = None) -> None:
+    def __init__(self, directory: Path, to: str = "") -> None:
         self._waiting: deque[Alarm] = deque(maxlen=100)
         self._callbacks: list[Callable[[Alarm], None]] = []
         self._pid = os.getpid()
-        self._posts = post_to is not None
+        self._sends = bool(to)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         command = [sys.executable, "-P", "-m", "probe.publishing.watching", str(directory), "--parent", str(self._pid)]
         try:
@@ -100,8 +155,8 @@ class Alarms:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=self._errors,
-                    # The URL is not for everybody's list of processes.
-                    env=_MALLOC | child_environment(os.environ) | {POST: post_to or ""},
+                    # A URL is not for everybody's list of processes.
+                    env=_MALLOC | child_environment(os.environ) | {GO_TO: to},
                 )
         except OSError:
             self._errors.close()
@@ -125,7 +180,7 @@ class Alarms:
                     _log.exception("a callback of on_alarm failed, and isn't called again")
 
     def finish(self, timeout_s: float = LAST_S) -> None:
-        """The session ends: one last look, what it finds is handed on, and the process ends. One that posts, and takes
+        """The session ends: one last look, what it finds is handed on, and the process ends. One that sends, and takes
         longer on a busy machine, ends by itself after it.
         """
         if os.getpid() != self._pid:  # a fork of the training
@@ -135,7 +190,7 @@ class Alarms:
                 self._process.stdin.write(LAST)
                 self._process.stdin.flush()
         self._thread.join(timeout_s)
-        if self._thread.is_alive() and self._posts:
+        if self._thread.is_alive() and self._sends:
             self.hand_on()
             return
         if self._thread.is_alive():

@@ -1,4 +1,4 @@
-"""``python -m probe.publishing.watching RUN``: says alarms of a run while it is written, and posts them where asked.
+"""``python -m probe.publishing.watching RUN``: says alarms of a run while it is written, and sends them where asked.
 
 A session starts it. It outlives the process that started it until the run has ended or nobody is left to end it, so
 that the end of rank 0 is told, too. What it says goes to its standard output, one JSON object a line: an alarm, or
@@ -15,13 +15,13 @@ import os
 import sys
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe import _signals
-from probe.publishing.alarms import FAILED, LAST, POST
+from probe.publishing.alarms import FAILED, GO_TO, LAST
+from probe.publishing.sending import Sender
 
 if TYPE_CHECKING:
     from probe.analysis.verdict.finding import Finding
@@ -31,8 +31,6 @@ _log = logging.getLogger("probe.alarms")
 
 #: The most alarms that are told of one run.
 MOST: Final = 50
-#: A post that isn't answered within so many seconds is given up.
-POST_S: Final = 5.0
 #: How long it goes on at most after the process that started it has gone, seconds.
 ALONE_S: Final = 120.0
 #: What looking takes of a core at most; with what is urgent, which is looked for in any case, about one percent.
@@ -70,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def confess(what: str) -> None:
         line({FAILED: what})
 
-    watch(arguments.run, say, ended, confess=confess, post_to=os.environ.get(POST, ""), parent=arguments.parent)
+    watch(arguments.run, say, ended, confess=confess, to=os.environ.get(GO_TO, ""), parent=arguments.parent)
     return 0
 
 
@@ -80,7 +78,7 @@ def watch(
     ended: threading.Event,
     *,
     confess: Callable[[str], None] = _log.warning,
-    post_to: str = "",
+    to: str = "",
     parent: int = 0,
 ) -> None:
     """Look at a run until it has ended, and say each alarm once.
@@ -90,7 +88,7 @@ def watch(
         say: Is called with each alarm.
         ended: Is set when the session ends.
         confess: Is called with each thing that couldn't be looked for, and why.
-        post_to: A URL that gets each alarm; "" for none.
+        to: Where each alarm is sent: a URL, or a command; "" for nowhere.
         parent: The process that started this one.
     """
     if ended.wait(FIRST_S):  # a run that is as short never loads what reads it
@@ -101,19 +99,18 @@ def watch(
 
     told, alone_since = 0, None
     failed: set[str] = set()
-    with Run(directory) as run:
+    with Run(directory) as run, Sender(to, directory) as sender:
         watching = Watch(run, SHARE, looks=OFTEN)
         while told < MOST:
             last = ended.is_set()
             watching.look(whole=True if last else None)
-            for what in set(watching.failed) - failed:
-                failed.add(what)
-                confess(what)
             for alarm in watching.new_alarms():
                 told += 1
                 say(alarm)
-                if post_to:
-                    post(post_to, body(run, alarm))
+                sender.send(body(run, alarm))
+            for what in {*watching.failed, *sender.failed} - failed:
+                failed.add(what)
+                confess(what)
             if last:
                 return
             if parent and os.getppid() != parent:
@@ -135,7 +132,7 @@ def _hear(pipe: Any, ended: threading.Event) -> None:
 
 
 def body(run: Run, alarm: Finding) -> dict[str, Any]:
-    """What is posted of an alarm: which, where, since when and what it costs. Texts of the run, such as the message of
+    """What is sent of an alarm: which, where, since when and what it costs. Texts of the run, such as the message of
     an exception, aren't in it.
     """
     told = alarm.to_dict()
@@ -150,21 +147,6 @@ def body(run: Run, alarm: Finding) -> dict[str, Any]:
         "setting": change.get("setting"),
         "value": change.get("value"),
     }
-
-
-def post(url: str, what: Mapping[str, Any]) -> bool:
-    """Post JSON. It never raises.
-
-    Returns:
-        Whether it was taken.
-    """
-    data = json.dumps(what, default=str).encode()
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json", "User-Agent": "probe"})  # noqa: S310  (checked at start)
-    try:
-        with urllib.request.urlopen(request, timeout=POST_S) as answer:  # noqa: S310  (likewise)
-            return bool(200 <= answer.status < 300)
-    except (OSError, ValueError):
-        return False
 
 
 if __name__ == "__main__":

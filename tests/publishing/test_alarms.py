@@ -175,7 +175,7 @@ def test_3_a_message_of_the_run_is_not_posted(tmp_path: Path, hook: Hook) -> Non
 
 
 def test_3_what_can_t_be_an_address_or_a_callback_is_an_error(tmp_path: Path) -> None:
-    for wrong in ("hook", "ftp://example.org", 3):
+    for wrong in ("hook", "ftp://example.org", 3, "cmd:", "cmd: ", "cmd:'open", "cmd:no-such-command --now"):
         with pytest.raises(InputError, match="alarms: got"):
             probe.start("p", run_dir=tmp_path / "run", alarms=wrong)  # type: ignore[arg-type]
     with probe.start("p", run_dir=tmp_path / "run") as session:

@@ -70,8 +70,8 @@ def _failed(told: list[dict[str, Any]], everything: float) -> Finding:
         where=Where(rank=_rank(told)),
         since=since,
         cost=Cost(share=share, steps=len({one["step"] for one in told})),
-        why=f"{_moved(told, 'moved_by_failed', 'shift_by_failed')} The advantages of the answers that are trained say so: they are 0 at the mean of all "
-        "answers of the group, those that failed included.",
+        why=f"{_moved(told, 'moved_by_failed', 'shift_by_failed')} The advantages of the answers that are trained say "
+        "so: they are 0 at the mean of all answers of the group, those that failed included.",
         change=Change("Leave failed rollouts out of the mean of their group, or sample them again."),
         evidence_sql=_evidence("moved_by_failed", since.step, _rank(told)),
         alternatives=("The reward function gives these answers 0 on purpose, and they aren't failures.",),
