@@ -31,7 +31,7 @@ The worst finding stands first on every screen: the panel and `probe open`, the 
 demo, TensorBoard's text, MLflow's description and tags (`probe.verdict`, `probe.finding`, `probe.sentence`), and W&B's
 and Trackio's. `probe doctor RUN` begins with the alarms, each an error. `probe tail` prints an alarm as soon as it is
 found; `probe.start(alarms=True)` logs it and hands it to W&B's and Trackio's alerts, a URL or a command as `alarms`
-gets it as JSON, and `session.on_alarm(callable)` calls you: see [alarms](../guides/alarms.md). All of them look within a
+gets it as JSON, and `session.on_alarm(callable)` calls you: see [alarms](../guides/alarms.md). All of them look in a
 hundredth of a core, in no process that trains.
 
 What to do about a fault is in the [runbooks](../runbooks/index.md); how often planted faults are found, and how often
