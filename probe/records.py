@@ -108,6 +108,8 @@ class HostMemory(Row, kw_only=True, tag="host_memory"):
     pinned_bytes: int | None = (
         None  #: locked or pinned, as far as the kernel knows; a driver's own pins may not be in it
     )
+    torch_pinned_bytes: int | None = None  #: that torch's allocator of pinned memory has, in use or kept for later
+    torch_pinned_active_bytes: int | None = None  #: of it in use; both None where torch counts neither
     swapped_bytes: int | None = None
     cgroup_limit_bytes: int | None = None  #: at which the container's processes are killed; None without a limit
     cgroup_used_bytes: int | None = None  #: by all processes of the container, cached files included

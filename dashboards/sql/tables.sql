@@ -88,7 +88,7 @@ from read_parquet(coalesce(getvariable('memory_files'), getvariable('process_fil
 where getvariable('memory_files') is not null;
 
 create or replace view host_memory_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "rss_bytes", "pss_bytes", "uss_bytes", "shared_bytes", "shmem_bytes", "pinned_bytes", "swapped_bytes", "cgroup_limit_bytes", "cgroup_used_bytes", "cgroup_reclaimable_bytes", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "rss_bytes", "pss_bytes", "uss_bytes", "shared_bytes", "shmem_bytes", "pinned_bytes", "torch_pinned_bytes", "torch_pinned_active_bytes", "swapped_bytes", "cgroup_limit_bytes", "cgroup_used_bytes", "cgroup_reclaimable_bytes", "wall_ns"
 from read_parquet(coalesce(getvariable('host_memory_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -106,6 +106,8 @@ from read_parquet(coalesce(getvariable('host_memory_files'), getvariable('proces
   'shared_bytes': {name: 'shared_bytes', type: 'BIGINT', default_value: NULL},
   'shmem_bytes': {name: 'shmem_bytes', type: 'BIGINT', default_value: NULL},
   'pinned_bytes': {name: 'pinned_bytes', type: 'BIGINT', default_value: NULL},
+  'torch_pinned_bytes': {name: 'torch_pinned_bytes', type: 'BIGINT', default_value: NULL},
+  'torch_pinned_active_bytes': {name: 'torch_pinned_active_bytes', type: 'BIGINT', default_value: NULL},
   'swapped_bytes': {name: 'swapped_bytes', type: 'BIGINT', default_value: NULL},
   'cgroup_limit_bytes': {name: 'cgroup_limit_bytes', type: 'BIGINT', default_value: NULL},
   'cgroup_used_bytes': {name: 'cgroup_used_bytes', type: 'BIGINT', default_value: NULL},

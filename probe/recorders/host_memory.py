@@ -3,16 +3,18 @@
 The resident set says neither: it counts libraries, and the pages that a forked child still shares with its parent, in
 each process anew, and the kernel kills by the container's limit, not by the machine's. What Linux knows better takes
 it as long as there are pages: 12 ms were measured for a process of 2 GiB. So it is read by the session's writer
-thread, and rarely.
+thread, and rarely. What torch has pinned for copies to and from an accelerator it says itself, by
+``torch.cuda.host_memory_stats``; the kernel knows little of it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from probe.recorders.recorder import Recorder
 from probe.records import HostMemory, Row
@@ -61,6 +63,8 @@ class HostMemoryRecorder(Recorder):
         if begin < self._due:
             return None
         row = look(self._root)
+        if row is not None:
+            row.torch_pinned_bytes, row.torch_pinned_active_bytes = pinned_by_torch()
         took = self._clock() - begin
         self._due = begin + max(EVERY_S, took / SHARE)
         return row
@@ -90,6 +94,23 @@ def look(root: Path = Path("/")) -> HostMemory | None:
     row.pinned_bytes = max(held) if held else None  # pages may be both
     _take_cgroup(row, root)
     return row if any(value is not None for value in _values(row)) else None
+
+
+def pinned_by_torch() -> tuple[int | None, int | None]:
+    """The bytes that torch's allocator of pinned memory has, and those of it that are in use. Nothing waits for that.
+
+    Returns:
+        Both None in a process that doesn't use CUDA, and with a torch that doesn't count them.
+    """
+    cuda: Any = getattr(sys.modules.get("torch"), "cuda", None)
+    counted = getattr(cuda, "host_memory_stats_as_nested_dict", None)
+    if counted is None:
+        return None, None
+    try:
+        told = counted()  # empty before the first use of CUDA
+        return told.get("allocated_bytes", {}).get("current"), told.get("active_bytes", {}).get("current")
+    except (RuntimeError, AttributeError):  # a build without CUDA; a device that is lost
+        return None, None
 
 
 def _values(row: HostMemory) -> Iterator[int | None]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from probe.analysis import growth, memory_apart
 from probe.hooks import phase
+from probe.recorders import memory as memory_recorder
+from probe.recorders.host_memory import HostMemoryRecorder
 from probe.recorders.memory import MemoryRecorder
 from probe.records import GIB, HostMemory
 from probe.runs.reader import Run
@@ -121,6 +125,35 @@ def test_memory_that_the_process_keeps_is_no_leak_of_the_device(tmp_path: Path) 
     assert (found.cause, found.bytes_per_step) == ("leak", pytest.approx(16 * MIB, rel=0.1))
     floor = run.sql(growth.query(0, 23))
     assert growth.judge(steps, memory_apart.by_process(floor, "level")[1]["level"][:, 0]).cause == "none"
+
+
+@pytest.mark.parametrize(("pinned", "share"), [(1.0, 1.0), (0.5, None), (0.0, None)])
+def test_a_process_that_grows_by_what_torch_has_pinned_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned: float, share: float | None
+) -> None:
+    device, held = FakeDevice(total_bytes=12 * GIB), 0
+    told = tmp_path / "proc/self/status"
+    told.parent.mkdir(parents=True)
+    memory, host = MemoryRecorder(device), HostMemoryRecorder(tmp_path)
+    monkeypatch.setattr(memory_recorder, "process_rss_bytes", lambda: GIB + held)
+    counted = lambda: {"allocated_bytes": {"current": int(pinned * held)}}  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "host_memory_stats_as_nested_dict", counted)
+    with start("host", run_dir=tmp_path / "run", rank=0, world_size=1, recorders=[memory]) as session:
+        for step in range(40):
+            held += 8 * MIB
+            told.write_text(f"VmRSS:\t{(GIB + held) // 1024} kB\n")
+            with session.step(step):
+                device.allocate(GIB).free()
+                host._due = 0.0
+                for recorder in (memory, host):
+                    session._writer.add_rows(recorder.sample(), session._sample_scope(), time.monotonic_ns())
+    with Run(tmp_path / "run") as run:
+        (found,) = [one for one in run.findings() if one.name == "host_leak"]
+    assert found.explained == share
+    said = "so far." if share is None else "so far: it is pinned memory, which PyTorch keeps for copies."
+    assert found.sentence.endswith(said)
+    assert found.change is not None
+    assert found.change.advice.startswith("Look at lists" if share is None else "Pin buffers of few sizes")
 
 
 def test_how_near_a_container_is_to_its_limit_and_which_process_holds_most(tmp_path: Path) -> None:

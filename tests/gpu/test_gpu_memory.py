@@ -12,6 +12,7 @@ import torch
 
 from probe.devices import CudaDevice
 from probe.hooks import Listener, scope, subscribe
+from probe.recorders.host_memory import pinned_by_torch
 from probe.recorders.memory import MemoryRecorder
 from probe.records import Deferred
 
@@ -21,6 +22,15 @@ pytestmark = [
 ]
 
 MIB = 1024**2
+
+
+def test_what_torch_has_pinned_is_told():
+    held = torch.empty(3 * MIB, dtype=torch.uint8, pin_memory=True)
+    has, active = pinned_by_torch()
+    assert has >= active >= held.numel()
+    assert has == torch.cuda.host_memory_stats()["allocated_bytes.current"]
+    del held
+    assert pinned_by_torch()[1] < active
 
 
 class Recording(Listener):

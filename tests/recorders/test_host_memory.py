@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from probe.hooks import phase
 from probe.recorders.host_memory import EVERY_S, FIRST_S, HostMemoryRecorder, look
@@ -81,6 +82,30 @@ def test_a_system_that_tells_nothing_has_no_row(tmp_path: Path) -> None:
     row = look(tmp_path)
     assert row is not None
     assert (row.rss_bytes, row.uss_bytes, row.cgroup_limit_bytes) == (10 * MIB, None, None)
+
+
+def test_what_torch_has_pinned_is_told_where_it_counts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sampled() -> tuple[int | None, int | None]:
+        recorder = HostMemoryRecorder(machine(tmp_path, ""), clock=lambda: FIRST_S)
+        recorder._due = 0.0
+        row = recorder.sample()
+        assert row is not None
+        assert row.rss_bytes == 10 * MIB
+        return row.torch_pinned_bytes, row.torch_pinned_active_bytes
+
+    counted = {"allocated_bytes": {"current": 4 * MIB, "peak": 8 * MIB}, "active_bytes": {"current": 3 * MIB}}
+    monkeypatch.setattr(torch.cuda, "host_memory_stats_as_nested_dict", lambda: counted)
+    assert sampled() == (4 * MIB, 3 * MIB)
+    monkeypatch.setattr(torch.cuda, "host_memory_stats_as_nested_dict", dict)  # nobody has used CUDA yet
+    assert sampled() == (None, None)
+
+    def lost() -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(torch.cuda, "host_memory_stats_as_nested_dict", lost)
+    assert sampled() == (None, None)
+    monkeypatch.delattr(torch.cuda, "host_memory_stats_as_nested_dict")  # an older torch
+    assert sampled() == (None, None)
 
 
 def test_it_looks_every_half_minute_and_takes_a_hundredth_of_the_time_at_most(tmp_path: Path) -> None:

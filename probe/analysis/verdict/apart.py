@@ -26,6 +26,15 @@ TIGHT: Final = 0.25
 #: A peak of some steps is worth a change where it takes this share of the device more.
 WORTH: Final = 0.05
 
+#: A cause explains at least this share of a growth, and no more than its inverse.
+CAUSE: Final = 0.8
+
+KEPT: Final = "Look at lists that grow: logged tensors, batches that are kept, workers of the data loader."
+PINNED: Final = (
+    "Pin buffers of few sizes and use them again: PyTorch rounds each up to a power of two, and keeps it for the next "
+    "of that size. Look at pinned batches that are kept, and at copies of weights or of an optimiser's state."
+)
+
 
 def memory(run: Run) -> list[Finding]:
     """Memory that is reserved and not allocated, that isn't PyTorch's and grows, and peaks that only steps with a
@@ -160,22 +169,44 @@ def _host(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.ndarra
         return None
     who = "" if rank is None else f" of rank {rank}"
     middle = float(np.nanmedian(tables["rss"][:, at]))
+    pinned = _pinned_share(run, process, int(found.since or 0))
+    text = f"The process{who} holds {size(found.bytes_per_step)} more of its machine's memory after each step since "
+    text += f"step {found.since}, {size(found.total_bytes)} so far"
     return Finding(
         "alarm",
         "host_leak",
-        f"The process{who} holds {size(found.bytes_per_step)} more of its machine's memory after each step since step "
-        f"{found.since}, {size(found.total_bytes)} so far.",
+        f"{text}." if pinned is None else f"{text}: it is pinned memory, which PyTorch keeps for copies.",
         topic="memory",
         where=Where(rank=rank, process=process),
         since=Since(found.since),
         cost=Cost(bytes=int(found.bytes_per_step)),
+        explained=pinned,
         why=f"Each step adds {sizes(found.low, found.high)} (95 % interval).",
         evidence_sql=f"""select * from memory where process = {literal(process)} and step >= {int(found.since or 0)}
             and process_rss_bytes > {int(middle)}""",
-        change=Change("Look at lists that grow: logged tensors, batches that are kept, workers of the data loader."),
+        change=Change(KEPT if pinned is None else PINNED),
         urgency=SOON,
         weight=80,
     )
+
+
+def _pinned_share(run: Run, process: str, since: int) -> float | None:
+    """The part of a process's growth that is pinned memory of torch's, between the same looks at both; None where it
+    isn't the cause, or isn't known.
+    """
+    if not run.has("host_memory"):
+        return None
+    told = run.sql(
+        f"""select max_by(pinned, wall_ns) - min_by(pinned, wall_ns) as pinned,
+                   max_by(rss_bytes, wall_ns) - min_by(rss_bytes, wall_ns) as held
+            from (select torch_pinned_bytes as pinned, rss_bytes, wall_ns from host_memory
+                  where process = {literal(process)} and step >= {since}
+                    and torch_pinned_bytes is not null and rss_bytes is not null)"""
+    )
+    pinned, held = told["pinned"][0], told["held"][0]
+    if unknown(pinned) or unknown(held) or held <= 0 or not CAUSE <= pinned / held <= 1 / CAUSE:
+        return None
+    return min(1.0, float(pinned / held))
 
 
 def _occasional(run: Run, one: memory_apart.Occasional, process: str, total: float | None) -> Finding | None:
