@@ -686,9 +686,10 @@ class Session:
         try:
             tracking.begin()
         except Exception as error:  # at the start it would have been raised: now the training is on its way
+            # A session that closes at this moment has told of it.
+            self._incident("backend", "tracking", f"it can't be set up: {error!r}", error)
             self.tracking = self._spans = None
             _log.exception("what was asked for by track can't be had; the run goes on without")
-            self._incident("backend", "tracking", f"it can't be set up: {error!r}", error)
             return
         with _lock:
             if not self.closed:
