@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -101,7 +103,7 @@ def post(url: str, data: bytes) -> str:
     try:
         with urllib.request.urlopen(request, timeout=POST_S):  # noqa: S310  (likewise)
             return ""
-    except (OSError, ValueError) as error:  # an answer that isn't 2xx is one, too
+    except (OSError, ValueError, HTTPException) as error:  # an answer that isn't 2xx is one, too
         code = getattr(error, "code", None)
         return f"the URL of alarms took none: {type(error).__name__ if code is None else f'it answered {code}'}"
 
@@ -120,27 +122,29 @@ def run_command(command: str, data: bytes) -> str:
     """
     environ = {name: value for name, value in os.environ.items() if name not in (GO_TO, RUN_DIR)}
     line = [sys.executable, "-I", "-S", "-c", _AS_EXPECTED, *words_of(command)]
-    try:
-        process = subprocess.Popen(  # noqa: S603  (the user's own, at their wish)
-            line,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env=environ | {SWITCH: "off"},
-            start_new_session=True,
-        )
-    except OSError as error:
-        return f"the command of alarms can't be started: {error.strerror}"
-    try:
-        _, said = process.communicate(data, timeout=COMMAND_S)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.communicate()
-        return f"the command of alarms took longer than {COMMAND_S:.0f} s, and was killed"
+    with tempfile.TemporaryFile() as errors:  # a pipe would be waited for as long as anybody has it
+        try:
+            process = subprocess.Popen(  # noqa: S603  (the user's own, at their wish)
+                line,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                env=environ | {SWITCH: "off"},
+                start_new_session=True,
+            )
+        except OSError as error:
+            return f"the command of alarms can't be started: {error.strerror}"
+        try:
+            process.communicate(data, timeout=COMMAND_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return f"the command of alarms took longer than {COMMAND_S:.0f} s, and was killed"
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
     if process.returncode == 0:
         return ""
-    last = said.decode(errors="replace").strip().rpartition("\n")[2]
+    last = said.strip().rpartition("\n")[2]
     why = f": {visible(last[:_SAID], lines=False)}" if last else ""
     return f"the command of alarms ended with {process.returncode}{why}"
