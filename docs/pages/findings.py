@@ -17,15 +17,22 @@ HEAD: Final = """# Findings
 `probe demo` ends with it. An alarm is a fault of the training, or a number that isn't what it says. Tuning is a setting
 that is worth a change. What is in order is said, too.
 
-A finding is data: `kind` (`alarm`, `tuning` or `fine`), `name` (the same in every run), `sentence`, `where` (attempt,
-step, role, phase, micro-batch, rank, process), `since` (step and wall-clock time), `cost` (seconds of a step, bytes,
-tokens, share, steps that are wrong; where a run has ended or hangs the seconds since its last step and the steps since
-its last checkpoint, as far as they are known), `explained` (the share of the excess that the cause explains), `why`,
-`evidence_sql` (the rows of that place that show it, for `run.sql`; `last_seen` in it is where processes are, or were
-seen last), `change` (advice, and where they can be told the setting by the name that the run's framework uses, its
-value now and the value to set), `confidence`, `alternatives`, and `folded` (what follows from it).
-`run.findings().to_frame()` is a pandas frame. `probe findings RUN --json` prints a list of these objects, and its exit
-code is 1 where there is an alarm.
+What was looked at and couldn't be judged is *withheld*: `run.findings().withheld` says of each such question what is
+missing and how to record it, such as too few steps, log-probabilities that the engine didn't give, or a metric that
+nobody logs. It is no finding: it isn't counted, and stands behind them ("not judged") in a notebook, the report,
+`probe findings`, the summaries in tracking backends, and under *What was checked* in the panel. What isn't asked of a
+run, as of tokens where nothing is sampled, isn't withheld.
+
+A finding is data: `kind` (`alarm`, `tuning` or `fine`; of what is withheld `withheld`), `name` (the same in every run),
+`sentence`, `where` (attempt, step, role, phase, micro-batch, rank, process), `since` (step and wall-clock time), `cost`
+(seconds of a step, bytes, tokens, share, steps that are wrong; where a run has ended or hangs seconds since its last
+step and the steps since its last checkpoint, as far as they are known), `explained` (the share of the excess that the
+cause explains), `why`, `evidence_sql` (the rows of that place that show it, for `run.sql`; `last_seen` in it is where
+processes are, or were seen last), `change` (advice, and where they can be told the setting by the name that the run's
+framework uses, its value now and the value to set), `confidence`, `alternatives`, `missing` (what wasn't recorded that
+would say more, and how to record it), and `folded` (what follows from it). `run.findings().to_frame()` is a pandas
+frame. `probe findings RUN --json` prints a list of these objects, what is withheld last, and its exit code is 1 where
+there is an alarm.
 
 The worst finding stands first on every screen: the panel and `probe open`, the report, `probe tail`, the end of the
 demo, TensorBoard's text, MLflow's description and tags (`probe.verdict`, `probe.finding`, `probe.sentence`), and W&B's

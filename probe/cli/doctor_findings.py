@@ -28,4 +28,5 @@ def finding_checks(place: str) -> Iterator[Check]:
     if not found.alarms:
         worth = len(found.of("tuning"))
         more = f"; {worth} worth a change: `probe findings {place}` says what" if worth else ""
-        yield Check("run", "findings", "ok", f"no alarm{more}")
+        unjudged = f". {found.unjudged}" if found.unjudged else ""
+        yield Check("run", "findings", "ok", f"no alarm{more}{unjudged}")

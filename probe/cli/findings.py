@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Run(place, arguments.attempt) as opened:
         found = findings(opened)
     if arguments.json:
-        print_json([one.to_dict() for one in found])
+        print_json([one.to_dict() for one in found.everything])
     else:
         print(visible(repr(found)))
     return 1 if found.alarms else 0

@@ -27,7 +27,7 @@ from probe.demo.algorithm import group_advantages
 from probe.demo.reward import score
 from probe.demo.rollout import Sampled, pad_right, receive, sample, send
 from probe.demo.settings import Settings
-from probe.demo.tokenizer import EOS, decode, encode
+from probe.demo.tokenizer import EOS, PAD, decode, encode
 from probe.hooks import phase, watch
 from probe.sampled import samples
 from probe.session import Session
@@ -166,6 +166,8 @@ class Trainer:
             begin_ns=None if drawn is None else [drawn.begin_ns] * len(mask),
             end_ns=None if drawn is None else drawn.end_ns,
             replicas=f"rank {self.rank}",
+            response_ids=batch["input_ids"],
+            sampled_ids=None if drawn is None else drawn.responses.masked_fill(drawn.responses == PAD, -1),
         )
 
     def mini_batches(self, data: DataProto, step: int) -> Iterator[DataProto]:

@@ -145,7 +145,7 @@ def _once(asked: Mapping[str, Any]) -> Any:
             frame = run.sql(asked["query"])
         return {"columns": list(frame.columns), "rows": rows(frame.head(MOST_ROWS)), "cut": len(frame) > MOST_ROWS}
     with Run(asked["findings"]) as run:
-        return [one.to_dict() for one in run.findings()]
+        return [one.to_dict() for one in run.findings().everything]
 
 
 def verdict_of(found: Findings, known: Mapping[str, int | None], *, whole: bool = True) -> dict[str, Any]:

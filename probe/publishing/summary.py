@@ -17,7 +17,7 @@ from probe.tracking.media import markdown_cell
 if TYPE_CHECKING:
     from probe.runs.reader import Run
 
-_HEADS: Final = {"alarm": "Alarms", "tuning": "Worth a change", "fine": "In order"}
+_HEADS: Final = {"alarm": "Alarms", "tuning": "Worth a change", "fine": "In order", "withheld": "Not judged"}
 _COUNTED: Final = {"alarm": ("alarm", "alarms"), "tuning": ("thing worth a change", "things worth a change")}
 
 _FIGURES: Final = (
@@ -61,8 +61,9 @@ def markdown(run: Run, *, final: bool, found: Findings | None = None) -> str:
     found = findings(run) if found is None else found
     newest = run.sql("select max(step) as step from scalars where source = 'probe'")["step"][0]
     step = "no step is complete" if str(newest) in ("<NA>", "nan") else f"up to step {int(newest)}"
+    stands = f"{'The whole run' if final else 'So far'}, {step}; {_ranks(run)}."
     parts = [
-        f"**{_counts(found)}** {'The whole run' if final else 'So far'}, {step}; {_ranks(run)}.",
+        " ".join(one for one in (f"**{_counts(found)}**", found.unjudged, stands) if one),
         _found(found),
         "### In numbers",
         _numbers(run),
@@ -129,18 +130,18 @@ def _counts(found: Findings) -> str:
 
 
 def _found(found: Findings) -> str:
-    if not found:
+    if not found.everything:
         return "Nothing was recorded yet."
     lines: list[str] = []
     for kind, head in _HEADS.items():
-        told = [one for one in found if one.kind == kind]
+        told = [one for one in found.everything if one.kind == kind]
         if told:
             lines += ["", f"### {head}", "", *map(_line, told)]
     return "\n".join(lines[1:])
 
 
 def _line(one: Finding) -> str:
-    said = " ".join(part for part in (one.sentence, one.why) if part)
+    said = " ".join(part for part in (one.sentence, one.reasons) if part)
     if one.change is None:
         return f"* {said}"
     code = f" `{one.change.line}`" if one.change.line else ""

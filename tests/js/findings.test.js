@@ -123,3 +123,12 @@ test("a finding about samples leads to them where the run has any: to those of i
   assert.equal(destination(NAN, here)?.tab, "samples");
   assert.deepEqual([destination(spike, { ...here, sampled: false })?.tab, destination(LEAK, here)?.samples], ["overview", undefined]);
 });
+
+test("what couldn't be judged is counted where all is well, and is nothing to do", () => {
+  const unknown = { ...found("withheld", "agreement"), sentence: "It isn't known." };
+  assert.deepEqual([said({ findings: [FINE, unknown] })?.why, said({ findings: [FINE, unknown, unknown] })?.why], ["One question couldn't be judged.", "2 questions couldn't be judged."]);
+  assert.deepEqual(said({ findings: [FINE, unknown] })?.more, [FINE, unknown]);
+  assert.deepEqual(names(said({ findings: [PADDING, FINE, unknown] })?.more ?? []), []);
+  assert.equal(said({ findings: [unknown] }), null);
+  assert.deepEqual([walkedTo([unknown], null, 1), counted([unknown], TOPICS).size, begins([{ ...unknown, since: 3 }]).size], [null, 0, 0]);
+});

@@ -68,6 +68,21 @@ LEAK = finding(
 NAN = finding("alarm", "nan", f"NaN went into {host.NASTY}.", "reductions", where={"step": 5, "rank": 1})
 UNEVEN = finding("tuning", "uneven", "Micro-batches of update are uneven: 1.4 times the mean.", "token_balance")
 PEAK = finding("fine", "peak", "The largest peak was 9.2 GiB.", "memory")
+UNKNOWN = finding(
+    "withheld",
+    "agreement",
+    "Whether rollout and training agree about their tokens isn't known: the rollout's log-probabilities weren't "
+    "recorded.",
+    "token_balance",
+    change={
+        "advice": "Record them.",
+        "setting": "actor_rollout_ref.rollout.calculate_log_probs",
+        "line": "actor_rollout_ref.rollout.calculate_log_probs=True",
+        "value": "True",
+        "now": "False",
+    },
+)
+FEW = finding("withheld", "few_steps", "8 steps have ended, too few to say whether memory leaks (takes 16).")
 
 
 def judged(page: Any, *findings: dict[str, Any], steps: int = 8, **state: Any) -> host.Encoder:
@@ -175,6 +190,25 @@ def test_3_silence_is_a_result_and_each_state_has_its_word(page: Any) -> None:
     expect(title).to_have_text("Silent No step has ended in this run.")
     host.send(page, made.state(complete_step=8, verdict={"findings": None, "looking": False, "whole": False}))
     expect(page.locator(".pp-found-first")).to_be_hidden()  # what failed says nothing
+
+
+def test_3_what_could_not_be_judged_stands_under_what_was_checked_with_what_is_missing(page: Any) -> None:
+    made = judged(page, PEAK, UNKNOWN, FEW)
+    expect(page.locator(".pp-verdict h3")).to_have_text("All is well Nothing is wrong and nothing is worth a change.")
+    expect(page.locator(".pp-why")).to_have_text("2 questions couldn't be judged.")
+    page.get_by_role("button", name="What was checked").click()
+    lines = page.locator(".pp-more li")
+    expect(lines).to_contain_text([PEAK["sentence"], f"Not judged: {UNKNOWN['sentence']}", FEW["sentence"]])
+    expect(lines.nth(1)).to_contain_text("Record them. actor_rollout_ref.rollout.calculate_log_probs=True")
+    expect(lines.locator("button:visible")).to_have_count(0)
+    expect(page.locator(".pp-findings:visible")).to_have_count(0)  # no view has anything to do
+    # Beside an alarm it stands back, and it is nothing to walk to.
+    found = {"findings": [NAN, PEAK, UNKNOWN], "looking": True, "whole": True}
+    host.send(page, made.state(complete_step=8, verdict=found))
+    expect(page.locator(".pp-verdict h3")).to_contain_text("NaN went into")
+    expect(page.get_by_role("button", name=re.compile("more$"))).to_be_hidden()
+    host.send(page, made.state(complete_step=8, verdict={**found, "findings": [UNKNOWN]}))
+    expect(page.locator(".pp-found-first")).to_be_hidden()  # who has judged nothing doesn't say that all is well
 
 
 def test_3_an_alarm_is_told_to_a_screen_reader_once(page: Any) -> None:
@@ -355,7 +389,7 @@ def test_3_metrics_are_shown_where_the_chosen_rank_logs_none(page: Any) -> None:
 def test_3_the_strip_fits_can_be_read_and_axe_finds_nothing(page: Any, theme: str, width: int, shots: Path) -> None:
     page.emulate_media(color_scheme=theme)
     resized(page, width, 900)
-    for at, findings in enumerate([[LEAK, NAN, UNEVEN], [UNEVEN, LEAK], [PEAK], [RAISED, LEAK]]):
+    for at, findings in enumerate([[LEAK, NAN, UNEVEN], [UNEVEN, LEAK], [PEAK, UNKNOWN, FEW], [RAISED, LEAK]]):
         if at:
             page.reload()
         made = judged(page, *findings)

@@ -46,7 +46,7 @@ def advised(found: Findings, advice: Advice) -> Findings:
         found: In a run.
         advice: For the same run.
     """
-    return Findings(_advised(one, advice) for one in found)
+    return Findings(_advised(one, advice) for one in found.everything)
 
 
 def _advised(one: Finding, advice: Advice) -> Finding:
@@ -55,7 +55,7 @@ def _advised(one: Finding, advice: Advice) -> Finding:
 
 
 def _belongs(suggestion: Suggestion, one: Finding) -> bool:
-    if one.kind == "fine" or suggestion.kind not in ANSWERS.get(one.name, ()):
+    if one.kind in ("fine", "withheld") or suggestion.kind not in ANSWERS.get(one.name, ()):
         return False
     if suggestion.kind in ("cap", "evened") and not suggestion.for_memory:
         return False

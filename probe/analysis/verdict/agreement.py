@@ -8,11 +8,13 @@ import numpy as np
 
 from probe.analysis.mismatch.answer import CAUSES, Mismatch
 from probe.analysis.mismatch.gathering import gathered
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Kind, Since, Where
-from probe.analysis.verdict.identity import identity
-from probe.text import whole
+from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Kind, Since, Where, withheld
+from probe.analysis.verdict.identity import identity, untold
+from probe.analysis.verdict.settings import setting
+from probe.text import rows, whole
 
 if TYPE_CHECKING:
+    from probe.analysis.mismatch.tokens import Tokens
     from probe.runs.reader import Run
 
 #: The newest steps that are looked at: what was repaired long ago isn't told again.
@@ -51,29 +53,67 @@ def tokens(run: Run) -> list[Finding]:
     """Whether what is trained is what was sampled, and rollout and training agree about it, in the newest steps."""
     same, agree = identity(run), _agreement(run)
     if same is None:
-        return [one for one, _ in agree]
+        return [*(one for one, _ in agree), *untold(run)]
     apart = [one for one, cause in agree if same.kind == "fine" or cause not in FOLLOWS]
     return [same.moved(folded=tuple(one for one, _ in agree if one not in apart)), *apart]
 
 
+_VERSIONS: Final = (
+    "Which weights sampled them wasn't recorded: probe.samples(weight_versions=…, trainer_version=…) tells it."
+)
+
+#: The question that is asked of the newest steps.
+_QUESTION: Final = "Whether rollout and training agree about their tokens isn't known"
+
+#: How many answers of the newest steps have log-probabilities, of each side.
+_SIDES: Final = f"""
+    select count(*) as answers, count(rollout_log_prob_mean) as rollout, count(log_prob_mean) as training,
+           count(difference_mean) as both
+    from samples where coalesce(step, 0) > (select max(coalesce(step, 0)) from samples) - {STEPS}"""
+
+
 def _agreement(run: Run) -> list[tuple[Finding, str]]:
     """What log-probabilities say, with the cause that is judged to be behind it."""
-    if not run.has("token_blocks"):
-        return []
-    newest = whole(run.sql("select max(step) as step from token_blocks")["step"][0])
-    if newest is None:
-        return []
-    held = gathered(run, first=newest - STEPS + 1, most=ANSWERS)
+    held = _held(run)
     if held is None:
-        return []
+        return [(one, "unknown") for one in _unknown(run)]
     found = Mismatch(held)
     if found.judgement.cause == "unknown":
-        return []
+        return [(withheld("agreement", found.sentence, "token_balance"), "unknown")]
     if found.judgement.cause == "agree":
         text = found.sentence
         fine = Finding("fine", "agreement", text, topic="token_balance", why=found.judgement.why)
         return [(fine, "agree")]
     return [(_finding(found), found.judgement.cause)]
+
+
+def _held(run: Run) -> Tokens | None:
+    """The tokens of the newest steps of which both log-probabilities are kept."""
+    if not run.has("token_blocks"):
+        return None
+    newest = whole(run.sql("select max(step) as step from token_blocks")["step"][0])
+    return None if newest is None else gathered(run, first=newest - STEPS + 1, most=ANSWERS)
+
+
+def _unknown(run: Run) -> list[Finding]:
+    """Which side's log-probabilities are missing, where answers are told at all; nothing where no engine stands apart
+    from the trainer.
+    """
+    if not run.has("samples"):
+        return []
+    told = rows(run.sql(_SIDES))[0]
+    if not told["answers"] or told["both"]:
+        return []
+    name, now = setting(run, "rollout_log_probs")
+    if setting(run, "samples_by_engine")[1] is False:
+        return []  # the model that trains samples, too
+    sides = [words for side, words in (("rollout", "the rollout's"), ("training", "the trainer's")) if not told[side]]
+    sentence = f"{_QUESTION}: {' and '.join(sides) or 'both sides’'} log-probabilities weren't recorded"
+    sentence += "." if sides else " of the same answers."
+    change = None if now else Change("Record them.", name, True, now)
+    if name is None:
+        change = Change("Tell both: probe.samples(rollout_log_probs=…, log_probs=…).")
+    return [withheld("agreement", sentence, "token_balance", change)]
 
 
 def _finding(found: Mismatch) -> Finding:
@@ -96,6 +136,7 @@ def _finding(found: Mismatch) -> Finding:
         change=Change(ADVICE[judged.cause]),
         confidence=judged.confidence,
         alternatives=tuple(CAUSES[one] for one in judged.alternatives),
+        missing=() if judged.version is not None or judged.cause not in ("stale", "rows", "rank") else (_VERSIONS,),
         urgency=SOON,
         weight=70 if kind == "alarm" else 30,
     )

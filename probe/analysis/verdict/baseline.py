@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where
+from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where, withheld
 from probe.text import number, percent, rows, whole
 
 if TYPE_CHECKING:
@@ -26,13 +26,20 @@ ELSEWHERE: Final = 0.1
 _NEWEST: Final = f"""
     with told as (select *, coalesce(step, 0) as in_step from group_baselines),
     newest as (select coalesce(max(coalesce(step, 0)), 0) as last_step from token_fates)
-    select step, rank, wall_ns, moved_groups, moved_by_failed, moved_answers, elsewhere_groups, shift_mean,
-           coalesce(answers_by_failed, moved_answers) as answers_by_failed,
+    select step, rank, wall_ns, failed_answers, moved_groups, moved_by_failed, moved_answers, elsewhere_groups,
+           shift_mean, coalesce(answers_by_failed, moved_answers) as answers_by_failed,
            coalesce(shift_by_failed, shift_mean) as shift_by_failed, failed_reward_mean, first_group,
            (select sum(batch_samples) from token_fates
             where fate = 'carried' and coalesce(token_fates.step, 0) > last_step - {STEPS}) as all_answers
     from told, newest where in_step > last_step - {STEPS}
     order by in_step, rank nulls last, batch_id"""
+
+
+_PARTS: Final = (
+    "Whether failed rollouts move the baseline of their group isn't known: many advantages are relative to something "
+    "else than the told answers of a group."
+)
+_WHOLE: Final = Change("Tell whole groups: give all answers of a prompt to one call of probe.samples.")
 
 
 def group_baseline(run: Run) -> list[Finding]:
@@ -41,7 +48,7 @@ def group_baseline(run: Run) -> list[Finding]:
         return []
     told = rows(run.sql(_NEWEST))
     if _sum(told, "elsewhere_groups") > ELSEWHERE * _sum(told, "moved_groups"):  # these groups aren't told whole
-        return []
+        return [withheld("group_baseline", _PARTS, "token_balance", _WHOLE)] if _sum(told, "failed_answers") else []
     failed = [one for one in told if one["moved_by_failed"]]
     masked = [one for one in told if one["moved_groups"] and not one["moved_by_failed"]]
     everything = float(told[0]["all_answers"]) if told and told[0]["all_answers"] else 0.0

@@ -1,8 +1,8 @@
 """What a finding is: one thing that was found in a run, as data and as a sentence.
 
 An *alarm* is a fault of the training or a number that isn't what it says. *Tuning* is a setting that is worth a change.
-*Fine* says what was looked at and is in order. Sentences name the rank, phase or setting; each number in them stands
-in a field, too.
+*Fine* says what was looked at and is in order, and *withheld* what was looked at and couldn't be judged, with what is
+missing. Sentences name the rank, phase or setting; each number in them stands in a field, too.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from probe.text import missing, place, whole
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["alarm", "tuning", "fine"]
+Kind = Literal["alarm", "tuning", "fine", "withheld"]
 Confidence = Literal["high", "medium", "low"]
 
 #: What each kind is called, with a sign and a colour that shows on light and on dark.
@@ -26,6 +26,7 @@ KINDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "alarm": ("▲", "Alarm", "#d0393b"),
     "tuning": ("◐", "Worth a change", "#a8740a"),
     "fine": ("✓", "In order", "#2b8a56"),
+    "withheld": ("◌", "Not judged", "#6e7781"),
 }
 
 #: In which order kinds stand.
@@ -180,10 +181,16 @@ class Finding:
     change: Change | None = None
     confidence: Confidence = "high"
     alternatives: tuple[str, ...] = ()  #: what else it could be
+    missing: tuple[str, ...] = ()  #: what wasn't recorded that would say more, and how to record it, a sentence each
     folded: tuple[Finding, ...] = ()  #: what follows from it
     quoted: str = ""  #: the sentence without the run's own texts, where it quotes one, such as an exception's message
     urgency: int = COSTS  #: :data:`ENDED`, :data:`SOON` or :data:`COSTS`
     weight: float = field(default=0.0, compare=False)  #: orders findings of one kind and urgency, larger first
+
+    @property
+    def reasons(self) -> str:
+        """What supports it, and what is missing to say more, as text that goes on after the sentence."""
+        return " ".join(one for one in (self.why, *self.missing) if one)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but what orders it, as JSON has it."""
@@ -196,6 +203,18 @@ class Finding:
     def moved(self, **changes: Any) -> Finding:
         """The same with other fields."""
         return replace(self, **changes)
+
+
+def withheld(name: str, sentence: str, topic: str = "overview", change: Change | None = None) -> Finding:
+    """What was looked at and can't be judged.
+
+    Args:
+        name: Of what was looked at.
+        sentence: What isn't known, and what is missing to know it.
+        topic: The dashboard that would show it.
+        change: How to record what is missing, where the user can.
+    """
+    return Finding("withheld", name, sentence, topic=topic, change=change)
 
 
 #: Columns of a frame of findings, each a field of its own.
@@ -219,6 +238,7 @@ _COLUMNS: Final = (
     "change_confidence",
     "confidence",
     "alternatives",
+    "missing",
     "folded",
 )
 
@@ -226,13 +246,25 @@ _COLUMNS: Final = (
 class Findings(Sequence[Finding]):
     """What was found, the worst first. A notebook and a terminal show it as a list in which no sentence is cut.
 
-    >>> Findings([Finding("tuning", "padding", "Padding fills 30 %.", change=Change("Pack the rows."))])
+    What couldn't be judged is no finding: it isn't counted, and stands behind them in a list.
+
+    Args:
+        found: Of every kind, in any order.
+
+    Attributes:
+        withheld: What was looked at and couldn't be judged, each with what is missing.
+
+    >>> found = [Finding("tuning", "padding", "Padding fills 30 %.", change=Change("Pack the rows."))]
+    >>> Findings([withheld("few_steps", "2 steps have ended, too few to say whether memory leaks (takes 16)."), *found])
     ◐ Worth a change: Padding fills 30 %.
       → Pack the rows.
+    ◌ Not judged: 2 steps have ended, too few to say whether memory leaks (takes 16).
     """
 
     def __init__(self, found: Iterable[Finding] = ()) -> None:
-        self._found = tuple(sorted(found, key=lambda one: (ORDER[one.kind], one.urgency, -one.weight)))
+        ordered = sorted(found, key=lambda one: (ORDER[one.kind], one.urgency, -one.weight))
+        self._found = tuple(one for one in ordered if one.kind != "withheld")
+        self.withheld = tuple(one for one in ordered if one.kind == "withheld")
 
     @overload
     def __getitem__(self, index: int) -> Finding: ...
@@ -245,17 +277,32 @@ class Findings(Sequence[Finding]):
         return len(self._found)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Findings) and self._found == other._found
+        return isinstance(other, Findings) and self.everything == other.everything
 
     def __hash__(self) -> int:
-        return hash(self._found)
+        return hash(self.everything)
+
+    @property
+    def everything(self) -> tuple[Finding, ...]:
+        """What was found, and behind it what couldn't be judged."""
+        return self._found + self.withheld
 
     @property
     def alarms(self) -> Findings:
         """Those that are alarms."""
         return self.of("alarm")
 
-    def of(self, *kinds: Kind) -> Findings:
+    @property
+    def unjudged(self) -> str:
+        """How much couldn't be judged, as a sentence; "" where all was.
+
+        >>> Findings([withheld("few_steps", "2 steps have ended.")]).unjudged
+        "One question couldn't be judged."
+        """
+        many = len(self.withheld)
+        return f"{'One question' if many == 1 else f'{many} questions'} couldn't be judged." * (many > 0)
+
+    def of(self, *kinds: Literal["alarm", "tuning", "fine"]) -> Findings:
         """Those of some kinds."""
         return Findings(one for one in self._found if one.kind in kinds)
 
@@ -270,12 +317,12 @@ class Findings(Sequence[Finding]):
         return pd.DataFrame([_row(one) for one in self._found], columns=list(_COLUMNS))
 
     def __repr__(self) -> str:
-        return "\n".join(_lines(one) for one in self._found) or NOTHING
+        return "\n".join(_lines(one) for one in self.everything) or NOTHING
 
     def _repr_html_(self) -> str:
-        if not self._found:
+        if not self.everything:
             return f"<p>{NOTHING}</p>"
-        items = "".join(_item(one) for one in self._found)
+        items = "".join(_item(one) for one in self.everything)
         return f'<ul class="probe-findings" style="list-style:none;padding:0;margin:0;max-width:60em">{items}</ul>'
 
 
@@ -291,8 +338,8 @@ def _item(one: Finding) -> str:
     sign, label, colour = KINDS[one.kind]
     mark = f'<b style="color:{colour}"><span aria-hidden="true">{sign}</span> {label}</b>'
     parts = [f"{mark}<br>{html.escape(one.sentence)}"]
-    if one.why:
-        parts.append(f'<span style="opacity:.8">{html.escape(one.why)}</span>')
+    if one.reasons:
+        parts.append(f'<span style="opacity:.8">{html.escape(one.reasons)}</span>')
     if one.change is not None:
         line = one.change.line
         code = f" <code>{html.escape(line)}</code>" if line else ""
@@ -308,8 +355,8 @@ def _item(one: Finding) -> str:
 def _lines(one: Finding) -> str:
     sign, label, _ = KINDS[one.kind]
     told = [textwrap.fill(f"{sign} {label}: {one.sentence}", _WIDTH, subsequent_indent="  ")]
-    if one.why:
-        told.append(textwrap.fill(f"  {one.why}", _WIDTH, subsequent_indent="  "))
+    if one.reasons:
+        told.append(textwrap.fill(f"  {one.reasons}", _WIDTH, subsequent_indent="  "))
     if one.change is not None:
         replayed = one.change.confidence is not None  # then its settings stand below, with what each is now
         line = f" {one.change.line}" if one.change.line and not replayed else ""

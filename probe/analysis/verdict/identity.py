@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis.query import same
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where
+from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where, withheld
+from probe.analysis.verdict.settings import framework
 from probe.text import rows, short, whole
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def identity(run: Run) -> Finding | None:
         "are of different tokens.",
         change=Change("Hand the token ids of the rollout to the trainer; don't tokenise their text again."),
         evidence_sql=_evidence(since.step, rank),
+        missing=_ids(changed[0]),
         alternatives=(
             "The loss mask counts tokens that a tool or a template gave.",
             "A chat template adds or drops tokens between the turns of a conversation.",
@@ -62,6 +64,17 @@ def identity(run: Run) -> Finding | None:
         urgency=SOON,
         weight=75,
     )
+
+
+def untold(run: Run) -> list[Finding]:
+    """That nobody told which tokens were sampled, where answers are told."""
+    if not run.has("samples"):
+        return []
+    sentence = "Whether the trained tokens are those that were sampled isn't known: "
+    if framework(run) == "trl":
+        return [withheld("identity", f"{sentence}TRL doesn't say what its engine sampled.", "token_balance")]
+    change = Change("Tell the ids of both: probe.samples(sampled_ids=…, response_ids=…).")
+    return [withheld("identity", f"{sentence}their ids weren't compared.", "token_balance", change)]
 
 
 def _many(count: int, noun: str) -> str:
@@ -96,6 +109,12 @@ def _first(one: dict[str, Any]) -> str:
         return f"The first is token {token} of {answer}."
     there = f"the engine sampled {sampled}" if sampled is not None else "the engine had come to its end"
     return f"The first is token {token} of {answer}: {there}, and {trained} is trained."
+
+
+def _ids(one: dict[str, Any]) -> tuple[str, ...]:
+    """That ids aren't kept, where they aren't."""
+    kept = whole(one["trained_id"]) is not None
+    return () if kept else ('Which ids these are isn\'t kept: probe.start(samples="text") keeps them, and texts.',)
 
 
 def _reads(run: Run, one: dict[str, Any]) -> str:

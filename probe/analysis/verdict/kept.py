@@ -42,8 +42,8 @@ def keep(run: Run, found: Findings) -> None:
     answers = run.answers
     if answers is None:
         return
-    text = json.dumps([asdict(one) for one in found], default=_plain)
-    if [_finding(one) for one in json.loads(text)] != list(found):
+    text = json.dumps([asdict(one) for one in found.everything], default=_plain)
+    if [_finding(one) for one in json.loads(text)] != list(found.everything):
         return  # a value that JSON doesn't give back as it was
     import pyarrow as pa
 
@@ -59,7 +59,8 @@ def _finding(told: dict[str, Any]) -> Finding:
     made: dict[str, Any] = dict(told)
     for name, kind in _PARTS.items():
         made[name] = None if told[name] is None else kind(**told[name])
-    made["alternatives"] = tuple(told["alternatives"])
+    for name in ("alternatives", "missing"):
+        made[name] = tuple(told[name])
     made["folded"] = tuple(_finding(one) for one in told["folded"])
     return Finding(**made)
 

@@ -110,8 +110,8 @@ def _leak(
     text += f" since step {found.since}, {size(found.total_bytes)} so far"
     text += f", and {others} other rank{'s grow' if others > 1 else ' grows'} as fast" if others else ""
     text += f"; memory ends near step {found.full_step}." if found.full_step is not None else "."
-    why = f"Each step adds {sizes(found.low, found.high)} (95 % interval) that neither tokens nor the longest "
-    why += "sequence explain"
+    why = f"Each step adds {sizes(found.low, found.high)} (95 % interval)"
+    why += " that neither tokens nor the longest sequence explain" if found.tokens_known else ""
     why += f"; {keeper.phase} keeps {percent(keeper.share)} of it." if keeper.phase else "."
     half = float(np.nanmedian(level[steps >= (found.since or 0)])) if found.since is not None else 0.0
     place = Where(phase=keeper.phase or None, rank=whole(about["rank"]), process=str(about["process"]))
@@ -132,10 +132,14 @@ def _leak(
         evidence_sql=f"""select * from memory where edge = 'leave' {after}and process = {literal(str(about["process"]))}
             and step >= {int(found.since or 0)} and allocated_bytes > {int(half)}""",
         change=Change(advice),
+        missing=() if found.tokens_known else (_NO_TOKENS,),
         alternatives=() if found.explained >= growth.EXPLAINS else ("Batches grow, too, and are part of the rise.",),
         urgency=SOON,
         weight=90 + (0 if remaining is None or remaining > 3600 else 50),
     )
+
+
+_NO_TOKENS: Final = "Tokens of the steps weren't recorded: whether batches grow isn't known."
 
 
 def _explained(found: growth.Growth, keeper: growth.Keeper) -> float | None:

@@ -77,6 +77,16 @@ def _course(run: Run, keys: tuple[str, ...]) -> tuple[str, np.ndarray, np.ndarra
     return None
 
 
+def logged(run: Run, keys: tuple[str, ...]) -> bool:
+    """Whether one of some metrics was logged.
+
+    Args:
+        run: The run.
+        keys: Of :data:`LOOKED_AT`.
+    """
+    return _course(run, keys) is not None
+
+
 def _stretch(flags: np.ndarray, least: int = STEPS) -> int | None:
     """Where the last unbroken stretch of True begins, if it lasts to the end and is long enough.
 
@@ -246,6 +256,12 @@ def _high(values: np.ndarray) -> list[int]:
         return [int(at) for at in np.flatnonzero(values > JUMP * _before(values, np.fmin)) if at >= BEFORE]
 
 
+_NO_VALUES: Final = (
+    "Which micro-batch was behind it isn't known: no metric tells it by its values. probe.reduce_metrics keeps them, "
+    "where it gets one of each micro-batch."
+)
+
+
 def gradient(run: Run) -> list[Finding]:
     """Whether the norm of the gradient jumped, and which micro-batch was behind it."""
     found = _course(run, GRADIENT)
@@ -285,6 +301,7 @@ def gradient(run: Run) -> list[Finding]:
             change=Change("Look at the samples of that micro-batch; clip the norm of the gradient.", name, now=now),
             evidence_sql=_jumped(key, step, JUMP * middle, where),
             confidence="high" if culprit is not None else "medium",
+            missing=() if culprit is not None else (_NO_VALUES,),
             urgency=SOON,
             weight=60,
         )

@@ -111,6 +111,7 @@ def tax(run: Run) -> list[Finding]:
             change=change,
             evidence_sql=evidence,
             confidence="medium" if share is None else "high",
+            missing=() if share is not None else ("How long phases take wasn't recorded, and so what it costs.",),
             alternatives=()
             if share is not None
             else ("The model packs rows before it computes: then this costs bytes and no compute.",),

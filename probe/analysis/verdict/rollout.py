@@ -12,7 +12,7 @@ from probe.analysis.long_tail.gathering import gathered
 from probe.analysis.long_tail.tail import Step
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
-from probe.analysis.verdict.finding import Change, Cost, Finding, Since
+from probe.analysis.verdict.finding import Change, Cost, Finding, Since, withheld
 from probe.analysis.verdict.settings import setting
 from probe.text import missing, percent, seconds
 
@@ -47,11 +47,25 @@ def tail(run: Run) -> list[Finding]:
     found = LongTail(gathered(run, first, last) or [Step(0, 0, 0, whole=False, replicas=())])
     steps = found.newest
     if len(steps) < LEAST:
-        return []
+        return _untimed(run, first, last)
     share = median(one.waited_share or 0.0 for one in steps)
     if share < WORTH:
         return [Finding("fine", "rollout_ends", found.sentence, topic="token_balance")]
     return [_finding(run, steps, share)]
+
+
+def _untimed(run: Run, first: int, last: int) -> list[Finding]:
+    """That no request was timed, where steps have answers; nothing where they are sampled as one batch."""
+    frame = run.sql(
+        f"""select count(distinct step) as steps, sum(timed) as timed, bool_or(together) as together from rollouts
+        where step between {first} and {last}"""
+    )
+    told = frame.iloc[0]
+    if int(told["steps"]) < LEAST or told["timed"] or told["together"]:
+        return []
+    text = "How long a step waits for its last answers isn't known: when requests began and ended wasn't recorded."
+    change = Change("Tell both: probe.samples(begin_ns=…, end_ns=…).")
+    return [withheld("rollout_ends", text, "token_balance", change)]
 
 
 def _finding(run: Run, steps: Sequence[Step], share: float) -> Finding:

@@ -44,6 +44,11 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "verl": "data.dataloader_num_workers",
         "lightning": "num_workers",
     },
+    "rollout_log_probs": {
+        "verl": "actor_rollout_ref.rollout.calculate_log_probs",
+        "trl": "vllm_importance_sampling_correction",
+    },
+    "samples_by_engine": {"trl": "use_vllm"},
     "fixed_width": {"verl": "data.max_response_length", "trl": "max_length"},
 }
 

@@ -23,6 +23,7 @@ from probe.analysis.verdict import (
     metrics,
     padding,
     rollout,
+    unjudged,
     waits,
 )
 from probe.analysis.verdict.finding import Finding, Findings
@@ -69,6 +70,7 @@ TUNING: Final[tuple[Look, ...]] = (
     instrument.trouble,
     instrument.left_out,
     instrument.cost,
+    unjudged.unjudged,
 )
 
 #: What alarms come of: looked for often.

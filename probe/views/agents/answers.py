@@ -59,14 +59,14 @@ def _name(place: str, config: Any) -> str:
 
 
 def findings(root: str, run: str = "") -> dict[str, Any]:
-    """What was found in a run, the worst first.
+    """What was found in a run, the worst first, and behind it what couldn't be judged.
 
     Args:
         root: Below which runs are.
         run: Which one; "" takes the newest.
     """
     with _opened(root, run) as opened:
-        return {"run": opened.path, "findings": [one.to_dict() for one in opened.findings()]}
+        return {"run": opened.path, "findings": [one.to_dict() for one in opened.findings().everything]}
 
 
 def advise(root: str, run: str = "", risk: float = 0.02) -> dict[str, Any]:

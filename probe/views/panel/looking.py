@@ -194,7 +194,8 @@ def told(found: Findings) -> list[dict[str, Any]]:
     >>> [one["sentence"] for one in told(Findings([Finding("tuning", "padding", "Padding fills 30 %.")]))]
     ['Padding fills 30 %.']
     """
-    return [_plain(one) for kind in ("alarm", "tuning", "fine") for one in found.of(kind)[:MOST]]
+    kinds = (found.of("alarm"), found.of("tuning"), found.of("fine"), found.withheld)
+    return [_plain(one) for each in kinds for one in each[:MOST]]
 
 
 def _plain(one: Finding) -> dict[str, Any]:
@@ -205,7 +206,7 @@ def _plain(one: Finding) -> dict[str, Any]:
         "name": one.name,
         "topic": one.topic,
         "sentence": _text(one.sentence),
-        "why": _text(one.why),
+        "why": _text(one.reasons),
         "where": where,
         "since": one.since.step,
         "failure": one.name in FAILURES,
@@ -245,7 +246,7 @@ def _folded(one: Finding) -> list[str]:
 def _query(one: Finding) -> str:
     """The query for the rows that show it; "" where there is none that can be told."""
     told = inspect.cleandoc(one.evidence_sql)
-    return "" if one.kind == "fine" or len(told) > MOST_SQL else told
+    return "" if one.kind in ("fine", "withheld") or len(told) > MOST_SQL else told
 
 
 def _text(value: str, most: int = MOST_LETTERS) -> str:

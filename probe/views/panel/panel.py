@@ -335,7 +335,7 @@ class Panel:
                 hint=self._hint(),
                 readings=static_bundle.readings(feed.tables, feed.words, tiles, feed.complete_step),
                 errors=[f"{one['where']}: {one['message']}" for one in state["errors"]],
-                findings=[one for one in state["verdict"]["findings"] or () if one["kind"] != "fine"],
+                findings=[one for one in state["verdict"]["findings"] or () if one["kind"] in ("alarm", "tuning")],
                 samples=self._verdict.samples,
             )
 

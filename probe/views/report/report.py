@@ -53,7 +53,7 @@ from probe.views.report import samples
 TABLE_ROWS: Final = 50
 CHOICES: Final = 6
 
-_TONES: Final = {"alarm": "problem", "tuning": "notice", "fine": "fine"}
+_TONES: Final = {"alarm": "problem", "tuning": "notice", "fine": "fine", "withheld": "withheld"}
 
 
 def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str] | None = None) -> Path:
@@ -393,10 +393,10 @@ def _anchors(found: Findings, mismatched: str, tail: str) -> dict[int, str]:
 
 
 def _findings(found: Findings, anchors: Mapping[int, str]) -> str:
-    if not found:
+    if not found.everything:
         rows = '<p class="missing">Nothing was recorded yet, so that nothing was found.</p>'
     else:
-        cells = "".join(_finding(one, anchors.get(at, one.topic)) for at, one in enumerate(found))
+        cells = "".join(_finding(one, anchors.get(at, one.topic)) for at, one in enumerate(found.everything))
         rows = (
             '<table class="findings"><thead><tr><th scope="col">How bad</th>'
             '<th scope="col">What was found</th><th scope="col">What to do</th></tr></thead>'
@@ -407,12 +407,13 @@ def _findings(found: Findings, anchors: Mapping[int, str]) -> str:
 
 def _finding(one: Finding, anchor: str) -> str:
     sign, label, _ = KINDS[one.kind]
-    said = "".join(f"<p>{_text(part)}</p>" for part in (one.why, *(after.sentence for after in one.folded)) if part)
-    advice = one.change.advice if one.change is not None else "See the figures."
+    said = "".join(f"<p>{_text(part)}</p>" for part in (one.reasons, *(after.sentence for after in one.folded)) if part)
+    advice = one.change.advice if one.change is not None else "" if one.kind == "withheld" else "See the figures."
+    link = f'<a href="#{_text(anchor)}">{_text(advice)}</a>' if one.kind != "withheld" else _text(advice)
     code = f"<p><code>{_text(one.change.line)}</code></p>" if one.change is not None and one.change.line else ""
     return (
         f'<tr class="{_TONES[one.kind]}"><th scope="row"><span aria-hidden="true">{sign}</span> {label}</th>'
-        f'<td>{_text(one.sentence)}{said}</td><td><a href="#{_text(anchor)}">{_text(advice)}</a>{code}</td></tr>'
+        f"<td>{_text(one.sentence)}{said}</td><td>{link}{code}</td></tr>"
     )
 
 

@@ -148,8 +148,12 @@ def verdict_lines(
     told = Findings() if found is None else found.of("alarm", "tuning")
     if not told.alarms and not whole:
         return [(LOOKING, "dim")]
+    if not told and not begun:
+        return [(NO_STEP, "dim")]
     if not told:
-        return [(f"{KINDS['fine'][0]} {ALL_IS_WELL}", "green")] if begun else [(NO_STEP, "dim")]
+        lines = [(f"{KINDS['fine'][0]} {ALL_IS_WELL}", "green")]
+        unjudged = "" if found is None else found.unjudged
+        return [*lines, (plain(f"  {unjudged[:-1]}: probe findings {path}", strip=False), "dim")] if unjudged else lines
     worst, more = told[0], len(told) - 1
     lines = [(finding_line(worst, over=over), _STYLES[worst.kind])]
     if worst.change is not None:

@@ -2,7 +2,7 @@
 
 /** @import { Finding, Narrowing, View } from "./types.js" */
 
-/** @typedef {"alarm" | "tuning" | "fine" | "starting" | "silent"} Kind */
+/** @typedef {"alarm" | "tuning" | "fine" | "withheld" | "starting" | "silent"} Kind */
 
 /**
  * @typedef {object} Standing what the strip says
@@ -15,7 +15,14 @@
  */
 
 /** The word of each kind. @type {Record<Kind, string>} */
-export const WORDS = { alarm: "Alarm", tuning: "Worth a change", fine: "All is well", starting: "Starting", silent: "Silent" };
+export const WORDS = { alarm: "Alarm", tuning: "Worth a change", fine: "All is well", withheld: "Not judged", starting: "Starting", silent: "Silent" };
+
+/**
+ * Whether a finding asks for something to be done.
+ * @param {Finding} finding
+ * @returns {finding is Finding & {kind: "alarm" | "tuning"}}
+ */
+export const isOpen = (finding) => finding.kind === "alarm" || finding.kind === "tuning";
 
 /**
  * Which view shows a finding; undefined where none here does.
@@ -40,7 +47,7 @@ export const keyOf = ({ name, where }) => JSON.stringify([name, where.rank, wher
  * @returns {{finding: Finding, at: number, many: number} | null} null: there is none
  */
 export function walkedTo(findings, from, by) {
-  const found = findings.filter(({ kind }) => kind !== "fine");
+  const found = findings.filter(isOpen);
   if (!found.length) return null;
   const now = found.findIndex((one) => keyOf(one) === from);
   const begin = by > 0 ? -1 : 0;
@@ -56,9 +63,9 @@ export function walkedTo(findings, from, by) {
 export function begins(findings) {
   /** @type {Map<number, "alarm" | "tuning">} */
   const found = new Map();
-  for (const { kind, since, where } of findings) {
+  for (const { kind, since, where } of findings.filter(isOpen)) {
     const step = since ?? where.step;
-    if (kind !== "fine" && step !== null && (kind === "alarm" || !found.has(step))) found.set(step, kind);
+    if (step !== null && (kind === "alarm" || !found.has(step))) found.set(step, kind);
   }
   return found;
 }
@@ -75,13 +82,13 @@ export function begins(findings) {
 export function standingFirst(findings, topics, view, walked = null) {
   /** @param {Finding} one */
   const rank = (one) => (walked !== null && keyOf(one) === walked ? -1 : (one.kind === "alarm" ? 0 : 2) + (view !== undefined && viewOf(one, topics) !== view ? 1 : 0));
-  return findings.filter(({ kind }) => kind !== "fine").sort((a, b) => rank(a) - rank(b));
+  return findings.filter(isOpen).sort((a, b) => rank(a) - rank(b));
 }
 
 /**
  * What the strip says; null: nothing, as nothing is known.
  * @param {object} of
- * @param {Finding[]} of.findings the worst first, those of all that is well too
+ * @param {Finding[]} of.findings the worst first, those of all that is well and of what couldn't be judged too
  * @param {boolean} of.judged whether findings were looked for, all of them
  * @param {boolean} of.looking whether they will be
  * @param {boolean} of.begun whether a step has ended
@@ -98,8 +105,17 @@ export function standing({ findings, judged, looking, begun, over, silent, topic
   if (!begun) return over ? plain("silent", "No step has ended in this run.") : plain("starting", "No step has ended yet.");
   if (silent) return { ...plain("silent", `No process has reported for ${silent}.`), more: found };
   if (found.length) return ofFinding(found, over);
-  if (judged && findings.length) return { ...plain("fine", "Nothing is wrong and nothing is worth a change."), more: findings };
+  if (judged && findings.some(({ kind }) => kind === "fine")) return { ...plain("fine", "Nothing is wrong and nothing is worth a change."), why: withheld(findings), more: findings };
   return looking && !judged ? plain("starting", "What is wrong in this run is being looked for.") : null;
+}
+
+/**
+ * How much couldn't be judged, in words; "" where all was.
+ * @param {Finding[]} findings
+ */
+function withheld(findings) {
+  const many = findings.filter(({ kind }) => kind === "withheld").length;
+  return many ? `${many === 1 ? "One question" : `${many} questions`} couldn't be judged.` : "";
 }
 
 /**
@@ -131,7 +147,7 @@ export function counted(findings, topics) {
   const found = new Map();
   for (const one of findings) {
     const view = viewOf(one, topics);
-    if (one.kind === "fine" || view === undefined) continue;
+    if (!isOpen(one) || view === undefined) continue;
     const known = found.get(view) ?? { alarm: 0, tuning: 0 };
     known[one.kind] += 1;
     found.set(view, known);

@@ -147,7 +147,7 @@ export interface FoundAdvice {
 
 /** What was found in the run; see `probe/views/panel/looking.py`. */
 export interface Finding {
-  kind: "alarm" | "tuning" | "fine";
+  kind: "alarm" | "tuning" | "fine" | "withheld";
   name: string;
   topic: string;
   sentence: string;

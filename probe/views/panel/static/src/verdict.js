@@ -3,7 +3,7 @@
 import { Fold, askForNotebook, notebookLabel, showAdvice, showFolded, showPostMortem, showRows } from "./beneath.js";
 import { copyBy, freshId, node, say } from "./dom.js";
 import { iconOf } from "./kind_icon.js";
-import { WORDS, destination, keyOf, standing, walkedTo } from "./findings.js";
+import { WORDS, destination, isOpen, keyOf, standing, walkedTo } from "./findings.js";
 import { ago, shorten } from "./words.js";
 
 /** @import { Finding, FindingChange, Narrowing, RunState, View } from "./types.js" */
@@ -182,7 +182,7 @@ export class Verdict {
    * @param {Finding | null | undefined} finding
    */
   _at(finding) {
-    if (!finding || finding.kind === "fine") return null;
+    if (!finding || !isOpen(finding)) return null;
     const { store } = this;
     const { views = [] } = store.config;
     const ranks = [...store.ranks].map((code) => store.words.text(code));
@@ -268,8 +268,9 @@ class Line {
     this.icon = node("span", { class: "pp-kind-icon", "aria-hidden": "true" });
     this.word = node("span", { class: "pp-unseen" });
     this.sentence = node("span");
+    this.advice = node("span", { class: "pp-quiet", hidden: true });
     this.go = node("button", { type: "button", class: "pp-button", text: "Go", on: { click: () => this.finding && goTo(this.finding) } });
-    this.root = node("li", {}, this.icon, node("span", {}, this.word, this.sentence), this.go);
+    this.root = node("li", {}, this.icon, node("span", {}, this.word, this.sentence, this.advice), this.go);
   }
 
   /**
@@ -284,7 +285,17 @@ class Line {
     this.finding = finding;
     say(this.word, finding.kind === "fine" ? "" : `${WORDS[finding.kind]}: `);
     say(this.sentence, finding.sentence);
+    this._writeAdvice(finding);
     writeGo(this.go, at, "Go");
+  }
+
+  /**
+   * Of what couldn't be judged: how to record what is missing. Of the others the strip says it, where they lead.
+   * @param {Finding} finding
+   */
+  _writeAdvice({ kind, change }) {
+    this.advice.hidden = kind !== "withheld" || !change;
+    say(this.advice, this.advice.hidden || !change ? "" : ` ${[change.advice, change.line].filter(Boolean).join(" ")}`);
   }
 }
 
