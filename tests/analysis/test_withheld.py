@@ -67,8 +67,8 @@ def test_too_few_steps_say_how_many_each_question_takes(tmp_path: Path) -> None:
     ranks = {rank: steps(3, rank, of_each=norm) for rank in range(2)}
     found = withheld(tmp_path / "few", ranks)
     assert found["few_steps"].sentence == (
-        "3 steps have ended, too few to say whether memory leaks (takes 16), the gradient jumps (takes 7) or a rank is slow "
-        "(takes 4)."
+        "3 steps have ended, too few to say whether memory leaks (takes 16), the gradient jumps (takes 7) or a rank "
+        "is slow (takes 4)."
     )
     alone = withheld(tmp_path / "one", steps(1))
     assert alone["few_steps"].sentence == "One step has ended, too few to say whether memory leaks (takes 16)."
