@@ -81,7 +81,9 @@ def test_before_a_step_has_ended_nothing_is_withheld(tmp_path: Path) -> None:
 
 def test_where_something_is_logged_and_no_norm_of_the_gradient_that_is_said(tmp_path: Path) -> None:
     found = withheld(tmp_path / "run", steps(20, of_each=lambda _: [Scalar(key="loss", value=1.0, source="user")]))
-    assert found["gradient_spike"].sentence == "Whether the gradient jumps isn't known: no norm of it was logged."
+    assert found["gradient_spike"].sentence == (
+        "Whether the gradient jumps isn't known: its norm wasn't logged by a name that probe knows."
+    )
     assert found["gradient_spike"].change is not None
     assert "actor/grad_norm" in found["gradient_spike"].change.advice
     # Of what nobody logs nothing is asked.

@@ -24,8 +24,10 @@ EQUAL: Final = ("frac_reward_zero_std", "train/frac_reward_zero_std", "reward/eq
 ADVANTAGES: Final = (("critic/advantages/max", "critic/advantages/min"), ("advantages/max", "advantages/min"))
 #: Metrics of which share of answers was cut off at the limit: verl's and TRL's.
 CUT_OFF: Final = ("response_length/clip_ratio", "completions/clipped_ratio", "train/completions/clipped_ratio")
-#: Metrics of the norm of the gradient: verl's, TRL's and Lightning's.
-GRADIENT: Final = ("actor/grad_norm", "grad_norm", "train/grad_norm", "train/grad_norm_total")
+#: Metrics of the norm of the gradient: verl's, TRL's, Lightning's and the demo's.
+GRADIENT: Final = (
+    "actor/grad_norm", "grad_norm", "train/grad_norm", "train/grad_norm_total", "actor/gradient_norm", "gradient_norm"
+)  # fmt: skip
 #: Metrics of the mean reward.
 REWARD: Final = ("reward/mean", "critic/score/mean", "reward", "train/reward")
 #: All of them, which one question asks for.

@@ -44,12 +44,12 @@ def _ranks(run: Run) -> int:
 
 
 def _gradient(run: Run) -> list[Finding]:
-    """That nobody logs the norm of the gradient, where something is logged."""
+    """That nobody logs the norm of the gradient by a name that is known, where something is logged."""
     if not run.has("scalars") or learning.logged(run, learning.GRADIENT):
         return []
-    if not int(run.sql("select count(*) as n from scalars where source = 'user'")["n"][0]):
+    if run.sql("select 1 from scalars where source = 'user' limit 1").empty:
         return []
-    text = "Whether the gradient jumps isn't known: no norm of it was logged."
+    text = "Whether the gradient jumps isn't known: its norm wasn't logged by a name that probe knows."
     return [withheld("gradient_spike", text, change=Change(f"Log it by one of these names: {_NORMS}."))]
 
 
