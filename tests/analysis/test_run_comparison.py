@@ -105,7 +105,7 @@ def test_d_the_commands_compare_list_and_tell_findings(two: tuple[Path, Path], c
 
     assert main(["findings", str(two[1]), "--json"]) == 0
     with probe.open(two[1]) as run:
-        assert json.loads(capsys.readouterr().out) == plain([one.to_dict() for one in findings(run)])
+        assert json.loads(capsys.readouterr().out) == plain([one.to_dict() for one in findings(run).everything])
     assert main(["findings", str(two[1])]) == 0
     assert "◐ Worth a change: Padding fills 75 %" in capsys.readouterr().out
 

@@ -151,7 +151,9 @@ def test_1_a_fault_is_planted_from_the_command_line(tmp_path: Path, capsys: pyte
     capsys.readouterr()
     assert main(["findings", str(tmp_path / "run"), "--json"]) == 1  # 2: a list of these objects, and 1 for an alarm
     with Run(tmp_path / "run") as run:
-        assert json.loads(capsys.readouterr().out) == json.loads(json.dumps([one.to_dict() for one in run.findings()]))
+        assert json.loads(capsys.readouterr().out) == json.loads(
+            json.dumps([one.to_dict() for one in run.findings().everything])
+        )
     with pytest.raises(SystemExit):
         main(["demo", "--fault", "nan", "--strength", "2"])
     assert "expected a number above 0 and up to 1" in capsys.readouterr().err
