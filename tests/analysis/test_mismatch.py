@@ -13,6 +13,7 @@ from probe.analysis.mismatch.answer import Mismatch
 from probe.analysis.mismatch.judging import judge
 from probe.analysis.mismatch.measures import measured, ratios
 from probe.analysis.mismatch.tokens import Answer, Tokens
+from probe.analysis.verdict import agreement
 from probe.errors import UnknownNameError
 
 
@@ -153,3 +154,14 @@ def test_4_stale_weights_are_named_with_their_version_and_the_step_they_began_in
     old = [noisy(drawing, 30, 0.2, step=4 + at % 4, weight_version=2 + at % 4, rank=at % 2) for at in range(32)]
     judged = judge(Tokens([*fresh, *old]))
     assert (judged.cause, judged.version, judged.lag, judged.since) == ("stale", 2, 2, 4)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_13_only_where_no_version_is_told_that_is_said_to_be_missing(told: bool) -> None:
+    drawing = np.random.default_rng(9)
+    version = [{"weight_version": at} if told else {} for at in range(60)]
+    sizes = [0.3 if at % 2 else 0.02 for at in range(60)]
+    rows = [noisy(drawing, 30, sizes[at], step=at, rank=at % 2, **version[at]) for at in range(60)]
+    found = Mismatch(Tokens(rows))
+    assert found.judgement.cause == "rank"
+    assert bool(agreement._finding(found).missing) is not told

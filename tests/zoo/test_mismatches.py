@@ -46,6 +46,7 @@ def test_4_a_planted_mismatch_is_named_and_a_clean_training_agrees(
     assert judged.cause == getattr(PLANTS[name], "cause", "agree"), found
     assert found.sentence == finding.sentence
     assert (finding.kind == "fine") == (judged.cause == "agree")
+    assert finding.missing == ()  # all of them tell the version that sampled
     assert finding.sentence.split(".")[0].replace("'", "&#x27;") in section
     assert main(["mismatch", str(place), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cause"] == judged.cause

@@ -8,6 +8,7 @@ import numpy as np
 
 from probe.analysis.mismatch.answer import CAUSES, Mismatch
 from probe.analysis.mismatch.gathering import gathered
+from probe.analysis.mismatch.tokens import NOT_KNOWN
 from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Kind, Since, Where, withheld
 from probe.analysis.verdict.identity import identity, untold
 from probe.analysis.verdict.settings import setting
@@ -136,10 +137,17 @@ def _finding(found: Mismatch) -> Finding:
         change=Change(ADVICE[judged.cause]),
         confidence=judged.confidence,
         alternatives=tuple(CAUSES[one] for one in judged.alternatives),
-        missing=() if judged.version is not None or judged.cause not in ("stale", "rows", "rank") else (_VERSIONS,),
+        missing=_untold_versions(found),
         urgency=SOON,
         weight=70 if kind == "alarm" else 30,
     )
+
+
+def _untold_versions(found: Mismatch) -> tuple[str, ...]:
+    """That nobody told which weights sampled the answers, where other weights may be why they differ."""
+    if found.judgement.cause not in ("stale", "rows", "rank"):
+        return ()
+    return (_VERSIONS,) if (found.tokens.known("weight_version") == NOT_KNOWN).all() else ()
 
 
 def _kind(found: Mismatch) -> Kind:
