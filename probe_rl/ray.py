@@ -64,7 +64,12 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         base = import_module("ray.train.v2._internal.execution.callback").WorkerGroupCallback
-        methods = {"__init__": _driver_begins, "after_worker_group_start": _workers_begin, "__module__": "__main__"}
+        methods = {
+            "__init__": _driver_begins,
+            "after_worker_group_start": _workers_begin,
+            "before_worker_group_shutdown": _workers_end,
+            "__module__": "__main__",
+        }
         return type(name, (base,), methods)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -98,6 +103,33 @@ def _workers_begin(self: Any, worker_group: Any) -> None:
         sys.stderr.write(f"probe can't observe the workers of Ray Train: {type(error).__name__}: {error}\n")
 
 
+def _workers_end(self: Any, worker_group: Any) -> None:
+    """Ray kills workers as soon as they have trained: what they recorded last is written before. One that doesn't
+    answer is waited for five seconds.
+    """
+    import sys
+
+    if not self.environ:
+        return
+    try:
+        import ray
+
+        asked = worker_group.execute_async(_write)
+        ray.wait(asked, num_returns=len(asked), timeout=5)
+    except Exception as error:  # they end all the same
+        sys.stderr.write(f"probe can't ask the workers of Ray Train to write: {type(error).__name__}: {error}\n")
+
+
+def _write() -> None:
+    """In a worker: wait until all that is recorded is in its file, where it records."""
+    import sys
+
+    session = sys.modules.get("probe.session")
+    recording = None if session is None else session.current_session()
+    if recording is not None:
+        recording.flush(4)
+
+
 #: Sent as they stand, so that a process without this module can load them.
-for _sent in (_observe, _driver_begins, _workers_begin):
+for _sent in (_observe, _driver_begins, _workers_begin, _workers_end, _write):
     _sent.__module__ = "__main__"

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -366,6 +367,30 @@ def test_12_workers_of_ray_train_are_of_the_run_by_its_own_variable(cluster: str
         assert phases_of(run) == {0: ["update"], 1: ["update"]}
     assert Feed(tmp_path / "run").finished()
     assert not liveness.all_gone(RunFiles(tmp_path / "run"))
+
+
+def test_12_what_workers_of_ray_train_recorded_last_is_written_before_they_are_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    from probe_rl.ray import TrainCallback
+
+    waited: list[dict[str, Any]] = []
+    monkeypatch.setattr(ray, "wait", lambda asked, **told: waited.append({"asked": len(asked), **told}))
+    callback = TrainCallback()
+    callback.environ = {"PROBE_RUN_DIR": str(tmp_path / "run")}
+    with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1):
+        with probe.phase("update"):
+            pass
+        callback.before_worker_group_shutdown(SimpleNamespace(execute_async=lambda write: [write()]))
+        written = (tmp_path / "run" / "rank-00000.jsonl").read_text()
+    assert '"update"' in written
+    assert waited == [{"asked": 1, "num_returns": 1, "timeout": 5}]  # a worker that hangs holds nobody up for longer
+    # One that is gone, and a job that isn't recorded, are no error.
+    callback.before_worker_group_shutdown(SimpleNamespace())
+    callback.environ = {}
+    callback.before_worker_group_shutdown(None)
 
 
 ASKED = """
