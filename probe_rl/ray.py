@@ -112,10 +112,8 @@ def _workers_end(self: Any, worker_group: Any) -> None:
     if not self.environ:
         return
     try:
-        import ray
-
         asked = worker_group.execute_async(_write)
-        ray.wait(asked, num_returns=len(asked), timeout=5)
+        sys.modules["ray"].wait(asked, num_returns=len(asked), timeout=5)
     except Exception as error:  # they end all the same
         sys.stderr.write(f"probe can't ask the workers of Ray Train to write: {type(error).__name__}: {error}\n")
 
