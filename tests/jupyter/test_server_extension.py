@@ -181,7 +181,7 @@ def test_1_findings_and_rows_are_those_of_the_run(server: Server, root: Path):
     from probe.runs.reader import Run
 
     with Run(root / "runs" / "first") as run:
-        expected = [one.sentence for one in run.findings()]
+        expected = [one.sentence for one in run.findings().everything]
         rows = int(run.sql("select count(*) as n from memory")["n"].iloc[0])
     status, found = server.ask(f"findings?{at('runs/first')}")
     assert status == 200
