@@ -5,7 +5,7 @@ and playwright. Without names it takes all; each trains what it shows.
 * samples: the panel's view Samples of ``probe demo --fault mismatch_temperature``; in a run whose rollout and training
   agree no token has a colour.
 * audit: what ``run.audit()`` is, of ``probe demo --fault accidental_reducer``.
-* mismatch: what ``run.mismatch()`` is, of ``probe demo --fault mismatch_stale``.
+* mismatch: what ``run.mismatch()`` is, of ``probe demo --fault mismatch_unsynced``.
 * long_tail: what ``run.long_tail()`` is, of ``probe demo --fault long_tail``.
 * lanes: what the panel's view Tokens shows of that training's last step.
 """
@@ -87,7 +87,7 @@ def take_audit(place: Path) -> None:
 
 def take_mismatch(place: Path) -> None:
     """Whether rollout and training agree, and why they don't."""
-    with Run(fault("mismatch_stale")(1.0, 0).run(place / "run")) as run:
+    with Run(fault("mismatch_unsynced")(1.0, 0).run(place / "run")) as run:
         found = run.mismatch()
     if found is None:
         raise SystemExit("the training told of no log-probabilities")

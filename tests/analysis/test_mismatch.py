@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,61 @@ def test_4_stale_weights_are_named_with_their_version_and_the_step_they_began_in
     old = [noisy(drawing, 30, 0.2, step=4 + at % 4, weight_version=2 + at % 4, rank=at % 2) for at in range(32)]
     judged = judge(Tokens([*fresh, *old]))
     assert (judged.cause, judged.version, judged.lag, judged.since) == ("stale", 2, 2, 4)
+
+
+def from_step_4(drawing: np.random.Generator, told: Callable[[int], dict[str, int]]) -> Tokens:
+    """Answers that agree up to step 3 and differ from step 4 on; ``told`` gives the versions of a step."""
+    steps = [at % 8 for at in range(64)]
+    sizes = [0.2 if step >= 4 else 0.005 for step in steps]
+    return Tokens(
+        [noisy(drawing, 30, sizes[at], step=step, rank=at // 8 % 2, **told(step)) for at, step in enumerate(steps)]
+    )
+
+
+def test_13_other_weights_than_those_that_are_told_are_not_called_stale() -> None:
+    """The complaint: after a sync the engine tells the newest version, and samples with weights it had before."""
+    drawing = np.random.default_rng(10)
+    found = Mismatch(from_step_4(drawing, lambda step: {"weight_version": step}))
+    judged = found.judgement
+    assert (judged.cause, judged.since, judged.version) == ("unsynced", 4, None)
+    assert "the engine tells weights that are no older" in judged.why
+    assert found.sentence.startswith("Since step 4 the rollout samples with weights that aren't those whose version")
+    finding = agreement._finding(found)
+    assert (finding.kind, finding.missing, finding.since.step) == ("alarm", (), 4)
+    assert finding.change is not None
+    assert "Compare the engine's parameters" in finding.change.advice
+    # Always one version behind, as a rollout one step ahead is: the version tells nothing of what begins in step 4.
+    ahead = from_step_4(drawing, lambda step: {"weight_version": step - 1, "trainer_version": step})
+    assert judge(ahead).cause == "unsynced"
+    # Nobody tells versions: it may be old weights.
+    untold = judge(from_step_4(drawing, lambda step: {}))
+    assert (untold.cause, untold.since) == ("stale", 4)
+    assert "no version tells of it" in untold.why
+
+
+def test_13_the_trainer_s_version_tells_how_old_weights_are() -> None:
+    drawing = np.random.default_rng(11)
+    judged = judge(
+        from_step_4(drawing, lambda step: {"weight_version": step - (3 if step >= 4 else 1), "trainer_version": step})
+    )
+    assert (judged.cause, judged.version, judged.lag, judged.since) == ("stale", 1, 3, 4)
+
+
+@pytest.mark.parametrize(("trainer", "cause"), [(0, "unsynced"), (1, "stale"), (None, "stale")])
+def test_13_weights_that_never_were_the_trainer_s_are_told_where_both_versions_are(
+    trainer: int | None, cause: str
+) -> None:
+    """Each answer is loud in some contexts and quiet in others, in all steps: other weights, not arithmetic."""
+    drawing = np.random.default_rng(12)
+    rows = []
+    for at in range(60):
+        one = noisy(drawing, 40, 0.005, step=at % 6, rank=at % 2, weight_version=at % 6)
+        loud = drawing.random(40) < 0.15
+        told = dict(one.known) | ({} if trainer is None else {"trainer_version": at % 6 + trainer})
+        rows.append(Answer(one.rollout + loud * 0.4 * drawing.normal(size=40), one.train, one.mask, known=told))
+    judged = judge(Tokens(rows))
+    assert (judged.cause, judged.confidence) == (cause, "low")
+    assert ("its weights are the trainer's" in judged.why) is (cause == "unsynced")
 
 
 @pytest.mark.parametrize("told", [True, False])

@@ -45,6 +45,7 @@ CAUSES: Final = {
     "untrained": "tokens that were never sampled",
     "retokenised": "text that was tokenised again",
     "stale": "stale weights",
+    "unsynced": "weights that weren't synced",
     "rank": "one rank",
     "rows": "some rows",
     "kernels": "kernels",
@@ -295,6 +296,8 @@ def _text(judged: Judgement) -> str:  # noqa: PLR0911  (a sentence for each caus
             if judged.version is None:
                 return "the rollout samples with other weights than training has, perhaps old ones."
             return f"the rollout samples with weights up to {judged.lag} versions old, the oldest {judged.version}."
+        case "unsynced":
+            return "the rollout samples with weights that aren't those whose version it tells."
         case "rank":
             return f"rollout and training disagree about the answers of rank {judged.rank}, and about no others."
         case "rows":

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_ANSWERS: Final = 1000
 
 _NEEDED: Final = ("rollout_log_probs", "log_probs")
+_KNOWN: Final = ("step", "rank", "batch_id", "row", "weight_version", "trainer_version", "wall_ns", "process")
 
 
 def gathered(run: Run, first: int | None = None, last: int | None = None, most: int = MOST_ANSWERS) -> Tokens | None:
@@ -41,22 +42,26 @@ def _query(first: int | None, last: int | None, most: int) -> str:
     both = " and ".join(f"list_contains(arrays, '{name}')" for name in _NEEDED)
     steps = [f"step >= {int(first)}" if first is not None else "", f"step <= {int(last)}" if last is not None else ""]
     where = " and ".join(filter(None, [both, *steps]))
-    # The steps are whole numbers, everything else is our own.
+    # The steps are whole numbers, everything else is our own. A batch has one version of the trainer, told with each of
+    # its replicas.
     return f"""
         with told as (select * from token_blocks where {where}
-                      order by hash(step, process, batch_id, row) limit {int(most)})
+                      order by hash(step, process, batch_id, row) limit {int(most)}),
+             trainers as (select process, batch_id, max(trainer_version) as trainer_version from rollouts
+                          where batch_id >= 0 group by process, batch_id)
         select told.step, told.rank, told.process, told.batch_id, told.row, told.tokens, told.arrays, told.dtypes,
                told.data, told.chosen_by, told.wall_ns, samples.weight_version, samples.turns,
-               list_extract(samples.micro_batches, 1) as micro_batch
+               trainers.trainer_version, list_extract(samples.micro_batches, 1) as micro_batch
         from told left join samples
           on samples.process = told.process and samples.batch_id = told.batch_id and samples.row = told.row
           and samples.step is not distinct from told.step
+        left join trainers on trainers.process = told.process and trainers.batch_id = told.batch_id
         order by told.step, told.process, told.time_ns, told.row"""  # noqa: S608
 
 
 def _answer(row: dict[str, Any]) -> Answer:
     arrays = unpack(row)
-    known = {name: row[name] for name in ("step", "rank", "batch_id", "row", "weight_version", "wall_ns", "process")}
+    known = {name: row[name] for name in _KNOWN}
     known["micro_batch"] = None if words.missing(row["micro_batch"]) or row["micro_batch"] < 0 else row["micro_batch"]
     mask = arrays.get("mask")
     return Answer(

@@ -19,7 +19,17 @@ from probe.analysis.mismatch.measures import Measures, measured
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Array, Tokens
 
 Cause = Literal[
-    "agree", "temperature", "shift", "untrained", "retokenised", "stale", "rank", "rows", "kernels", "unknown"
+    "agree",
+    "temperature",
+    "shift",
+    "untrained",
+    "retokenised",
+    "stale",
+    "unsynced",
+    "rank",
+    "rows",
+    "kernels",
+    "unknown",
 ]
 Confidence = Literal["high", "medium", "low"]
 
@@ -256,7 +266,8 @@ def _groups(tokens: Tokens, kept: Array) -> Judgement | None:
     loud, count = patterns.loudness(tokens, kept)
     loud, there = np.maximum(loud, QUIET), count > 0
     step, rank, version = (tokens.known(name)[there] for name in ("step", "rank", "weight_version"))
-    rows = _Rows(tokens, there, loud[there], count[there], step, rank, version)
+    behind = _behind(tokens.of(there))
+    rows = _Rows(tokens, there, loud[there], count[there], step, rank, version, behind)
     found = _by_version(rows) or _by_rank(rows) or _by_step(rows) or _by_row(rows)
     if found is None:
         return None
@@ -274,6 +285,7 @@ class _Rows(NamedTuple):
     step: Array
     rank: Array
     version: Array
+    behind: Array | None  #: versions that their weights are told to be behind; None where that isn't known of all
 
     def whole(self, inside: Array) -> Array:
         """Flags of all answers."""
@@ -287,18 +299,38 @@ class _Rows(NamedTuple):
         clear = found is not None and found.times >= times and found.chance >= CHANCE
         return found if clear and found is not None and found.deviations >= DEVIATIONS else None
 
+    def fresh(self, inside: Array) -> bool:
+        """Whether the weights of some rows are told to be no older than those of the others: versions don't explain
+        then why they differ.
+        """
+        return self.behind is not None and self.behind[inside].max() <= self.behind[~inside].max()
+
+    def weights(self, inside: Array) -> tuple[Cause, ...]:
+        """What may be wrong with the weights of some rows, from what is told of their versions."""
+        return ("unsynced",) if self.fresh(inside) else ("stale",)
+
+
+def _behind(tokens: Tokens) -> Array | None:
+    """By how many versions the weights of each answer are told to be older than those of the trainer; where the
+    trainer's aren't known, than the newest against their steps. None unless it is known of all.
+    """
+    step, version, trainer = (tokens.known(name) for name in ("step", "weight_version", "trainer_version"))
+    if not len(version) or (version == NOT_KNOWN).any():
+        return None
+    if (trainer != NOT_KNOWN).all():
+        return trainer - version
+    return None if (step == NOT_KNOWN).any() else step - version - (step - version).min()
+
 
 def _by_version(rows: _Rows) -> Judgement | None:
-    known = (rows.version != NOT_KNOWN) & (rows.step != NOT_KNOWN)
-    if not known.all():
+    if rows.behind is None:
         return None
-    lag = rows.step - rows.version
-    lag = lag - lag.min()
-    found = rows.compare(lag > 0) if (lag > 0).any() else None
+    older = rows.behind > rows.behind.min()
+    found = rows.compare(older) if older.any() else None
     if found is None:
         return None
-    old = rows.whole(lag > 0)
-    oldest = int(lag.max())
+    old = rows.whole(older)
+    oldest = int(rows.behind.max())
     return Judgement(
         "stale",
         "high",
@@ -308,7 +340,7 @@ def _by_version(rows: _Rows) -> Judgement | None:
         _share_of(rows.tokens, old),
         _since(rows.tokens, old),
         _rank_of(rows.tokens, old),
-        int(rows.version[lag > 0].min()),
+        int(rows.version[older].min()),
         oldest,
         affected=_places(old),
     )
@@ -329,7 +361,7 @@ def _by_rank(rows: _Rows) -> Judgement | None:
         "high" if found.chance >= 0.95 else "medium",
         f"The answers of rank {worst} differ {found.times:.2g} times as much as those of the others, more than they in "
         f"{_percent(found.chance)} of all pairs.",
-        ("stale",),
+        rows.weights(rows.rank == worst),
         _share_of(rows.tokens, inside),
         _since(rows.tokens, inside),
         worst,
@@ -338,7 +370,7 @@ def _by_rank(rows: _Rows) -> Judgement | None:
 
 
 def _by_step(rows: _Rows) -> Judgement | None:
-    """Whether it begins in a step: weights that were not renewed from then on, where nothing tells of it."""
+    """Whether it begins in a step: weights that were not renewed from then on, whatever is told of their version."""
     if (rows.step == NOT_KNOWN).any():
         return None
     best: tuple[float, int, patterns.Apart] | None = None
@@ -349,14 +381,21 @@ def _by_step(rows: _Rows) -> Judgement | None:
     if best is None:
         return None
     _, step, found = best
-    inside = rows.whole(rows.step >= step)
+    later = rows.step >= step
+    inside, fresh = rows.whole(later), rows.fresh(later)
     tails = patterns.heaviness(rows.tokens, rows.tokens.compared & inside[rows.tokens.row])
     other = tails is not None and tails >= NOISE_TAILS
+    if fresh:
+        versions = "though the engine tells weights that are no older"
+    elif rows.behind is None:
+        versions = "no version tells of it"
+    else:
+        versions = f"the engine tells weights that are up to {rows.behind[later].max()} versions old"
     return Judgement(
-        "stale",
+        "unsynced" if fresh else "stale",
         "medium" if other or found.times >= SUDDEN else "low",
         f"From step {step} on answers differ {found.times:.2g} times as much as before, on all ranks alike, as where "
-        f"weights are no longer renewed; no version tells of it. {_heavy(tails) if other else _light(tails)}",
+        f"weights are no longer renewed; {versions}. {_heavy(tails) if other else _light(tails)}",
         ("kernels",),
         _share_of(rows.tokens, inside),
         step,
@@ -384,7 +423,7 @@ def _by_row(rows: _Rows) -> Judgement | None:
         "high" if loud.sum() >= 5 and found is not None and found.times >= 2 * LOUD_TIMES else "medium",
         f"{int(loud.sum())} of {len(loud)} answers differ "
         f"{0 if found is None else found.times:.2g} times as much as the others, whose differences are plain noise.",
-        ("stale", "retokenised"),
+        (*rows.weights(loud), "retokenised"),
         share,
         _since(rows.tokens, inside),
         _rank_of(rows.tokens, inside),
@@ -397,7 +436,9 @@ def _left(tokens: Tokens, kept: Array, told: Measures) -> Judgement:
     tails, k3 = patterns.heaviness(tokens, kept), told.k3 or 0.0
     everyone = tuple(range(len(tokens.answers)))
     if tails is not None and tails >= NOISE_TAILS and k3 > NOISE_K3:
-        return Judgement("stale", "low", _heavy(tails), ("kernels", "rows"), 1.0, affected=everyone)
+        own = _own(tokens)
+        why = _heavy(tails) + (" The engine tells that its weights are the trainer's." if own else "")
+        return Judgement("unsynced" if own else "stale", "low", why, ("kernels", "rows"), 1.0, affected=everyone)
     if k3 <= NOISE_K3:
         return Judgement(
             "agree",
@@ -415,6 +456,12 @@ def _left(tokens: Tokens, kept: Array, told: Measures) -> Judgement:
         1.0,
         affected=everyone,
     )
+
+
+def _own(tokens: Tokens) -> bool:
+    """Whether all answers are told to be sampled by the weights that the trainer has as it trains them."""
+    behind = _behind(tokens)
+    return behind is not None and not behind.any() and bool((tokens.known("trainer_version") != NOT_KNOWN).all())
 
 
 def _heavy(tails: float | None) -> str:

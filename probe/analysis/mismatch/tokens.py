@@ -15,7 +15,7 @@ from probe.text import missing
 Array = npt.NDArray[Any]
 
 #: What is known of an answer as a whole number.
-WHOLE: Final = ("step", "rank", "weight_version", "batch_id", "row", "micro_batch")
+WHOLE: Final = ("step", "rank", "weight_version", "trainer_version", "batch_id", "row", "micro_batch")
 
 #: A whole number that isn't known.
 NOT_KNOWN: Final = -(2**31)

@@ -39,6 +39,8 @@ ADVICE: Final = {
     "untrained": "Leave tokens that tools or templates gave out of the loss mask.",
     "retokenised": "Hand the token ids of the rollout to the trainer; don't tokenise their text again.",
     "stale": "Renew the engine's weights before it samples, or weight tokens by their importance ratio, cut off.",
+    "unsynced": "Compare the engine's parameters with the trainer's once they are synced: look at what the transfer, a "
+    "sleep or a change of precision leaves out.",
     "rank": "Look at the transfer of weights to that rank's engine, and at its precision.",
     "rows": "Look at which replica sampled these answers, and at its weights.",
     "kernels": "Let engine and trainer compute in the same precision, or weight tokens by their importance ratio, cut "
@@ -157,7 +159,7 @@ def _kind(found: Mismatch) -> Kind:
         return "fine" if noise else "tuning"
     if judged.confidence == "low":
         return "tuning"
-    if judged.cause in ("stale", "rows", "rank"):
+    if judged.cause in ("stale", "unsynced", "rows", "rank"):
         known = judged.cause == "stale" and judged.version is not None
         mild = (told.effective_ratio or 0.0) >= ALARM_BELOW
         return "tuning" if mild and (known or noise) else "alarm"

@@ -45,7 +45,7 @@ FAULTS: Final = (
     "gradient_spike",
     "long_tail",
     "mismatch_temperature",
-    "mismatch_stale",
+    "mismatch_unsynced",
     "retokenised",
     "failed_rollouts",
 )

@@ -96,10 +96,11 @@ class Stale(Planted):
         return Engine(rounded(policies[version]), version)
 
 
-class StaleUntold(Stale):
-    """The same where the engine claims to be fresh."""
+class Unsynced(Stale):
+    """The same where the engine says that its weights are the newest: what was to renew them left them as they were."""
 
-    about: ClassVar[str] = "from step 4 on the engine samples with weights 4 versions old, and tells of none"
+    cause: ClassVar[str] = "unsynced"
+    about: ClassVar[str] = "from step 4 on the engine samples with weights 4 versions old, and tells the newest version"
 
     def engine(self, policies: list[Policy], step: int, rank: int, part: int) -> Engine:
         old = super().engine(policies, step, rank, part)
@@ -148,7 +149,7 @@ PLANTS: Final[dict[str, type[Sampling]]] = {
     "untrained": Untrained,
     "retokenised": Retokenised,
     "stale": Stale,
-    "stale_untold": StaleUntold,
+    "unsynced": Unsynced,
     "one_rank": OneRank,
     "some_rows": SomeRows,
     "kernels": Kernels,

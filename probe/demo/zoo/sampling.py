@@ -245,13 +245,13 @@ def _record(session: Session, clock: FakeClock, step: int, answers: list[Answer]
     with session.step(step):
         for name in ("sync_weights", "generate", "old_log_prob"):
             passes(name)
-        _tell(answers, ids=ids)
+        _tell(answers, step, ids=ids)
         with phase("update"):
             trained(range(len(answers)))
             clock.advance(int(SECONDS["update"] * SECOND))
 
 
-def _tell(answers: list[Answer], *, ids: bool) -> None:
+def _tell(answers: list[Answer], step: int, *, ids: bool) -> None:
     each: dict[str, list[Any]] = {
         "mask": [np.array(one.mask) for one in answers],
         "rollout_log_probs": [np.array(one.rollout, np.float32) for one in answers],
@@ -269,6 +269,7 @@ def _tell(answers: list[Answer], *, ids: bool) -> None:
         rewards=[one.reward for one in answers],
         advantages=[one.advantage for one in answers],
         weight_versions=[one.version for one in answers],
+        trainer_version=step,
         clipped=False,
         **each,
     )

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from probe.demo.zoo.mismatches import StaleUntold as Fault
+from probe.demo.zoo.mismatches import Unsynced as Fault
 
 __all__ = ["Fault"]
