@@ -513,6 +513,13 @@ class Stack(Row, kw_only=True, tag="stacks"):
     innermost: str = ""  #: its last line, as "file:line function"
     thread: str = ""
     seen: bool = True  #: False where the thread couldn't be looked at
+    #: The oldest collective of the process that hadn't ended, as PyTorch's flight recorder names it; "" where there was
+    #: none, or none is recorded.
+    collective: str = ""
+    collective_group: str = ""  #: its process group: the description, else the name
+    collective_number: int | None = None  #: which of the group's it is, from 1; None from rank to rank
+    collective_sizes: str = ""  #: of what goes in, such as "8x3, 4"
+    collective_ns: int | None = None  #: how long it had been open
 
 
 ROW_TYPES: Final[tuple[type[Row], ...]] = (

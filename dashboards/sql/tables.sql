@@ -556,7 +556,7 @@ from read_parquet(coalesce(getvariable('failures_files'), getvariable('process_f
 where getvariable('failures_files') is not null;
 
 create or replace view stacks_rows as
-select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "open_ns", "threshold_ns", "longest_ns", coalesce("kind", '') as "kind", coalesce("stack", '') as "stack", coalesce("innermost", '') as "innermost", coalesce("thread", '') as "thread", coalesce("seen", true) as "seen", "wall_ns"
+select coalesce("time_ns", 0) as "time_ns", coalesce("attempt", 1) as "attempt", coalesce("process", '') as "process", "rank", "step", "role", "phase", "micro_batch", coalesce("scope_id", 0) as "scope_id", coalesce("scope", '') as "scope", "open_ns", "threshold_ns", "longest_ns", coalesce("kind", '') as "kind", coalesce("stack", '') as "stack", coalesce("innermost", '') as "innermost", coalesce("thread", '') as "thread", coalesce("seen", true) as "seen", coalesce("collective", '') as "collective", coalesce("collective_group", '') as "collective_group", "collective_number", coalesce("collective_sizes", '') as "collective_sizes", "collective_ns", "wall_ns"
 from read_parquet(coalesce(getvariable('stacks_files'), getvariable('process_files')), hive_partitioning = false,
   schema = map {'time_ns': {name: 'time_ns', type: 'BIGINT', default_value: NULL},
   'attempt': {name: 'attempt', type: 'BIGINT', default_value: NULL},
@@ -576,6 +576,11 @@ from read_parquet(coalesce(getvariable('stacks_files'), getvariable('process_fil
   'innermost': {name: 'innermost', type: 'VARCHAR', default_value: NULL},
   'thread': {name: 'thread', type: 'VARCHAR', default_value: NULL},
   'seen': {name: 'seen', type: 'BOOLEAN', default_value: NULL},
+  'collective': {name: 'collective', type: 'VARCHAR', default_value: NULL},
+  'collective_group': {name: 'collective_group', type: 'VARCHAR', default_value: NULL},
+  'collective_number': {name: 'collective_number', type: 'BIGINT', default_value: NULL},
+  'collective_sizes': {name: 'collective_sizes', type: 'VARCHAR', default_value: NULL},
+  'collective_ns': {name: 'collective_ns', type: 'BIGINT', default_value: NULL},
   'wall_ns': {name: 'wall_ns', type: 'BIGINT', default_value: NULL}})
 where getvariable('stacks_files') is not null;
 

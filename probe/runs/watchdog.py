@@ -6,16 +6,20 @@ here, and the heartbeat of the process's :mod:`~probe.runs.now_file` stands stil
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
 import time
 import traceback
-from typing import Final
+from typing import Any, Final
 
 from probe.hooks import Scope
 from probe.records import Stack
+from probe.runs.collectives import waited_in
 from probe.runs.now_file import NowFile
+
+_log = logging.getLogger("probe.runs")
 
 #: A scope is overdue when it is open for longer than this, seconds; :data:`VARIABLE` in the environment says otherwise.
 OVERDUE_S: Final = 60.0
@@ -67,6 +71,7 @@ class Watchdog:
         thread = self._now.thread
         stack, innermost = stack_of(thread)
         names = [one.name for one in threading.enumerate() if one.ident == thread]
+        collective = _collective()
         return Stack(
             open_ns=open_ns,
             threshold_ns=threshold_ns,
@@ -76,7 +81,26 @@ class Watchdog:
             innermost=innermost,
             thread=names[0] if names else str(thread),
             seen=bool(stack),
+            **collective,
         )
+
+
+def _collective() -> dict[str, Any]:
+    """The columns of the collective that the process waits in."""
+    try:
+        found = waited_in()
+    except Exception as error:  # whatever PyTorch's recorder tells: the stack is told all the same
+        _log.warning("probe can't read PyTorch's flight recorder (%s: %s)", type(error).__name__, error)
+        return {}
+    if found is None:
+        return {}
+    return {
+        "collective": found.name,
+        "collective_group": found.group,
+        "collective_number": found.number,
+        "collective_sizes": found.sizes,
+        "collective_ns": found.open_ns,
+    }
 
 
 def overdue_s() -> float:

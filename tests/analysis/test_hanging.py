@@ -8,6 +8,7 @@ import platform
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -189,6 +190,40 @@ def test_4_a_rank_that_has_not_come_to_a_micro_batch_yet_has_no_fewer_of_them(tm
         assert (found.where.rank, found.where.micro_batch) == (0, 0)
         assert "fewer micro-batches" not in found.why
     page.close()
+
+
+@pytest.mark.parametrize(
+    ("group", "theirs", "number", "apart"),
+    [
+        ("default_pg", "nccl:all_gather", 12, True),
+        ("default_pg", "nccl:all_reduce", 12, False),
+        ("default_pg", "nccl:all_gather", 11, False),
+        ("mesh_dp", "nccl:all_gather", 12, False),  # each row of a mesh may have a group of this description
+    ],
+)
+def test_13_ranks_that_call_different_collectives_are_told_so(
+    two: Path, monkeypatch: pytest.MonkeyPatch, group: str, theirs: str, number: int, *, apart: bool
+) -> None:
+    """What the flight recorder of each rank says is beside its line of code."""
+
+    def seen(_: Run, one: dict[str, Any]) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "innermost": f"train.py:{7 + one['rank']} update",
+            "stack": "",
+            "collective_group": group,
+            "collective_sizes": "4096",
+        }
+        of_rank = {0: (theirs, number), 1: ("nccl:all_reduce", 12)}[one["rank"]]
+        return told | dict(zip(("collective", "collective_number"), of_rank, strict=True))
+
+    monkeypatch.setattr(hanging, "_seen", seen)
+    page = elsewhere(two, 1, ahead_s=0, open_s=20)
+    with Run(two) as run:
+        (found,) = hanging.hang(run)
+    page.close()
+    assert f"Rank 1 is at train.py:8 update, in nccl:all_reduce, collective 12 of {group} (4096)." in found.why
+    assert f"Rank 0 is at train.py:7 update, in {theirs}, collective {number} of {group} (4096)." in found.why
+    assert ("They call different collectives there" in found.why) is apart
 
 
 @pytest.mark.parametrize("minutes", [2, 20])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe.analysis import by_step
@@ -30,6 +31,8 @@ KNOWN: Final = 3
 SILENT_S: Final = 10.0
 WHY: Final = "A rank with fewer micro-batches never enters the collectives of the others' last ones."
 ADVICE: Final = "Let all ranks cut the same number of micro-batches: pass dp_group to the function that cuts them."
+#: How the flight recorder calls the one process group that has all ranks: several others may have one description.
+ALL_RANKS: Final = "default_pg"
 #: Clocks of machines are taken to be less than so many seconds apart.
 SKEW_S: Final = 120.0
 
@@ -218,9 +221,9 @@ def _finding(
         text = f"{_capital(_who(culprit))} is {'elsewhere, ' if _is_elsewhere(waiting, culprit) else 'still '}in "
         text += f"{there}, and {waited}"
     why += _silent(overdue)
-    for one in (waiting, *([] if culprit is None else [culprit])):
-        line = _line(run, one)
-        why += f" {_capital(_who(one))} is at {line}." if line else ""
+    seen = [(one, _seen(run, one)) for one in (waiting, *([] if culprit is None else [culprit]))]
+    known = [(one, told) for one, told in seen if told is not None]
+    why += "".join(_stands(one, told) for one, told in known) + _apart([told for _, told in known])
     where, evidence = _place(waiting, culprit, fewer=fewer)
     return Finding(
         "alarm",
@@ -322,18 +325,40 @@ def _victim(one: Mapping[str, Any]) -> Finding:
     )
 
 
-def _line(run: Run, one: Mapping[str, Any]) -> str:
-    """The line of code at which the watchdog of the process saw it last."""
+def _seen(run: Run, one: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the watchdog of the process told last of the scope that it is in."""
     if "stacks" not in TABLES:
-        return ""
+        return None
     frame = run.sql(
-        f"""select arg_max(innermost, wall_ns) as line, arg_max(stack, wall_ns) as stack from stacks
-        where process = {literal(str(one["process"]))} and scope_id = {int(one["scope_id"])} and seen"""
+        f"""select * from stacks where process = {literal(str(one["process"]))} and scope_id = {int(one["scope_id"])}
+        and seen order by wall_ns desc limit 1"""
     )
-    if unknown(frame["line"][0]):
+    return next(iter(rows(frame)), None)
+
+
+def _stands(one: Mapping[str, Any], seen: Mapping[str, Any]) -> str:
+    """At which line of code a process is, and in which collective."""
+    own, collective = own_line(str(seen["stack"])), _collective(seen)
+    text = f"{seen['innermost']}{f', called from {own}' if own else ''}{f', in {collective}' if collective else ''}"
+    return f" {_capital(_who(one))} is at {text}."
+
+
+def _collective(seen: Mapping[str, Any]) -> str:
+    if unknown(seen["collective"]) or not seen["collective"]:
         return ""
-    own = own_line(str(frame["stack"][0]))
-    return f"{frame['line'][0]}{f', called from {own}' if own else ''}"
+    number = whole(seen["collective_number"])
+    of = f" of {seen['collective_group']}" if number is None else f", collective {number} of {seen['collective_group']}"
+    sizes = "" if unknown(seen["collective_sizes"]) else seen["collective_sizes"]
+    return f"{seen['collective']}{of}{f' ({sizes})' if sizes else ''}"
+
+
+def _apart(seen: Sequence[Mapping[str, Any]]) -> str:
+    """That ranks call different collectives where the group that all of them are in has them call the same one."""
+    told = [one for one in seen if one["collective_group"] == ALL_RANKS and not unknown(one["collective_number"])]
+    for one, other in pairwise(told):
+        if one["collective_number"] == other["collective_number"] and one["collective"] != other["collective"]:
+            return " They call different collectives there, which never come together."
+    return ""
 
 
 def ended_by(run: Run, ends: Sequence[Mapping[str, Any]]) -> Finding | None:
