@@ -386,16 +386,16 @@ def _by_step(rows: _Rows) -> Judgement | None:
     tails = patterns.heaviness(rows.tokens, rows.tokens.compared & inside[rows.tokens.row])
     other = tails is not None and tails >= NOISE_TAILS
     if fresh:
-        versions = "though the engine tells weights that are no older"
+        versions = ", though the engine tells that they are no older"
     elif rows.behind is None:
-        versions = "no version tells of it"
+        versions = "; no version tells of it"
     else:
-        versions = f"the engine tells weights that are up to {rows.behind[later].max()} versions old"
+        versions = f"; the engine tells that they are up to {rows.behind[later].max()} versions old"
     return Judgement(
         "unsynced" if fresh else "stale",
         "medium" if other or found.times >= SUDDEN else "low",
         f"From step {step} on answers differ {found.times:.2g} times as much as before, on all ranks alike, as where "
-        f"weights are no longer renewed; {versions}. {_heavy(tails) if other else _light(tails)}",
+        f"weights are no longer renewed{versions}. {_heavy(tails) if other else _light(tails)}",
         ("kernels",),
         _share_of(rows.tokens, inside),
         step,
