@@ -22,15 +22,18 @@ from tests.zoo.planting import planted
 
 NASTY = "\x1b[2J\x1b]0;owned\x07"
 
-#: A rank that trains until it is killed: long before its last step.
+#: A rank that trains until it is killed, in the phase of its last step.
 RANK = """
 import sys, time
 import probe
 from probe.testing import FakeDevice
 light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
 with probe.start("p", run_dir=sys.argv[1], rank=0, world_size=1, **light) as session:
-    for step in range(100_000):
+    for step in range(31):
         with session.step(step), probe.phase("update"):
+            if step == 30:
+                print("in the last step", flush=True)
+                time.sleep(3600)
             time.sleep(0.02)
         if step == 4:
             print("five steps", flush=True)
@@ -115,6 +118,7 @@ def test_3_an_alarm_is_a_line_as_soon_as_it_is_found(tmp_path: Path) -> None:
                 assert told["type"] != "finding"
                 if told["type"] == "step" and told["step"] > 20:
                     break
+            assert rank.stdout.readline() == "in the last step\n"
             rank.send_signal(signal.SIGKILL)
             rank.wait()
             told = [json.loads(line) for line in tail.stdout]

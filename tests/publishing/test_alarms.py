@@ -87,6 +87,23 @@ def until_in_a_step(directory: Path, rank: int) -> None:
     until(looked, met)
 
 
+def kill_in_its_phase(process: subprocess.Popen[bytes], directory: Path, rank: int) -> None:
+    """Between two steps it is in none: it is held still while that is looked at."""
+
+    def stands_in_it() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        with probe.open(directory) as run:
+            frame = run.now()
+        if "update" in set(frame[frame["rank"] == rank]["phase"]):
+            return True
+        process.send_signal(signal.SIGCONT)
+        return False
+
+    until(stands_in_it)
+    process.kill()
+    process.wait()
+
+
 def until_it_reads_the_run(pid: int) -> None:
     """Who watches opens the run only when it has loaded what reads it, and looks at it from then on."""
     until(lambda: Path(f"/proc/{pid}/maps").read_text(), lambda maps: "duckdb" in maps)
@@ -106,8 +123,7 @@ def test_3_the_end_of_rank_0_is_posted_by_who_outlives_it(tmp_path: Path, hook: 
         until_in_a_step(tmp_path / "run", 0)
         until_in_a_step(tmp_path / "run", 1)
         until_it_reads_the_run(int(ranks[0].stdout.readline()))
-        ranks[0].send_signal(signal.SIGKILL)
-        ranks[0].wait()
+        kill_in_its_phase(ranks[0], tmp_path / "run", 0)
         alarm = posted(hook, "killed")
     finally:
         for one in ranks:

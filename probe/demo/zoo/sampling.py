@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -171,6 +172,7 @@ class Sampling(Training):
         return found
 
 
+@lru_cache(maxsize=4)  # all answers of a step are sampled with one
 def rounded(policy: Policy) -> Policy:
     """A copy in bfloat16, as an engine holds it."""
     return copy.deepcopy(policy).to(torch.bfloat16)
