@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # before anything imports torch: workers share the cores
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Before anything imports torch: tests share the cores with other workers, targets and the processes that they start,
+# and threads of OpenMP that wait for each other hold theirs. Beside two busy loops TRL's took more than twice as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # On a loaded machine a last edition takes longer than the end of a session waits for it in a container, and would be
 # left to a process that a test then leaves behind. Tests of that say otherwise.
