@@ -15,6 +15,7 @@ NEW_PIP := -m pip install --disable-pip-version-check --quiet pip==26.3
 # torch, pandas and all the rest again: half of its time.
 export PYTHONDONTWRITEBYTECODE :=
 RUN_DIR ?=
+DEMO_STEPS ?=
 MINUTES ?= 10
 ROUNDS ?= 10
 SEEDS ?= 5
@@ -45,7 +46,7 @@ $(VENV)/.dev: $(VENV)/.made pyproject.toml constraints.txt
 	@touch $@ $(VENV)/.demo $(VENV)/.notebook
 
 demo: $(VENV)/.demo  ## train a small policy under observation (about a minute)
-	$(if $(SAID),COLUMNS=1200 )$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(if $(SAID),| tee $(SAID))
+	$(if $(SAID),COLUMNS=1200 )$(BIN)/probe demo $(if $(RUN_DIR),--run-dir $(RUN_DIR)) $(if $(DEMO_STEPS),--steps $(DEMO_STEPS)) $(if $(SAID),| tee $(SAID))
 
 check: $(VENV)/.dev  ## lint, types and the quick tests, side by side: for hour-to-hour work
 	@$(MAKE) --no-print-directory --jobs 2 lint quick
@@ -56,8 +57,9 @@ quick: $(VENV)/.dev  ## the tests that need no browser, no farm of processes and
 test: $(VENV)/.dev  ## the whole suite
 	$(BIN)/python $(TWICE) $(WORKERS)
 
-thorough: $(VENV)/.dev  ## the whole suite with every case: also those that are one more of what `make test` has
-	PROBE_THOROUGH=1 $(BIN)/python $(TWICE) $(WORKERS)
+thorough: export PROBE_THOROUGH=1
+thorough: $(VENV)/.dev test-verl  ## the whole suite with every case: also those that are one more of what `make test` has
+	$(BIN)/python $(TWICE) $(WORKERS)
 
 fuzz: $(VENV)/.dev  ## the property tests with new seeds, for MINUTES=10
 	$(BIN)/python tests/fuzz.py $(MINUTES)

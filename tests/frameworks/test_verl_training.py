@@ -2,7 +2,8 @@
 
 What is recorded equals what the model was given, counted below verl (``verl_cpu/counter.py``) and logged by verl
 itself; and training with probe is, to the bit, training without. verl lives in an environment of its own
-(``make test-verl``). Its GRPO is started three times, each a minute or two, and shared by all tests.
+(``make test-verl``). Its GRPO is started twice, three times with the thorough cases, each a minute or two, and shared
+by all tests.
 """
 
 from __future__ import annotations
@@ -161,9 +162,9 @@ def recorded(run: Run, rank: int) -> pd.DataFrame:
 # --------------------------------------------------------------------------------------------------------------- GRPO
 
 
-@pytest.mark.parametrize("name", ["observed", "raising"])
+@pytest.mark.parametrize("name", ["observed", pytest.param("raising", marks=pytest.mark.thorough)])
 def test_1_grpo_is_the_same_training_to_the_bit(grpo, name):
-    """As one without probe: one with it, and one in which every point of the adapter raises."""
+    """As one without probe: one with it, and one in which every point of the adapter raises (of SFT each time)."""
     before = plain(grpo)
     if name == "raising":
         other = grpo(name, recorded=True, modules=["raising"])
@@ -466,7 +467,8 @@ def test_1_probe_counts_what_it_costs(grpo_run):
     assert (rows["value"] > 0).all()
 
 
-def test_5_every_point_that_raises_is_an_incident(grpo):
+@pytest.mark.thorough
+def test_5_every_point_of_grpo_that_raises_is_an_incident(grpo):
     done = grpo("raising", recorded=True, modules=["raising"])
     with probe.open(done.run) as run:
         incidents = run.incidents
@@ -495,6 +497,17 @@ def test_1_sft_is_the_same_training_to_the_bit(sft):
     before = sft("plain")
     assert all(logged["train/grad_norm"] > 0 for logged in before.logged().values())
     assert_the_same_training(before, sft_observed(sft))
+
+
+def test_5_every_point_of_sft_that_raises_is_an_incident_and_the_training_the_same(sft):
+    done = sft("raising", recorded=True, modules=["raising"])
+    assert_the_same_training(sft("plain"), done)
+    with probe.open(done.run) as run:
+        incidents = run.incidents
+        assert set(incidents["kind"]) == {"adapter"}
+        where = {place.rpartition(".")[2] for place in incidents["where"]}
+        assert {"forward_backward_batch", "forward_step", "prepare_micro_batches", "log"} <= where
+        assert run.micro_batches.empty
 
 
 @pytest.mark.parametrize("rank", range(RANKS))
