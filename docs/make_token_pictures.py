@@ -7,6 +7,7 @@ and playwright. Without names it takes all; each trains what it shows.
 * audit: what ``run.audit()`` is, of ``probe demo --fault accidental_reducer``.
 * mismatch: what ``run.mismatch()`` is, of ``probe demo --fault mismatch_unsynced``.
 * long_tail: what ``run.long_tail()`` is, of ``probe demo --fault long_tail``.
+* idle: what ``run.idle()`` is, of ``probe demo --fault idle_trainer``.
 * lanes: what the panel's view Tokens shows of that training's last step.
 """
 
@@ -103,6 +104,15 @@ def take_long_tail(place: Path) -> None:
     take(found._repr_html_(), ".probe-long-tail", "long_tail")
 
 
+def take_idle(place: Path) -> None:
+    """What the time of both sides went for."""
+    with Run(fault("idle_trainer")(1.0, 0).run(place / "run")) as run:
+        found = run.idle()
+    if found is None:
+        raise SystemExit("the training told of no rollouts")
+    take(found._repr_html_(), ".probe-idle", "idle")
+
+
 def take_samples(place: Path) -> None:
     """The view Samples of its last step, with the tokens of an answer of two turns."""
     from playwright.sync_api import sync_playwright
@@ -151,6 +161,7 @@ PICTURES: Final = {
     "mismatch": take_mismatch,
     "long_tail": take_long_tail,
     "lanes": take_lanes,
+    "idle": take_idle,
 }
 
 

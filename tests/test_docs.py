@@ -107,7 +107,7 @@ def test_9_of_12_a_framework_s_page_says_what_to_set_what_is_seen_what_isn_t_and
     assert "benchmarks" in text  # where the figure of its cost comes from
 
 
-@pytest.mark.parametrize("page", ["numbers", "tokens", "mismatch", "long_tail"])
+@pytest.mark.parametrize("page", ["numbers", "tokens", "mismatch", "long_tail", "idle"])
 def test_15_each_page_on_what_happened_to_the_tokens_has_a_picture_of_a_fault_that_the_demo_plants(page):
     text = text_of(f"guides/{page}.md")
     pictures = set(re.findall(r"!\[[^\]]{40,}\]\(\.\./images/(\w+)\.png\)", text))

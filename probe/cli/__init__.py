@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "ledger": "probe.cli.ledger",
     "mismatch": "probe.cli.mismatch",
     "long-tail": "probe.cli.long_tail",
+    "idle": "probe.cli.idle",
     "advise": "probe.cli.advise",
     "audit": "probe.cli.audit",
     "compare": "probe.cli.compare",

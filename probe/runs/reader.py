@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from probe.analysis.advice import Advice
     from probe.analysis.audit import Audit
+    from probe.analysis.idle import Idle
     from probe.analysis.ledger import Ledger
     from probe.analysis.long_tail import LongTail
     from probe.analysis.mismatch import Mismatch
@@ -572,6 +573,14 @@ class Run:
         from probe.analysis.long_tail import long_tail  # an answer: who only reads frames never loads it
 
         return long_tail(self, **options)
+
+    def idle(self, **options: Any) -> Idle | None:
+        """What the time of the trainer and of each replica went for, and how long each side waits for the other. See
+        :func:`probe.analysis.idle.idle`, which has the options.
+        """
+        from probe.analysis.idle import idle  # an answer: who only reads frames never loads it
+
+        return idle(self, **options)
 
     def advise(self, **options: Any) -> Advice:
         """Changes to the configuration, each tried on this run's batches. See

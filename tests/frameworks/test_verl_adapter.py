@@ -921,3 +921,24 @@ def test_7_what_verl_s_own_file_logger_and_rollout_dump_write_is_opened(tmp_path
         rollouts = run.tables["rollout_dumps"]
         assert rollouts["reward"].tolist() == [1.0, 0.0, 1.0, 0.0]
         assert rollouts["response_text"].tolist() == ["a", "b", "a", "b"]
+
+
+def test_13_d_the_asynchronous_trainer_runs_in_what_is_observed_and_its_timers_are_told_apart() -> None:
+    """Of verl's V1 trainers: each timer waits for answers, brings weights, or is work."""
+    import inspect
+    import re
+
+    from verl.trainer.ppo.v1 import trainer_base, trainer_colocate_async, trainer_separate_async, trainer_sync
+
+    from probe.analysis.idle.sides import WAITING, WEIGHTS
+
+    trainer = trainer_separate_async.PPOTrainerSeparateAsync
+    assert (trainer.fit, trainer.step) == (trainer_base.PPOTrainer.fit, trainer_base.PPOTrainer.step)
+    modules = (trainer_base, trainer_colocate_async, trainer_separate_async, trainer_sync)
+    timers = {one for module in modules for one in re.findall(r'marked_timer\("(\w+)"', inspect.getsource(module))}
+    assert timers & set(WAITING) == {"gen", "switch_wait"}
+    assert timers & set(WEIGHTS) == {"update_weights", "switch_to_rollout", "switch_to_trainer"}
+    assert timers - {*WAITING, *WEIGHTS} == {
+        *("step", "reward", "old_log_prob", "ref", "values", "adv", "update_actor", "update_critic"),
+        *("save_checkpoint", "testing", "dump_rollout_generations"),
+    }

@@ -39,6 +39,7 @@ def test_15_6_a_page_is_told_what_the_long_tail_says_replica_by_replica(served: 
     assert told["span"] == 10.0
     assert [one["name"] for one in told["lanes"]] == sorted(REPLICAS)
     assert [one["ended"] for one in told["lanes"]] == [4.0, 4.0, 6.0]  # of step 2 the last replica ends last
+    assert [one["rests"] for one in told["lanes"]] == [[[4.0, 6.0]], [[4.0, 6.0]], []]  # and the others are idle then
     frame = found.replicas()
     assert [one["cells"][0] for one in told["lanes"]] == [str(one) for one in frame["samples"]]
     assert [len(one["late"]) for one in told["lanes"]] == frame["late"].tolist()
@@ -77,8 +78,8 @@ def test_15_6_the_tail_s_findings_lead_to_its_lanes_in_the_panel_and_to_its_sect
     with Run(served_run(tmp_path / "run", steps=5)) as run:
         found = tail(run)
     assert [(one.name, topics(dashboards.views())[one.topic]) for one in found] == [("long_tail", "tokens")]
-    assert report._anchors(Findings(found), "", "there") == {0: "long-tail"}
-    assert report._anchors(Findings(found), "", "") == {}
+    assert report._anchors(Findings(found), "", "there", "") == {0: "long-tail"}
+    assert report._anchors(Findings(found), "", "", "") == {}
 
 
 def test_15_6_many_answers_of_many_replicas_are_told_within_bounds(tmp_path: Path) -> None:

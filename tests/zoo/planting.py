@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from probe.demo.zoo import FAULTS, fault
+from probe.demo.zoo.ahead import Ahead
 from probe.demo.zoo.graded import Graded
 from probe.demo.zoo.healthy import HEALTHY
 from probe.demo.zoo.loop import Training
@@ -97,7 +98,7 @@ def _sound(kind: type[Training]) -> tuple[type[Training], str]:
     what tells it from others.
     """
     kept = {name: getattr(kind, name) for name in ("shape", "packed", "config", "device")} | kind.without
-    base = next(one for one in (Processes, Sampling, Served, Graded, Training) if issubclass(kind, one))
+    base = next(one for one in (Processes, Sampling, Ahead, Served, Graded, Training) if issubclass(kind, one))
     usual = {name: getattr(base, name) for name in kept}
     unlike = {name: _short(value) for name, value in kept.items() if value != usual[name]}
     return type("Sound", (base,), kept), f"{base.__name__}{unlike}"

@@ -50,7 +50,12 @@ def shifted(source: Path, target: Path, monotonic_ns: int, wall_ns: int) -> Path
     """
 
     def rows(table: pa.Table) -> pa.Table:
-        for name, later in (("time_ns", monotonic_ns), ("wall_ns", wall_ns), ("begin_ns", monotonic_ns)):
+        for name, later in (
+            ("time_ns", monotonic_ns),
+            ("wall_ns", wall_ns),
+            ("begin_ns", monotonic_ns),
+            ("end_ns", monotonic_ns),
+        ):
             if name in table.column_names:
                 column = table.column_names.index(name)
                 table = table.set_column(column, table.schema.field(name), pc.add(table[name], later))

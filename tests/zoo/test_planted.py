@@ -13,6 +13,7 @@ from probe.analysis.verdict import Cost
 from probe.cli import main
 from probe.core.seqlen_balancing import micro_batches
 from probe.demo.zoo import FAULTS, fault
+from probe.demo.zoo.ahead import Ahead
 from probe.demo.zoo.graded import Graded
 from probe.demo.zoo.healthy import HEALTHY
 from probe.demo.zoo.loop import Training, tensors_of
@@ -113,7 +114,8 @@ def test_1_what_is_planted_at_a_quarter_of_its_strength_is_less_and_named_too(na
 def test_1_every_fault_has_two_weaker_forms() -> None:
     """What a fault plants is another at each strength that the table has."""
     for name in FAULTS:
-        own = [one for one in fault(name).__mro__ if one not in (Training, Processes, Sampling, Served, Graded, object)]
+        bases = (Training, Processes, Sampling, Served, Ahead, Graded, object)
+        own = [one for one in fault(name).__mro__ if one not in bases]
         assert any("self.strength" in inspect.getsource(one) for one in own), name
 
 

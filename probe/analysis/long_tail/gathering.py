@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from probe.analysis.ledger.slots import SAMPLING
 from probe.analysis.long_tail.tail import Phase, Requests, Step, covered, step_of
+from probe.analysis.long_tail.under_way import Told, by_replica, replica_of, told
 from probe.text import rows, whole
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ from rollouts where step is not null and {steps} order by step, process, replica
 """
 
 #: Steps and phases as all processes together see them: those of one name that overlap are one.
-_SCOPES: Final = """
+#: ``steps`` is a condition.
+SCOPES: Final = """
 with told as (
   select step, kind, name, begin_ns, end_ns,
          max(end_ns) over (partition by step, kind, name order by begin_ns, end_ns
@@ -63,7 +65,7 @@ class _Known:
 
     def add(self, row: Mapping[Any, Any]) -> None:
         """One row."""
-        name, samples = str(row["replica"]) or str(row["process"]), int(row["samples"])
+        name, samples = replica_of(row), int(row["samples"])
         if int(row["batch_id"]) < 0:
             self.timed_elsewhere += samples
         else:
@@ -107,12 +109,29 @@ def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
     if not known:
         return []
     scopes: dict[int, list[Mapping[Any, Any]]] = defaultdict(list)
-    for row in rows(run.sql(_SCOPES.format(steps=steps))):
+    for row in rows(run.sql(SCOPES.format(steps=steps))):
         scopes[int(row["step"])].append(row)
-    return [_step(step, one, scopes[step]) for step, one in sorted(known.items())]
+    near = _near(run, known)
+    return [_step(step, one, scopes[step], _others(near, step, one)) for step, one in sorted(known.items())]
 
 
-def _step(step: int, known: _Known, scopes: Iterable[Mapping[Any, Any]]) -> Step:
+def _near(run: Run, known: Mapping[int, _Known]) -> list[Told]:
+    """What is told of requests while those of some steps are under way."""
+    spans = [span for one in known.values() if one.requests for span in one.spans.values()]
+    return told(run, min(begin for begin, _ in spans), max(end for _, end in spans)) if spans else []
+
+
+def _others(near: Sequence[Told], step: int, known: _Known) -> dict[str, Requests]:
+    """The requests of other steps while those of one are under way."""
+    if not known.spans:
+        return {}
+    begin, end = min(one for one, _ in known.spans.values()), max(one for _, one in known.spans.values())
+    return by_replica(
+        [one for one in near if one.step != step and one.requests.begin_ns[0] < end and one.requests.end_ns[-1] > begin]
+    )
+
+
+def _step(step: int, known: _Known, scopes: Iterable[Mapping[Any, Any]], others: Mapping[str, Requests]) -> Step:
     found = step_of(
         step,
         known.requests,
@@ -121,6 +140,7 @@ def _step(step: int, known: _Known, scopes: Iterable[Mapping[Any, Any]]) -> Step
         counts=known.counts,
         spans=known.spans,
         staleness=dict(sorted(known.staleness.items())),
+        others=others,
     )
     scopes = list(scopes)
     whole_step = _intervals(row for row in scopes if row["kind"] == "step")

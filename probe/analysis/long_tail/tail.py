@@ -47,7 +47,9 @@ class Replica(NamedTuple):
         ninth_decile_ns: That 90 % don't exceed.
         longest_ns: The longest.
         late: Its requests that ended in the tail.
-        idle_ns: Of the tail, while none of its requests was under way.
+        idle_ns: Of the tail, while none of its requests was under way, of this step or of another.
+        meanwhile_ns: Of the tail, while any of its requests of other steps was under way.
+        idle: When it was idle in the tail.
     """
 
     name: str
@@ -60,6 +62,8 @@ class Replica(NamedTuple):
     longest_ns: int | None = None
     late: int | None = None
     idle_ns: int | None = None
+    meanwhile_ns: int | None = None
+    idle: tuple[tuple[int, int], ...] = ()
 
 
 class Phase(NamedTuple):
@@ -177,6 +181,38 @@ def covered(begin_ns: Array, end_ns: Array, first: int, last: int) -> int:
     return int(np.maximum(end - np.maximum(begin, reached), 0).sum())
 
 
+def merged(begin_ns: Sequence[int] | np.ndarray, end_ns: Sequence[int] | np.ndarray) -> Requests:
+    """The same time as stretches that neither overlap nor touch, in order.
+
+    Args:
+        begin_ns: Of the stretches.
+        end_ns: Likewise, none before its begin.
+
+    >>> [one.tolist() for one in merged([5, 0, 2], [6, 3, 4])]
+    [[0, 5], [4, 6]]
+    """
+    begin, end = np.asarray(begin_ns, np.int64), np.asarray(end_ns, np.int64)
+    if not len(begin):
+        return Requests(begin, end)
+    order = np.argsort(begin, kind="stable")
+    begin, reached = begin[order], np.maximum.accumulate(end[order])
+    last = np.append(begin[1:] > reached[:-1], True)  # of those that are one
+    return Requests(begin[np.append(0, np.flatnonzero(last[:-1]) + 1)], reached[last])
+
+
+def between(spans: Requests, first: int, last: int) -> Requests:
+    """Those of merged stretches that reach into another one.
+
+    Args:
+        spans: As :func:`merged` gives them.
+        first: Where it begins.
+        last: Where it ends.
+    """
+    begin = int(np.searchsorted(spans.end_ns, first, "right"))
+    end = int(np.searchsorted(spans.begin_ns, last, "left"))
+    return Requests(spans.begin_ns[begin:end], spans.end_ns[begin:end])
+
+
 def step_of(
     step: int,
     replicas: Mapping[str, Sequence[Requests]],
@@ -185,6 +221,7 @@ def step_of(
     timed: int,
     counts: Mapping[str, int],
     spans: Mapping[str, tuple[int, int]] | None = None,
+    others: Mapping[str, Requests] | None = None,
     **more: Any,
 ) -> Step:
     """A step from its requests.
@@ -196,6 +233,7 @@ def step_of(
         timed: Of these, with times of their own.
         counts: Samples of each replica.
         spans: Of a replica the first begin and last end, where that is all that is known.
+        others: Requests of other steps, by replica, merged.
         **more: Fields of :class:`Step` that don't come from these.
     """
     held = {name: _together(parts) for name, parts in replicas.items()}
@@ -215,7 +253,10 @@ def step_of(
         samples,
         timed,
         whole=len(took) == timed,
-        replicas=tuple(_replica(name, counts[name], held[name], ninth, end_ns) for name in sorted(held)),
+        replicas=tuple(
+            _replica(name, counts[name], held[name], (others or {}).get(name, _NONE), (ninth, end_ns))
+            for name in sorted(held)
+        ),
         begin_ns=int(every.begin_ns.min()),
         ninth_ns=ninth,
         end_ns=end_ns,
@@ -235,8 +276,13 @@ def _together(parts: Sequence[Requests]) -> Requests:
     return Requests(np.concatenate([one.begin_ns for one in parts]), np.concatenate([one.end_ns for one in parts]))
 
 
-def _replica(name: str, samples: int, requests: Requests, ninth: int, end_ns: int) -> Replica:
-    took = requests.end_ns - requests.begin_ns
+def _replica(name: str, samples: int, requests: Requests, others: Requests, tail: tuple[int, int]) -> Replica:
+    took, (first, last) = requests.end_ns - requests.begin_ns, tail
+    own = merged(*requests)
+    others = between(others, first, last)
+    every = between(merged(*(np.concatenate(both) for both in zip(own, others, strict=True))), first, last)
+    edges = np.concatenate([[first], np.clip(np.stack(every, axis=1).ravel(), first, last), [last]]).reshape(-1, 2)
+    idle = [(int(begin), int(end)) for begin, end in edges if begin < end]
     return Replica(
         name,
         samples,
@@ -246,6 +292,8 @@ def _replica(name: str, samples: int, requests: Requests, ninth: int, end_ns: in
         median_ns=order_statistic(took, 5),
         ninth_decile_ns=order_statistic(took, TENTHS),
         longest_ns=int(took.max()),
-        late=int((requests.end_ns > ninth).sum()),
-        idle_ns=end_ns - ninth - covered(*requests, ninth, end_ns),
+        late=int((requests.end_ns > first).sum()),
+        idle_ns=sum(end - begin for begin, end in idle),
+        meanwhile_ns=covered(*others, first, last),
+        idle=tuple(idle),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Steps whose phases say which role runs them.
 _ROLES_STEPS: Final = 20
+
+#: What is so in this share of the steps since one has begun with it.
+_MOSTLY: Final = 0.7
 
 _NOWHERE: Final = Where()
 
@@ -37,6 +41,23 @@ def window(run: Run, steps: int) -> tuple[int, int | None]:
         return 0, None
     last = int(known[-1])
     return max(int(known[0]), last - steps + 1), last
+
+
+def began(values: Sequence[tuple[int, float]], least: float) -> int:
+    """The first step with such a value after which most have one; else the last step.
+
+    Args:
+        values: Steps in their order, each with its value; at least one.
+        least: The value.
+
+    >>> began([(3, 0.1), (4, 0.5), (5, 0.1), (6, 0.6), (7, 0.5)], 0.3)
+    4
+    """
+    for at, (step, _) in enumerate(values):
+        later = [value >= least for _, value in values[at:]]
+        if later[0] and sum(later) >= _MOSTLY * len(later):
+            return step
+    return values[-1][0]
 
 
 def step_time_s(run: Run, first: int, last: int) -> float | None:

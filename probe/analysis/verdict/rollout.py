@@ -25,8 +25,12 @@ STEPS: Final = 30
 #: A tail is worth a change where the trainer waits for it for this share of a step.
 WORTH: Final = 0.2
 
-#: So many steps it takes to say so, and it has begun with the first after which this share of them is so.
-LEAST, MOSTLY = 3, 0.7
+#: So many steps it takes to say so.
+LEAST: Final = 3
+
+#: Where replicas have answers of other steps under way for this share of the tails, sampling goes on meanwhile: the
+#: trainer waits for more than the last answers.
+MEANWHILE: Final = 1 / 3
 
 #: A replica is named, or the limit of length, where it ends so large a part of the tails.
 BLAMED: Final = 0.8
@@ -38,7 +42,9 @@ AHEAD: Final = (
 
 
 def tail(run: Run) -> list[Finding]:
-    """How long a step waits for the last tenth of its answers, and whether a replica or the limit of length is why."""
+    """How long a step waits for the last tenth of its answers, and whether a replica or the limit of length is why;
+    where replicas go on with answers of other steps meanwhile, the step waits for more than these.
+    """
     if not run.has("rollouts"):
         return []
     first, last = facts.window(run, STEPS)
@@ -49,9 +55,15 @@ def tail(run: Run) -> list[Finding]:
     if len(steps) < LEAST:
         return _untimed(run, first, last)
     share = median(one.waited_share or 0.0 for one in steps)
-    if share < WORTH:
+    if share < WORTH or _meanwhile(steps) >= MEANWHILE:
         return [Finding("fine", "rollout_ends", found.sentence, topic="token_balance")]
     return [_finding(run, steps, share)]
+
+
+def _meanwhile(steps: Sequence[Step]) -> float:
+    """The share of the tails in which replicas have answers of other steps under way."""
+    whole = sum((one.tail_ns or 0) * len(one.replicas) for one in steps)
+    return sum(one.meanwhile_ns or 0 for step in steps for one in step.replicas) / whole if whole else 0.0
 
 
 def _untimed(run: Run, first: int, last: int) -> list[Finding]:
@@ -70,7 +82,7 @@ def _untimed(run: Run, first: int, last: int) -> list[Finding]:
 
 def _finding(run: Run, steps: Sequence[Step], share: float) -> Finding:
     least = max(WORTH, share / 2)
-    since = _since(steps, least)
+    since = facts.began([(one.step, one.waited_share or 0.0) for one in steps], least)
     told = [one for one in steps if one.step >= since and (one.waited_share or 0.0) >= least]
     cost = median(one.waited_ns or 0 for one in told) / 1e9
     longest = median(one.longest_ns or 0 for one in told) / 1e9
@@ -100,15 +112,6 @@ def _finding(run: Run, steps: Sequence[Step], share: float) -> Finding:
         alternatives=() if slow is not None else ("Few answers are long.", "Few requests were sent late, or queued."),
         weight=100 * share,
     )
-
-
-def _since(steps: Sequence[Step], least: float) -> int:
-    """The first step that waits for such a share after which most do."""
-    for at, one in enumerate(steps):
-        later = [(step.waited_share or 0.0) >= least for step in steps[at:]]
-        if later[0] and sum(later) >= MOSTLY * len(later):
-            return one.step
-    return steps[-1].step
 
 
 def _blamed(steps: Sequence[Step]) -> str | None:

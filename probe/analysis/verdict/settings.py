@@ -48,6 +48,9 @@ NAMES: Final[Mapping[str, Mapping[str, str]]] = {
         "verl": "actor_rollout_ref.rollout.calculate_log_probs",
         "trl": "vllm_importance_sampling_correction",
     },
+    "rollout_devices": {"verl": "actor_rollout_ref.rollout.n_gpus_per_node"},
+    "weights_every": {"verl": "trainer.v1.separate_async.parameter_sync_step"},
+    "batches_ahead": {"verl": "trainer.v1.separate_async.num_warmup_batches"},
     "samples_by_engine": {"trl": "use_vllm"},
     "fixed_width": {"verl": "data.max_response_length", "trl": "max_length"},
 }

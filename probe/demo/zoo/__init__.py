@@ -48,6 +48,8 @@ FAULTS: Final = (
     "mismatch_unsynced",
     "retokenised",
     "failed_rollouts",
+    "idle_trainer",
+    "idle_rollout",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar, Final
 
+from probe.demo.zoo.ahead import Ahead
 from probe.demo.zoo.loop import MIB, Rank, Shape, Training
 from probe.demo.zoo.served import Served
 from probe.hooks import phase
@@ -106,4 +107,5 @@ HEALTHY: Final[dict[str, type[Training]]] = {
     "warm-up": WarmUp,
     "without an accelerator": Host,
     "engines that tell times": Served,
+    "sampling ahead": Ahead,
 }

@@ -141,6 +141,10 @@ class Training:
     def batch(self, running: Rank, step: int, index: int) -> None:
         """Is called in every micro-batch of an update, once its memory is taken."""
 
+    def generated_s(self, running: Rank, step: int, begin_ns: int, alone_s: float) -> float:
+        """Seconds from a step's begin until all answers are there; the slowest rank takes ``alone_s``."""
+        return alone_s
+
     def sampled(self, running: Rank, step: int, begin_ns: int) -> None:
         """Is called at the end of generate, which began at ``begin_ns``, to tell what was sampled."""
 
@@ -292,12 +296,13 @@ class Rank:
             self.wait(training.data_s(step, self.rank))
         with phase("generate"):
             asked = self.clock.time_ns
-            self.until(begin, max(alone))
+            generated = training.generated_s(self, step, begin, max(alone))
+            self.until(begin, generated)
             training.sampled(self, step, asked)
             self.keep(step, "generate")
         with phase("old_log_prob"):
             self.compute(training.rows(step, self.rank), step, "old_log_prob", 0, None)
-            self.until(begin, max(alone) + self.slowest(step, "old_log_prob"))
+            self.until(begin, generated + self.slowest(step, "old_log_prob"))
         losses = training.losses(step, self.rank, 4096)
         counted = 0
         with phase("update"):

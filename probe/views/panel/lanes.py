@@ -85,12 +85,14 @@ def _after(moment: int, first: int) -> float:
 
 def _lane(step: Step, replica: Replica, first: int, last: int) -> dict[str, Any]:
     """One replica: its name; how many answers it has under way from a share of the span to the next; the shares at
-    which its answers of the tail end; its last end, seconds; ``cells`` of the table; and all of it in a sentence.
+    which its answers of the tail end; from when to when it is idle in the tail, seconds, the longest of such times; its
+    last end; ``cells`` of the table; and all of it in a sentence.
     """
     late = [] if step.ninth_ns is None else sorted(int(end) for end in replica.requests.end_ns if end > step.ninth_ns)
     points = [(round(at, 4), int(high)) for at, high in under_way(replica, first, last, POINTS)]
     _, *numbers = cells(step, step.replicas.index(replica))
     most = max(high for _, high in points)
+    longest = sorted(replica.idle, key=lambda one: one[0] - one[1])[:LATE]
     about = (
         f"{count(replica.samples)} answers, at most {count(most)} at once, "
         f"from {seconds((replica.begin_ns - first) / 1e9)} to {seconds((replica.end_ns - first) / 1e9)}"
@@ -102,6 +104,7 @@ def _lane(step: Step, replica: Replica, first: int, last: int) -> dict[str, Any]
         "points": points,
         "late": [round((end - first) / (last - first), 4) for end in late[-LATE:]],
         "ended": _after(replica.end_ns, first),
+        "rests": [[_after(begin, first), _after(end, first)] for begin, end in sorted(longest)],
         "ends": seconds((replica.end_ns - first) / 1e9),
         "idle": seconds(None if replica.idle_ns is None else replica.idle_ns / 1e9),
         "cells": numbers,

@@ -31,6 +31,7 @@ from probe._io import expanded, write_atomically
 from probe.analysis import overview
 from probe.analysis.advice import advise, of_findings
 from probe.analysis.audit import audit
+from probe.analysis.idle import idle
 from probe.analysis.kept_text import text_of
 from probe.analysis.ledger import ledger
 from probe.analysis.long_tail import long_tail
@@ -96,8 +97,8 @@ def _html(run: Run) -> str:
     drawn = {panel.id: _draw(panel, run) for board in dashboards() for panel in board.panels}
     mortem, found, numbers = post_mortem(run), findings(run), _kept(run, "numbers", lambda: _numbers(run))
     tokens, mismatched, answers = _tokens(run), _mismatch(run), samples.section(run, found)
-    tail = _long_tail(run)
-    anchors = _anchors(found, mismatched, tail) | answers.anchors
+    tail, both = _long_tail(run), _idle(run)
+    anchors = _anchors(found, mismatched, tail, both) | answers.anchors
     main = [
         "<main>",
         _findings(found, anchors),
@@ -109,6 +110,7 @@ def _html(run: Run) -> str:
         mismatched,
         answers.html,
         tail,
+        both,
         *(_board(board, drawn) for board in dashboards()),
         "</main>",
     ]
@@ -120,6 +122,7 @@ def _html(run: Run) -> str:
         "mismatch": ("Rollout and training", bool(mismatched)),
         "samples": ("Answers", bool(answers.html)),
         "long-tail": ("Long tail", bool(tail)),
+        "idle": ("Who waits", bool(both)),
     }
     links = {anchor: title for anchor, (title, there) in sections.items() if there}
     body = "\n".join([_header(run, links), *main, _footer(run)])
@@ -385,10 +388,11 @@ def _spark(history: list[float], width: float = 120, height: float = 26) -> str:
     return f'<svg class="spark" {box} aria-hidden="true">{drawn}</svg>'
 
 
-def _anchors(found: Findings, mismatched: str, tail: str) -> dict[int, str]:
+def _anchors(found: Findings, mismatched: str, tail: str, both: str) -> dict[int, str]:
     """Where findings lead that have a section of their own, by their place."""
-    sections = {"mismatch": ("mismatch", "agreement")} if mismatched else {}
+    sections: dict[str, tuple[str, ...]] = {"mismatch": ("mismatch", "agreement")} if mismatched else {}
     sections |= {"long-tail": ("long_tail", "rollout_ends")} if tail else {}
+    sections |= {"idle": ("idle_trainer", "idle_rollout", "sides_keep_up")} if both else {}
     return {at: section for section, names in sections.items() for at, one in enumerate(found) if one.name in names}
 
 
@@ -490,6 +494,14 @@ def _long_tail(run: Run) -> str:
     if found is None or found.shown.begin_ns is None:
         return ""
     return f'<section id="long-tail"><h2>The rollout\'s long tail</h2>{found._repr_html_()}</section>'
+
+
+def _idle(run: Run) -> str:
+    """What the time of the trainer and of the replicas went for, where both work at the same time."""
+    found = idle(run)
+    if found is None or not found.asynchronous:
+        return ""
+    return f'<section id="idle"><h2>Who waits: training or sampling</h2>{found._repr_html_()}</section>'
 
 
 # ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ import { answerer, seconds } from "./words.js";
 
 /** The view that it stands in. */
 const VIEW = "tokens";
+//  Findings whose evidence the lanes are.
+const LEADING = new Set(["long_tail", "idle_trainer", "idle_rollout"]);
 
 const BUSY = 1500; //  ms after which who is asked counts as busy
 const PACE = 3000; //  ms between two questions about steps that are followed
@@ -56,7 +58,7 @@ export class Lanes {
     this.root.hidden = !found;
     if (!found) return;
     const { verdict } = this.store.state;
-    this.root.toggleAttribute("data-found", (verdict?.findings ?? []).some(({ name }) => name === "long_tail"));
+    this.root.toggleAttribute("data-found", (verdict?.findings ?? []).some(({ name }) => LEADING.has(name)));
     this._show(found);
   }
 
@@ -150,7 +152,7 @@ export class Lanes {
     this.table.style.setProperty("--busy", hue("generate", theme));
     this.table.toggleAttribute("data-tail", tail !== null);
     this.head.replaceChildren(node("tr", {}, node("td"), node("td", { class: "pp-lane" }, tail ? marked(tail, span) : null), ...["Ends at", "Idle in the tail"].map((text) => node("th", { scope: "col", class: "pp-number", text }))));
-    this.body.replaceChildren(trainer(phases, span, theme), ...lanes.map((lane) => laneOf(lane, most, span, tail)));
+    this.body.replaceChildren(trainer(phases, span, theme), ...lanes.map((lane) => laneOf(lane, most, span)));
     this.axis.replaceChildren(node("tr", {}, node("td"), node("td", { class: "pp-lane" }, axisOf(span)), node("td", { colspan: "2" })));
   }
 
@@ -212,15 +214,13 @@ function trainer(phases, span, theme) {
  * @param {Lane} lane
  * @param {number} most answers under way at once in any lane
  * @param {number} span
- * @param {[from: number, to: number] | null} tail
  */
-function laneOf({ name, points, late, ended, ends, idle, about }, most, span, tail) {
+function laneOf({ name, points, late, rests, ends, idle, about }, most, span) {
   const busy = drawn("path", { class: "pp-busy", d: outline(points, most) });
   const ticks = drawn("path", { class: "pp-late", d: late.map((at) => `M${(at * WIDE).toFixed(1)} ${HIGH * 0.55}V${HIGH}`).join("") });
   const picture = drawn("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, preserveAspectRatio: "none", role: "img", "aria-label": about }, busy, ticks);
-  const from = tail ? Math.max(ended, tail[0]) : 0;
-  const rest = tail && tail[1] > from ? node("i", { class: "pp-idle", style: `inset-inline-start: ${share(from, span)}; inline-size: ${share(tail[1] - from, span)}` }) : null;
-  return node("tr", {}, node("th", { scope: "row", title: name, text: name }), node("td", { class: "pp-lane" }, picture, rest), node("td", { class: "pp-number", text: ends }), node("td", { class: "pp-number", text: idle }));
+  const idleFor = rests.map(([from, to]) => node("i", { class: "pp-idle", style: `inset-inline-start: ${share(from, span)}; inline-size: ${share(to - from, span)}` }));
+  return node("tr", {}, node("th", { scope: "row", title: name, text: name }), node("td", { class: "pp-lane" }, picture, ...idleFor), node("td", { class: "pp-number", text: ends }), node("td", { class: "pp-number", text: idle }));
 }
 
 /**

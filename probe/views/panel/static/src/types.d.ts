@@ -191,6 +191,8 @@ export interface Lane {
   /** shares of the span at which its answers of the tail end */
   late: number[];
   ended: number;
+  /** from when to when it is idle in the tail, seconds */
+  rests: [from: number, to: number][];
   ends: string;
   idle: string;
   cells: string[];
