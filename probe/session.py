@@ -59,6 +59,7 @@ from probe.runs.upload import EVERY_S, UPLOAD_VARIABLE, Upload, checked, from_en
 from probe.runs.writer import RunWriter, take_place
 from probe.sampled import what_is_kept
 from probe.text import percent
+from probe.torch_debug.waiting import begin as begin_debug_server
 from probe.tracking.held import HeldTracking
 from probe.tracking.recovery import is_behind
 from probe.tracking.spans import StepSpans
@@ -951,6 +952,7 @@ def start(
             place.leave()
             raise
         _publish(_current, given)
+        begin_debug_server(directory)
         _tell_refused(_current, {UPLOAD_VARIABLE: refused, ALARMS_VARIABLE: not_looked_for})
         return _current
 

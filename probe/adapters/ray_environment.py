@@ -20,7 +20,7 @@ from probe.hooks import SWITCH, is_off
 RUNTIME_ENV_VARIABLE: Final = "PROBE_RUNTIME_ENV"
 
 #: Variables that every process of a job needs as its driver has them.
-PASSED: Final = (SWITCH, VARIABLE, "PROBE_ATTEMPT", "PROBE_UPLOAD", "PROBE_ALARMS")
+PASSED: Final = (SWITCH, VARIABLE, "PROBE_ATTEMPT", "PROBE_UPLOAD", "PROBE_ALARMS", "PROBE_DEBUG_SERVER")
 
 _PATH: Final = "PYTHONPATH"
 

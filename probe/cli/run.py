@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,12 +20,18 @@ from typing import Any, Final
 
 from probe.errors import InputError, MissingDependencyError
 from probe.text import visible
+from probe.torch_debug.waiting import PORT, VARIABLE
 
 ABOUT: Final = "run a training script unchanged, and record it"
 
 EXAMPLE: Final = """\
 probe run -- torchrun --nproc-per-node 8 train.py
 probe run --run-dir /shared/runs/first -- python -m verl.trainer.main_ppo trainer.n_gpus_per_node=8"""
+
+DEBUG_SERVER: Final = (
+    f"start PyTorch's debug server in each rank, with its page on this port of rank 0's machine (default: {PORT}). It "
+    "has no password: whoever reaches the machine sees stacks and collectives. Takes PyTorch 2.13, jinja2 and tabulate"
+)
 
 #: The exit code of shells where there is no such program.
 NOT_FOUND: Final = 127
@@ -42,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--experiment", metavar="NAME", help="its second part (default: the time, a new one each time)")
     about = "number of this launch of the run, where several machines begin it together (default: a new one)"
     add("--attempt", type=int, metavar="N", help=about)
+    add("--debug-server", metavar="PORT", nargs="?", type=int, const=PORT, help=DEBUG_SERVER)
     add("command_line", metavar="COMMAND", nargs=argparse.REMAINDER, help="what is run, after `--`")
 
 
@@ -62,7 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
     directory = _directory(arguments)
     attempt = arguments.attempt or _attempt(directory, command)
     _say(f"recording to {_shown(directory)}")
-    code = run_process(command, environment(os.environ, directory, attempt))
+    environ = environment(os.environ, directory, attempt)
+    if arguments.debug_server is not None:
+        environ |= {"TORCH_FR_BUFFER_SIZE": "2000", **environ, VARIABLE: str(arguments.debug_server)}
+        _say(
+            f"PyTorch's debug server, without a password: http://{socket.gethostname()}:{arguments.debug_server}/probe"
+        )
+    code = run_process(command, environ)
     try:
         _tell(directory, attempt, well=code == 0)
     except Exception as error:  # the command has done its work: its exit code stands

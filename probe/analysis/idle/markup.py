@@ -32,6 +32,9 @@ _COLOURS: Final[Mapping[str, str]] = {
     "rest": "rgba(128,139,153,.3)",
 }
 
+#: What the key says of parts whose names say it of the trainer.
+_KEY: Final[Mapping[str, str]] = {"work": "idle while the trainer works"}
+
 
 def html_of(found: Idle) -> str:
     """It as one element.
@@ -73,7 +76,7 @@ def _called(part: str, own: str) -> str:
 
 
 def _key() -> str:
-    told = [("works", _WORKS), *((NAMES[name], colour) for name, colour in _COLOURS.items())]
+    told = [("works", _WORKS), *((_KEY.get(name, NAMES[name]), colour) for name, colour in _COLOURS.items())]
     return f'<p style="{_SMALL}">' + " &nbsp; ".join(
         f'<span style="display:inline-block;width:18px;height:10px;background:{colour}"></span> {escape(name)}'
         for name, colour in told
