@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from probe.adapters.seams import Call, Seam
 from probe.adapters.transformers import Telling, current_loop, loop_of, prepared
 from probe.adapters.trl_packing import packed
-from probe.adapters.trl_samples import generated, scored
+from probe.adapters.trl_samples import generated, scored, turn
 from probe.hooks import phase, scope
 
 #: What TRL calls its stretches → our phase. "" is none: other seams tell of it.
@@ -79,6 +79,7 @@ def _of_trainer(module: str, name: str) -> Iterator[Seam]:
     where = f"trl.trainer.{module}"
     yield Seam(where, f"{name}._generate_and_score_completions", f"{name}: rollouts", _rollout)
     yield Seam(where, f"{name}._generate", f"{name}: answers", generated, begins=False)
+    yield Seam(where, f"{name}._generate_single_turn", f"{name}: sampled tokens", turn, begins=False)
     log_probs = f"{name}._get_per_token_logps_and_entropies"
     yield Seam(where, log_probs, f"{name}: log-probabilities", _log_probs, begins=False)
     yield Seam(where, f"{name}._prepare_inputs", f"{name}: what compute_loss receives", prepared, begins=False)

@@ -15,6 +15,54 @@ from probe.adapters.seams import Call
 from probe.sampled import SAMPLES, samples
 
 
+class Drawn:
+    """What was sampled for each answer of a batch, turn by turn.
+
+    TRL asks for a first turn of all answers, and then, where they call tools, for a further one of some of them, with
+    all their tokens so far before it. It doesn't say which these are: they are those whose tokens so far the prompt
+    begins with, in their order.
+
+    Attributes:
+        so_far: Of each answer the ids of its prompt and of what was sampled, as the next prompt has to begin.
+        ids: Of each answer the ids that were sampled, in their order.
+        lost: Whether a turn was of none of the answers, as where a conversation was tokenised again.
+    """
+
+    def __init__(self) -> None:
+        self.so_far: list[list[int]] = []
+        self.ids: list[list[int]] = []
+        self.lost = False
+
+    def add(self, prompts: Any, answers: Any) -> None:
+        """A turn was sampled.
+
+        Args:
+            prompts: Ids of what the model was given, a list for each answer.
+            answers: Ids of what it gave.
+        """
+        if self.lost or not _lists(prompts) or not _lists(answers) or len(prompts) != len(answers):
+            self.lost = True
+        elif not self.so_far:
+            self.so_far = [[*asked, *given] for asked, given in zip(prompts, answers, strict=True)]
+            self.ids = [list(given) for given in answers]
+        else:
+            self._go_on(prompts, answers)
+
+    def _go_on(self, prompts: list[list[int]], answers: list[list[int]]) -> None:
+        left = iter(range(len(self.ids)))
+        for asked, given in zip(prompts, answers, strict=True):
+            at = next((at for at in left if asked[: len(self.so_far[at])] == self.so_far[at]), None)
+            if at is None:
+                self.lost = True
+                return
+            self.so_far[at] = [*asked, *given]
+            self.ids[at] += given
+
+
+def _lists(ids: Any) -> bool:
+    return isinstance(ids, list) and all(isinstance(one, list) for one in ids)
+
+
 class Generated(NamedTuple):
     """What a call of ``_generate`` gave.
 
@@ -23,24 +71,38 @@ class Generated(NamedTuple):
         ids: Of each answer, those of tools between them included.
         begin_ns: When the batch was asked for, monotonic: answers come all at once.
         end_ns: When it was there.
+        sampled: Ids that were sampled, of each answer; None where that isn't known of all of them.
     """
 
     prompt_ids: list[Any]
     ids: list[Any]
     begin_ns: int
     end_ns: int
+    sampled: list[list[int]] | None
 
 
+_drawn: Final[WeakKeyDictionary[Any, Drawn]] = WeakKeyDictionary()
 _generated: Final[WeakKeyDictionary[Any, Generated]] = WeakKeyDictionary()
 
 
 def generated(call: Call) -> Generator[None, None, None]:
     """Answers are generated: lists of token ids, on the CPU."""
-    begin_ns = time.monotonic_ns()
+    begin_ns, trainer = time.monotonic_ns(), call.args[0]
+    if SAMPLES.listeners:
+        _drawn[trainer] = Drawn()
     yield
+    drawn = _drawn.pop(trainer, None)
     if SAMPLES.listeners and isinstance(call.result, tuple) and len(call.result) > 1:
         ids = list(call.result[0]), list(call.result[1])
-        _generated[call.args[0]] = Generated(*ids, begin_ns, time.monotonic_ns())
+        known = drawn is not None and not drawn.lost and len(drawn.ids) == len(ids[1])
+        _generated[trainer] = Generated(*ids, begin_ns, time.monotonic_ns(), drawn.ids if drawn and known else None)
+
+
+def turn(call: Call) -> None:
+    """A turn of some answers was sampled: RLOO's gives the ids alone, GRPO's their log-probabilities too."""
+    drawn = _drawn.get(call.args[0])
+    if drawn is not None:
+        drawn.add(call.argument("prompt_ids"), call.result[0] if isinstance(call.result, tuple) else call.result)
 
 
 def scored(call: Call) -> None:
@@ -72,6 +134,7 @@ def scored(call: Call) -> None:
         loss_terms=_loss_terms(trainer),
         prompt_ids=made.prompt_ids,
         response_ids=made.ids,
+        sampled_ids=made.sampled,
         source=type(trainer).__name__,
     )
 

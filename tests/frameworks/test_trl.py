@@ -362,6 +362,51 @@ def test_15_2_and_3_samples_and_fates_agree_with_trl_s_own_totals(name, changes,
     assert run.samples["begin_ns"].isna().all()
 
 
+@pytest.mark.parametrize("kind", ONLINE)
+def test_13_b_the_sampled_tokens_are_told_and_are_those_that_are_trained(kind):
+    run = observed(kind).run
+    rows = run.token_identity
+    assert len(rows) == run.samples["batch_id"].nunique()
+    assert (rows["changed_answers"] == 0).all()
+    counted = run.samples.groupby("batch_id")["response_tokens"].sum()
+    assert rows.set_index("batch_id")["sampled_tokens"].sort_index().tolist() == counted.sort_index().tolist()
+
+
+@pytest.mark.parametrize("tokenised_again", [False, True])
+def test_13_b_of_answers_in_several_turns_it_is_told_which_tokens_engines_sampled(tmp_path, tokenised_again):
+    """Every other answer calls a tool, whose three tokens stand between two turns; the loop is TRL's but for the call."""
+
+    def with_tools(kind: type) -> type:
+        class Calls(kind):
+            def _tool_call_loop(self, prompts, prompt_ids, completion_ids, completions, logprobs, *_):
+                called = range(0, len(prompt_ids), 2)
+                asked = [prompt_ids[at] + completion_ids[at] + [65, 66, 67] for at in called]
+                answers, _ = self._generate_single_turn(asked, None, {}, num_generations=1)
+                mask = [[1] * len(one) for one in completion_ids]
+                for at, answer in zip(called, answers, strict=True):
+                    room = self.max_completion_length - len(completion_ids[at]) - 3
+                    told = [65, 66, 67, *answer[: max(room, 0)]]
+                    mask[at] += [0] * 3 + [1] * (len(told) - 3)
+                    completion_ids[at] = completion_ids[at] + told
+                if tokenised_again:  # its first token is another one, that spells the same
+                    completion_ids[1] = [68, *completion_ids[1][1:]]
+                return mask, completions, completion_ids, logprobs, 1, 0, [[] for _ in prompt_ids]
+
+        return Calls
+
+    probe.attach("trl")
+    with probe.start("trl", run_dir=tmp_path / "run"):
+        made = small_trl.trainer("grpo", tmp_path / "out", with_tools)
+        made.tools = [print]
+        made.train()
+    with probe.open(tmp_path / "run") as run:
+        assert run.incidents.empty
+        rows, samples = run.token_identity, run.samples
+    assert len(rows) == samples["batch_id"].nunique() > 0
+    assert (rows["changed_answers"] == (1 if tokenised_again else 0)).all()
+    assert (rows["trained_tokens"] < samples.groupby("batch_id")["response_tokens"].sum().to_numpy()).all()
+
+
 def scopes(run: Run) -> Any:
     rows = run.table("memory")
     return rows[(rows["edge"] == "leave") & rows["step"].notna()].sort_values("time_ns")

@@ -72,7 +72,8 @@ def untold(run: Run) -> list[Finding]:
         return []
     sentence = "Whether the trained tokens are those that were sampled isn't known: "
     if framework(run) == "trl":
-        return [withheld("identity", f"{sentence}TRL doesn't say what its engine sampled.", "token_balance")]
+        why = "a rollout_func samples, or a turn doesn't begin with the tokens of those before it."
+        return [withheld("identity", f"{sentence}{why}", "token_balance")]
     change = Change("Tell the ids of both: probe.samples(sampled_ids=…, response_ids=…).")
     return [withheld("identity", f"{sentence}their ids weren't compared.", "token_balance", change)]
 
