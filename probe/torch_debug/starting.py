@@ -62,9 +62,9 @@ class Launched:
         command = [sys.executable, "-m", "probe.torch_debug.served", str(os.getpid())]
         environ = {**os.environ, SWITCH: "off"}
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)  # noqa: S603  (our own module)
-        assert self._process.stdin is not None
-        self._process.stdin.write(self._work)
-        self._process.stdin.close()
+        if self._process.stdin is not None:
+            with self._process.stdin as told:
+                told.write(self._work)
 
     def terminate(self) -> None:
         """End it."""

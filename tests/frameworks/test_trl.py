@@ -374,7 +374,7 @@ def test_13_b_the_sampled_tokens_are_told_and_are_those_that_are_trained(kind):
 
 @pytest.mark.parametrize("tokenised_again", [False, True])
 def test_13_b_of_answers_in_several_turns_it_is_told_which_tokens_engines_sampled(tmp_path, tokenised_again):
-    """Every other answer calls a tool, whose three tokens stand between two turns; the loop is TRL's but for the call."""
+    """Every other answer calls a tool, whose three tokens stand between two turns, in TRL's way."""
 
     def with_tools(kind: type) -> type:
         class Calls(kind):
