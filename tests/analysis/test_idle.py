@@ -342,7 +342,14 @@ def test_13_d_phases_of_processes_that_only_sample_are_not_the_trainer_s(
                 for number in range(6):
                     with beside.step(number), probe.phase(name):
                         clock.advance(10 * SECOND)
-    with_others = Made(place, phases, lambda _: {"a": (-4, 6)}, steps=6).idle()
+    made = Made(
+        place,
+        {"wait_for_samples" if name == "gen" else name: took for name, took in phases.items()},
+        lambda _: {"a": (-4, 6)},
+        steps=6,
+    )
+    with_others = made.idle()
+    assert made.findings()["idle_trainer"].where.phase == "wait_for_samples"  # and not "generate"
     assert with_others.steps == Made(alone, phases, lambda _: {"a": (-4, 6)}, steps=6).idle().steps
     with Run(place) as run:
         assert len(run.processes) == 4

@@ -39,8 +39,7 @@ def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
     if not run.has("rollouts"):
         return []
     steps = f"step between {-(2**40) if first is None else int(first)} and {2**40 if last is None else int(last)}"
-    others, elsewhere = (", ".join(map(literal, names)) for names in ((*WAITING, *WEIGHTS), ELSEWHERE))
-    told = rows(run.sql(SCOPES.format(steps=_TRAINS.format(steps=steps, others=others, elsewhere=elsewhere))))
+    told = rows(run.sql(SCOPES.format(steps=of_trainer(steps))))
     begun = _begun(told)
     if not begun:
         return []
@@ -53,6 +52,16 @@ def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
         if there and begin_ns < end_ns <= until_ns:
             found.append(step_of(step, begin_ns, end_ns - begin_ns, trainer, there))
     return found
+
+
+def of_trainer(steps: str) -> str:
+    """The SQL condition for scopes of the trainer's processes.
+
+    Args:
+        steps: The condition for their steps.
+    """
+    others, elsewhere = (", ".join(map(literal, names)) for names in ((*WAITING, *WEIGHTS), ELSEWHERE))
+    return _TRAINS.format(steps=steps, others=others, elsewhere=elsewhere)
 
 
 def _begun(told: Sequence[Mapping[Any, Any]]) -> list[tuple[int, int, int]]:

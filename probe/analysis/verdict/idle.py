@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from probe.analysis.idle.answer import Idle, added, idling, waiting
-from probe.analysis.idle.gathering import gathered
+from probe.analysis.idle.gathering import gathered, of_trainer
 from probe.analysis.idle.sides import REPLICA, WAITING, Step
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts, rollout
@@ -136,10 +136,10 @@ def _of_the_tail(run: Run) -> float:
 
 def _waits(run: Run, since: int, told: Sequence[Step]) -> tuple[str, str]:
     """The phase that the trainer waits in longest, and the query for those of it that take long."""
-    phases = f"select * from scopes where kind = 'phase' and step between {since} and {told[-1].step}"
+    trainer = of_trainer(f"step between {since} and {told[-1].step}")
     frame = run.sql(
-        f"""with told as (select step, name, max(duration) as longest from ({phases}) where name in
-              ({", ".join(map(literal, WAITING))}) group by step, name)
+        f"""with told as (select step, name, max(duration) as longest from scopes where {trainer} and kind = 'phase'
+              and name in ({", ".join(map(literal, WAITING))}) group by step, name)
             select name, median(longest) as usual from told group by name order by sum(longest) desc, name limit 1"""
     )
     name, usual = str(frame["name"].iloc[0]), float(frame["usual"].iloc[0])
