@@ -226,7 +226,7 @@ def test_8_doctor_looks_at_an_installation_that_only_records(lean, trained, tmp_
 
 
 def test_8_without_the_views_numbers_go_to_a_backend_and_figures_don_t(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("probe.session.missing_view", lambda: "pandas")
+    monkeypatch.setattr("probe.session.outlets.missing_view", lambda: "pandas")
     with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1, track="tensorboard") as session:
         assert session.publisher is None
         session.log({"loss": 1.0}, 0)

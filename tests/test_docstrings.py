@@ -36,7 +36,7 @@ def test_the_front_door_is_among_what_needs_arguments(check: ModuleType) -> None
     root = check._loaded("probe", ROOT)
     shown = {one.path for one in check.shown(root)}
     assert {
-        "probe.session.start",
+        "probe.session.starting.start",
         "probe.core.protocol.DataProto.select",
         "probe.inspection.inspector.inspect",
     } <= shown

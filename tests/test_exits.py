@@ -36,7 +36,7 @@ BACKEND = """
 BEGIN = """
     import os, signal, sys
     from probe import session as sessions
-    sessions.END_S = 300.0
+    sessions.patience.END_S = 300.0
     by = sys.argv[1]
     if by == "session":
         import probe
@@ -136,7 +136,7 @@ def test_a1_mlflow_has_the_status_of_a_run_that_nobody_closed(tmp_path: Path, st
         import probe
         from probe import session as sessions
         from probe.testing import FakeDevice
-        sessions.END_S = 300.0
+        sessions.patience.END_S = 300.0
         light = {{"recorders": ["memory"], "device": FakeDevice()}}  # which needn't import torch
         opened = probe.start("p", "e", run_dir="run", track="mlflow", publish=False, **light)
         opened.log({{"x": 1.0}}, 1)
@@ -224,7 +224,7 @@ CHILDREN = """
         if sys.argv[2] == "session":
             import probe
             from probe import session as sessions
-            sessions.END_S = 300.0
+            sessions.patience.END_S = 300.0
             from probe.testing import FakeDevice
             light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
             opened = probe.start("p", "e", run_dir=f"run{index}", track="told_backend:Told", publish=False, **light)

@@ -54,7 +54,7 @@ def test_e_what_a_step_leaves_for_the_writer_starts_few_collections(tmp_path, mo
         for step in range(10):
             train(session, step, ids, mask)
         assert session.flush()
-        monkeypatch.setattr(session._writer, "_round", lambda **_: None)  # all that is left stays
+        monkeypatch.setattr(session.recording.writer, "_round", lambda **_: None)  # all that is left stays
         known = {id(one) for one in gc.get_objects()}
         for step in range(10, 10 + STEPS):
             train(session, step, ids, mask)
@@ -117,7 +117,7 @@ COUNTS = dict.fromkeys(("batch_id", "tokens", "bytes", "rectangle_tokens", "vali
 def test_e_a_row_that_cannot_be_written_takes_no_other_with_it(tmp_path):
     with start("p", run_dir=tmp_path / "run", recorders=[]) as session:
         rows = [Scalar(key="before", value=1.0), Scalar(key=object(), value=1.0), Scalar(key="after", value=1.0)]
-        session._write_rows(rows, session._sample_scope(), 1)
+        session.recording.write_rows(rows, session.recording.sample_scope(), 1)
         assert session.flush()
         assert session.flush()  # the incident goes with the round after
         found = lines_of(tmp_path / "run")

@@ -40,7 +40,7 @@ def interrupted(directory, bursts):
     chance, step, deepest = random.Random(7), 0, 0
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     with start("interrupts", run_dir=directory, recorders=["memory"]) as session:
-        (recorder,) = session._recorders
+        (recorder,) = session.recording.recorders
         for burst in range(bursts):
             try:
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(2e-5, 2e-4))
@@ -134,10 +134,10 @@ def test_a_sample_outside_steps_has_no_step(tmp_path):
         with session.step(1):
             opened = session.step(2)
             opened.__enter__()
-            assert session._sample_scope().step == 2
-        assert session._sample_scope().step == 2
+            assert session.recording.sample_scope().step == 2
+        assert session.recording.sample_scope().step == 2
         opened.__exit__(None, None, None)
-        assert session._sample_scope().step is None
+        assert session.recording.sample_scope().step is None
 
 
 def test_a_task_stays_in_a_scope_that_has_ended():

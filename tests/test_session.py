@@ -25,7 +25,8 @@ from probe.recorders import RECORDERS
 from probe.recorders.recorder import Recorder
 from probe.records import Incident, Scalar
 from probe.runs.reader import Run
-from probe.session import _record_incident, current_session, start
+from probe.session import current_session, start
+from probe.session.current import record_incident
 
 
 @pytest.fixture
@@ -88,8 +89,8 @@ def test_training_with_a_publisher_is_bitwise_equal_and_its_end_bounded(director
     weights, losses = train()
     with start("p", run_dir=directory, track="file", publish=False) as session:
         assert session.publisher is None
-        session.publisher = Publisher(
-            directory, session.tracking, _record_incident, command=[sys.executable, "-c", HANGS]
+        session.sending.publisher = Publisher(
+            directory, session.tracking, record_incident, command=[sys.executable, "-c", HANGS]
         )
         observed_weights, observed_losses = train(session=session)
     assert losses == observed_losses
@@ -113,7 +114,7 @@ def test_a_publisher_is_there_where_pictures_can_be_shown(directory, tmp_path, m
         def finish(self, timeout_s=None):
             started.append("finished")
 
-    monkeypatch.setattr("probe.session.Publisher", Noted)
+    monkeypatch.setattr("probe.session.outlets.Publisher", Noted)
     for number, (options, wanted) in enumerate(
         [
             ({"track": "file"}, []),
@@ -322,7 +323,7 @@ def test_a_process_that_never_closes_leaves_a_whole_run(directory):
 
 
 def test_too_many_rows_in_a_step_is_said(directory, monkeypatch):
-    monkeypatch.setattr("probe.session.ROWS_PER_STEP", 5)
+    monkeypatch.setattr("probe.session.step_metrics.ROWS_PER_STEP", 5)
     tell = hooks.point("test_session.tell", "a test tells")
     with start("p", run_dir=directory, recorders=[Told()]) as session, session.step(0):
         for index in range(10):
@@ -334,7 +335,7 @@ def test_too_many_rows_in_a_step_is_said(directory, monkeypatch):
 
 def test_an_incident_row_needs_no_listener(directory):
     with start("p", run_dir=directory) as session:
-        session._write_rows(Incident(kind="test", where="here", message="<b>"), hooks.current_scope(), 1)
+        session.recording.write_rows(Incident(kind="test", where="here", message="<b>"), hooks.current_scope(), 1)
     with Run(directory) as run:
         assert run.incidents["message"].tolist() == ["<b>"]
 
@@ -473,9 +474,9 @@ def test_a_recorder_that_fails_when_sampled_is_told_once(tmp_path):
     bad.sample = sample
     bad.metrics = lambda rows: {"probe/bad/x": Metric("sum", 1)}
     with start("p", run_dir=tmp_path / "run", recorders=[bad]) as session:
-        session._writer._sample_interval_s = 0.01
+        session.recording.writer._sample_interval_s = 0.01
         deadline = time.monotonic() + 300
-        while not session._switched_off and time.monotonic() < deadline:
+        while not session.recording.switched_off and time.monotonic() < deadline:
             time.sleep(0.01)
         count = len(asked)
         for step in range(20):

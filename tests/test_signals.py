@@ -24,7 +24,7 @@ SCRIPT = """
     import probe
     from probe import session as sessions
     from probe.testing import FakeDevice
-    sessions.END_S = 300.0
+    sessions.patience.END_S = 300.0
     heard = []
     of_the_job = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2]
     for number in of_the_job:

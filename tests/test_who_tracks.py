@@ -45,7 +45,7 @@ TRAINING = """
     import probe
     from probe import session as sessions
     from probe.testing import FakeDevice
-    sessions.END_S = 300.0
+    sessions.patience.END_S = 300.0
     STEPS, RANKS = 6, 2
     LIGHT = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
 
@@ -205,7 +205,7 @@ def test_b5_a_backend_that_can_t_be_had_later_costs_only_itself(
     (tmp_path / "who_tracks_broken.py").write_text(
         "class Broken:\n    def __init__(self, setup): raise OSError('no route')\n"
     )
-    monkeypatch.setattr(sessions._log, "exception", lambda *_: time.sleep(0.5))  # on a busy machine
+    monkeypatch.setattr(sessions.sending._log, "exception", lambda *_: time.sleep(0.5))  # on a busy machine
     with start("p", run_dir=tmp_path / "run", track="who_tracks_broken:Broken", publish=False) as session:
         session.log({"x": 0.5}, 1)
         known[0] = 0

@@ -88,4 +88,4 @@ def failed(seam: Seam, error: BaseException, count: int, switched_off: bool) -> 
     open_now = None if session is None else session.current_session()
     if open_now is not None:
         where = f"{seam.module}.{seam.name}"
-        open_now._incident("adapter", where, f"{seam.point}: {error!r}", error, count, switched_off)
+        open_now.recording.incident("adapter", where, f"{seam.point}: {error!r}", error, count, switched_off)

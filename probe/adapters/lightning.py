@@ -109,7 +109,7 @@ class Fit:
     def _begin_step(self, number: int) -> None:
         self._computed = 0
         open_now = session()
-        if open_now is None or (current_scope().step is not None and open_now._begun is None):
+        if open_now is None or (current_scope().step is not None and open_now.steps.begun is None):
             self._step = None  # the user's own code says its steps
             return
         self._step = number

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, cast
 
 from probe.adapters.seams import Call
-from probe.hooks import begin_at_root, call_of, current_scope, point
+from probe.hooks import call_of, current_scope, point
 
 if TYPE_CHECKING:
     from probe.session import Session
@@ -53,16 +53,15 @@ def follow_step(number: int) -> None:
 def end_step() -> None:
     """The step that :func:`follow_step` began ends; without one nothing happens."""
     open_now = session()
-    if open_now is not None and open_now._begun is not None:
+    if open_now is not None and open_now.steps.begun is not None:
         open_now.end_step()
 
 
 def drop_step() -> None:
     """The step that :func:`follow_step` began turns out not to be one: it ends without a trace."""
     open_now = session()
-    if open_now is not None and open_now._begun is not None:
-        open_now._begun = open_now._step = None
-        begin_at_root()
+    if open_now is not None and open_now.steps.begun is not None:
+        open_now.steps.drop()
 
 
 def followed_step() -> int | None:
@@ -72,7 +71,7 @@ def followed_step() -> int | None:
 
 
 def _followed(open_now: Session) -> int | None:
-    begun = open_now._begun
+    begun = open_now.steps.begun
     return None if begun is None or begun.scope is None else begun.scope.step
 
 
@@ -83,7 +82,7 @@ def in_step() -> Generator[None, None, None]:
     An actor of Ray that has coroutine methods runs each call as a task of its own, which knows nothing of the others'.
     """
     open_now = session()
-    begun = None if open_now is None else open_now._begun
+    begun = None if open_now is None else open_now.steps.begun
     if begun is None or current_scope().step is not None:
         yield
         return

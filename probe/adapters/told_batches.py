@@ -94,7 +94,7 @@ class ToldBatch:
             message = f"by whose rule batches are made isn't known: {error!r}"
             open_now = session()
             if open_now is not None and self._arrivals.first_time(message):
-                open_now._incident("adapter", self._source, message, error)
+                open_now.recording.incident("adapter", self._source, message, error)
             return UNKNOWN
 
     def _tell(self) -> None:

@@ -100,7 +100,7 @@ class Loop:
         """The batches of the next step are fetched: the step before ends, unless the user's own code says its steps."""
         self.end_update()
         open_now = session()
-        if open_now is None or (current_scope().step is not None and open_now._begun is None):
+        if open_now is None or (current_scope().step is not None and open_now.steps.begun is None):
             return
         self._step = int(self.trainer.state.global_step) + 1
         follow_step(self._step)

@@ -148,8 +148,8 @@ def test_5_doctor_tells_of_a_plugin_that_fails(entry):
 def test_5_doctor_of_a_run_tells_what_was_observed_and_what_was_not_found(tmp_path, monkeypatch):
     said = "acme 1.0: 7 of 9 points are observed; not found: gone, lost; ray 2.60.0: 3 of 3 points are observed"
     with probe.start("doctor", run_dir=tmp_path / "run") as session:
-        session._tell_adapters = lambda: None
-        session._writer.mark(lambda: session._writer.tell(adapters=said))
+        session.recording.tell_adapters = lambda: None
+        session.recording.writer.mark(lambda: session.recording.writer.tell(adapters=said))
         session.flush()
     checks = [one for one in run_checks(str(tmp_path / "run")) if one.name == "frameworks"]
     assert [(one.level, one.message.partition(" (in")[0]) for one in checks] == [

@@ -84,7 +84,7 @@ def recorded(directory: Path, device: FakeDevice, *, fragments: int, others: int
                 if step % 5 == 4:
                     with phase("validate"):
                         device.allocate(6 * GIB).free()
-                session._writer.add_rows(recorder.sample(), session._sample_scope(), 0)
+                session.recording.writer.add_rows(recorder.sample(), session.recording.sample_scope(), 0)
             device.non_torch_bytes += others  # between steps: the writer takes samples of its own whenever it likes
     return Run(directory)
 
@@ -116,7 +116,7 @@ def test_memory_that_the_process_keeps_is_no_leak_of_the_device(tmp_path: Path) 
             kept.append(np.ones(16 * MIB, dtype=np.uint8))  # between steps, likewise
             with session.step(step):
                 device.allocate(GIB).free()
-                session._writer.add_rows(recorder.sample(), session._sample_scope(), 0)
+                session.recording.writer.add_rows(recorder.sample(), session.recording.sample_scope(), 0)
     run = Run(tmp_path / "run")
     frame = run.sql(memory_apart.query(0, 23))
     steps = frame["step"].to_numpy(dtype=float)
@@ -146,7 +146,9 @@ def test_a_process_that_grows_by_what_torch_has_pinned_is_told_so(
                 device.allocate(GIB).free()
                 host._due = 0.0
                 for recorder in (memory, host):
-                    session._writer.add_rows(recorder.sample(), session._sample_scope(), time.monotonic_ns())
+                    session.recording.writer.add_rows(
+                        recorder.sample(), session.recording.sample_scope(), time.monotonic_ns()
+                    )
     with Run(tmp_path / "run") as run:
         (found,) = [one for one in run.findings() if one.name == "host_leak"]
     assert found.explained == share

@@ -227,7 +227,7 @@ def test_status_says_what_is_recorded(shell, tmp_path):
     assert re.search(r"listeners +none", repr(result.result))
     with start("magic", run_dir=tmp_path / "run") as session, hooks.phase("p"):
         result, _ = run(shell, "%probe status")
-        session._incident("backend", "<i>", "did not answer", None)
+        session.recording.incident("backend", "<i>", "did not answer", None)
         assert session.flush(300)
         again, _ = run(shell, "%probe status")
     told = repr(result.result)

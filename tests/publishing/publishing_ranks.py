@@ -72,7 +72,7 @@ def main(rank: int, ranks: int, directory: Path, backends: str, steps: int) -> N
     """Trains, and says what came of it."""
     warnings.simplefilter("ignore")  # of the backends' own packages
     torch.set_num_threads(1)
-    publisher.FINAL_S = sessions.END_S = 600.0  # type: ignore[misc]  # on a loaded machine the last edition takes its time
+    publisher.FINAL_S = sessions.patience.END_S = 600.0  # type: ignore[misc]  # on a loaded machine the last edition takes its time
     track = backends.split(",") if backends and rank == 0 else None
     options: dict[str, Any] = {"rank": rank, "world_size": ranks, "config": CONFIG}
     publish = json.loads(os.environ.get("PUBLISH", "null")) if rank == 0 else None

@@ -235,7 +235,7 @@ def _child(rank: int, place: str, pipe: Connection) -> None:
         until(lambda: session.process.rank, lambda known: known == rank)
         if rank == 0:
             until(lambda: session.alarms, lambda alarms: alarms is not None)
-        until(lambda: session._alarms_to, lambda to: to is None)
+        until(lambda: session.sending.alarms_to, lambda to: to is None)
         pipe.send(session.alarms is not None)
         pipe.recv()
 

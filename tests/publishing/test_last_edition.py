@@ -19,7 +19,8 @@ from probe.publishing.editions import Editions
 from probe.publishing.messages import Done, Numbers, Shown, encode
 from probe.publishing.publisher import Publisher
 from probe.runs.reader import Run
-from probe.session import _record_incident, start
+from probe.session import start
+from probe.session.current import record_incident
 from probe.tracking.state import State
 from probe.tracking.tracking import Tracking
 from tests.sample_run import sample_rows, write_run
@@ -177,12 +178,12 @@ def test_a_backends_and_the_last_edition_that_hang_share_ten_seconds(tmp_path: P
     monkeypatch.setitem(sys.modules, "stuck_backend", sys.modules[__name__])
     monkeypatch.setenv(last.VARIABLE, told)
     monkeypatch.setattr(last, "_first_process", lambda: "bash")  # a container
-    monkeypatch.setattr("probe.session.END_S", 0.1)
-    monkeypatch.setattr("probe.session.BACKENDS_S", 0.03)
+    monkeypatch.setattr("probe.session.patience.END_S", 0.1)
+    monkeypatch.setattr("probe.session.patience.BACKENDS_S", 0.03)
     monkeypatch.setattr("probe.publishing.publisher.FINAL_S", 0.6)
     session = start("p", run_dir=tmp_path / "run", track="stuck_backend:Stuck", publish=False)
     backend = session.tracking.logger["stuck_backend:Stuck"]
-    session.publisher = Publisher(tmp_path / "run", session.tracking, _record_incident, command=HANGS)
+    session.sending.publisher = Publisher(tmp_path / "run", session.tracking, record_incident, command=HANGS)
     given = []
     for one in (session.publisher, session.tracking):
         noted(monkeypatch, one, given)

@@ -194,7 +194,7 @@ def followed(one_mlflow_server: MLflowServer, tmp_path_factory) -> Followed:
     directory = tmp_path_factory.mktemp("followed") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", one_mlflow_server.url)
-        patch.setattr("probe.session.END_S", PATIENCE_S)
+        patch.setattr("probe.session.patience.END_S", PATIENCE_S)
         client = mlflow_client(one_mlflow_server.url)
         # Of reductions alone: every figure that isn't empty is drawn in each edition.
         options = {"track": "tensorboard,mlflow", "publish": 1.0, "recorders": ["memory", "reduction"]}

@@ -201,7 +201,7 @@ def test_an_undeclared_row_is_told_and_not_written(tmp_path):
         """No recorder names it."""
 
     with session_of(tmp_path) as session:
-        session._write_rows(Undeclared(), hooks.current_scope(), 1)
+        session.recording.write_rows(Undeclared(), hooks.current_scope(), 1)
         session.flush()  # then it is told
         incidents = session.run.incidents
     assert "no recorder brings" in incidents["message"].str.cat()

@@ -50,7 +50,7 @@ def assert_equal(directory, url):
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch):
-    monkeypatch.setattr("probe.session.EVERY_S", 0.1)
+    monkeypatch.setattr("probe.session.outlets.EVERY_S", 0.1)
 
 
 @pytest.mark.slow

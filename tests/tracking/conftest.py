@@ -32,7 +32,7 @@ def patient_ends(monkeypatch):
     """
     monkeypatch.setattr(Tracking.finish, "__defaults__", (None, PATIENCE_S))
     monkeypatch.setattr(Tracking.flush, "__defaults__", (PATIENCE_S,))
-    monkeypatch.setattr("probe.session.END_S", PATIENCE_S)
+    monkeypatch.setattr("probe.session.patience.END_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="session")

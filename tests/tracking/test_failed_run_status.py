@@ -18,7 +18,7 @@ SCRIPT = """
     from probe import session as sessions
     from probe.testing import FakeDevice
     light = {"recorders": ["memory"], "device": FakeDevice()}  # which needn't import torch
-    sessions.END_S = 300.0  # what MLflow is sent at the end takes its time on a loaded machine
+    sessions.patience.END_S = 300.0  # what MLflow is sent at the end takes its time on a loaded machine
     session = probe.start("p", "e", run_dir=sys.argv[1], rank=0, world_size=1, track="mlflow", publish=False, **light)
     session.log({"reward/mean": 0.5}, 1)
     print(session.tracking.logger["mlflow"].run_id, flush=True)

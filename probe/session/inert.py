@@ -7,11 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from probe import session as open_sessions
 from probe.hooks import OFF, SWITCH, scope
 from probe.nothing import Nothing, say_so
+from probe.own_cost import Budget
 from probe.records import Process
 from probe.runs.layout import RUN_DIR_VARIABLE
+from probe.session.current import CURRENT
+from probe.session.sending import Sending
+from probe.session.session import Session
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -28,11 +31,11 @@ class NoPanel(Nothing):
         put({"text/plain": OFF, "text/html": self._repr_html_()}, raw=True)
 
 
-class InertSession(open_sessions.Session):
+class InertSession(Session):
     """A session without recorders, writer, directory and backends; every call of it is there.
 
     Args:
-        project: As of :func:`probe.session.start`; nothing is checked.
+        project: As of :func:`probe.session.starting.start`; nothing is checked.
         experiment: Likewise.
         root: Likewise.
         run_dir: Likewise.
@@ -47,9 +50,14 @@ class InertSession(open_sessions.Session):
         names = [str(one) for one in (root, project, experiment) if one is not None]
         self.directory = Path(str(given)) if given else Path(*names)
         self.process = Process(host="", pid=os.getpid())
-        self.budget = self.tracking = self.publisher = self.upload = self.alarms = None
+        self.sending = Sending(self.directory, self.process, None)
         self.closed = self.automatic = self.counts_alone = False
         say_so()
+
+    @property
+    def budget(self) -> Budget | None:
+        """Nothing is thinned."""
+        return None
 
     def step(self, step: int) -> scope:
         """A block that is in the step, and that nobody hears of.
@@ -104,8 +112,8 @@ class InertSession(open_sessions.Session):
             exit_code: Is not used.
         """
         self.closed = True
-        if open_sessions._current is self:
-            open_sessions._current = None
+        if CURRENT.session is self:
+            CURRENT.session = None
 
     def __repr__(self) -> str:
         return f"Session({SWITCH}=off: nothing is recorded)"
