@@ -12,9 +12,9 @@ import os
 import time
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
-from probe.adapters import attachment
+from probe import frameworks
 from probe.adapters.imports import when_imported
 
 
@@ -36,8 +36,8 @@ class _Turns:
             with path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
         self.step, self.on = step, step % 2 == 0
-        for one in attachment.attached():
-            for patch in one._patches._patches:
+        for one in frameworks.attached():
+            for patch in cast("Any", one)._patches._patches:
                 if patch.armed.seam.name != "ActorRolloutRefWorker.update_weights":  # which tells of steps
                     patch.armed.off = not self.on
         self.begun = (time.process_time(), time.thread_time(), time.perf_counter())

@@ -77,7 +77,7 @@ def test_verl_s_plugin_loads_nothing_where_nobody_asks():
 
 
 ATTACHED = "import sys, probe_rl.verl; attachment = sys.modules.get('probe.adapters.attachment')\n"
-ATTACHED += "print(attachment and [one.framework for one in attachment.attached()])"
+ATTACHED += "print(attachment and [one.framework for one in sys.modules['probe.frameworks'].attached()])"
 
 
 @pytest.mark.parametrize(

@@ -212,9 +212,7 @@ def test_b_a_run_json_that_is_made_again_stays_private(tmp_path):
         for path in (tmp_path / "run").glob("*.jsonl"):
             path.unlink()
         session.log({"x": 1}, 0)
-        session.recording.write_rows(
-            Scalar(key="k", value=1.0), __import__("probe.hooks").hooks.current_scope(), 1
-        )
+        session.recording.write_rows(Scalar(key="k", value=1.0), __import__("probe.hooks").hooks.current_scope(), 1)
         session.flush()
     assert stat.S_IMODE((tmp_path / "run/run.json").stat().st_mode) == 0o600
 

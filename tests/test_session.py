@@ -26,7 +26,7 @@ from probe.recorders.recorder import Recorder
 from probe.records import Incident, Scalar
 from probe.runs.reader import Run
 from probe.session import current_session, start
-from probe.session.current import record_incident
+from probe.session.outlets import record_incident
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import importlib
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from probe.adapters import automatic
 from probe.adapters.imports import forget, when_imported
 from probe.adapters.seams import Patches, Seam
 from probe.errors import UnknownNameError
+from probe.frameworks import ATTACHED, LOCK
 from probe.hooks import is_off
 
 
@@ -52,9 +52,6 @@ ADAPTERS: Final[dict[str, Adapter]] = {
     "verl": Adapter("probe.adapters.verl:SEAMS", "verl", "verl"),
     "vllm": Adapter("probe.adapters.vllm:SEAMS", "vllm", "vllm"),
 }
-
-_lock = threading.RLock()
-_attached: dict[str, Attachment] = {}
 
 
 class Attachment:
@@ -129,14 +126,14 @@ class Attachment:
         Returns:
             Names of those that somebody else has replaced meanwhile: they stay, and tell nothing more.
         """
-        with _lock:
+        with LOCK:
             forget(self._arm)
             forget(self._look)
             kept = self._patches.take_off()
             self.found.clear()
             self._on.clear()
-            if _attached.get(self.framework) is self:
-                del _attached[self.framework]
+            if ATTACHED.get(self.framework) is self:
+                del ATTACHED[self.framework]
             return kept
 
     def _begin(self) -> None:
@@ -149,7 +146,7 @@ class Attachment:
     def _arm(self, package: ModuleType | None = None) -> None:
         """The framework is here: look at its modules, those that are imported and those that will be."""
         del package
-        with _lock:
+        with LOCK:
             if self._seams:
                 return
             table, _, attribute = self._adapter.table.partition(":")
@@ -164,7 +161,7 @@ class Attachment:
             self.revision += 1
 
     def _look(self, module: ModuleType) -> None:
-        with _lock:
+        with LOCK:
             if module.__name__ in self._looked:
                 return
             self._looked.add(module.__name__)
@@ -210,21 +207,15 @@ def attach(*frameworks: str) -> list[Attachment]:
             raise UnknownNameError.of("framework", name, ADAPTERS)
     if is_off():
         return []
-    with _lock:
+    with LOCK:
         asked = frameworks or tuple(ADAPTERS)
         names = dict.fromkeys(one for name in asked for one in (name, *ADAPTERS[name].also))
-        return [_attached.get(name) or _attach(name) for name in names]
+        return [cast("Attachment | None", ATTACHED.get(name)) or _attach(name) for name in names]
 
 
 def _attach(name: str) -> Attachment:
-    made = _attached[name] = Attachment(name)
+    made = ATTACHED[name] = Attachment(name)
     return made
-
-
-def attached() -> list[Attachment]:
-    """What is attached in this process, in the order of attaching."""
-    with _lock:
-        return list(_attached.values())
 
 
 def _version(adapter: Adapter) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from probe.current import CURRENT
 from probe.hooks import is_off
 
 if TYPE_CHECKING:
@@ -27,8 +27,7 @@ def is_recording(begin: bool) -> bool:
     Args:
         begin: Whether there is a reason to begin now.
     """
-    session: Any = sys.modules.get("probe.session")
-    open_now = None if session is None else session.current_session()
+    open_now = CURRENT.session
     if open_now is not None:
         if begin and open_now.counts_alone:
             open_now.record_all()
@@ -84,8 +83,7 @@ def failed(seam: Seam, error: BaseException, count: int, switched_off: bool) -> 
         count: How often it has failed.
         switched_off: Whether it is switched off now.
     """
-    session: Any = sys.modules.get("probe.session")
-    open_now = None if session is None else session.current_session()
+    open_now = CURRENT.session
     if open_now is not None:
         where = f"{seam.module}.{seam.name}"
         open_now.recording.incident("adapter", where, f"{seam.point}: {error!r}", error, count, switched_off)

@@ -126,7 +126,7 @@ def _guarded(count: Callable[[Any], None], what: str, *, begins: bool) -> Callab
 
 
 def _is_attached() -> bool:
-    from probe.adapters.attachment import attached
+    from probe.frameworks import attached
 
     return any(one.framework == "nemo_rl" for one in attached())
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from probe.adapters.seams import Call
+from probe.current import CURRENT
 from probe.hooks import call_of, current_scope, point
 
 if TYPE_CHECKING:
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 def session() -> Session | None:
     """The session that this process records in, None where it doesn't."""
-    module: Any = sys.modules.get("probe.session")
-    return None if module is None else cast("Session | None", module.current_session())
+    return cast("Session | None", CURRENT.session)
 
 
 @contextlib.contextmanager

@@ -99,7 +99,7 @@ def _loaded(name: str) -> subprocess.CompletedProcess[str]:
     code = (
         "import sys; from importlib import metadata;"
         f"[one.load() for one in metadata.entry_points(group={GROUP!r}, name={name!r})];"
-        "from probe.adapters.attachment import attached;"
+        "from probe.frameworks import attached;"
         "sys.exit(not any(one.framework == 'verl' for one in attached()))"
     )
     environ = {**os.environ, "PROBE_RUN_DIR": os.devnull, "PROBE": "on"}

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from probe.current import CURRENT
 from probe.hooks import OFF, SWITCH, scope
 from probe.nothing import Nothing, say_so
 from probe.own_cost import Budget
 from probe.records import Process
 from probe.runs.layout import RUN_DIR_VARIABLE
-from probe.session.current import CURRENT
 from probe.session.sending import Sending
 from probe.session.session import Session
 

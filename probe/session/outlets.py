@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,17 +14,29 @@ from pathlib import Path
 from typing import Any
 
 from probe._check import missing_view
+from probe.current import CURRENT
+from probe.hooks import current_scope
 from probe.publishing.alarms import Alarms, alert
 from probe.publishing.publisher import Publisher
 from probe.records import Incident
 from probe.redaction import Redact
 from probe.runs.upload import EVERY_S, Upload
-from probe.session.current import record_incident
 from probe.tracking.held import HeldTracking
 from probe.tracking.recovery import is_behind
 from probe.tracking.tracking import Tracking
 
 _log = logging.getLogger("probe.session")
+
+
+def record_incident(incident: Incident) -> None:
+    """Write an incident to the run that is open or being closed: a backend, or the publisher, is in trouble.
+
+    Args:
+        incident: Its row, which stands beside the log line that Tracking writes.
+    """
+    open_now = CURRENT.session or CURRENT.closing
+    if open_now is not None:
+        open_now.recording.write_rows(incident, current_scope(), time.monotonic_ns())
 
 
 def make_tracking(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any, Final
 from probe import recorders
 from probe.devices import Device
 from probe.failing import Failing
+from probe.frameworks import attached
 from probe.hooks import Scope, Subscription, current_scope, follow, silenced, subscribe
 from probe.oom_snapshots import Entered, Left, Snapshots
 from probe.own_cost import Budget
@@ -280,10 +280,9 @@ class Recording:
 
     def tell_adapters(self) -> None:
         """Write into the process's row which frameworks are observed, for `probe doctor` and whoever reads it."""
-        module: Any = sys.modules.get("probe.adapters.attachment")
-        if module is None or not self.begun:
+        if not self.begun:
             return
-        there = [one for one in module.attached() if one.imported]
+        there = [one for one in attached() if one.imported]
         revisions = tuple((one.framework, one.revision) for one in there)
         if revisions == self._told_adapters:
             return

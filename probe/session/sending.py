@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from probe.current import CURRENT
 from probe.publishing.alarms import Alarm, Alarms
 from probe.publishing.last import has_to_be_there
 from probe.publishing.publisher import Publisher, worthwhile
@@ -24,7 +25,6 @@ from probe.runs.attempts import Joined, is_first, others
 from probe.runs.processes import is_child, several
 from probe.runs.upload import Upload
 from probe.session import patience
-from probe.session.current import CURRENT
 from probe.session.outlets import make_alarms, make_publisher, make_tracking, make_upload, send_leftovers
 from probe.session.recording import Recording
 from probe.tracking.held import HeldTracking

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from probe import exits
 from probe._check import needs_views
+from probe.current import CURRENT
 from probe.devices import Device, detect
 from probe.errors import InputTypeError
+from probe.frameworks import Observed, attached
 from probe.hooks import emit, point, scope
 from probe.own_cost import Budget
 from probe.publishing.alarms import Alarm, Alarms
@@ -25,7 +27,6 @@ from probe.runs.layout import complete_run
 from probe.runs.processes import part_in_ray
 from probe.runs.upload import Upload
 from probe.session import patience
-from probe.session.current import CURRENT
 from probe.session.recording import Recording, load_recorders
 from probe.session.sending import Sending
 from probe.session.step_metrics import StepMetrics
@@ -33,7 +34,6 @@ from probe.session.steps import Steps
 from probe.tracking.tracking import Tracking
 
 if TYPE_CHECKING:
-    from probe.adapters.attachment import Attachment
     from probe.runs.reader import Run
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
@@ -209,10 +209,8 @@ class Session:
         return Run(self.directory)
 
     @property
-    def attached(self) -> list[Attachment]:
+    def attached(self) -> list[Observed]:
         """The frameworks that are observed in this process, with what was found and what is missing in each."""
-        from probe.adapters.attachment import attached
-
         return attached()
 
     def learn(self, *, project: str | None = None, config: Any = None, **facts: Any) -> None:

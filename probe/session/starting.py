@@ -12,6 +12,7 @@ from typing import Any, Literal
 from probe import devices
 from probe._check import needs_views
 from probe._io import expanded
+from probe.current import CURRENT
 from probe.errors import InputError, SessionError
 from probe.hooks import begin_at_root, is_off
 from probe.own_cost import Budget
@@ -26,7 +27,6 @@ from probe.runs.processes import describe, rank_and_size
 from probe.runs.row_types import bring
 from probe.runs.upload import UPLOAD_VARIABLE, checked, from_environment
 from probe.runs.writer import take_place
-from probe.session.current import CURRENT
 from probe.session.forks import watch_forks
 from probe.session.inert import InertSession
 from probe.session.recording import load_recorders

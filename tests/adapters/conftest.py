@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from probe import frameworks
 from probe.adapters import attachment
 from probe.adapters.seams import Seam
 
@@ -61,7 +62,7 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(package.parent))
     monkeypatch.delenv("PROBE_RUN_DIR", raising=False)
     yield package
-    for one in attachment.attached():
+    for one in frameworks.attached():
         one.detach()
     for name in [name for name in sys.modules if name.partition(".")[0] == "acme"]:
         del sys.modules[name]

@@ -22,9 +22,10 @@ import pytest
 import probe
 from probe import hooks
 from probe.adapters import automatic, telling
-from probe.adapters.attachment import Attachment, attach, attached
+from probe.adapters.attachment import Attachment, attach
 from probe.adapters.seams import Seam
 from probe.errors import SessionError, UnknownNameError
+from probe.frameworks import attached
 from probe.hooks import current_scope, phase
 
 

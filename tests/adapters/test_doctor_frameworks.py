@@ -202,7 +202,7 @@ def test_1_a_wheel_has_the_entry_point_and_the_start_file(tmp_path):
 
 def test_1_named_in_verl_use_external_modules_the_plugin_observes(tmp_path):
     code = (
-        "import probe.adapters.plugin; from probe.adapters.attachment import attached;"
+        "import probe.adapters.plugin; from probe.frameworks import attached;"
         "print([one.framework for one in attached()])"
     )
     env = {**os.environ, "VERL_USE_EXTERNAL_MODULES": "other, probe.adapters.plugin"}

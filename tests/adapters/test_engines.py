@@ -19,7 +19,8 @@ import pandas as pd
 import pytest
 
 import probe
-from probe.adapters import attachment, engines
+from probe import frameworks
+from probe.adapters import engines
 from probe.adapters.attachment import attach
 from tests.adapters.start_file import ROOT, package
 
@@ -182,7 +183,7 @@ def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         package(folder, name, **modules)
     monkeypatch.syspath_prepend(str(folder))
     yield folder
-    for one in attachment.attached():
+    for one in frameworks.attached():
         one.detach()
     for name in [name for name in sys.modules if name.partition(".")[0] in STAND_INS]:
         del sys.modules[name]

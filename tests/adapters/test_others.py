@@ -20,10 +20,10 @@ import pytest
 import torch
 
 import probe
-from probe.adapters import attachment
 from probe.adapters.attachment import attach
 from probe.adapters.locating import is_there
 from probe.adapters.seams import Seam
+from probe.frameworks import attached
 from probe.hooks import Listener, subscribe
 from probe.moments import TokenField
 from tests.adapters.start_file import TIMER, package
@@ -198,7 +198,7 @@ def frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]
             package(folder, name, **modules)
     monkeypatch.syspath_prepend(str(folder))
     yield importlib.import_module
-    for one in attachment.attached():
+    for one in attached():
         one.detach()
     for name in [name for name in sys.modules if name.partition(".")[0] in STAND_INS]:
         if str(folder) in str(getattr(sys.modules[name], "__file__", "")):

@@ -23,7 +23,7 @@ import torch
 import probe
 from benchmarks import lightning_cost
 from benchmarks.measure import Size
-from probe.adapters import attachment
+from probe import frameworks
 from probe.analysis.what_if import replayed
 from probe.runs.reader import Run
 from tests.frameworks import small_trl
@@ -43,7 +43,7 @@ ROWS = [[5, 3], [6, 2], [7, 7], [8, 1], [9, 4], [10, 6], [11, 2], [12, 12]]
 def _taken_off(monkeypatch):
     monkeypatch.delenv("PROBE_RUN_DIR", raising=False)
     yield
-    for one in attachment.attached():
+    for one in frameworks.attached():
         one.detach()
 
 
@@ -250,9 +250,9 @@ def test_2_callback_and_attach_together_tell_once(tmp_path):
 
 NOTHING_OF_PROBE = """
 import json, sys
-from tests.frameworks.test_lightning import attachment, fit
+from tests.frameworks.test_lightning import fit, frameworks
 received = fit(sys.argv[1]).received
-print(json.dumps({"received": received, "attached": [one.framework for one in attachment.attached()]}))
+print(json.dumps({"received": received, "attached": [one.framework for one in frameworks.attached()]}))
 """
 
 
@@ -289,7 +289,7 @@ def test_12_where_no_run_directory_is_named_lightning_s_entry_point_attaches_not
     monkeypatch.setattr(lightning, "callbacks", callbacks)
     fit()
     assert asked == [[]]
-    assert attachment.attached() == []
+    assert frameworks.attached() == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,7 +25,8 @@ import torch
 import probe
 from benchmarks import trl_cost
 from benchmarks.measure import Size
-from probe.adapters import attachment, automatic, transformers
+from probe import frameworks
+from probe.adapters import automatic, transformers
 from probe.analysis.what_if import replayed, replayed_packings, what_if
 from probe.runs.reader import Run
 from tests.frameworks import small_trl
@@ -63,7 +64,7 @@ def _taken_off(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("PROBE_RUN_DIR", raising=False)
     yield
-    for one in attachment.attached():
+    for one in frameworks.attached():
         one.detach()
 
 

@@ -25,7 +25,8 @@ from tensordict import TensorDict
 from tensordict.tensorclass import NonTensorData
 
 import probe
-from probe.adapters import attachment, automatic, verl_driver
+from probe import frameworks
+from probe.adapters import automatic, verl_driver
 from probe.adapters.attachment import Attachment, attach
 from probe.adapters.verl import SEAMS
 from probe.session import Session
@@ -444,7 +445,7 @@ def tracking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     before = module.Tracking.__init__, list(module.Tracking.supported_backend)
     verl_logger.accept(module)
     yield module.Tracking
-    for one in attachment.attached():
+    for one in frameworks.attached():
         one.detach()
     if probe.current_session() is not None:
         probe.current_session().close()
@@ -460,7 +461,7 @@ def test_1_probe_is_a_logger_of_verls_and_observes_from_then_on(tracking, tmp_pa
     logger.log({"actor/loss": 0.5}, step=4)
     session = probe.current_session()
     assert session.directory == tmp_path / "runs" / "sums" / "first"
-    assert [one.framework for one in attachment.attached()] == ["verl", "ray"]
+    assert [one.framework for one in frameworks.attached()] == ["verl", "ray"]
     session.flush()
     run = session.run
     assert run.info.project == "sums"
@@ -474,7 +475,7 @@ def test_1_without_the_name_nothing_is_recorded(tracking, tmp_path):
     logger = tracking("sums", "first", ["console"], CONFIG)
     logger.log({"actor/loss": 0.5}, step=4)
     assert probe.current_session() is None
-    assert attachment.attached() == []
+    assert frameworks.attached() == []
     assert not (tmp_path / "runs").exists()
 
 
@@ -505,7 +506,7 @@ def python(code: str, *paths: str | Path, **environ: str) -> str:
 
 SAYS = """
 import verl
-from probe.adapters.attachment import attached
+from probe.frameworks import attached
 print([one.framework for one in attached()], "probe.session" in sys.modules)
 """
 

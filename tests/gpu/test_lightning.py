@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import probe
-from probe.adapters import attachment
+from probe import frameworks
 from probe.adapters.seams import Armed
 from tests.frameworks import test_lightning as small
 from tests.gpu.waiting_is_an_error import nobody_waits
@@ -32,7 +32,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     for name in ("begin", "end"):
         monkeypatch.setattr(Armed, name, _watched(getattr(Armed, name), seen))
     yield seen
-    for one in attachment.attached():
+    for one in frameworks.attached():
         one.detach()
 
 

@@ -20,7 +20,7 @@ from probe.publishing.messages import Done, Numbers, Shown, encode
 from probe.publishing.publisher import Publisher
 from probe.runs.reader import Run
 from probe.session import start
-from probe.session.current import record_incident
+from probe.session.outlets import record_incident
 from probe.tracking.state import State
 from probe.tracking.tracking import Tracking
 from tests.sample_run import sample_rows, write_run

@@ -1,13 +1,9 @@
-"""Which session this process has open. There is one at most, and threads agree on it under one lock."""
+"""Which session this process has open: one at most. Standard library only, so that whoever asks loads nothing."""
 
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any, Final
-
-from probe.hooks import current_scope
-from probe.records import Incident
 
 
 class Current:
@@ -34,14 +30,3 @@ class Current:
 
 
 CURRENT: Final = Current()
-
-
-def record_incident(incident: Incident) -> None:
-    """Write an incident to the run that is open or being closed: a backend, or the publisher, is in trouble.
-
-    Args:
-        incident: Its row, which stands beside the log line that Tracking writes.
-    """
-    open_now = CURRENT.session or CURRENT.closing
-    if open_now is not None:
-        open_now.recording.write_rows(incident, current_scope(), time.monotonic_ns())
