@@ -144,7 +144,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def late(monkeypatch: pytest.MonkeyPatch, rank: list[int | None]) -> None:
     """The rank that a session finds out, now and later."""
-    monkeypatch.setattr(sessions, "rank_and_size", lambda: (rank[0], None if rank[0] is None else 2))
+    monkeypatch.setattr(sessions.starting, "rank_and_size", lambda: (rank[0], None if rank[0] is None else 2))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -169,7 +169,7 @@ def test_b5_where_there_are_several_values_wait_for_the_rank(
 def test_b5_one_that_is_alone_tracks_after_a_while(tmp_path: Path, own: str, monkeypatch: pytest.MonkeyPatch) -> None:
     late(monkeypatch, [None])
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(sessions, "ALONE_S", (0.0, 0.0))
+    monkeypatch.setattr(sessions.sending, "ALONE_S", (0.0, 0.0))
     with start("p", run_dir=tmp_path / "run", track=own, publish=False) as session:
         session.log({"x": 0.5}, 1)
         until(lambda: not session.tracking.waits)

@@ -331,12 +331,12 @@ def test_1_a_users_own_start_takes_the_session_over(acme, table, monkeypatch, tm
 
 def test_1_a_start_that_is_refused_leaves_the_automatic_session_as_it_was(acme, table, monkeypatch, tmp_path):
     automatic = observed(acme, table, monkeypatch, tmp_path)
-    recorders = automatic._recorders
+    recorders = automatic.recording.recorders
     with pytest.raises(UnknownNameError):
         probe.start("mine", track="no-such-backend", recorders=["calls"])
     assert automatic.automatic
     assert automatic.tracking is None
-    assert automatic._recorders is recorders
+    assert automatic.recording.recorders is recorders
     automatic.close()
 
 

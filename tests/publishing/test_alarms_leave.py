@@ -265,8 +265,8 @@ def test_3_of_processes_that_learn_their_ranks_late_rank_0_has_alarms_looked_for
 def test_3_where_no_process_learns_a_rank_the_first_has_alarms_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sessions, "several", lambda: True)
-    monkeypatch.setattr(sessions, "ALONE_S", (0.0, 0.0))
+    monkeypatch.setattr(sessions.sending, "several", lambda: True)
+    monkeypatch.setattr(sessions.sending, "ALONE_S", (0.0, 0.0))
     heard: list[Any] = []
     with probe.start("p", run_dir=tmp_path / "run", alarms="cmd:cat", **LIGHT) as session:
         assert session.alarms is None
