@@ -30,9 +30,9 @@ import torch
 
 from benchmarks.fast_steps import Loop, Recorder, _plain, _probe
 from benchmarks.measure import Size, duration, row, seconds
-from probe import devices
+from probe.devices import cpu
 from probe.hooks import current_scope, phase
-from probe.recorders.padding_tax import rows_of_causes
+from probe.recorders.padding_rows import rows_of_causes
 from probe.records import Padding, Row, stamp_all
 from probe.runs.lines import encode_all
 from probe.runs.reader import Run
@@ -61,7 +61,7 @@ class Recorded(NamedTuple):
 def recorded(steps: int) -> Recorded:
     """Of the middle step of some; the readings are the mean of all."""
     told = {"_pread": 0, "_getrusage": 0}
-    plain = {name: getattr(devices, name) for name in told}
+    plain = {name: getattr(cpu, name) for name in told}
 
     def counted(name: str) -> Callable[..., Any]:
         def read(*given: Any) -> Any:
@@ -71,7 +71,7 @@ def recorded(steps: int) -> Recorded:
         return read
 
     for name in told:
-        setattr(devices, name, counted(name))
+        setattr(cpu, name, counted(name))
     try:
         with tempfile.TemporaryDirectory() as folder:
             loop = Loop()
@@ -83,7 +83,7 @@ def recorded(steps: int) -> Recorded:
                 rows = [one for one in run.new_rows() if one.step == steps // 2]
     finally:
         for name, function in plain.items():
-            setattr(devices, name, function)
+            setattr(cpu, name, function)
     values = [(type(one), {name: getattr(one, name) for name in one.__struct_fields__}) for one in rows]
     return Recorded(values, told["_pread"] / steps, told["_getrusage"] / steps)
 

@@ -27,6 +27,7 @@ import hypothesis
 import pytest
 
 from probe import hooks
+from probe.hooks import listeners
 from tests.mlflow_server import MLflowServer
 from tests.once import once
 
@@ -94,11 +95,11 @@ def _can_be_interrupted() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind():
     """Fail a test that leaves a hook, a session, a thread or a child process behind."""
-    hooks_before = list(hooks._subscriptions)
+    hooks_before = list(listeners._subscriptions)
     threads_before = set(threading.enumerate())
     scope_before = hooks.current_scope()
     yield
-    assert hooks._subscriptions == hooks_before, "the test left hooks behind"
+    assert listeners._subscriptions == hooks_before, "the test left hooks behind"
     assert hooks.current_scope() is scope_before, "the test left a scope open"
     assert not multiprocessing.active_children(), "the test left a child process behind"
     deadline = time.monotonic() + THREADS_END_S

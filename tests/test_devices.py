@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch
 
-from probe import devices
 from probe.devices import (
+    SAME_NS,
     UNKNOWN,
     AcceleratorDevice,
     Counters,
@@ -21,9 +21,11 @@ from probe.devices import (
     Device,
     Nvml,
     counters_of,
+    cpu,
     detect,
     process_rss_bytes,
 )
+from probe.devices import cuda as cuda_device
 from probe.errors import InputError
 from probe.recorders.memory import MemoryRecorder
 from probe.testing import FakeClock, FakeDevice
@@ -91,11 +93,11 @@ def test_resident_set_grows_and_the_mark_stays():
 
 def test_e_ends_of_scopes_that_touch_share_a_reading(monkeypatch):
     now, read = [10**9], []
-    monkeypatch.setattr(devices, "_clock", lambda: now[0])
-    monkeypatch.setattr(devices, "process_rss_bytes", lambda: read.append(now[0]) or 10**8 + len(read))
+    monkeypatch.setattr(cpu, "_clock", lambda: now[0])
+    monkeypatch.setattr(cpu, "process_rss_bytes", lambda: read.append(now[0]) or 10**8 + len(read))
     device = CpuDevice()
     first = device.read()
-    now[0] += devices.SAME_NS - 1
+    now[0] += SAME_NS - 1
     assert device.read() is first
     now[0] += 1
     assert device.read() != first  # not 20 µs after the last one that asked, but after the reading itself
@@ -104,7 +106,7 @@ def test_e_ends_of_scopes_that_touch_share_a_reading(monkeypatch):
 
 
 def test_d_resetting_the_high_water_mark_would_lower_it_for_everybody():
-    """Why probe/devices.py and docs/design/memory_peaks.md leave it alone."""
+    """Why probe/devices/cpu.py and docs/design/memory_peaks.md leave it alone."""
     if not os.access("/proc/self/clear_refs", os.W_OK):
         pytest.skip("this system has no such file")
     # A program begins with the mark of the one that started it.
@@ -117,7 +119,7 @@ def test_d_resetting_the_high_water_mark_would_lower_it_for_everybody():
 
 
 def test_without_proc_psutil_is_asked(monkeypatch):
-    monkeypatch.setattr(devices, "_ON_LINUX", False)
+    monkeypatch.setattr(cpu, "_ON_LINUX", False)
     assert process_rss_bytes() == pytest.approx(psutil.Process().memory_info().rss, rel=0.02)
 
 
@@ -213,7 +215,7 @@ def cuda(monkeypatch):
         mode.value = 0
         return 0
 
-    monkeypatch.setattr(devices, "_exchange_mode", lambda: exchange)
+    monkeypatch.setattr(cuda_device, "_exchange_mode", lambda: exchange)
     device = CudaDevice()
     core = SimpleNamespace(_cuda_memoryStats=None, _accelerator_getDeviceStats=None)
     device._torch = SimpleNamespace(cuda=fake, _C=core)
@@ -287,7 +289,7 @@ def test_a_device_in_an_error_state_is_unknown_and_raises_nothing(cuda):
 
 
 def test_without_the_drivers_help_nothing_is_asked_that_could_break_a_capture(cuda, monkeypatch):
-    monkeypatch.setattr(devices, "_exchange_mode", lambda: None)
+    monkeypatch.setattr(cuda_device, "_exchange_mode", lambda: None)
     cuda.cuda.used = True
     cuda.device.bind()
     assert cuda.device.event() is None

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probe import devices
 from probe.core.metric import Metric, append_to_dict, reduce_metrics
 from probe.core.micro_batch import micro_batch
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import rearrange_micro_batches
 from probe.core.torch_functional import logprobs_from_logits
+from probe.devices import cpu
 from probe.hooks import phase
 from probe.recorders.recorder import StepRows, rows_of
 from probe.records import Call, Padding, Row, Scalar
@@ -234,7 +234,7 @@ def test_e_the_mark_of_the_resident_set_is_the_process_s_on_every_thread():
     marks = {}
 
     def ask():
-        marks["thread"] = devices._peak_rss_bytes()
+        marks["thread"] = cpu._peak_rss_bytes()
 
     filled = bytearray(64 * 2**20)
     filled[::4096] = b"x" * len(filled[::4096])

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from probe import hooks
 from probe.hooks import Listener, begin_at_root, current_scope, phase, scope, silenced, subscribe, watch
+from probe.hooks.silence import busy
 from probe.runs.reader import Run
 from probe.session import start
 
@@ -175,14 +175,14 @@ def test_an_interrupt_in_a_listener_leaves_no_scope(moment):
     with subscribe(Interrupted(), "scope"), pytest.raises(KeyboardInterrupt), phase("a"):
         pass
     assert current_scope().id == 0
-    assert threading.get_ident() not in hooks._busy
+    assert threading.get_ident() not in busy
 
 
 def test_who_was_silenced_and_interrupted_is_heard_again_from_the_next_cell_on():
     silenced().__enter__()
-    assert threading.get_ident() in hooks._busy
+    assert threading.get_ident() in busy
     begin_at_root()
-    assert threading.get_ident() not in hooks._busy
+    assert threading.get_ident() not in busy
 
 
 def test_one_watch_around_blocks_of_several_threads_and_out_of_order():

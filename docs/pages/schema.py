@@ -1,4 +1,4 @@
-"""The page of the row types, from ``probe/records.py`` and the columns that the reader makes of them."""
+"""The page of the row types, from ``probe/records/`` and the columns that the reader makes of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ What a run holds: one table for each row type of `probe.records`. The same colum
 `run.memory` and the other frames, and in `run.sql`. Units are in the names. Where
 *missing* says “may be”, a row may not know it: no number is invented. GiB means 1024³ bytes.
 
-This page is made from `probe/records.py`. The schema's version is {version}.
+This page is made from `probe/records/`. The schema's version is {version}.
 
 ## Columns of every table {{ #stamp }}
 
@@ -35,7 +35,9 @@ belongs to `time_ns`, by the `process` row of the same file; missing where the p
 
 def page() -> str:
     """The text of the page."""
-    said = comments(Path(str(records.__file__)))
+    said: dict[str, str] = {}
+    for path in Path(str(records.__file__)).parent.glob("*.py"):
+        said |= comments(path)
     text = HEAD.format(
         version=records.SCHEMA_VERSION, stamp="\n".join(_table("process", records.Row, said, only=_stamp()))
     )

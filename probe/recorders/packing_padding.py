@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from probe.hooks import Event
 from probe.recorders.columns import lengths_of, next_batch_id, partitions_of
+from probe.recorders.padding_rows import rows_of_causes, token_fields
 from probe.records import Deferred, Padding
 
 #: The moments that :func:`packing_rows` understands.
@@ -59,8 +60,6 @@ def deferred_packing_rows(event: Event) -> Deferred:
 
 def _fields(values: Mapping[str, Any]) -> list[tuple[str, int]]:
     """Name and bytes per token of each column that has an entry for each token."""
-    from probe.recorders.padding_tax import token_fields  # which uses this file
-
     fields = token_fields(values.get("batch"), values.get("width_tokens"))
     return [(field.name, field.bytes_per_token) for field in fields] or [("tokens", 0)]
 
@@ -96,8 +95,6 @@ def _rows(
     fields: Sequence[tuple[str, int]],
     source: str,
 ) -> list[Padding]:
-    from probe.recorders.padding_tax import rows_of_causes  # which uses this file
-
     rows = []
     for index, part in enumerate(make(parts, taken)):
         rows += rows_of_causes(

@@ -13,6 +13,7 @@ from probe import hooks
 from probe.adapters import attachment
 from probe.adapters.lengths import Arrivals, rows_of
 from probe.adapters.seams import Seam
+from probe.hooks import guard, own_time, telling
 from probe.moments import TokenField
 
 
@@ -112,7 +113,8 @@ def test_5_what_a_seam_takes_is_probes_own_and_counts_once(acme, table, tmp_path
     with probe.start("cost", run_dir=tmp_path / "run", recorders=[]):
         (made,) = attachment.attach("acme")
         with hooks.subscribe(Slow(), "scope"):
-            monkeypatch.setattr(hooks, "_clock", lambda: now[0])
+            for part in (guard, own_time, telling):
+                monkeypatch.setattr(part, "_clock", lambda: now[0])
             before = hooks.spent_ns()
             engine.pack([1])
             assert hooks.spent_ns() - before == 5 + 100 + 7 + 11

@@ -13,6 +13,7 @@ from probe import hooks
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
 from probe.errors import InputError
+from probe.hooks import listeners
 from probe.notebook import cell_summary
 from probe.notebook.cell_summary import CellSummary, Direct
 from probe.notebook.magic import Scoped, load_ipython_extension, parsed, unload_ipython_extension
@@ -170,12 +171,12 @@ def test_with_a_session_the_numbers_are_those_of_its_run(shell, session):
 
 
 def test_without_a_session_the_same_numbers_are_measured_here(shell, tmp_path):
-    before = list(hooks._subscriptions)
+    before = list(listeners._subscriptions)
     _, captured = run(shell, "%%probe phase=update\n" + BALANCE)
     told = summary(captured)
     assert "measured directly: no session is open" in told
     assert "with 18 tokens" in told
-    assert hooks._subscriptions == before
+    assert listeners._subscriptions == before
     shell.user_ns["seen"].clear()
     with start("magic", run_dir=tmp_path / "run"):
         _, again = run(shell, "%%probe phase=update\n" + BALANCE)

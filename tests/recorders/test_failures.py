@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import probe
-from probe import hooks
 from probe.errors import InputError
+from probe.hooks import telling
 from probe.recorders.failures import MESSAGE, TRACE, bounded, failure_row, is_failure, is_out_of_memory
 from probe.runs.reader import Run
 from probe.testing import FakeDevice
@@ -420,6 +420,6 @@ def test_5_the_batch_is_kept_only_when_asked_and_replayed(tmp_path):
 
 def test_nobody_follows_after_the_session(tmp_path):
     with start(tmp_path):
-        assert hooks._raised is not None
-    assert hooks._raised is None
-    assert hooks._entered is None
+        assert telling._raised is not None
+    assert telling._raised is None
+    assert telling._entered is None

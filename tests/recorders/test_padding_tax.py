@@ -12,7 +12,8 @@ from tensordict import TensorDict
 from probe import hooks
 from probe.core import codec
 from probe.core.batched_data_dict import BatchedDataDict
-from probe.recorders.padding_tax import PREFIX, Field, PaddingTaxRecorder, padding_rows
+from probe.recorders.padding_rows import Field, padding_rows
+from probe.recorders.padding_tax import PREFIX, PaddingTaxRecorder
 from probe.records import GIB, Incident
 from probe.testing import Collect
 
