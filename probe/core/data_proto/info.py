@@ -17,7 +17,7 @@ from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 
 from probe import text as words
 from probe.core.columns.equality import brief, shape_text
-from probe.core.columns.rows import is_jagged
+from probe.core.columns.jagged import is_jagged
 
 GIB: Final = 1024**3
 

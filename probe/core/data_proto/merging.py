@@ -14,7 +14,8 @@ import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
 from probe.core.columns.equality import brief, difference, same, shape_text
-from probe.core.columns.rows import is_jagged, join
+from probe.core.columns.jagged import is_jagged
+from probe.core.columns.rows import join
 from probe.core.data_proto.checks import Array
 from probe.core.data_proto.members import M, like
 from probe.core.metric import append_to_dict

@@ -13,6 +13,7 @@ import torch
 
 from probe._check import whole_number
 from probe.core.columns import rows
+from probe.core.columns.row_index import row_number, row_numbers
 from probe.core.data_proto.checks import Array, repeat_counts
 from probe.core.data_proto.item import DataProtoItem
 from probe.core.data_proto.members import M, Members, like
@@ -27,8 +28,8 @@ def got(data: Members, index: Any) -> Any:
     if isinstance(index, str):
         return column(data, index)
     count = len(data)
-    row = rows.row_number(index, count)
-    return rows_at(data, rows.row_numbers(index, count)) if row is None else item(data, row)
+    row = row_number(index, count)
+    return rows_at(data, row_numbers(index, count)) if row is None else item(data, row)
 
 
 def column(data: Members, name: str) -> Any:
@@ -75,7 +76,7 @@ def rows_at(data: M, index: torch.Tensor) -> M:
 
 def rows_of(data: M, index: Any) -> M:
     """The rows that a list, an array or a tensor of integers or booleans picks, copied."""
-    return rows_at(data, rows.row_numbers(index, len(data)))
+    return rows_at(data, row_numbers(index, len(data)))
 
 
 def stretch(data: M, span: slice) -> M:

@@ -10,7 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from probe.core.columns.equality import same, shape_text
-from probe.core.columns.rows import Shared, build_jagged
+from probe.core.columns.jagged import Shared, build_jagged
 from probe.core.data_proto.checks import Array, object_array
 from probe.core.data_proto.item import DataProtoItem
 from probe.errors import InputError, MissingKeyError, ShapeError
