@@ -19,7 +19,7 @@ from probe.core.batched import sharding
 from probe.core.batched.exchange import gathered
 from probe.core.batched.sharding import Shard
 from probe.core.columns import batch_columns as columns
-from probe.core.columns import rows
+from probe.core.columns.row_index import Index, row_numbers
 from probe.errors import InputError, MissingKeyError, RowIndexError
 from probe.hooks import observed, scope
 from probe.moments import Content
@@ -162,15 +162,15 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         return SlicedDataDict(columns.cloned(columns.cut(self.data, rank * each, (rank + 1) * each)))
 
     @observed("batched_data_dict.select_indices", "rows are copied out; argument indices")
-    def select_indices(self, indices: rows.Index) -> Self:
+    def select_indices(self, indices: Index) -> Self:
         """Copies of some rows, in the order of ``indices`` (list, array or tensor of numbers or booleans).
 
         Raises:
-            RowIndexError: See :func:`probe.core.columns.rows.row_numbers`.
-            ShapeError: See :func:`probe.core.columns.rows.row_numbers`.
-            InputTypeError: See :func:`probe.core.columns.rows.row_numbers`.
+            RowIndexError: See :func:`probe.core.columns.row_index.row_numbers`.
+            ShapeError: See :func:`probe.core.columns.row_index.row_numbers`.
+            InputTypeError: See :func:`probe.core.columns.row_index.row_numbers`.
         """
-        index = rows.row_numbers(list(indices) if isinstance(indices, tuple) else indices, self.size)
+        index = row_numbers(list(indices) if isinstance(indices, tuple) else indices, self.size)
         return type(self)(columns.columns_at(self.data, index))
 
     @observed("batched_data_dict.reorder_data", "rows go back to the order they had; argument reordered_indices")

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, SupportsFloat, cast
 
 from probe._check import also_named
+from probe.core.flattening import flattened
 from probe.errors import InputError, InputTypeError, UnknownNameError
 from probe.hooks import observed
 
@@ -251,7 +252,6 @@ class Metric:
     __hash__ = None  # type: ignore[assignment]  # mutable, as a list is
 
 
-_FLOATS: Final = frozenset({float})
 _PLAIN: Final = frozenset({float, int})
 
 #: The order in which the documented rule looks into a key; what holds neither is averaged.
@@ -426,46 +426,8 @@ def numbers_of(values: Any, where: str) -> list[float]:
         try:
             return list(map(float, values)) if kind is list else [float(values)]
         except OverflowError:
-            return _flattened(values, where)  # says which one is too large
-    return _flattened(values, where)
-
-
-def _flattened(values: Any, where: str) -> list[float]:
-    numbers: list[float] = []
-    _flatten(values, where, numbers)
-    return numbers
-
-
-def _flatten(value: Any, where: str, into: list[float]) -> None:
-    if isinstance(value, list | tuple):
-        if _FLOATS.issuperset(map(type, value)):
-            into.extend(value)
-            return
-        for one in value:
-            if type(one) is float:
-                into.append(one)
-            elif type(one) is int:
-                into.append(_number(one, where))
-            else:
-                _flatten(one, where, into)
-    elif not isinstance(value, float | int) and hasattr(value, "tolist"):  # numpy and torch alike
-        plain = value.tolist()
-        if type(plain) is type(value):
-            raise InputTypeError(f"{where}: got {value!r}, expected numbers")
-        _flatten(plain, where, into)
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        _flatten(list(value), where, into)
-    else:
-        into.append(_number(value, where))
-
-
-def _number(value: Any, where: str) -> float:
-    if not isinstance(value, str | bytes) and hasattr(value, "__float__"):
-        try:
-            return float(value)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise InputTypeError(f"{where}: got {value!r}, expected a number ({error})") from error
-    raise InputTypeError(f"{where}: got {value!r} ({type(value).__name__}), expected numbers")
+            return flattened(values, where)  # says which one is too large
+    return flattened(values, where)
 
 
 def exact_sum(numbers: Sequence[float]) -> float:

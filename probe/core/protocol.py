@@ -9,74 +9,51 @@ What is shared: results share tensors with their source wherever torch can make 
 ``meta_info`` or ``non_tensor_batch``, so that adding a key to one batch doesn't add it to another.
 
 Jagged columns (nested tensors) work everywhere that rows are taken, cut or joined; see
-:mod:`probe.core.columns.rows`. The neighbours are :mod:`probe.core.columns.serialization` (payloads),
-:mod:`probe.core.data_proto.file` (files), :mod:`probe.core.data_proto.info` (how a batch looks) and
-:mod:`probe.core.data_proto.merging` (``union`` and ``concat``).
+:mod:`probe.core.columns.rows`. Here is what is documented; what the methods do is in functions of
+:mod:`probe.core.data_proto`, one group a file: :mod:`~probe.core.data_proto.members` (all three members),
+:mod:`~probe.core.data_proto.picking` (rows), :mod:`~probe.core.data_proto.cutting` (parts),
+:mod:`~probe.core.data_proto.column_choice` (columns), :mod:`~probe.core.data_proto.merging` (``union`` and ``concat``),
+:mod:`~probe.core.data_proto.file` (files), :mod:`~probe.core.data_proto.info` (how a batch looks). Payloads are in
+:mod:`probe.core.columns.serialization`.
 """
 
 from __future__ import annotations
 
-import builtins
-import copy
-import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase
-from torch.utils.data import DataLoader, Dataset
 
-from probe._check import whole_number
 from probe.core.columns import rows
-from probe.core.columns.equality import same
 from probe.core.columns.serialization import (
-    batch_of,
     deserialize_single_tensor,
     deserialize_tensordict,
-    own_bytes,
-    payload_of,
     serialize_single_tensor,
     serialize_tensordict,
 )
+from probe.core.data_proto import column_choice, cutting, from_dicts, members, merging, padding, picking, reshaping
 from probe.core.data_proto import file as data_file
 from probe.core.data_proto import info as data_info
-from probe.core.data_proto.checks import (
-    Array,
-    Keys,
-    check_types,
-    common_size,
-    key_names,
-    object_column,
-    picked,
-    picked_any,
-    picked_of,
-    repeat_counts,
-    unfolded,
-    without,
-)
+from probe.core.data_proto.checks import Array, Keys
 from probe.core.data_proto.config import DataProtoConfig
 from probe.core.data_proto.exchange import from_mixed_tensordict, gather_columns, to_mixed_tensordict
-from probe.core.data_proto.future import DataProtoFuture
+from probe.core.data_proto.future import DataProtoFuture, batches_are
 from probe.core.data_proto.item import DataProtoItem, same_members
 from probe.core.data_proto.merging import (
-    PAD_ROWS,
-    join_arrays,
-    join_batches,
-    join_meta,
     list_of_dict_to_dict_of_list,
-    plan_array_union,
     plan_meta_union,
-    plan_tensor_union,
-    stack_objects,
-    stack_rows,
+    union_numpy_dict,
+    union_tensor_dict,
     union_two_dict,
 )
-from probe.errors import InputError, InputTypeError, MissingKeyError, RowIndexError, SerializationError, ShapeError
-from probe.hooks import emit, observed, point
+from probe.core.data_proto.stacking import stacked
+from probe.errors import InputTypeError, RowIndexError
+from probe.hooks import observed
 
 __all__ = [
     "DataProto",
@@ -99,15 +76,6 @@ __all__ = [
     "union_two_dict",
     "unpad_dataproto",
 ]
-
-
-_log = logging.getLogger("probe.core.protocol")
-
-#: Rows that are copies of others were added so that a batch divides evenly.
-PADDED: Final = point(
-    "data_proto.padded",
-    "copies of rows were added: data (the DataProto after it), rows (before), pad_rows (added), source",
-)
 
 
 @dataclass(eq=False, repr=False)
@@ -141,22 +109,11 @@ class DataProto:
 
     # ------------------------------------------------------------------------------------ making one
 
-    def _like(self, batch: TensorDictBase | None, arrays: dict[str, Array], meta: dict[str, Any] | None = None) -> Self:
-        """A batch of the same class with these members, which are known to fit; attributes of a subclass
-        stay."""
-        new = object.__new__(type(self))
-        members = new.__dict__
-        members.update(self.__dict__)
-        members["batch"] = batch
-        members["non_tensor_batch"] = arrays
-        members["meta_info"] = dict(self.meta_info) if meta is None else meta
-        return new
-
     @classmethod
     @observed("data_proto.from_single_dict", "a batch is made from one dict of tensors and arrays")
     def from_single_dict(
         cls,
-        data: Mapping[str, torch.Tensor | Array],
+        data: Mapping[str, torch.Tensor | np.ndarray[Any, Any]],
         meta_info: Mapping[str, Any] | None = None,
         auto_padding: bool = False,
     ) -> Self:
@@ -174,12 +131,7 @@ class DataProto:
         >>> DataProto.from_single_dict({"a": torch.zeros(2), "uid": np.array(["x", "y"])})
         DataProto(2 rows; batch: a float32(2,); non_tensor_batch: uid <U1(2,))
         """
-        tensors = {key: value for key, value in data.items() if isinstance(value, torch.Tensor)}
-        arrays = {key: value for key, value in data.items() if isinstance(value, np.ndarray)}
-        for key, value in data.items():
-            if key not in tensors and key not in arrays:
-                raise InputError(f"data[{key!r}]: got {type(value).__name__}, expected a tensor or a numpy array")
-        return cls._from_dict(tensors, arrays, meta_info, 1, auto_padding)
+        return cls(*from_dicts.members_of_one(data, meta_info, auto_padding))
 
     @classmethod
     @observed("data_proto.from_dict", "a batch is made from dicts of tensors and arrays")
@@ -209,30 +161,7 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.zeros(2, 3)}, {"turns": [["hi"], ["hello", "bye"]]})
         DataProto(2 rows; batch: a float32(2, 3); non_tensor_batch: turns object(2,))
         """
-        return cls._from_dict(tensors, non_tensors, meta_info, num_batch_dims, auto_padding)
-
-    @classmethod
-    def _from_dict(
-        cls,
-        tensors: Mapping[str, torch.Tensor] | None,
-        non_tensors: Mapping[str, Any] | None,
-        meta_info: Mapping[str, Any] | None,
-        num_batch_dims: int,
-        auto_padding: bool,
-    ) -> Self:
-        if not isinstance(num_batch_dims, int) or num_batch_dims < 1:
-            raise InputError(f"num_batch_dims: got {num_batch_dims!r}, expected 1")
-        if non_tensors and num_batch_dims > 1:
-            raise ShapeError(f"num_batch_dims: got {num_batch_dims}, expected 1: arrays have one batch dimension")
-        batch = None
-        if tensors:
-            size = common_size(tensors, num_batch_dims)
-            batch = TensorDict(dict(tensors), batch_size=size)
-        arrays = {key: object_column(key, value) for key, value in (non_tensors or {}).items()}
-        meta = dict(meta_info or {})
-        if auto_padding:
-            meta[DataProtoConfig.auto_padding_key] = True
-        return cls(batch, arrays, meta)
+        return cls(*from_dicts.members_of(tensors, non_tensors, meta_info, num_batch_dims, auto_padding))
 
     @classmethod
     @observed("data_proto.from_tensordict", "a batch is made from a TensorDict that holds objects too")
@@ -295,7 +224,7 @@ class DataProto:
 
     def __iter__(self) -> Iterator[DataProtoItem]:
         """The rows, as items."""
-        return (self._item(row) for row in range(len(self)))
+        return picking.items(self)
 
     def __getitem__(self, item: Any) -> Any:
         """One row (a :class:`DataProtoItem`) for an integer, a column for its name, a DataProto for anything else.
@@ -315,54 +244,7 @@ class DataProto:
         >>> data[1:3].batch["a"].tolist(), data[torch.tensor([3, 0])].batch["a"].tolist(), data[-1].batch["a"]
         ([1, 2], [3, 0], tensor(3))
         """
-        if isinstance(item, slice):
-            return self._slice(item)
-        if isinstance(item, str):
-            return self._column(item)
-        count = len(self)
-        row = rows.row_number(item, count)
-        return self._rows_at_indices(rows.row_numbers(item, count)) if row is None else self._item(row)
-
-    def _column(self, name: str) -> Any:
-        if self.batch is not None and name in self.batch.keys():  # noqa: SIM118  (a TensorDict asks for it)
-            return self.batch.get(name)
-        if name in self.non_tensor_batch:
-            return self.non_tensor_batch[name]
-        known = [*(() if self.batch is None else self.batch.keys()), *self.non_tensor_batch]
-        raise MissingKeyError(
-            f"index: there is no column {name!r}; the batch has {', '.join(map(repr, known)) or 'none'}"
-        )
-
-    def _item(self, row: int) -> DataProtoItem:
-        batch = None if self.batch is None else self.batch[row]
-        return DataProtoItem(
-            batch, {key: column[row] for key, column in self.non_tensor_batch.items()}, dict(self.meta_info)
-        )
-
-    def _row_meta(self) -> dict[str, Any]:
-        """The meta info of other rows than these: it doesn't say which of them are copies."""
-        return {key: value for key, value in self.meta_info.items() if key != PAD_ROWS}
-
-    def _rows_at_indices(self, index: torch.Tensor) -> Self:
-        """The rows ``index`` (int64, not negative), copied."""
-        batch = None if self.batch is None else rows.rows_at(self.batch, index)
-        arrays = self.non_tensor_batch
-        if arrays:
-            numbers = index.cpu().numpy()
-            arrays = {key: column[numbers] for key, column in arrays.items()}
-        return self._like(batch, dict(arrays), self._row_meta())
-
-    def _slice(self, span: builtins.slice) -> Self:
-        try:
-            start, stop, step = span.indices(len(self))
-        except TypeError as error:
-            raise InputTypeError(f"index: got {span!r}, expected integers or None in a slice") from error
-        if step != 1:
-            return self._rows_at_indices(torch.from_numpy(np.arange(start, stop, step)))
-        stop = max(start, stop)
-        batch = None if self.batch is None else rows.cut(self.batch, start, stop)
-        arrays = {key: column[start:stop] for key, column in self.non_tensor_batch.items()}
-        return self._like(batch, arrays, self._row_meta())
+        return picking.got(self, item)
 
     @observed("data_proto.select_idxs", "rows are picked")
     def select_idxs(self, idxs: Any) -> Self:
@@ -373,7 +255,7 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.arange(3)}).select_idxs([2, 2]).batch["a"].tolist()
         [2, 2]
         """
-        return self._rows_at_indices(rows.row_numbers(idxs, len(self)))
+        return picking.rows_of(self, idxs)
 
     @observed("data_proto.slice", "a stretch of rows is cut out")
     def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> Self:
@@ -387,7 +269,7 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.arange(5)}).slice(1, 4, 2).batch["a"].tolist()
         [1, 3]
         """
-        return self._slice(slice(start, end, step))
+        return picking.stretch(self, slice(start, end, step))
 
     def __eq__(self, other: object) -> bool:
         """Whether all three members are equal by content (NaN equals NaN). Never raises."""
@@ -410,24 +292,7 @@ class DataProto:
         Traceback (most recent call last):
         probe.errors.ShapeError: non_tensor_batch['uid']: got shape (1,), expected 2 rows as batch has
         """
-        check_types(self)
-        count, owner = None, ""
-        if self.batch is not None:
-            if len(self.batch.batch_size) != 1:
-                raise ShapeError(
-                    f"batch: got a TensorDict of batch size {tuple(self.batch.batch_size)}, expected one batch "
-                    "dimension (num_batch_dims=1)"
-                )
-            count, owner = int(self.batch.batch_size[0]), "batch"
-        for key, column in self.non_tensor_batch.items():
-            if not isinstance(column, np.ndarray):
-                raise InputTypeError(f"non_tensor_batch[{key!r}]: got {type(column).__name__}, expected a numpy array")
-            found = column.shape[0] if column.ndim else None
-            if found is None or (count is not None and found != count):
-                expected = "at least one dimension" if count is None else f"{count} rows as {owner} has"
-                raise ShapeError(f"non_tensor_batch[{key!r}]: got shape {column.shape}, expected {expected}")
-            if count is None:
-                count, owner = found, f"non_tensor_batch[{key!r}]"
+        members.check_consistency(self)
 
     # ------------------------------------------------------------------------------------ on the way
 
@@ -447,29 +312,16 @@ class DataProto:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        members = dict(self.__dict__)
-        members["batch"] = None if self.batch is None else payload_of(self.batch)
-        members["meta_info"] = {key: own_bytes(value) for key, value in self.meta_info.items()}
-        return members
+        return members.state_of(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        if not isinstance(state, dict) or not {"batch", "non_tensor_batch", "meta_info"} <= state.keys():
-            raise SerializationError("state: got something else than what DataProto.__getstate__ gives")
-        self.__dict__.update(state)
-        if state["batch"] is not None:
-            self.batch = batch_of(state["batch"])
+        members.restore(self, state)
 
     def __copy__(self) -> Self:
-        batch = None if self.batch is None else rows.unalias(self.batch)
-        return self._like(batch, dict(self.non_tensor_batch))
+        return members.shallow(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        others = {key: one for key, one in self.__dict__.items() if key not in DataProto.__dataclass_fields__}
-        batch = None if self.batch is None else rows.cloned(self.batch)
-        arrays, meta = copy.deepcopy((self.non_tensor_batch, self.meta_info), memo)
-        new = self._like(batch, arrays, meta)
-        new.__dict__.update(copy.deepcopy(others, memo))
-        return new
+        return members.deep(self, memo)
 
     @observed("data_proto.save_to_disk", "a batch is written to a file")
     def save_to_disk(self, filepath: str | os.PathLike[str]) -> None:
@@ -520,12 +372,7 @@ class DataProto:
         >>> data.select(["b"])
         DataProto(2 rows; batch: b float32(2,); meta_info: t)
         """
-        columns = picked("batch", {} if self.batch is None else dict(self.batch.items()), batch_keys)
-        arrays = picked_of("non_tensor_batch_keys", self.non_tensor_batch, non_tensor_batch_keys)
-        meta = picked_of("meta_info_keys", self.meta_info, meta_info_keys)
-        batch = None if self.batch is None else rows.rebuilt(self.batch, columns, len(self))
-        chosen = self._like(batch, arrays, meta)
-        return copy.deepcopy(chosen) if deepcopy else chosen
+        return column_choice.select(self, batch_keys, non_tensor_batch_keys, meta_info_keys, deepcopy)
 
     @observed("data_proto.pop", "columns are taken out")
     def pop(self, batch_keys: Keys = None, non_tensor_batch_keys: Keys = None, meta_info_keys: Keys = None) -> Self:
@@ -546,20 +393,7 @@ class DataProto:
         >>> data.pop("a"), data
         (DataProto(2 rows; batch: a float32(2,)), DataProto(2 rows; batch: b float32(2,)))
         """
-        columns = picked("batch", {} if self.batch is None else dict(self.batch.items()), batch_keys or ())
-        arrays = picked("non_tensor_batch", self.non_tensor_batch, non_tensor_batch_keys or ())
-        meta = picked("meta_info", self.meta_info, meta_info_keys or ())
-        batch = rows.rebuilt(self.batch, columns, len(self)) if self.batch is not None else None
-        taken = self._like(batch, arrays, meta)
-        if self.batch is not None and self.batch.is_locked:
-            self.batch = rows.unalias(self.batch)
-        for key in columns:
-            self.batch.pop(key)  # type: ignore[union-attr]  # there are columns, so there is a batch
-        for key in arrays:
-            del self.non_tensor_batch[key]
-        for key in meta:
-            del self.meta_info[key]
-        return taken
+        return column_choice.pop(self, batch_keys, non_tensor_batch_keys, meta_info_keys)
 
     @observed("data_proto.rename", "tensor columns get other names")
     def rename(self, old_keys: Keys = None, new_keys: Keys = None) -> Self:
@@ -580,19 +414,7 @@ class DataProto:
         >>> data.rename(["a", "b"], ["b", "a"]).batch["a"]
         tensor([1., 1.])
         """
-        olds, news = key_names("old_keys", old_keys or ()), key_names("new_keys", new_keys or ())
-        if len(olds) != len(news) or len({*olds}) != len(olds):
-            raise InputError(f"rename: got old_keys {olds} and new_keys {news}, expected equally many, none twice")
-        columns = {} if self.batch is None else dict(self.batch.items())
-        picked("batch", columns, olds)
-        if self.batch is None:
-            return self
-        mapping = dict(zip(olds, news, strict=True))
-        renamed = {mapping.get(key, key): column for key, column in columns.items()}
-        if len(renamed) != len(columns):
-            raise InputError(f"new_keys: got {news}, of which one would stand for two columns of {list(columns)}")
-        self.batch = rows.rebuilt(self.batch, renamed, len(self))
-        return self
+        return column_choice.rename(self, old_keys, new_keys)
 
     @observed("data_proto.union", "another batch's columns are added")
     def union(self, other: DataProto) -> Self:
@@ -616,22 +438,7 @@ class DataProto:
         """
         if not isinstance(other, DataProto):
             raise InputTypeError(f"other: got {type(other).__name__}, expected a DataProto")
-        if other is self:
-            return self
-        count = len(self) if self._has_rows() else None
-        columns = plan_tensor_union(self.batch, other.batch, count)
-        arrays = plan_array_union(self.non_tensor_batch, other.non_tensor_batch, count, len(other))
-        meta = plan_meta_union(self.meta_info, other.meta_info)
-        if self.batch is not None:
-            self.batch = _with_columns(self.batch, columns)
-        elif other.batch is not None:
-            self.batch = rows.unalias(other.batch)
-        self.non_tensor_batch.update(arrays)
-        self.meta_info.update(meta)
-        return self
-
-    def _has_rows(self) -> bool:
-        return self.batch is not None or bool(self.non_tensor_batch)
+        return column_choice.union(self, other)
 
     # ----------------------------------------------------------------------------- joining and cutting
 
@@ -661,7 +468,7 @@ class DataProto:
         >>> joined.batch["a"].tolist(), joined.meta_info
         ([0.0, 1.0, 1.0], {'metrics': {'loss': [0.5, 0.7], 'kl': [0.1]}, 'metrics_missing': {'kl': 1}})
         """
-        return _concat(data)
+        return merging.concat(data, DataProto)
 
     @observed("data_proto.chunk", "a batch is cut into equal parts")
     def chunk(self, chunks: int) -> list[Self]:
@@ -678,20 +485,7 @@ class DataProto:
         >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(6)}).chunk(3)]
         [2, 2, 2]
         """
-        whole_number("chunks", chunks, 1, expected="an integer")
-        short = -len(self) % chunks
-        if not short:
-            return self._pieces([len(self) // chunks] * chunks)
-        if not self.is_padding_enabled():
-            raise InputError(
-                f"chunks: got {chunks} for {len(self)} rows, which don't divide evenly; expected a "
-                "divisor, or auto_padding=True, or DataProtoConfig.auto_padding"
-            )
-        parts = self._padded(short, "data_proto.chunk")._pieces([(len(self) + short) // chunks] * chunks)
-        size = (len(self) + short) // chunks
-        for number, part in enumerate(parts):
-            part.meta_info[PAD_ROWS] = min(size, max(0, (number + 1) * size - len(self)))
-        return parts
+        return cutting.chunk(self, chunks)
 
     @observed("data_proto.split", "a batch is cut into parts of a given size")
     def split(self, split_size: int) -> list[Self]:
@@ -703,21 +497,7 @@ class DataProto:
         >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(5)}).split(2)]
         [2, 2, 1]
         """
-        whole_number("split_size", split_size, 1, expected="an integer")
-        whole, rest = divmod(len(self), split_size)
-        return self._pieces([split_size] * whole + [rest] * bool(rest))
-
-    def _pieces(self, sizes: Sequence[int]) -> list[Self]:
-        batches = [None] * len(sizes) if self.batch is None else rows.pieces(self.batch, sizes)
-        spans = list(rows.spans_of(sizes))
-        return [
-            self._like(
-                batch,
-                {key: column[start:stop] for key, column in self.non_tensor_batch.items()},
-                self._row_meta(),
-            )
-            for batch, (start, stop) in zip(batches, spans, strict=True)
-        ]
+        return cutting.split(self, split_size)
 
     @observed("data_proto.repeat", "every row is repeated")
     def repeat(self, repeat_times: int = 2, interleave: bool = True) -> Self:
@@ -735,11 +515,7 @@ class DataProto:
         >>> data.repeat(2).batch["a"].tolist(), data.repeat(2, interleave=False).batch["a"].tolist()
         ([1, 1, 2, 2], [1, 2, 1, 2])
         """
-        whole_number("repeat_times", repeat_times, 0, expected="an integer")
-        index = torch.arange(len(self))
-        return self._rows_at_indices(
-            index.repeat_interleave(repeat_times) if interleave else index.repeat(repeat_times)
-        )
+        return picking.repeat(self, repeat_times, interleave)
 
     @observed("data_proto.sample_level_repeat", "each row is repeated its own number of times")
     def sample_level_repeat(self, repeat_times: Sequence[int] | torch.Tensor | Array) -> Self:
@@ -754,12 +530,7 @@ class DataProto:
         >>> data.sample_level_repeat([2, 0, 1]).batch["a"].tolist()
         [7, 7, 9]
         """
-        counts = repeat_counts(repeat_times)
-        if counts.shape != (len(self),):
-            raise ShapeError(f"repeat_times: got shape {tuple(counts.shape)}, expected ({len(self)},)")
-        if counts.numel() and int(counts.min()) < 0:
-            raise InputError(f"repeat_times: got {int(counts.min())}, expected numbers of at least 0")
-        return self._rows_at_indices(torch.repeat_interleave(torch.arange(len(self)), counts))
+        return picking.sample_level_repeat(self, repeat_times)
 
     @observed("data_proto.reorder", "the rows are put in another order")
     def reorder(self, indices: Any) -> None:
@@ -772,12 +543,7 @@ class DataProto:
         >>> data.batch["a"].tolist()
         [9, 7, 8]
         """
-        self._become(self._rows_at_indices(rows.row_numbers(indices, len(self))))
-        self.meta_info.pop(PAD_ROWS, None)
-
-    def _become(self, other: DataProto) -> None:
-        self.batch = other.batch
-        self.non_tensor_batch = other.non_tensor_batch
+        picking.reorder(self, indices)
 
     @observed("data_proto.unfold_column_chunks", "columns are cut along dimension 1 into rows of their own")
     def unfold_column_chunks(self, n_split: int, split_keys: Keys = None) -> Self:
@@ -799,21 +565,7 @@ class DataProto:
         >>> both["pair"].tolist(), both["id"].tolist()
         ([[1], [2], [3], [4]], [7, 7, 8, 8])
         """
-        whole_number("n_split", n_split, 1, expected="an integer")
-        keys = key_names("split_keys", split_keys or ())
-        columns = {} if self.batch is None else dict(self.batch.items())
-        cut = {key: unfolded(key, one, n_split) for key, one in picked_any(columns, self.non_tensor_batch, keys)}
-        rest = self._like(
-            None if self.batch is None else rows.rebuilt(self.batch, without(columns, cut), len(self)),
-            without(self.non_tensor_batch, cut),
-        )._rows_at_indices(torch.arange(len(self)).repeat_interleave(n_split))
-        if rest.batch is not None:
-            repeated = {**dict(rest.batch.items()), **cut}
-            rest.batch = rows.rebuilt(rest.batch, {key: repeated[key] for key in columns}, len(self) * n_split)
-        rest.non_tensor_batch = {
-            key: cut[key] if key in cut else rest.non_tensor_batch[key] for key in self.non_tensor_batch
-        }
-        return rest
+        return reshaping.unfold_column_chunks(self, n_split, split_keys)
 
     @observed("data_proto.make_iterator", "an iterator over mini-batches is made")
     def make_iterator(
@@ -842,19 +594,7 @@ class DataProto:
         >>> [part.batch["a"].tolist() for part in data.make_iterator(2, epochs=1)]
         [[0, 1], [2, 3]]
         """
-        whole_number("mini_batch_size", mini_batch_size, 1, expected="an integer")
-        whole_number("epochs", epochs, 0, expected="an integer")
-        if len(self) % mini_batch_size:
-            raise InputError(f"mini_batch_size: got {mini_batch_size}, which doesn't divide the {len(self)} rows")
-        chosen = dict(dataloader_kwargs or {})
-        for name in {"dataset", "batch_size", "collate_fn"} & chosen.keys():
-            raise InputError(f"dataloader_kwargs: got {name!r}, which make_iterator sets itself")
-        if seed is not None:
-            chosen.setdefault("generator", torch.Generator().manual_seed(seed))
-        if not len(self):
-            return iter(())
-        loader = DataLoader(_RowNumbers(len(self)), mini_batch_size, collate_fn=_Collate(self), **chosen)
-        return (part for _ in range(epochs) for part in loader)
+        return cutting.mini_batches(self, mini_batch_size, epochs, seed, dataloader_kwargs)
 
     # -------------------------------------------------------------------------------------- padding
 
@@ -879,27 +619,7 @@ class DataProto:
         >>> data.batch["a"].tolist()
         [1, 2, 2, 2]
         """
-        whole_number("padding_size", padding_size, 0, expected="an integer")
-        if not padding_size:
-            return
-        count = len(self)
-        if not count:
-            raise InputError(f"padding_size: got {padding_size} for a batch without rows to copy")
-        copied = 0 if padding_candidate == "first" else count - 1
-        self._become(self._rows_at_indices(torch.cat([torch.arange(count), torch.full((padding_size,), copied)])))
-        self._tell_padded(padding_size, "data_proto.padding")
-
-    def _padded(self, pad_rows: int, source: str) -> Self:
-        """A copy with ``pad_rows`` more rows, taken cyclically from the start; its meta info, metrics
-        included, stays."""
-        count = len(self)
-        padded = self._rows_at_indices(torch.arange(count + pad_rows) % max(count, 1))
-        padded._tell_padded(pad_rows, source)
-        return padded
-
-    def _tell_padded(self, pad_rows: int, source: str) -> None:
-        if PADDED.listeners:
-            emit(PADDED, data=self, rows=len(self) - pad_rows, pad_rows=pad_rows, source=source)
+        padding.padding(self, padding_size, padding_candidate)
 
     # -------------------------------------------------------------------------------------- its looks
 
@@ -929,12 +649,7 @@ class DataProto:
         return data_info.html_table(name, len(self), self.batch, self.non_tensor_batch, self.meta_info)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        bundle = {"text/plain": repr(self), "text/html": self._repr_html_()}
-        return {
-            kind: text
-            for kind, text in bundle.items()
-            if (not include or kind in include) and not (exclude and kind in exclude)
-        }
+        return data_info.mime_bundle(repr(self), self._repr_html_(), include, exclude)
 
     # ---------------------------------------------------------------------------------- a deeper batch
 
@@ -949,11 +664,7 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.zeros(6, 5)}).fold_batch_dim(2)
         DataProto(2 rows; batch: a float32(2, 3, 5))
         """
-        whole_number("new_batch_size", new_batch_size, 1, expected="an integer")
-        if len(self) % new_batch_size:
-            raise InputError(f"new_batch_size: got {new_batch_size}, which doesn't divide the {len(self)} rows")
-        inner = len(self) // new_batch_size
-        return self._reshaped(1, (new_batch_size, inner), new_batch_size)
+        return reshaping.fold_batch_dim(self, new_batch_size)
 
     @observed("data_proto.unfold_batch_dim", "groups become rows again")
     def unfold_batch_dim(self, batch_dims: int = 2) -> Self:
@@ -966,69 +677,10 @@ class DataProto:
         >>> DataProto.from_dict({"a": torch.zeros(2, 3, 5)}).unfold_batch_dim()
         DataProto(6 rows; batch: a float32(6, 5))
         """
-        whole_number("batch_dims", batch_dims, 1, expected="an integer")
-        columns: dict[str, Any] = {} if self.batch is None else dict(self.batch.items())
-        columns = {**columns, **self.non_tensor_batch}
-        size = tuple(common_size(columns, batch_dims, check_type=False)) if columns else (0,)
-        return self._reshaped(batch_dims, (int(np.prod(size)),), int(np.prod(size)))
-
-    def _reshaped(self, dims: int, lead: tuple[int, ...], count: int) -> Self:
-        def one(key: str, column: Any) -> Any:
-            if isinstance(column, TensorDictBase) or (isinstance(column, torch.Tensor) and column.is_nested):
-                raise ShapeError(f"batch[{key!r}]: got a {type(column).__name__}, expected a plain tensor")
-            return column.reshape(*lead, *column.shape[dims:])
-
-        arrays = {key: one(key, column) for key, column in self.non_tensor_batch.items()}
-        if self.batch is None:
-            return self._like(None, arrays)
-        columns = {key: one(key, column) for key, column in self.batch.items()}
-        return self._like(TensorDict(columns, batch_size=[count], device=self.batch.device), arrays)
+        return reshaping.unfold_batch_dim(self, batch_dims)
 
 
-# ------------------------------------------------------------------------------------- helpers of the class
-
-
-def _with_columns(mine: TensorDictBase, new: dict[str, Any]) -> TensorDictBase:
-    if mine.is_locked:
-        mine = rows.unalias(mine)
-    return mine.update(new)
-
-
-class _RowNumbers(Dataset[int]):
-    """What the DataLoader draws from: row numbers, so that a worker process gets no copy of a row per
-    item."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, row: int) -> int:
-        return row
-
-
-class _Collate:
-    """Row numbers to a batch; a class and no closure, so that a DataLoader's workers can be spawned."""
-
-    def __init__(self, data: DataProto) -> None:
-        self._data = data
-
-    def __call__(self, numbers: list[int]) -> DataProto:
-        return self._data._rows_at_indices(torch.tensor(numbers, dtype=torch.int64))
-
-
-def _concat(data: Sequence[DataProto]) -> DataProto:
-    parts = list(data)
-    if not parts:
-        raise InputError("data: got an empty list, expected at least one DataProto")
-    for number, part in enumerate(parts):
-        if not isinstance(part, DataProto):
-            raise InputTypeError(f"data[{number}]: got {type(part).__name__}, expected a DataProto")
-    meta = join_meta([part.meta_info for part in parts])
-    batch = join_batches([part.batch for part in parts])
-    arrays = join_arrays([part.non_tensor_batch for part in parts])
-    return parts[0]._like(batch, arrays, meta)
+batches_are(DataProto)
 
 
 # ------------------------------------------------------------------------------------------ free functions
@@ -1058,13 +710,7 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
     """
     if not isinstance(data, DataProto):
         raise InputTypeError(f"data: got {type(data).__name__}, expected a DataProto")
-    whole_number("size_divisor", size_divisor, 1, expected="an integer")
-    added = -len(data) % size_divisor
-    if not len(data):
-        _log.warning("a batch without rows can't be padded to a multiple of %d; it stays empty", size_divisor)
-    if not added:
-        return data, 0
-    return data._padded(added, "data_proto.pad_to_divisor"), added
+    return padding.pad_to_divisor(data, size_divisor)
 
 
 @observed("data_proto.unpad", "rows that were added are taken off")
@@ -1081,14 +727,7 @@ def unpad_dataproto(data: DataProto, pad_size: int) -> DataProto:
     >>> unpad_dataproto(DataProto.from_dict({"a": torch.arange(5)}), 3).batch["a"].tolist()
     [0, 1]
     """
-    whole_number("pad_size", pad_size, 0, expected="an integer")
-    if pad_size > len(data):
-        raise InputError(f"pad_size: got {pad_size} for a batch of {len(data)} rows")
-    if not pad_size:
-        return data
-    kept = data._slice(slice(0, len(data) - pad_size))
-    kept.meta_info.pop(PAD_ROWS, None)
-    return kept
+    return padding.unpad(data, pad_size)
 
 
 def fold_batch_dim(data: DataProto, new_batch_size: int) -> DataProto:
@@ -1112,41 +751,6 @@ def unfold_batch_dim(data: DataProto, batch_dims: int = 2) -> DataProto:
     return data.unfold_batch_dim(batch_dims)
 
 
-def union_tensor_dict(tensor_dict1: TensorDictBase, tensor_dict2: TensorDictBase) -> TensorDictBase:
-    """Add the columns of the second TensorDict to the first, in place; what both have must be equal.
-
-    Args:
-        tensor_dict1: The TensorDict that gets the columns.
-        tensor_dict2: The TensorDict whose columns are added; it stays as it is.
-
-    Raises:
-        ConflictError: The batch sizes differ, or a column does; nothing has changed then.
-
-    >>> one, two = TensorDict({"a": torch.ones(2)}, [2]), TensorDict({"b": torch.zeros(2)}, [2])
-    >>> sorted(union_tensor_dict(one, two).keys())
-    ['a', 'b']
-    """
-    new = plan_tensor_union(tensor_dict1, tensor_dict2, tensor_dict1.batch_size[0])
-    return tensor_dict1.update(new)
-
-
-def union_numpy_dict(tensor_dict1: dict[str, Array], tensor_dict2: dict[str, Array]) -> dict[str, Array]:
-    """Add the arrays of the second dict to the first, in place; what both have must be equal, NaN equal to NaN.
-
-    Args:
-        tensor_dict1: Name to array; it gets the arrays of the other.
-        tensor_dict2: Name to array; it stays as it is.
-
-    Raises:
-        ConflictError: An array differs; nothing has changed then.
-
-    >>> union_numpy_dict({"a": np.array([1.0])}, {"b": np.array([2.0])})
-    {'a': array([1.]), 'b': array([2.])}
-    """
-    tensor_dict1.update(plan_array_union(tensor_dict1, tensor_dict2))
-    return tensor_dict1
-
-
 def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     """Items of one batch, or of batches alike, stacked into a batch again.
 
@@ -1161,23 +765,7 @@ def collate_fn(x: Sequence[DataProtoItem]) -> DataProto:
     >>> collate_fn([data[2], data[0]]).non_tensor_batch["n"]
     array([3.5, 1.5])
     """
-    if not len(x):
-        raise InputError("x: got no items, expected at least one DataProtoItem")
-    tables = [{} if item.batch is None else dict(item.batch.items()) for item in x]
-    others = [item.non_tensor_batch for item in x]
-    for name, members in (("batch", tables), ("non_tensor_batch", others)):
-        for number, member in enumerate(members):
-            for key in members[0].keys() ^ member.keys():
-                raise MissingKeyError(f"{name}: not all items have {key!r}; items 0 and {number} differ")
-    batch = None
-    if x[0].batch is not None:
-        shared = rows.Shared()
-        stacked = {key: stack_rows(key, [table[key] for table in tables], shared) for key in tables[0]}
-        batch = TensorDict(stacked, batch_size=[len(x)], device=x[0].batch.device)
-    arrays = {key: stack_objects([other[key] for other in others]) for key in others[0]}
-    first, *rest = [item.meta_info for item in x]
-    meta = {k: v for k, v in first.items() if all(k in one and same(v, one[k]) for one in rest)}
-    return DataProto(batch, arrays, meta)
+    return DataProto(*stacked(x))
 
 
 @observed("data_proto.all_gather", "every rank gets the rows of all ranks")

@@ -13,7 +13,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from probe._check import whole_number
-from probe.core.columns.rows import row_number
+from probe.core.columns.row_index import row_number
 from probe.core.dataset.collate import collate_fn
 from probe.core.dataset.config import DatasetConfig
 from probe.core.dataset.files import Files, file_list, measured, read_files, why_not_sent

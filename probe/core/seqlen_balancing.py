@@ -26,8 +26,8 @@ from probe.core.balancing.partition import (
     karmarkar_karp,
     roundup_divisible,
 )
+from probe.core.columns.jagged import is_jagged
 from probe.core.columns.row_selection import RowSelector, host_lengths, select_jagged, sequence_lengths
-from probe.core.columns.rows import is_jagged
 from probe.core.protocol import DataProto
 from probe.errors import InputError, InputTypeError, PeerError, ShapeError
 from probe.hooks import emit, observed, scope

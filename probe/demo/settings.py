@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from probe.demo.data import ANSWER_WIDTH, PROMPT_WIDTH
+from probe.demo.problems import ANSWER_WIDTH, PROMPT_WIDTH
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tensordict import LazyStackedTensorDict, NonTensorStack, TensorDictBase, is
 
 from probe import text as words
 from probe.core.columns.equality import shape_text
-from probe.core.columns.rows import is_jagged
+from probe.core.columns.jagged import is_jagged
 from probe.core.data_proto.info import object_bytes, tensor_bytes
 from probe.errors import InputTypeError
 from probe.inspection.plain_text import plain

@@ -15,8 +15,8 @@ from probe.inspection.token_map import KINDS, MEANINGS, TokenMap, histogram, run
 from probe.inspection.values import RowText, row_text
 
 if TYPE_CHECKING:
+    from probe.inspection.asked import Asked
     from probe.inspection.contents import Schema
-    from probe.inspection.inspector import Inspection
 
 #: Rows of a column, and entries of each, that the static form shows. Of columns on a device it shows none.
 _PREVIEW: Final = (3, 8)
@@ -36,7 +36,7 @@ _BARS: Final = "▁▂▃▄▅▆▇█"
 # ------------------------------------------------------------------------------------------------------- as text
 
 
-def text(inspection: Inspection) -> str:
+def text(inspection: Asked) -> str:
     """What ``repr`` and a terminal show."""
     schema = inspection.schema
     lines = [headline(schema)]
@@ -119,7 +119,7 @@ def binned(row: Any, step: int) -> Any:
 # ------------------------------------------------------------------------------------------------------- as HTML
 
 
-def document(inspection: Inspection) -> str:
+def document(inspection: Asked) -> str:
     """The whole inspection, with its style; needs nothing from outside and no kernel."""
     schema = inspection.schema
     parts = [_columns_html(schema), _memories_html(schema)]
@@ -213,7 +213,7 @@ def _row_svg(found: TokenMap, at: int, row: Any, width: int) -> str:
 # ------------------------------------------------------------------------------------------------- texts and values
 
 
-def _texts_html(inspection: Inspection) -> str:
+def _texts_html(inspection: Asked) -> str:
     if not inspection.can_decode:
         return ""
     stop = min(inspection.stop, inspection.start + _READ)
@@ -234,7 +234,7 @@ def _text_html(row: RowText) -> str:
     return f"<details><summary>row {row.row}</summary>{told or '<p>no tokens</p>'}</details>"
 
 
-def _preview_html(inspection: Inspection) -> str:
+def _preview_html(inspection: Asked) -> str:
     """First values of what is on the CPU. What is on a device stays there until somebody asks."""
     rows = []
     for key, column in zip(inspection.keys, inspection.schema.columns, strict=True):
@@ -248,7 +248,7 @@ def _preview_html(inspection: Inspection) -> str:
     return f"<details><summary>First values</summary>{table(titles, rows)}</details>"
 
 
-def _preview(inspection: Inspection, key: str, span: tuple[int, int]) -> list[str]:
+def _preview(inspection: Asked, key: str, span: tuple[int, int]) -> list[str]:
     try:
         return [row_text(row, _PREVIEW[1]) for row in inspection.values(key, span)]
     except Exception as error:  # a column without values, or an object that raises, is one cell of the picture

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from probe.core.columns.rows import is_jagged, jagged_lengths
+from probe.core.columns.jagged import is_jagged, jagged_lengths
 from probe.core.columns.walking import differing, differing_entries, nested_rows
 from probe.inspection.plain_text import plain
 

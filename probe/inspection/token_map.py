@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeGuard
 import numpy as np
 import torch
 
-from probe.core.columns.rows import is_jagged, jagged_lengths
+from probe.core.columns.jagged import is_jagged, jagged_lengths
 from probe.inspection.values import rows_of_column
 
 #: What a position can be, in the order of the codes.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from probe._check import is_whole
-from probe.core.columns.rows import is_jagged, jagged_spans
+from probe.core.columns.jagged import is_jagged, jagged_spans
 from probe.errors import InputError, InputTypeError
 from probe.inspection.contents import Field, Stacked
 from probe.inspection.plain_text import cut, one_line, plain

@@ -23,7 +23,7 @@ from probe.inspection.values import row_range
 from probe.views.panel.outputs import NOTHING, shell_of_kernel
 
 if TYPE_CHECKING:
-    from probe.inspection.inspector import Inspection
+    from probe.inspection.asked import Asked
 
 _log = logging.getLogger("probe.inspection.inspector")
 
@@ -80,7 +80,7 @@ def _close_all() -> None:
         one.close()
 
 
-def show(inspection: Inspection) -> Shown | None:
+def show(inspection: Asked) -> Shown | None:
     """Display ``inspection`` with a widget; None where it has no values to ask for, and where there is no notebook, or
     no anywidget.
     """
@@ -96,7 +96,7 @@ def show(inspection: Inspection) -> Shown | None:
     return shown
 
 
-def make_widget(inspection: Inspection) -> Any:
+def make_widget(inspection: Asked) -> Any:
     """The widget, not shown yet.
 
     Raises:
@@ -136,7 +136,7 @@ def _widget_class() -> Any:
 # ------------------------------------------------------------------------------------------------------ answering
 
 
-def answer(inspection: Inspection | None, content: Any) -> dict[str, Any]:
+def answer(inspection: Asked | None, content: Any) -> dict[str, Any]:
     """The reply to a question of the browser: ``{"v": 1, "id", "html"}`` or ``{"v": 1, "id", "error"}``.
 
     Args:
@@ -157,7 +157,7 @@ def answer(inspection: Inspection | None, content: Any) -> dict[str, Any]:
         return reply | {"error": f"{type(error).__name__}: {one_line(error, 300)}"}
 
 
-def _answer(inspection: Inspection, asked: Mapping[str, Any]) -> str:
+def _answer(inspection: Asked, asked: Mapping[str, Any]) -> str:
     kind = asked.get("ask")
     if kind not in ASKS:
         raise UnknownNameError.of("ask", kind, ASKS)

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from probe.core.torch_functional import logprobs_from_logits
 from probe.demo.actor import Actor
 from probe.demo.algorithm import group_advantages, policy_loss
-from probe.demo.data import ANSWER_WIDTH, PROMPT_WIDTH, read_problems, write_problems
+from probe.demo.data import read_problems, write_problems
 from probe.demo.model import Policy, pack
+from probe.demo.problems import ANSWER_WIDTH, PROMPT_WIDTH
 from probe.demo.reward import score
 from probe.demo.rollout import pad_right, receive, sample, send
 from probe.demo.settings import Settings

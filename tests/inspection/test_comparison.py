@@ -13,7 +13,7 @@ from tensordict import TensorDict, lazy_stack
 
 from probe.core.batched_data_dict import BatchedDataDict
 from probe.core.columns.equality import same
-from probe.core.columns.rows import build_jagged
+from probe.core.columns.jagged import build_jagged
 from probe.core.protocol import DataProto
 from probe.inspection import tensor_difference
 from probe.inspection.comparison import compare

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from probe.core.batched_data_dict import BatchedDataDict
-from probe.core.columns.rows import build_jagged
+from probe.core.columns.jagged import build_jagged
 from probe.core.protocol import DataProto
 from probe.errors import InputError, InputTypeError
 from probe.inspection.contents import members, schema_of

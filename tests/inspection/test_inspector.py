@@ -15,7 +15,7 @@ import torch
 from tensordict import TensorDict
 
 from probe.core.batched_data_dict import BatchedDataDict
-from probe.core.columns.rows import build_jagged
+from probe.core.columns.jagged import build_jagged
 from probe.core.protocol import DataProto
 from probe.errors import InputTypeError, MissingKeyError, SessionError
 from probe.inspection import widget as inspector_view

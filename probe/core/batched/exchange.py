@@ -12,7 +12,7 @@ from tensordict import TensorDict
 
 from probe.core.columns import batch_columns as columns
 from probe.core.columns import rows
-from probe.core.columns.rows import is_jagged
+from probe.core.columns.jagged import is_jagged
 from probe.core.data_proto.exchange import gather_columns
 from probe.errors import MissingKeyError, PeerError, SessionError, ShapeError
 

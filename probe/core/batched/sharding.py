@@ -15,7 +15,7 @@ import torch
 
 from probe._check import whole_number
 from probe.core.columns.batch_columns import rows_of
-from probe.core.columns.rows import is_jagged, jagged_lengths
+from probe.core.columns.jagged import is_jagged, jagged_lengths
 from probe.core.packing import Packer, get_packer, rounded_up
 from probe.errors import CapacityError, InputError, InputTypeError, MissingKeyError, ShapeError, UnknownNameError
 from probe.hooks import emit, point

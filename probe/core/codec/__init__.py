@@ -30,7 +30,7 @@ from probe.core.codec.field_padding import TOKEN_FIELDS, PaddedField, Padder, un
 from probe.core.codec.jagged import RowLengths, Spans, is_jagged, pack_rows, values_of
 from probe.core.codec.wire import STRIPPED, is_object_column, object_column, object_stack, unwrap_wire_stripped_payload
 from probe.core.columns import rows as row_tools
-from probe.core.columns.rows import build_jagged
+from probe.core.columns.jagged import build_jagged
 from probe.errors import InputTypeError, ShapeError, UnknownNameError
 from probe.hooks import emit, observed, point
 

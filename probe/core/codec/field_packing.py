@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from probe.core.codec.jagged import Ints, RowLengths, Spans, is_jagged, pack_rows, take_spans
-from probe.core.columns.rows import build_jagged
+from probe.core.columns.jagged import build_jagged
 from probe.errors import InputError, InputTypeError, ShapeError
 
 Rule = Literal["named", "width", "kept"]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from probe.core.codec.field_packing import check_no_holes, entry_bytes, join_rows, nested_entry_bytes
 from probe.core.codec.jagged import Ints, fill_value, is_jagged, pad_rows, values_of, widen
-from probe.core.columns.rows import Shared, build_jagged
+from probe.core.columns.jagged import Shared, build_jagged
 from probe.errors import InputError
 
 #: The field whose rows say how long the sequences are.

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from probe.core.columns.rows import build_jagged
+from probe.core.columns.jagged import build_jagged
 from probe.errors import InputError, InputTypeError, ShapeError
 
 Ints = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ _HUGE_BYTES: Final = 4 * 2**20
 
 
 def is_jagged(value: object) -> bool:
-    """:func:`probe.core.columns.rows.is_jagged`, at once."""
+    """:func:`probe.core.columns.jagged.is_jagged`, at once."""
     return isinstance(value, Tensor) and getattr(value, "_ragged_idx", None) is not None
 
 

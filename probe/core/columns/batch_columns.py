@@ -19,7 +19,7 @@ import torch
 from tensordict import TensorDict
 
 from probe.core.columns import rows
-from probe.core.columns.rows import Shared, build_jagged, is_jagged, jagged_lengths
+from probe.core.columns.jagged import Shared, build_jagged, is_jagged, jagged_bounds, jagged_lengths, map_jagged
 from probe.errors import InputError, InputTypeError, MissingKeyError, ShapeError
 
 _EMPTY: Final = torch.Size([0])
@@ -102,7 +102,7 @@ def mapped(data: Mapping[str, Any], change: Callable[[torch.Tensor], torch.Tenso
 
     def one(column: Any) -> Any:
         if is_jagged(column):
-            return rows.map_jagged(column, change, shared)
+            return map_jagged(column, change, shared)
         return change(column) if isinstance(column, torch.Tensor) else column
 
     return {key: one(column) for key, column in data.items()}
@@ -211,7 +211,7 @@ def _aligned(column: Any, tokens: Any, dim: int) -> bool:
 
 def _clipped(column: Any, dim: int, length: int, shared: Shared) -> torch.Tensor:
     ragged: int = column._ragged_idx
-    shortest, longest = rows.jagged_bounds(column)
+    shortest, longest = jagged_bounds(column)
     if dim != ragged:
         values = column._values.narrow(dim - 1, 0, min(length, column._values.shape[dim - 1]))
         return build_jagged(values, column.offsets(), shortest, longest, lengths=column.lengths(), ragged_dim=ragged)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from probe.core.columns.rows import is_jagged
+from probe.core.columns.jagged import is_jagged
 from probe.core.columns.walking import Mismatch, differing, differing_entries, walk
 
 

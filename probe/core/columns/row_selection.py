@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from tensordict import TensorDict, TensorDictBase
 
-from probe.core.columns.rows import Shared, build_jagged, columns, is_jagged, jagged_lengths, rebuilt, rows_at
+from probe.core.columns.jagged import Shared, build_jagged, is_jagged, jagged_lengths
+from probe.core.columns.rows import columns, rebuilt, rows_at
 from probe.errors import InputTypeError, MissingKeyError, ShapeError
 
 

@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
 
-from probe.core.columns.rows import build_jagged, is_jagged, jagged_bounds
+from probe.core.columns.jagged import build_jagged, is_jagged, jagged_bounds
 from probe.errors import InputTypeError, SerializationError
 from probe.hooks import observed
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from tensordict import NonTensorData, TensorDictBase, is_non_tensor
 
-from probe.core.columns.rows import is_jagged, jagged_spans
+from probe.core.columns.jagged import is_jagged, jagged_spans
 
 #: A TensorDict, or its wrapper of what isn't a tensor.
 _BATCHES: Final = (TensorDictBase, NonTensorData)

@@ -13,15 +13,8 @@ import torch
 import torch.distributed as dist
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
 
-from probe.core.columns.rows import (
-    Shared,
-    build_jagged,
-    compact_jagged,
-    is_jagged,
-    jagged_bounds,
-    jagged_lengths,
-    rebuilt,
-)
+from probe.core.columns.jagged import Shared, build_jagged, compact_jagged, is_jagged, jagged_bounds, jagged_lengths
+from probe.core.columns.rows import rebuilt
 from probe.core.columns.serialization import dtype_of
 from probe.core.data_proto.merging import join_arrays
 from probe.errors import (

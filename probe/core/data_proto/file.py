@@ -27,7 +27,7 @@ from safetensors.torch import save_file
 from tensordict import NonTensorData, NonTensorStack, TensorDict, TensorDictBase, is_non_tensor
 
 from probe._io import written_aside
-from probe.core.columns.rows import checked_jagged, is_jagged, jagged_bounds
+from probe.core.columns.jagged import checked_jagged, is_jagged, jagged_bounds
 from probe.core.columns.serialization import dtype_of, rows_of, tensor_from_bytes
 from probe.errors import InputError, SerializationError
 

@@ -13,6 +13,16 @@ from tensordict import TensorDictBase
 from probe._check import whole_number
 from probe.errors import InputTypeError
 
+#: DataProto, from when it is defined: before that no result is one. Its module has this one's names, so that importing
+#: it here would be a circle.
+_batch_class: Any = None
+
+
+def batches_are(kind: type[Any]) -> None:
+    """Make ``kind`` the class of the batches that futures wait for."""
+    global _batch_class
+    _batch_class = kind
+
 
 @dataclass
 class DataProtoFuture:
@@ -95,12 +105,10 @@ def _result(future: Any) -> Any:
 
 
 def _joined(results: list[Any]) -> Any:
-    from probe.core.protocol import DataProto  # which re-exports this module
-
-    return DataProto.concat(results)
+    if _batch_class is None:
+        raise InputTypeError(f"futures: none of their {len(results)} results is a DataProto")
+    return _batch_class.concat(results)
 
 
 def _is_batch(value: Any) -> bool:
-    from probe.core.protocol import DataProto  # which re-exports this module
-
-    return isinstance(value, DataProto | TensorDictBase)
+    return isinstance(value, TensorDictBase) or (_batch_class is not None and isinstance(value, _batch_class))

@@ -17,7 +17,7 @@ from tensordict import NonTensorStack, TensorDictBase, is_non_tensor
 
 from probe import text as words
 from probe.core.columns.equality import brief, shape_text
-from probe.core.columns.rows import is_jagged
+from probe.core.columns.jagged import is_jagged
 
 GIB: Final = 1024**3
 
@@ -218,3 +218,20 @@ def html_table(
 
 def _html_row(cells: tuple[str, ...]) -> str:
     return "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def mime_bundle(text: str, table: str, include: Any, exclude: Any) -> dict[str, str]:
+    """The forms of a batch that a front end may ask for, by their MIME types.
+
+    Args:
+        text: The plain form.
+        table: The form in HTML.
+        include: The only types wanted; None wants all.
+        exclude: Types that aren't wanted; None wants all.
+    """
+    bundle = {"text/plain": text, "text/html": table}
+    return {
+        kind: form
+        for kind, form in bundle.items()
+        if (not include or kind in include) and not (exclude and kind in exclude)
+    }

@@ -1,25 +1,25 @@
 """How the members of several DataProtos become one: the rules of ``union`` and of ``concat``.
 
-Everything here computes a plan or a new value and changes none of its arguments, which is what makes both
-methods all or nothing.
+Everything here but the documented ``union_`` functions computes a plan or a new value and changes none of its
+arguments, which is what makes both methods all or nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import numpy as np
 import torch
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 
 from probe.core.columns.equality import brief, difference, same, shape_text
-from probe.core.columns.rows import Shared, build_jagged, is_jagged, join
-from probe.core.data_proto.checks import object_array
+from probe.core.columns.jagged import is_jagged
+from probe.core.columns.rows import join
+from probe.core.data_proto.checks import Array
+from probe.core.data_proto.members import M, like
 from probe.core.metric import append_to_dict
-from probe.errors import ConflictError, InputTypeError, MissingKeyError, ShapeError
-
-Array: TypeAlias = np.ndarray[Any, Any]
+from probe.errors import ConflictError, InputError, InputTypeError, MissingKeyError, ShapeError
 
 #: Entry of ``meta_info`` that concat pools instead of comparing.
 METRICS: Final = "metrics"
@@ -61,6 +61,41 @@ def plan_array_union(
     if new and count is not None and count != other_count:
         raise ConflictError(f"union: {count} rows and {other_count} rows don't go together")
     return new
+
+
+def union_tensor_dict(tensor_dict1: TensorDictBase, tensor_dict2: TensorDictBase) -> TensorDictBase:
+    """Add the columns of the second TensorDict to the first, in place; what both have must be equal.
+
+    Args:
+        tensor_dict1: The TensorDict that gets the columns.
+        tensor_dict2: The TensorDict whose columns are added; it stays as it is.
+
+    Raises:
+        ConflictError: The batch sizes differ, or a column does; nothing has changed then.
+
+    >>> one, two = TensorDict({"a": torch.ones(2)}, [2]), TensorDict({"b": torch.zeros(2)}, [2])
+    >>> sorted(union_tensor_dict(one, two).keys())
+    ['a', 'b']
+    """
+    new = plan_tensor_union(tensor_dict1, tensor_dict2, tensor_dict1.batch_size[0])
+    return tensor_dict1.update(new)
+
+
+def union_numpy_dict(tensor_dict1: dict[str, Array], tensor_dict2: dict[str, Array]) -> dict[str, Array]:
+    """Add the arrays of the second dict to the first, in place; what both have must be equal, NaN equal to NaN.
+
+    Args:
+        tensor_dict1: Name to array; it gets the arrays of the other.
+        tensor_dict2: Name to array; it stays as it is.
+
+    Raises:
+        ConflictError: An array differs; nothing has changed then.
+
+    >>> union_numpy_dict({"a": np.array([1.0])}, {"b": np.array([2.0])})
+    {'a': array([1.]), 'b': array([2.])}
+    """
+    tensor_dict1.update(plan_array_union(tensor_dict1, tensor_dict2))
+    return tensor_dict1
 
 
 def union_two_dict(dict1: dict[Any, Any], dict2: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -132,6 +167,25 @@ def _new_entries(section: str, mine: Mapping[str, Any], theirs: Mapping[str, Any
 
 
 # ------------------------------------------------------------------------------------------------- concat
+
+
+def concat(data: Sequence[M], kind: type[M]) -> M:
+    """See :meth:`probe.core.protocol.DataProto.concat`.
+
+    Args:
+        data: The batches, which stay as they are.
+        kind: The class that each of them must be of.
+    """
+    parts = list(data)
+    if not parts:
+        raise InputError("data: got an empty list, expected at least one DataProto")
+    for number, part in enumerate(parts):
+        if not isinstance(part, kind):
+            raise InputTypeError(f"data[{number}]: got {type(part).__name__}, expected a DataProto")
+    meta = join_meta([part.meta_info for part in parts])
+    batch = join_batches([part.batch for part in parts])
+    arrays = join_arrays([part.non_tensor_batch for part in parts])
+    return like(parts[0], batch, arrays, meta)
 
 
 def join_batches(batches: Sequence[TensorDictBase | None]) -> TensorDict | None:
@@ -313,33 +367,3 @@ def _metric_dicts(number: int, metrics: Any) -> list[Mapping[str, Any]]:
                 "expected a dict, or a list of dicts"
             )
     return found
-
-
-# ------------------------------------------------------------------------------------------- single rows
-
-
-def stack_rows(key: str, values: list[Any], shared: Shared) -> Any:
-    """The tensors of several rows as a column; jagged, if their lengths differ."""
-    if len({value.shape for value in values}) == 1:
-        return torch.stack(values)
-    if any(value.ndim < 1 or value.shape[1:] != values[0].shape[1:] for value in values):
-        shapes = ", ".join(sorted({shape_text(value) for value in values}))
-        raise ShapeError(f"batch[{key!r}]: got rows of shapes {shapes}, which may differ in dimension 0 only")
-    lengths = [value.shape[0] for value in values]
-    offsets = torch.tensor([0, *np.cumsum(lengths).tolist()], device=values[0].device)
-    offsets = shared.get((offsets,), lambda: offsets)
-    return build_jagged(torch.cat(values), offsets, min(lengths), max(lengths))
-
-
-def stack_objects(values: list[Any]) -> Array:
-    """The objects of several rows as a column; numbers and arrays keep their dtype."""
-    kinds = {(type(value), getattr(value, "dtype", None), getattr(value, "shape", None)) for value in values}
-    if len(kinds) == 1:
-        first = values[0]
-        if isinstance(first, np.generic):
-            return np.array(values, dtype=first.dtype)
-        if isinstance(first, np.ndarray) and first.dtype != object:
-            return np.stack(values)
-    if values and all(isinstance(value, np.str_ | np.bytes_) for value in values):
-        return np.array(values)
-    return object_array(values)

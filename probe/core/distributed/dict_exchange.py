@@ -14,7 +14,7 @@ import torch.distributed as dist
 from tensordict import TensorDict, TensorDictBase, is_non_tensor
 from torch import Tensor
 
-from probe.core.columns.rows import Shared, build_jagged, compact_jagged, is_jagged, jagged_bounds, jagged_lengths
+from probe.core.columns.jagged import Shared, build_jagged, compact_jagged, is_jagged, jagged_bounds, jagged_lengths
 from probe.core.distributed.process_group import initialized, meeting_device, rank_count, talks_on_cpu, told_by_all
 from probe.errors import InputError, InputTypeError, MissingKeyError, PeerError, ShapeError
 from probe.hooks import observed

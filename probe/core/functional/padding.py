@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from probe._check import is_whole
-from probe.core.columns.rows import is_jagged
+from probe.core.columns.jagged import is_jagged
 from probe.errors import InputError, InputTypeError, ShapeError, TruncationError, UnknownNameError
 from probe.hooks import observed
 

@@ -11,17 +11,16 @@ Without a group, or with a group of one rank, nothing is cut, padded or sent.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
-from typing import Any, Final, cast
+from typing import Final
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from probe._check import also_named, whole_number
+from probe.core.ulysses.collectives import Gather, SeqAllToAll, exchanged, gathered
+from probe.core.ulysses.dimensions import dim_of, part_of_rank, two_dims
 from probe.core.ulysses.group import (
     get_ulysses_sequence_parallel_group,
     get_ulysses_sequence_parallel_rank,
@@ -142,9 +141,9 @@ def ulysses_pad_and_slice_inputs(
             + ("" if size > 1 else "; set_ulysses_sequence_parallel_group or the argument group names another")
         )
     ids, positions, pad = ulysses_pad(input_ids_rmpad, position_ids_rmpad, size, pad_value)
-    ids = _part(ids, 1, rank, size)
+    ids = part_of_rank(ids, 1, rank, size)
     if positions is not None and not skip_position_ids_rmpad:
-        positions = _part(positions, -1, rank, size)
+        positions = part_of_rank(positions, -1, rank, size)
     return ids, positions, pad
 
 
@@ -162,14 +161,14 @@ def slice_input_tensor(x: Tensor, dim: int, padding: bool = True, group: Process
         ShapeError: There is no such ``dim``, or its size isn't a multiple of the ranks and ``padding`` is False.
     """
     rank, size = place_of(group)
-    dim = _dim("dim", dim, x)
+    dim = dim_of("dim", dim, x)
     if size == 1:
         return x
     if padding:
         x = _fill(x, dim, size, "slice_input_tensor")
     elif x.shape[dim] % size:
         raise ShapeError(f"x: dimension {dim} has size {x.shape[dim]}, expected a multiple of the {size} ranks")
-    return _part(x, dim, rank, size)
+    return part_of_rank(x, dim, rank, size)
 
 
 # ------------------------------------------------------------------------------------------------- through attention
@@ -196,7 +195,7 @@ def gather_seq_scatter_heads(
             tokens.
     """
     _, size = place_of(group)
-    seq, head = _two_dims(x, "seq_dim", seq_dim, "head_dim", head_dim)
+    seq, head = two_dims(x, "seq_dim", seq_dim, "head_dim", head_dim)
     kept = whole_number("unpadded_dim_size", unpadded_dim_size, 0)
     if size == 1:
         return x
@@ -204,7 +203,7 @@ def gather_seq_scatter_heads(
     if kept > whole:
         raise ShapeError(f"unpadded_dim_size: got {kept}, but {size} ranks hold {whole} tokens in seq_dim={seq_dim}")
     _check_heads(x, head, size)
-    x = _exchange(x, head, seq, group)
+    x = exchanged(x, head, seq, group)
     return x.narrow(seq, 0, kept) if 0 < kept < whole else x
 
 
@@ -226,11 +225,11 @@ def gather_heads_scatter_seq(x: Tensor, head_dim: int, seq_dim: int, group: Proc
         ShapeError: There is no such dimension, or both are the same.
     """
     _, size = place_of(group)
-    head, seq = _two_dims(x, "head_dim", head_dim, "seq_dim", seq_dim)
+    head, seq = two_dims(x, "head_dim", head_dim, "seq_dim", seq_dim)
     if size == 1:
         return x
     x = _fill(x, seq, size, "gather_heads_scatter_seq")
-    return _exchange(x, seq, head, group)
+    return exchanged(x, seq, head, group)
 
 
 # --------------------------------------------------------------------------------------------------------- the way out
@@ -268,174 +267,21 @@ def gather_outputs_and_unpad(
     resolved = get_ulysses_sequence_parallel_group() if group is None else group
     if resolved is None:
         return x
-    gather = _dim("gather_dim", gather_dim, x)
+    gather = dim_of("gather_dim", gather_dim, x)
     if unpad_dim is None:
-        return _gather(x, gather, grad_scaler, resolved, size)
-    unpad = _dim("unpad_dim", unpad_dim, x)
+        return gathered(x, gather, grad_scaler, resolved, size)
+    unpad = dim_of("unpad_dim", unpad_dim, x)
     padding = whole_number("padding_size", padding_size, 0)
     kept = x.shape[unpad] * (size if unpad == gather else 1) - padding
     if kept < 0:
         raise ShapeError(f"padding_size: got {padding}, but unpad_dim={unpad_dim} has {kept + padding} elements")
-    return _gather(x, gather, grad_scaler, resolved, size).narrow(unpad, 0, kept)
+    return gathered(x, gather, grad_scaler, resolved, size).narrow(unpad, 0, kept)
 
 
 #: The documented spelling.
 gather_outpus_and_unpad = gather_outputs_and_unpad
 
-# ------------------------------------------------------------------------------------------------------- collectives
-
-
-#: Renamed in torch 2.13, where the old name warns.
-_all_gather: Final[Callable[..., Any]] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-
-class Gather(torch.autograd.Function):
-    """The slices of all ranks in one tensor: what :func:`gather_outputs_and_unpad` is made of.
-
-    ``Gather.apply(group, local_tensor, gather_dim, grad_scaler=True, async_op=False)``, by position, as in verl.
-    Without a group it is the one that was set, else all ranks; it needs ``torch.distributed`` in any case.
-
-    >>> from torch.testing._internal.distributed.fake_pg import FakeStore  # one rank, alone
-    >>> dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
-    >>> Gather.apply(None, torch.tensor([[1, 2]]), 1).shape
-    torch.Size([1, 2])
-    >>> dist.destroy_process_group()
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        group: ProcessGroup | None,
-        local_tensor: Tensor,
-        gather_dim: int,
-        grad_scaler: bool = True,
-        async_op: bool = False,
-    ) -> Tensor:
-        """Gather; called by ``apply``.
-
-        Args:
-            ctx: What autograd keeps for the backward pass.
-            group: The ranks; None means the group that was set, else all ranks.
-            local_tensor: This rank's slice; the same shape on every rank.
-            gather_dim: The dimension along which the slices are put together.
-            grad_scaler: Whether the gradient is multiplied by the number of ranks.
-            async_op: False; autograd would know nothing of a result that comes later.
-
-        Raises:
-            InputError: ``async_op`` is True.
-            ShapeError: There is no such dimension.
-        """
-        _refuse_async(async_op)
-        group = get_ulysses_sequence_parallel_group() if group is None else group
-        dim, size = _dim("gather_dim", gather_dim, local_tensor), dist.get_world_size(group)
-        ctx.place = dim, dist.get_rank(group), size
-        ctx.scale = size if grad_scaler else 1
-        parts = local_tensor.new_empty((size, *local_tensor.shape))
-        _all_gather(parts.view(-1), local_tensor.contiguous().view(-1), group=group)
-        return parts.movedim(0, dim).flatten(dim, dim + 1)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient of this rank's slice; called by autograd.
-
-        Args:
-            ctx: What :meth:`forward` kept.
-            grad_output: The gradient of the gathered tensor.
-        """
-        own = _part(grad_output, *ctx.place)
-        return None, own * ctx.scale if ctx.scale != 1 else own, None, None, None
-
-
-def _gather(x: Tensor, dim: int, scaled: bool, group: ProcessGroup, size: int) -> Tensor:
-    if size == 1:
-        return x
-    return cast("Tensor", Gather.apply(group, x, dim, scaled))  # type: ignore[no-untyped-call]  # torch's
-
-
-class SeqAllToAll(torch.autograd.Function):
-    """Each rank cuts one dimension into a piece for every rank, and joins what it gets along another.
-
-    ``SeqAllToAll.apply(group, local_input, scatter_dim, gather_dim, async_op=False)``, by position, as in verl.
-    Elements only change places, so the gradient is the exchange with the two dimensions swapped. Without a group it is
-    the one that was set, else all ranks; it needs ``torch.distributed`` in any case.
-
-    >>> from torch.testing._internal.distributed.fake_pg import FakeStore  # one rank, alone
-    >>> dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
-    >>> SeqAllToAll.apply(None, torch.zeros(2, 8, 4), 2, 1).shape
-    torch.Size([2, 8, 4])
-    >>> dist.destroy_process_group()
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        group: ProcessGroup | None,
-        local_input: Tensor,
-        scatter_dim: int,
-        gather_dim: int,
-        async_op: bool = False,
-    ) -> Tensor:
-        """Exchange; called by ``apply``.
-
-        Args:
-            ctx: What autograd keeps for the backward pass.
-            group: The ranks; None means the group that was set, else all ranks.
-            local_input: This rank's tensor; the same shape on every rank.
-            scatter_dim: The dimension that is cut; the number of ranks divides its size.
-            gather_dim: The dimension that what comes is joined along.
-            async_op: False; autograd would know nothing of a result that comes later.
-
-        Raises:
-            InputError: ``async_op`` is True.
-            ShapeError: There is no such dimension, both are the same, or one can't be shared equally.
-        """
-        _refuse_async(async_op)
-        group = get_ulysses_sequence_parallel_group() if group is None else group
-        scatter, gather = _two_dims(local_input, "scatter_dim", scatter_dim, "gather_dim", gather_dim)
-        size = dist.get_world_size(group)
-        if local_input.shape[scatter] % size:
-            raise ShapeError(
-                f"local_input: scatter_dim={scatter_dim} has size {local_input.shape[scatter]}, expected a multiple of "
-                f"the {size} ranks"
-            )
-        ctx.dims, ctx.group = (gather, scatter), group
-        pieces = (
-            local_input.unflatten(scatter, (size, local_input.shape[scatter] // size)).movedim(scatter, 0).contiguous()
-        )
-        received = torch.empty_like(pieces)
-        dist.all_to_all_single(received.view(-1), pieces.view(-1), group=group)
-        return received.movedim(0, gather).flatten(gather, gather + 1)
-
-    @staticmethod
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradient, exchanged back; called by autograd.
-
-        Args:
-            ctx: What :meth:`forward` kept.
-            grad_output: The gradient of what came.
-        """
-        back = SeqAllToAll.apply(ctx.group, grad_output, *ctx.dims)  # type: ignore[no-untyped-call]  # torch's
-        return None, back, None, None, None
-
-
-def _exchange(x: Tensor, scatter_dim: int, gather_dim: int, group: ProcessGroup | None) -> Tensor:
-    return cast("Tensor", SeqAllToAll.apply(group, x, scatter_dim, gather_dim))  # type: ignore[no-untyped-call]  # torch's
-
-
-def _refuse_async(async_op: bool) -> None:
-    if async_op:
-        raise InputError("async_op: got True, expected False: a result that comes later would have no gradient")
-
-
 # ------------------------------------------------------------------------------------------------------ small helpers
-
-
-def _part(x: Tensor, dim: int, rank: int, size: int) -> Tensor:
-    if size == 1:
-        return x
-    each = x.shape[dim] // size
-    return x.narrow(dim, rank * each, each)
 
 
 def _fill(x: Tensor, dim: int, size: int, field: str) -> Tensor:
@@ -488,20 +334,3 @@ def _check_heads(x: Tensor, head: int, size: int) -> None:
         raise ShapeError(
             f"x: got {x.shape[head]} heads, expected a multiple of the {size} ranks (see validate_ulysses_config)"
         )
-
-
-def _two_dims(x: object, name: str, dim: int, other_name: str, other: int) -> tuple[int, int]:
-    first, second = _dim(name, dim, x), _dim(other_name, other, x)
-    if first == second:
-        raise ShapeError(f"{name} and {other_name}: both are {first}, expected two dimensions")
-    return first, second
-
-
-def _dim(name: str, dim: object, x: object) -> int:
-    """``dim`` counted from the front."""
-    if not isinstance(x, Tensor):
-        raise InputTypeError(f"x: got {type(x).__name__}, expected a tensor")
-    number = whole_number(name, dim, expected="an integer")
-    if not -x.dim() <= number < x.dim():
-        raise ShapeError(f"{name}: got {number}, expected a dimension of x, which has shape {tuple(x.shape)}")
-    return number % x.dim()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tensordict import NonTensorData, TensorDict
 
 from probe.core.columns.equality import difference, same
-from probe.core.columns.rows import build_jagged
+from probe.core.columns.jagged import build_jagged
 from probe.core.columns.walking import walk
 from probe.inspection.comparison import compare
 from probe.inspection.tensor_difference import difference_of_arrays, difference_of_tensors
