@@ -50,13 +50,13 @@ from probe.publishing.publisher import Publisher, interval, worthwhile
 from probe.recorders.recorder import Recorder, Rows, StepRows
 from probe.records import Incident, Memory, Process, Row, Scalar, who
 from probe.redaction import Redact, redaction
-from probe.runs.attempts import Joined, is_first, others
+from probe.runs.attempts import Joined, is_first, others, take_place
 from probe.runs.ending import end, told_ns
 from probe.runs.layout import complete_run, create_run
 from probe.runs.processes import describe, is_child, local_rank, node, part_in_ray, rank_and_size, several
 from probe.runs.row_types import bring, table_name
 from probe.runs.upload import EVERY_S, UPLOAD_VARIABLE, Upload, checked, from_environment
-from probe.runs.writer import RunWriter, take_place
+from probe.runs.writer import RunWriter
 from probe.sampled import what_is_kept
 from probe.text import percent
 from probe.torch_debug.waiting import begin as begin_debug_server
