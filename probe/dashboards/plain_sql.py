@@ -16,8 +16,8 @@ from probe.dashboards.quantities import quantities
 from probe.errors import MissingKeyError
 from probe.records import TABLES
 from probe.runs import database, views
+from probe.runs.columns import columns
 from probe.runs.kept import START
-from probe.runs.parts import columns
 from probe.runs.snapshot import STEPPED
 
 #: The files, in the order in which they are to be read.

@@ -144,7 +144,7 @@ class _Loader:
     def _rows(self, name: str, table: Table) -> Block:
         worked_out = {"spans": self._spans, "micro": self._micro, "padding": self._padding}
         sources = ("memory", "calls") if name == "spans" else (table.rows,)
-        if not any(map(self._snapshot.may_have, sources)):  # a query costs some 20 ms, even of nothing
+        if not any(map(self._snapshot.rows.may_have, sources)):  # a query costs some 20 ms, even of nothing
             return {column: np.empty(0, one.dtype) for column, one in table.columns.items()}
         make = worked_out.get(name)
         return self._block(table, self._extremes(name, table) if make is None else make())

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe.runs import database, last_seen
-from probe.runs.parts import columns, schema
+from probe.runs.columns import columns, schema
 
 if TYPE_CHECKING:
     import duckdb

@@ -20,8 +20,8 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.runs import version_1, views
+from probe.runs.columns import Column, columns, schema
 from probe.runs.kept import START, Kept
-from probe.runs.parts import Column, columns
 
 if TYPE_CHECKING:
     import duckdb
@@ -436,8 +436,6 @@ def only_selects(text: str) -> bool:
 
 def _nothing(table: str) -> Any:
     import pyarrow as pa
-
-    from probe.runs.parts import schema
 
     return pa.Table.from_batches([], schema=schema(table))  # its own way to an empty table loads pandas
 

@@ -16,7 +16,8 @@ from probe.runs.database import VIEWS
 from probe.runs.files import RunFiles
 from probe.runs.finding import open_run
 from probe.runs.reader import Run
-from probe.runs.snapshot import Snapshot, Sources
+from probe.runs.snapshot import Snapshot
+from probe.runs.sources import Sources
 
 if TYPE_CHECKING:
     import pyarrow
