@@ -16,10 +16,10 @@ from probe.errors import InputError, RunError
 from probe.records import place_of_process
 from probe.runs import views
 from probe.runs.columns import columns
-from probe.runs.database import VIEWS, with_ranks, worked_out
 from probe.runs.files import RunFiles
 from probe.runs.snapshot import Snapshot
 from probe.runs.sources import ranked
+from probe.runs.statements import VIEWS, with_ranks, worked_out
 
 if TYPE_CHECKING:
     import pyarrow

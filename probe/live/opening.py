@@ -24,7 +24,8 @@ from probe.records import PLANNED_SOURCES, Process, who
 from probe.runs import row_types, views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
-from probe.runs.snapshot import VIEWS, Snapshot
+from probe.runs.snapshot import Snapshot
+from probe.runs.statements import VIEWS
 from probe.runs.visibility import Shown, sentence
 
 if TYPE_CHECKING:

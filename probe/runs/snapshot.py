@@ -20,15 +20,13 @@ from probe.runs.kept import Kept
 from probe.runs.layout import Segment, check_version
 from probe.runs.manifest import Bundle
 from probe.runs.sources import Sources, ranked
+from probe.runs.statements import VIEWS, names, with_views
 from probe.runs.tail import Fresh, read_tails
 from probe.runs.visibility import NEVER_NS, Hidden, Shown, Stretch, Visible, condition, expression, visible
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
-
-#: Names of the views that differ from the table's tag.
-VIEWS = database.VIEWS
 
 #: Tables by whose rows an attempt is seen to have come to a step.
 STEPPED = ("memory", "calls", "micro_batches", "padding", "reductions", "scalars")
@@ -364,8 +362,8 @@ class Snapshot:
         if reader is None or not database.only_selects(text):
             whole = {name: self.rows.whole(name) for name in self.tables}
             return database.sealed(whole, text, parameters, where, self.rows.late_ranks(), more)
-        asked = database.with_views(text)
-        wanted = (one for one in self.tables if self.kept is not None or database.names(asked, one))
+        asked = with_views(text)
+        wanted = (one for one in self.tables if self.kept is not None or names(asked, one))
         tails = {name: self.rows.whole_tail(name) for name in wanted}
         known = {name: self.rows.attributed(found) for name, found in tails.items() if found is not None}
         measured = self.rows.all_measured()
