@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from probe.dashboards.columns import LIVE, WHERE, Table, of_unknown, select_list
 from probe.live.arrow import factorized, filled
-from probe.live.intake import Intake, fit, limits_of
+from probe.live.blocks import fit, limits_of
+from probe.live.intake import Intake
 from probe.live.nesting import REMEMBERED, Cut, Span
 from probe.live.tables import ROWS, Words
 from probe.live.thinning import Block
