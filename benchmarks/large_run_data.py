@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from probe.records import TABLES
+from probe.runs.columns import LINE, schema
 from probe.runs.layout import PARTS_NAME, Segment, place_of_rank
-from probe.runs.parts import LINE, roll_over, schema
+from probe.runs.parts import roll_over
 
 #: Steps of the stretch that is repeated, and what its counters are moved by from one stretch to the next.
 STEPS: Final = 5

@@ -25,9 +25,10 @@ from benchmarks.measure import Size, row
 from probe.analysis.verdict.verdict import OFTEN, URGENT, Look
 from probe.analysis.verdict.watch import SHARE, URGENT_MOST_S, URGENT_S, Watch
 from probe.records import GIB, Memory, MicroBatch, Process, Reduction, Row, Scalar
+from probe.runs.columns import LINE, schema
 from probe.runs.layout import PARTS_NAME, Segment, create_run
 from probe.runs.lines import encode
-from probe.runs.parts import LINE, roll_over, schema
+from probe.runs.parts import roll_over
 from probe.runs.reader import Run
 
 RANKS: Final = 64

@@ -22,7 +22,7 @@ from probe.devices import cpu
 from probe.hooks import phase
 from probe.recorders.recorder import StepRows, rows_of
 from probe.records import Call, Padding, Row, Scalar
-from probe.runs import writer as writers
+from probe.runs import disk
 from probe.runs.lines import encode, encode_all
 from probe.session import start
 
@@ -80,8 +80,8 @@ def test_e_the_metrics_of_a_step_are_written_in_the_round_in_which_they_are_made
 def test_e_the_rows_of_a_round_are_encoded_in_one_piece(tmp_path, monkeypatch):
     ids, mask = torch.zeros(16, 64, dtype=torch.long), torch.ones(16, 64, dtype=torch.long)
     alone, pieces = [], []
-    monkeypatch.setattr(writers, "encode", lambda row: alone.append(row) or encode(row))
-    monkeypatch.setattr(writers, "encode_all", lambda rows: pieces.append(len(rows)) or encode_all(rows))
+    monkeypatch.setattr(disk, "encode", lambda row: alone.append(row) or encode(row))
+    monkeypatch.setattr(disk, "encode_all", lambda rows: pieces.append(len(rows)) or encode_all(rows))
     with start("p", run_dir=tmp_path / "run") as session:
         for step in range(5):
             train(session, step, ids, mask)

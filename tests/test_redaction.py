@@ -17,7 +17,7 @@ from probe.redaction import REDACTED, Redaction, redaction, without_secrets
 from probe.runs.layout import create_run
 from probe.runs.reader import Run
 from probe.session import start
-from probe.tracking.backends import mlflow
+from probe.tracking.backends import mlflow_client
 from probe.tracking.media import Text
 from probe.tracking.tracking import Tracking
 
@@ -195,7 +195,7 @@ def test_b_what_was_private_stays_private_when_another_process_adds_to_it(tmp_pa
 def test_b_a_database_that_mlflow_finds_is_for_its_owner_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for name, private in (("kept", True), ("left", False)):
-        uri, _ = mlflow._place(tmp_path / name, private=private)
+        uri, _ = mlflow_client.stores(tmp_path / name, private=private)
         with sqlite3.connect(tmp_path / name / "mlflow.db") as database:
             database.execute("create table params (value)")
         database.close()

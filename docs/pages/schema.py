@@ -10,7 +10,7 @@ import msgspec
 from pages.comments import comments
 from pages.markdown import markdown, plain
 from probe import records
-from probe.runs.parts import columns
+from probe.runs.columns import columns
 from probe.runs.reader import NAMES
 
 _UNITS: Final = {"bytes": "bytes", "ns": "nanoseconds", "tokens": "tokens", "ratio": "1"}

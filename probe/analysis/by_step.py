@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from probe.analysis.grid import Grid, grid, grid_of
 from probe.records import TABLES
-from probe.runs import database
+from probe.runs import statements
 from probe.runs.asked_again import AskedAgain
 
 if TYPE_CHECKING:
@@ -153,8 +153,8 @@ class ByStep:
 
 def _tables(text: str) -> frozenset[str]:
     """The tables that a query is about."""
-    asked = database.with_views(text)
-    return frozenset(one for one in TABLES if database.names(asked, one))
+    asked = statements.with_views(text)
+    return frozenset(one for one in TABLES if statements.names(asked, one))
 
 
 def _first(changed: Changed, tables: frozenset[str]) -> int:

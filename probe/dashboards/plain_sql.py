@@ -15,9 +15,9 @@ from probe.dashboards import compile as made_sql
 from probe.dashboards.quantities import quantities
 from probe.errors import MissingKeyError
 from probe.records import TABLES
-from probe.runs import database, views
+from probe.runs import statements, views
+from probe.runs.columns import columns
 from probe.runs.kept import START
-from probe.runs.parts import columns
 from probe.runs.snapshot import STEPPED
 
 #: The files, in the order in which they are to be read.
@@ -85,7 +85,7 @@ select limits.attempt, if(own < before_step, before_step, 0) as before_step,
 from limits left join told on told.attempt = limits.attempt group by limits.attempt, own, before_step;"""  # noqa: S608  (our own names)
     for table in TABLES:
         yield _shown(table)
-    yield f"create or replace macro {database.WHO};"
+    yield f"create or replace macro {statements.WHO};"
 
 
 def _files(table: str) -> str:
@@ -96,10 +96,10 @@ def _files(table: str) -> str:
 def _rows(table: str) -> str:
     """The rows as they were written. Where a run has none, another file is named, of which nothing is taken."""
     kinds = ",\n  ".join(
-        f"'{one.name}': {{name: '{one.name}', type: '{database.duck(one.type)}', default_value: NULL}}"
+        f"'{one.name}': {{name: '{one.name}', type: '{statements.duck(one.type)}', default_value: NULL}}"
         for one in columns(table)
     )
-    selected = ", ".join(database.selected_column(one) for one in columns(table))
+    selected = ", ".join(statements.selected_column(one) for one in columns(table))
     distinct = "distinct " if table == "process" else ""
     return f"""create or replace view {table}_rows as
 select {distinct}{selected}
@@ -117,7 +117,7 @@ def _shown(table: str) -> str:
         if table == "process"
         else ""
     )
-    return f"""create or replace view "{database.VIEWS.get(table, table)}" as
+    return f"""create or replace view "{statements.VIEWS.get(table, table)}" as
 select r.* replace (coalesce(r.rank, l.rank) as rank)
 from {table}_rows r left join late_ranks l on l.process = r.process
      left join attempts_shown a on a.attempt = r.attempt

@@ -15,10 +15,11 @@ from probe._io import written_aside
 from probe.errors import InputError, RunError
 from probe.records import place_of_process
 from probe.runs import views
-from probe.runs.database import VIEWS, with_ranks, worked_out
+from probe.runs.columns import columns
 from probe.runs.files import RunFiles
-from probe.runs.parts import columns
-from probe.runs.snapshot import Snapshot, ranked
+from probe.runs.snapshot import Snapshot
+from probe.runs.sources import ranked
+from probe.runs.statements import VIEWS, with_ranks, worked_out
 
 if TYPE_CHECKING:
     import pyarrow
@@ -60,7 +61,7 @@ class Source:
         with self.files.asking():
             self._snapshot.refresh()
         self.names: dict[int, str] = {}  #: what those are shown as that have a number instead of a rank
-        self._numbers = dict(self._snapshot.late_ranks())
+        self._numbers = dict(self._snapshot.rows.late_ranks())
         if numbered:
             self._number()
         self._spill: tempfile.TemporaryDirectory[str] | None = None
@@ -73,7 +74,7 @@ class Source:
 
     def rows(self, table: str) -> Iterator[pyarrow.RecordBatch]:
         """All rows of a table, those of one rank in the order in which they were written; all columns of
-        :func:`probe.runs.parts.columns`, the fields that an older probe hadn't filled with their default.
+        :func:`probe.runs.columns.columns`, the fields that an older probe hadn't filled with their default.
 
         Raises:
             RunError: A part can't be read.
@@ -82,7 +83,7 @@ class Source:
 
         names = [column.name for column in columns(table)]
         with self._reading(table):
-            late = self._snapshot.late_ranks()
+            late = self._snapshot.rows.late_ranks()
             for written in self._snapshot.scan(table).to_batches(columns=names, batch_size=BATCH_ROWS):
                 batch = ranked(written, late)
                 filled = [_filled(values, column) for values, column in zip(batch.columns, columns(table), strict=True)]
@@ -183,7 +184,7 @@ def written(source: Source, write: Callable[[], Written]) -> Written:
 
 def public_schema(table: str) -> pyarrow.Schema:
     """The columns that readers see, without the reader's own ``line``."""
-    from probe.runs.parts import LINE, schema
+    from probe.runs.columns import LINE, schema
 
     found = schema(table)
     return found.remove(found.get_field_index(LINE))

@@ -37,8 +37,8 @@ from probe.errors import InputError, UnknownNameError
 from probe.exporting.source import Source, opened_for, public_schema, written
 from probe.records import TABLES
 from probe.redaction import Redaction
-from probe.runs.database import VIEWS
 from probe.runs.layout import INFO_NAME
+from probe.runs.statements import VIEWS
 
 if TYPE_CHECKING:
     import pyarrow

@@ -6,18 +6,17 @@ fields, or of other rows.
 
 from __future__ import annotations
 
-import itertools
 import math
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from probe.dashboards.columns import LIVE, Column, Table, name_of, of_row_type
+from probe.live.blocks import Plan, block_by, block_of, fit, whole
+from probe.live.clocks import Clocks
 from probe.live.completeness import Completeness
 from probe.live.nesting import Cut, Key, Nesting, Span
 from probe.live.padding_ledger import PaddingLedger
@@ -43,11 +42,6 @@ from probe.records import (
 )
 
 _NAN: Final = math.nan
-_NONE: Final = np.empty(0)
-#: What four bytes hold.
-_LEAST: Final = -(2**31)
-_MOST: Final = 2**31 - 1
-
 #: Live table by the row type that it is made of, row by row.
 _COPIED: Final[Mapping[type[Row], str]] = {
     Memory: "memory",
@@ -59,110 +53,9 @@ _COPIED: Final[Mapping[type[Row], str]] = {
     Incident: "events",
 }
 
-#: Columns that are made of several fields of one row; SQL has the same in ``Column.sql``.
-_MADE: Final[Mapping[tuple[str, str], Callable[[Any], Any]]] = {
-    ("micro", "longest"): lambda row: max(row.lengths, default=0),
-    ("fates", "of"): lambda row: row.batch_tokens if row.fate == "carried" else 0,
-    ("scalars", "own"): lambda row: row.source == "probe",
-    ("calls", "duration"): lambda row: row.duration_ns / 1e9,
-    ("calls", "added"): lambda row: ", ".join(row.keys_added) or None,
-    ("calls", "removed"): lambda row: ", ".join(row.keys_removed) or None,
-    ("events", "count"): lambda row: 1 if row.kind == "listener" else row.count,
-}
-
-
 #: The columns of a span that it holds itself.
 _HELD: Final = tuple(name for name in LIVE["spans"].columns if name != "who")
 _SPAN: Final = attrgetter(*_HELD)
-
-
-class _Plan:
-    """How the columns of a live table are made, worked out once: it is followed several times a second.
-
-    Args:
-        name: Of the live table.
-        table: What its columns are.
-    """
-
-    def __init__(self, name: str, table: Table) -> None:
-        self.by_dtype: dict[str, list[str]] = {}  # an array for each dtype is made faster than one for each column
-        for one, column in table.columns.items():
-            self.by_dtype.setdefault(column.dtype, []).append(one)
-        copied = {one: column for one, column in table.columns.items() if column.field and (name, one) not in _MADE}
-        self.copied = list(copied.items())
-        fields = [column.field for column in copied.values()]
-        #: The copied fields of a row as a tuple.
-        self.fields: Callable[[Any], Sequence[Any]] = attrgetter(*fields) if len(fields) > 1 else _lacking(fields)
-        if name not in LIVE:  # written by who knows which version of a recorder
-            self.fields = _lacking(fields)
-        #: The columns that are made of several fields.
-        self.made = [(one, column, _MADE[name, one]) for one, column in table.columns.items() if (name, one) in _MADE]
-
-
-def _lacking(fields: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
-    return lambda row: [_one_text(getattr(row, one, None)) for one in fields]
-
-
-def _one_text(value: Any) -> Any:
-    return (", ".join(value) or None) if isinstance(value, list) else value
-
-
-def block_of(table: Table, values: Mapping[str, Sequence[Any]]) -> Block:
-    """Columns of one length as arrays. Whole numbers that don't fit four bytes become the nearest that does.
-
-    Args:
-        table: What the columns are.
-        values: By column; None is a missing number.
-
-    Returns:
-        The arrays, in the order of the table's columns.
-    """
-    return _block(table, _Plan("", table), values)
-
-
-def _block(table: Table, plan: _Plan, values: Mapping[str, Sequence[Any]]) -> Block:
-    found: Block = dict.fromkeys(table.columns, _NONE)
-    for code, names in plan.by_dtype.items():
-        chosen = [values[name] for name in names]
-        made = _whole_numbers(chosen) if code == "i4" else np.array(chosen, dtype=code)  # None becomes NaN
-        found.update(zip(names, made, strict=True))
-    return found
-
-
-def _whole_numbers(columns: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
-    """Several columns of one length as the rows of one array."""
-    shape = len(columns), len(columns[0])
-    values = itertools.chain.from_iterable(columns)
-    try:
-        return np.frombuffer(struct.pack(f"={shape[0] * shape[1]}i", *values), np.int32).reshape(shape)
-    except struct.error:
-        return np.array([[fit(one) for one in column] for column in columns], dtype=np.int32)
-
-
-class Clocks:
-    """Seconds since the run's start, from each process's own clock.
-
-    Args:
-        start_ns: Wall-clock time of the run's start; 0 where it isn't known: then that of the first process counts.
-    """
-
-    def __init__(self, start_ns: int = 0) -> None:
-        self.start_ns = start_ns
-        self._offsets: dict[str, int] = {}  # by process: wall clock − monotonic
-
-    def begin(self, processes: Iterable[Process]) -> None:
-        """Know the start at the latest now, if any process is known."""
-        if not self.start_ns:
-            self.start_ns = min((one.wall_ns for one in processes), default=0)
-
-    def set(self, process: Process) -> None:
-        """Rows of ``process`` have its clock."""
-        self._offsets[process.process] = process.wall_ns - process.time_ns
-
-    def seconds(self, row: Row, before_ns: int = 0) -> float:
-        """When ``row`` happened, or so long before; NaN where its process never said what time it is."""
-        offset = self._offsets.get(row.process)
-        return _NAN if offset is None else (row.time_ns + offset - before_ns - self.start_ns) / 1e9
 
 
 @dataclass(slots=True)
@@ -216,7 +109,7 @@ class Intake:
         self._words = words
         self._gathered: dict[type[Row], _Gathered] = {}
         self._padding: list[Padding] = []
-        self._plans: dict[str, _Plan] = {}  # by live table
+        self._plans: dict[str, Plan] = {}  # by live table
         self._readers: Mapping[type[Row], Callable[[Any, float], None]] = {
             Process: lambda row, _: self.begin_process(row),
             Memory: self._read_memory,
@@ -290,7 +183,7 @@ class Intake:
             self._note_steps(spans)
             table = LIVE["spans"]
             columns = dict(zip(_HELD, zip(*map(_SPAN, spans), strict=True), strict=True))
-            found["spans"] = _block(table, self._plan("spans", table), self._named(columns))
+            found["spans"] = block_by(table, self._plan("spans", table), self._named(columns))
         if self._padding:
             found["padding"] = block_of(LIVE["padding"], self._named(self.ledger.changed(self._padding)))
             self._padding = []
@@ -312,7 +205,7 @@ class Intake:
             known[one] = self._coded(column, values)
         for one, column, made in plan.made:
             known[one] = self._coded(column, [made(row) for row in rows])
-        return _block(table, plan, self._named(known))
+        return block_by(table, plan, self._named(known))
 
     def _named(self, columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
         """With what each row's process is shown as."""
@@ -333,10 +226,10 @@ class Intake:
             self._whos[rank, process] = found
         return found
 
-    def _plan(self, name: str, table: Table) -> _Plan:
+    def _plan(self, name: str, table: Table) -> Plan:
         plan = self._plans.get(name)
         if plan is None:
-            plan = self._plans[name] = _Plan(name, table)
+            plan = self._plans[name] = Plan(name, table)
         return plan
 
     def _coded(self, column: Column, values: Sequence[Any]) -> Sequence[Any]:
@@ -500,15 +393,6 @@ def _leave_out(row: Row, seconds: float) -> None:
     """No live table has it."""
 
 
-def whole(value: int | None) -> int:
-    """A whole number for a column, −1 for none.
-
-    >>> whole(3), whole(None)
-    (3, -1)
-    """
-    return -1 if value is None else value
-
-
 def later(one: float, other: float) -> float:
     """The later of two times, either of which may be NaN for unknown.
 
@@ -516,20 +400,6 @@ def later(one: float, other: float) -> float:
     (2.0, 3.0, 3.0)
     """
     return other if math.isnan(one) or other > one else one
-
-
-def fit(value: int) -> int:
-    """The nearest whole number that a column can hold.
-
-    >>> fit(7), fit(2**40)
-    (7, 2147483647)
-    """
-    return min(max(value, _LEAST), _MOST)
-
-
-def limits_of(dtype: str) -> tuple[int, int]:
-    """What a column of whole numbers can hold."""
-    return (0, 255) if dtype == "u1" else (_LEAST, _MOST)
 
 
 def _number(value: int | None) -> float:

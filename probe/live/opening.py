@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from probe.dashboards.columns import LIVE, WHERE, Table, of_unknown, select_list
 from probe.live.arrow import factorized, filled
-from probe.live.intake import Intake, fit, limits_of
+from probe.live.blocks import fit, limits_of
+from probe.live.intake import Intake
 from probe.live.nesting import REMEMBERED, Cut, Span
 from probe.live.tables import ROWS, Words
 from probe.live.thinning import Block
@@ -24,7 +25,8 @@ from probe.records import PLANNED_SOURCES, Process, who
 from probe.runs import row_types, views
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
-from probe.runs.snapshot import VIEWS, Snapshot
+from probe.runs.snapshot import Snapshot
+from probe.runs.statements import VIEWS
 from probe.runs.visibility import Shown, sentence
 
 if TYPE_CHECKING:
@@ -144,7 +146,7 @@ class _Loader:
     def _rows(self, name: str, table: Table) -> Block:
         worked_out = {"spans": self._spans, "micro": self._micro, "padding": self._padding}
         sources = ("memory", "calls") if name == "spans" else (table.rows,)
-        if not any(map(self._snapshot.may_have, sources)):  # a query costs some 20 ms, even of nothing
+        if not any(map(self._snapshot.rows.may_have, sources)):  # a query costs some 20 ms, even of nothing
             return {column: np.empty(0, one.dtype) for column, one in table.columns.items()}
         make = worked_out.get(name)
         return self._block(table, self._extremes(name, table) if make is None else make())

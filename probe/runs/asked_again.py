@@ -17,8 +17,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from probe.runs import database, last_seen
-from probe.runs.parts import columns, schema
+from probe.runs import last_seen, statements
+from probe.runs.columns import columns, schema
 
 if TYPE_CHECKING:
     import duckdb
@@ -158,18 +158,18 @@ class AskedAgain:
 
     def _tell(self, asked: duckdb.DuckDBPyConnection, newest: Newest, text: str) -> None:
         """Make the tables and views that a query names, where they aren't there."""
-        whole = database.with_views(text)
+        whole = statements.with_views(text)
         for table in newest.tables:
-            if table not in self._sources and database.names(whole, table):
-                types = ", ".join(f'"{one.name}" {database.duck(one.type)}' for one in columns(table))
+            if table not in self._sources and statements.names(whole, table):
+                types = ", ".join(f'"{one.name}" {statements.duck(one.type)}' for one in columns(table))
                 asked.execute(f'create table "tail_{table}" ({types})')
-                asked.execute(database.view(table, [f'"tail_{table}"'], "", newest.where, newest.late))
+                asked.execute(statements.view(table, [f'"tail_{table}"'], "", newest.where, newest.late))
                 source = self._sources[table] = _Source(table)
                 asked.register(f"new_{table}", source)
                 asked.execute(f'prepare "fill_{table}" as insert into "tail_{table}" select * from "new_{table}"')  # noqa: S608  (our own names)
                 asked.execute(f'prepare "empty_{table}" as delete from "tail_{table}"')  # noqa: S608  (likewise)
                 self._fill(asked, table, newest)
-        for name, statement in database.worked_out(text, measured=newest.measured).items():
+        for name, statement in statements.worked_out(text, measured=newest.measured).items():
             if name not in self._made:
                 asked.execute(statement)
                 self._made.add(name)

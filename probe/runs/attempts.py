@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from probe._io import FileLock, holding, write_atomically
-from probe.errors import InputError
+from probe.errors import InputError, RunError
 from probe.records import Process
 from probe.runs.layout import Segment, place_of_name, place_of_rank, segment_of
 
@@ -171,6 +171,29 @@ def join(directory: Path, process: Process, known: Identity | None = None, wante
         OSError: The directory can't be written to.
     """
     return _Joining(directory, process, identity() if known is None else known).join(wanted)
+
+
+def take_place(directory: Path, process: Process, attempt: int | None = None) -> Joined:
+    """Find out to which attempt a process belongs, and take its place there; the process is told.
+
+    Args:
+        directory: The run directory.
+        process: Its row, with its rank or its name; it gets its attempt.
+        attempt: Which one, where that is known: a child is of its parent's.
+
+    Returns:
+        The attempt and the place, which a :class:`~probe.runs.writer.RunWriter` leaves when it is closed.
+
+    Raises:
+        RunError: The directory can't be written to.
+        InputError: ``PROBE_ATTEMPT`` is no whole number of at least 1.
+    """
+    try:
+        joined = join(directory, process, wanted=asked() if attempt is None else attempt)
+    except OSError as error:
+        raise RunError(f"directory: {str(directory)!r} can't be written to: {error}") from error
+    process.attempt = joined.attempt
+    return joined
 
 
 def next_attempt(directory: Path) -> int:

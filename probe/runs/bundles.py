@@ -8,10 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from probe.runs.columns import LINE, conformed, schema
 from probe.runs.files import RunFiles
 from probe.runs.layout import Segment
 from probe.runs.manifest import Bundle, Compacted, Span, compacted_name
-from probe.runs.parts import LINE, conformed, schema
 
 if TYPE_CHECKING:
     import pyarrow

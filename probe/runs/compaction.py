@@ -27,14 +27,16 @@ from probe._io import holding
 from probe.errors import RunError
 from probe.runs import version_1
 from probe.runs.bundles import BundleReader, BundleWriter
+from probe.runs.columns import conformed, either_schema
 from probe.runs.compaction_files import Folder, open_folder
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.liveness import why_alive
 from probe.runs.manifest import Bundle, Held, Manifest
-from probe.runs.parts import BAD_LINES, conformed, either_schema
+from probe.runs.parts import BAD_LINES
 from probe.runs.row_types import learn_all, row_type
-from probe.runs.snapshot import Snapshot, Tail
+from probe.runs.snapshot import Snapshot
+from probe.runs.tail import Tail
 
 if TYPE_CHECKING:
     import pyarrow
@@ -138,7 +140,7 @@ class _Work:
         if files.has_old_rows:
             snapshot = Snapshot(files)
             snapshot.refresh()
-            self._old = snapshot.old_writers()
+            self._old = snapshot.rows.old_writers()
 
     def do(self, locks: contextlib.ExitStack) -> int:
         """Returns how many rows were written."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 import secrets
 import threading
 import types
@@ -20,16 +19,14 @@ from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.runs import version_1, views
+from probe.runs.columns import schema
 from probe.runs.kept import START, Kept
-from probe.runs.parts import Column, columns
+from probe.runs.statements import NOTHING_LATE, lists_tables, names, parquet_rows, view, with_views, worked_out
 
 if TYPE_CHECKING:
     import duckdb
     import pandas
     import pyarrow
-
-#: Names of the views that differ from the table's tag.
-VIEWS: Final = {"process": "processes"}
 
 #: The variable of a process that must stay small: how many megabytes DuckDB may have in memory there, such as "70MB".
 #: It then asks with one thread. A question that needs more is asked again with twice as much, up to a gigabyte, and
@@ -46,10 +43,6 @@ _FEW_BYTES_OF_A_MB: Final = 2**13  # where memory is limited
 #: Files up to which their sizes are asked for.
 _FEW_FILES: Final = 2**9
 
-#: What a query may say that asks for tables without their names: functions that put a name together, and the lists of
-#: all tables.
-_UNNAMED: Final = re.compile(r"query|duckdb_|information_schema|sqlite_|pg_|show|describe|summarize|pragma")
-
 #: In a path DuckDB takes these for patterns.
 _PATTERNS: Final = frozenset("*?[]{}")
 
@@ -62,9 +55,6 @@ _SETTINGS: Final = (
 
 #: What a question no longer needs is given back at once, not kept for the next one.
 _FLUSHED: Final = ("set allocator_flush_threshold='1MB'", "set allocator_bulk_deallocation_flush_threshold='1MB'")
-
-#: No process learnt its rank late.
-NOTHING_LATE: Final[Mapping[str, int]] = types.MappingProxyType({})
 
 #: No table but those of the rows.
 NOTHING_MORE: Final[Mapping[str, str]] = types.MappingProxyType({})
@@ -144,7 +134,7 @@ class Parquet:
         for table in self._paths.keys() - self._views:
             if self._paths[table] and names(asked, table):
                 kind = "table" if self._takes(self._paths[table]) else "view"
-                self._database.execute(f"create {kind} {_parquet_rows(table, self._paths[table], self._old)}")
+                self._database.execute(f"create {kind} {parquet_rows(table, self._paths[table], self._old)}")
                 self._views.add(table)
         return self._database
 
@@ -196,12 +186,6 @@ def bytes_of(paths: Sequence[str]) -> float:
         return sum(map(os.path.getsize, paths)) if len(paths) <= _FEW_FILES else math.inf
     except FileNotFoundError:
         return math.inf
-
-
-def names(text: str, table: str) -> bool:
-    """Whether a query may ask for a table."""
-    lower = text.lower()
-    return VIEWS.get(table, table) in lower or _UNNAMED.search(lower) is not None
 
 
 def select(
@@ -274,7 +258,7 @@ def _select(
     own: dict[str, str] = dict(more)
     whole = functools.partial(_with_tables, parquet, tables, tails, where=where, measured=measured, late=late)
     if kept is not None:
-        text, own = kept.rewritten(text, _START)
+        text, own = kept.rewritten(text, START)
         own = {**own, **more}
         missing = kept.missing(moment, text, own)
         if missing:
@@ -283,7 +267,7 @@ def _select(
     import duckdb
 
     # What lists the tables would see those of earlier questions.
-    if held is not None and _UNNAMED.search(text.lower()) is None and held.lock.acquire(blocking=False):
+    if held is not None and not lists_tables(text) and held.lock.acquire(blocking=False):
         try:
             cursor = whole(text, own, held=held)
             return cursor.sql(text, params=parameters).to_arrow_table()
@@ -390,32 +374,8 @@ def definition(
     asked = with_views(text)
     named = [table for table in tables if names(asked, table)]
     made = [view(table, [f'"parts_{table}"'], "", where, late) for table in named]
-    read = [_parquet_rows(table, [], old) for table in named]
+    read = [parquet_rows(table, [], old) for table in named]
     return "\n".join([text, *worked_out(text, measured=measured).values(), *made, *read, repr(old)])
-
-
-_START: Final = START
-
-#: What a process is shown as, as :func:`probe.records.who` says it.
-WHO: Final = "who(a_rank, a_process) as coalesce('rank ' || a_rank, split_part(a_process, '.', 1))"
-
-
-def with_views(text: str) -> str:
-    """``text``, and the queries of the views that it names: what it needs of the tables."""
-    return "\n".join([text, *(views.query(name, start_ns=_START) for name in views.named(text))])
-
-
-def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> dict[str, str]:
-    """The statements that make the views of ``views.sql`` that ``text`` needs, and the macro ``who``, by name.
-
-    Where all processes are ``measured`` no call tells of a scope. That is said here: DuckDB would read all calls to
-    find it out.
-    """
-    made = {name: views.query(name, start_ns=_START) for name in views.named(text)}
-    macros = {"who": f"create {temporary}macro {WHO}"} if "who" in text.lower() or "query" in text.lower() else {}
-    if measured and "scope_calls" in made:
-        made["scope_calls"] = "select * from calls where false"
-    return macros | {name: f'create {temporary}view "{name}" as {query}' for name, query in made.items()}
 
 
 @functools.lru_cache(maxsize=256)  # what is asked is asked again
@@ -437,74 +397,4 @@ def only_selects(text: str) -> bool:
 def _nothing(table: str) -> Any:
     import pyarrow as pa
 
-    from probe.runs.parts import schema
-
     return pa.Table.from_batches([], schema=schema(table))  # its own way to an empty table loads pandas
-
-
-_DUCK: Final = {"int64": "BIGINT", "double": "DOUBLE", "bool": "BOOLEAN", "string": "VARCHAR"}
-
-
-def duck(kind: str) -> str:
-    return f"{_DUCK[kind[5:-1]]}[]" if kind.startswith("list<") else _DUCK[kind]
-
-
-def _parquet_rows(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> str:
-    """The name and the query that ``create view`` or ``create table`` needs for the rows of files. They have the types
-    of the row type, whatever the files hold: an older one lacks columns or has old names.
-    """
-    types = {one.name: duck(one.type) for one in columns(table)}
-    selected = "*" if old is None else version_1.selection(table, list(types), old)
-    if old is not None:
-        types |= {before: types[now] for before, now in version_1.old_columns(table).items()}
-    kinds = ", ".join(
-        f"'{name}': {{name: '{name}', type: '{kind}', default_value: NULL}}" for name, kind in types.items()
-    )
-    listed = ", ".join(map(version_1.quoted, paths))
-    source = f"read_parquet([{listed}], schema=map {{{kinds}}}, hive_partitioning=false)"
-    return f'"parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
-
-
-def view(
-    table: str, sources: Sequence[str], temporary: str = "", where: str = "", late: Mapping[str, int] = NOTHING_LATE
-) -> str:
-    """The statement that makes the view of a table over the rows of ``sources`` that ``where`` holds for. Of the rows
-    of one process about itself it has the newest.
-    """
-    distinct = "distinct " if table == "process" else ""
-    selected = ", ".join(map(selected_column, columns(table)))
-    rows = " union all ".join(f"select {distinct}{selected} from {source}" for source in sources)  # noqa: S608  (our own names)
-    if distinct and len(sources) > 1:
-        rows = f"select distinct * from ({rows})"  # noqa: S608  (our own names)
-    rows = with_ranks(rows, late)
-    if where:
-        rows = f"select * from ({rows}) where {where}"  # noqa: S608  (our own names)
-    if distinct:
-        rows = f"""select * from ({rows}) qualify process = '' or
-            revision = max(revision) over (partition by process, time_ns)"""  # noqa: S608  (our own names)
-    return f'create {temporary}view "{VIEWS.get(table, table)}" as {rows}'
-
-
-def with_ranks(rows: str, late: Mapping[str, int]) -> str:
-    """A query for the rows of another one, with the ranks of processes that ``late`` knows."""
-    if not late:
-        return rows
-    known = ", ".join(f"({version_1.quoted(process)}, {rank})" for process, rank in late.items())
-    return f"""select r.* replace (coalesce(r.rank, l.rank) as rank) from ({rows}) r
-        left join (values {known}) l(process, rank) on l.process = r.process"""  # noqa: S608  (our own names)
-
-
-def selected_column(column: Column) -> str:
-    """A column as it is; with its default where an older probe hadn't the field yet."""
-    literal = _literal(column.default) if not column.optional else None
-    return f'"{column.name}"' if literal is None else f'coalesce("{column.name}", {literal}) as "{column.name}"'
-
-
-def _literal(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list):
-        return "[]"
-    return version_1.quoted(value) if isinstance(value, str) else None

@@ -18,9 +18,9 @@ from fsspec.implementations.local import LocalFileSystem
 from probe.errors import InputTypeError, ProbeError, RunError
 from probe.redaction import without_secrets
 from probe.runs import version_1
+from probe.runs.columns import either_schema, schema
 from probe.runs.layout import PARTS_NAME, RunInfo, Segment, info_at, is_now_file, part_of, segment_of
 from probe.runs.manifest import Bundle, Manifest, decode_manifest, manifest_name, newest_manifest
-from probe.runs.parts import either_schema, schema
 from probe.runs.pieces import Piece, cover, piece_of, unpack
 from probe.runs.place import system_of
 from probe.runs.row_types import row_type

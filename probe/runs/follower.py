@@ -14,11 +14,11 @@ from probe.errors import RunError
 from probe.records import Process, Row
 from probe.runs import version_1
 from probe.runs.bundles import BundleReader
+from probe.runs.columns import LINE, conformed, either_schema, rows_of, schema
 from probe.runs.files import Parts, RunFiles
 from probe.runs.layout import Segment, check_version
 from probe.runs.lines import decode
 from probe.runs.manifest import Manifest
-from probe.runs.parts import LINE, conformed, either_schema, rows_of, schema
 from probe.runs.row_types import learn, row_type
 from probe.runs.snapshot import TRIES, Snapshot
 

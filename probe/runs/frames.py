@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from probe.runs.parts import Column
+from probe.runs.columns import Column
 
 if TYPE_CHECKING:
     import pandas

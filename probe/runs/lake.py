@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from probe.errors import InputError, UnknownNameError
-from probe.runs.database import VIEWS
 from probe.runs.files import RunFiles
 from probe.runs.finding import open_run
 from probe.runs.reader import Run
-from probe.runs.snapshot import Snapshot, Sources
+from probe.runs.snapshot import Snapshot
+from probe.runs.sources import Sources
+from probe.runs.statements import VIEWS
 
 if TYPE_CHECKING:
     import pyarrow

@@ -447,7 +447,7 @@ def check_version(found: int, shown: str) -> None:
 
     Every version up to :data:`~probe.records.SCHEMA_VERSION` has to be readable, as tests/runs/golden shows of each.
     Today there is one. The place for what reads a second one differently is where the version is seen: ``_decode_info``
-    here, ``Snapshot._check`` for parts, ``Columnar`` for lines and ``decode_manifest`` for compacted files.
+    here, ``Checked.check`` for parts, ``Columnar`` for lines and ``decode_manifest`` for compacted files.
     """
     if found > SCHEMA_VERSION:
         raise SchemaVersionError(

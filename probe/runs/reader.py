@@ -19,7 +19,7 @@ from probe import text as words
 from probe._check import needs_views
 from probe.errors import InputError, RunError, UnknownNameError
 from probe.records import TABLES, Process, Row, place_of_process
-from probe.runs.database import VIEWS
+from probe.runs.columns import columns
 from probe.runs.files import Damaged, RunFiles
 from probe.runs.follower import Follower
 from probe.runs.frames import table_frame
@@ -27,8 +27,8 @@ from probe.runs.kept import Kept
 from probe.runs.layout import RunInfo
 from probe.runs.lines import table_of
 from probe.runs.now import COLUMNS, frame_rows, now
-from probe.runs.parts import columns
 from probe.runs.snapshot import TRIES, Snapshot, query
+from probe.runs.statements import VIEWS
 from probe.runs.visibility import Hidden, Shown
 
 if TYPE_CHECKING:

@@ -6,14 +6,34 @@ import itertools
 import threading
 from collections import deque
 from operator import attrgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
+
+from probe.records import TABLES, Incident, Row, Unbuilt
+from probe.runs.lines import table_of
 
 #: What a full queue gives up, in this order; the last is never given up.
 SAMPLED: Final = 0
 ORDINARY: Final = 1
 KEPT: Final = 2
+
+#: What is done with a row of each type when there are too many, and its table.
+KINDS: Final[dict[type, tuple[int, str]]] = {
+    kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
+}
+
+
+def kind_of(item: Row | Unbuilt) -> tuple[int, str]:
+    """:data:`KINDS` of a row or of rows that don't exist yet; of a type that a recorder brings, too.
+
+    Args:
+        item: What is to wait in a queue.
+    """
+    found = KINDS.get(type(item))
+    if found is None and isinstance(item, Unbuilt):
+        return SAMPLED, "deferred"
+    return found or (SAMPLED if cast("Row", item).sampled else ORDINARY, table_of(cast("Row", item)))
 
 
 class Entry(msgspec.Struct, gc=False):  # else those that wait would start collections of garbage; it is in no cycle

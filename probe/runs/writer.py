@@ -15,67 +15,36 @@ import logging
 import os
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from probe.errors import InputError, RunError
 from probe.exits import at_end
 from probe.hooks import Scope, current_scope, silenced
-from probe.records import TABLES, Incident, Process, Row, Unbuilt, stamp, stamp_all
-from probe.runs.attempts import Claim, Joined, asked, join, take_rank
-from probe.runs.layout import Segment
-from probe.runs.lines import encode, encode_all, table_of
+from probe.records import Process, Row, Unbuilt, stamp, stamp_all
+from probe.runs.attempts import Joined, take_place, take_rank
+from probe.runs.deferred import DeferredRows
+from probe.runs.disk import Disk
+from probe.runs.guarded import Guarded
+from probe.runs.incidents import Incidents
+from probe.runs.lines import encode
+from probe.runs.marks import Marks
 from probe.runs.now_file import NowFile
-from probe.runs.parts import can_roll_over, roll_over, sweep, warm_up
+from probe.runs.parts import sweep
+from probe.runs.rolling import RollOvers
 from probe.runs.segment_file import ROWS_PER_WRITE, SegmentFile
-from probe.runs.shedding import KEPT, ORDINARY, SAMPLED, Entry, Shedding
+from probe.runs.shedding import KEPT, KINDS, Entry, Shedding, kind_of
 from probe.runs.watchdog import Watchdog
 
 _log = logging.getLogger("probe.runs")
-
-#: Failures of ``on_rows`` or ``tick`` after which it isn't called any more.
-MAX_FAILURES: Final = 3
-
-#: Longest that a mark waits for deferred rows that were put before it.
-MARK_WAIT_S: Final = 3.0
-
-#: Longest that the end waits for a device to come to the end of what was queued there.
-LAST_WAIT_S: Final = 1.0
 
 #: With more rows than that waiting at a mark, which a session puts at the end of each step, a round begins at once.
 #: Where steps are fast, rounds are short then: none is held up for long by the interpreter's lock, and what waits
 #: is too little to start many collections of garbage. Half as many rows would start fewer still, but a round takes half
 #: a millisecond of CPU time even where it has little to write.
 SOON: Final = 128
-
-#: Between two tries to write while the disk says no.
-RETRY_S: Final = 0.5
-
-#: What is done with a row of each type when there are too many, and its table.
-_KINDS: Final[dict[type, tuple[int, str]]] = {
-    kind: (KEPT if kind is Incident else SAMPLED if kind.sampled else ORDINARY, table) for table, kind in TABLES.items()
-}
-
-
-def _kind(item: Row | Unbuilt) -> tuple[int, str]:
-    """:data:`_KINDS` of a row or of rows that don't exist yet; of a type that a recorder brings, too."""
-    found = _KINDS.get(type(item))
-    if found is None and isinstance(item, Unbuilt):
-        return SAMPLED, "deferred"
-    return found or (SAMPLED if cast("Row", item).sampled else ORDINARY, table_of(cast("Row", item)))
-
-
-def _lacks_all(item: Unbuilt) -> bool:
-    """Whether nothing of it can be told before it is ready."""
-    return not item.partial
-
-
-def _isnt_ready(item: Unbuilt) -> bool:
-    return item.ready is not None and not item.ready()
-
 
 Item = Row | Unbuilt | Iterable[Any] | None
 
@@ -99,7 +68,7 @@ class RunWriter:
         tick: Called in the thread every ``sample_interval_s``; the rows it returns are written.
         tick_scope: Where these rows are said to have happened.
         sample_interval_s: Seconds between two calls of ``tick``.
-        place: Of this process in its attempt; None takes it: see :func:`take_place`.
+        place: Of this process in its attempt; None takes it: see :func:`~probe.runs.attempts.take_place`.
         parquet_at_close: Whether what is left as lines becomes Parquet at the end. A process that others wait for, such
             as a loader's worker, leaves it to compaction.
         before_round: Called in the thread before each round: what it tells of the process stands before those rows.
@@ -133,28 +102,19 @@ class RunWriter:
         _check(rank=rank or 0, capacity=capacity, interval_s=interval_s, roll_over_bytes=roll_over_bytes)
         self.directory = Path(directory).absolute()
         self._cpu_ns = 0  # that the thread has used
-        self._rolled_cpu_ns = 0  # that roll-overs have used which have ended
         self._interval_s = interval_s
-        self._roll_over_bytes = roll_over_bytes
-        self._on_rows = _Guarded("on_rows", on_rows, self._report)
-        self._tick = _Guarded("tick", tick, self._report)
-        self._tick_scope = tick_scope
-        self._before_round = _Guarded("before_round", before_round, self._report)
-        self._sample_interval_s = sample_interval_s
         self._queue = Shedding(capacity)
-        self._marks: Shedding = Shedding(capacity)
-        self._deferred: list[Entry] = []
+        self._report = Incidents(self._queue)
+        self._on_rows = Guarded("on_rows", on_rows, self._report)
+        self._tick = Guarded("tick", tick, self._report)
+        self._tick_scope = tick_scope
+        self._before_round = Guarded("before_round", before_round, self._report)
+        self._sample_interval_s = sample_interval_s
+        self._marks = Marks(capacity, self._report)
+        self._deferred = DeferredRows(self.add_rows, self._stamp_all, self._report)
         self._late: list[Row] = []  # that callbacks of marks made in this round
-        self._due_marks: list[_Mark] = []
         self._awaited: list[threading.Event] = []  # by who waits until its rows are written
-        self._told_dropped: dict[str, int] = {}
-        self._unwritable_since: float | None = None
-        self._retry_at = 0.0
-        self._rolling: _RollOver | None = None
         self._parquet_at_close = parquet_at_close
-        self._sealing = False  # what is written is to become Parquet as soon as nothing waits
-        self._resting = False  # it has, and nothing has happened since
-        self._can_roll_over = can_roll_over()
         self._off = False
         self._stop = threading.Event()
         # A plain lock and no Event, whose own lock Ctrl-C in the training thread can leave held for ever.
@@ -170,6 +130,8 @@ class RunWriter:
         except RunError:
             self._place.leave()
             raise
+        self._disk = Disk(self._file, self._report)
+        self._rolling = RollOvers(self._file, roll_over_bytes, self._report)
         self.now = _now_file(self._file, process)
         self._watchdog = None if self.now is None else Watchdog(self.now)
         self._failed, self._exit_code = False, 0
@@ -179,7 +141,7 @@ class RunWriter:
         _watch_forks()
         self._forget_end = at_end(self.close)
         if self._place.rival is not None:
-            self._tell_rival(self._place.rival)
+            self._report.tell_rival(self.directory, self.rank, self._place.rival)
 
     # ----------------------------------------------------------------------------------------- for any thread
 
@@ -210,8 +172,7 @@ class RunWriter:
         """
         if threading.current_thread() is self._thread:
             self._cpu_ns = time.thread_time_ns()
-        rolling = self._rolling
-        return self._cpu_ns + self._rolled_cpu_ns + (0 if rolling is None else rolling.cpu_ns)
+        return self._cpu_ns + self._rolling.cpu_ns
 
     def add_rows(self, item: Item, scope: Scope, time_ns: int) -> None:
         """Take rows, to be stamped with ``scope`` and ``time_ns`` and written. Returns at once and never
@@ -225,11 +186,11 @@ class RunWriter:
         """
         if self._off and threading.current_thread() is not self._thread:  # its last rounds may still add
             return
-        known = _KINDS.get(type(item))
+        known = KINDS.get(type(item))
         if known is not None:
             self._queue.add(known[0], known[1], item, scope, time_ns)
         elif isinstance(item, Row | Unbuilt):  # of a recorder's own; that nobody brings a row's type is told later
-            _KINDS[type(item)] = _kind(item)
+            KINDS[type(item)] = kind_of(item)
             self.add_rows(item, scope, time_ns)
         elif item is not None:
             self._add_all(item, scope, time_ns)
@@ -265,11 +226,11 @@ class RunWriter:
 
     def mark(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` in the writer's thread once everything put before is built, written and seen by
-        ``on_rows``. It waits at most :data:`MARK_WAIT_S` for deferred rows, and not for a disk that takes
-        nothing.
+        ``on_rows``. It waits at most :data:`~probe.runs.marks.MARK_WAIT_S` for deferred rows, and not for a disk that
+        takes nothing.
         """
         if not self._off:
-            self._marks.add(KEPT, "mark", (self._queue.next_number(), callback))
+            self._marks.add(self._queue.next_number(), callback)
             if len(self._queue) > SOON:
                 self._ring()
 
@@ -287,7 +248,7 @@ class RunWriter:
 
         def arrive() -> None:
             self._write_late(last=False)  # of marks before this one
-            writable.append(self._unwritable_since is None)
+            writable.append(self._disk.takes)
             reached.set()
 
         self.mark(arrive)
@@ -367,13 +328,13 @@ class RunWriter:
 
     def _rests(self) -> bool:
         """Whether nothing has happened since the rows were sealed: samples alone begin no new file."""
-        self._resting = self._resting and not len(self._queue)
-        return self._resting
+        self._rolling.resting = self._rolling.resting and not len(self._queue)
+        return self._rolling.resting
 
     def _pause(self, next_tick: float) -> float:
-        until_tick = self._interval_s if self._resting else max(next_tick - time.monotonic(), 0.0)
+        until_tick = self._interval_s if self._rolling.resting else max(next_tick - time.monotonic(), 0.0)
         pause = min(self._interval_s, until_tick)
-        return min(pause, 0.01) if self._due_marks else pause
+        return min(pause, 0.01) if self._marks.waiting else pause
 
     def _isolated(self, action: Callable[[], None]) -> None:
         try:
@@ -384,10 +345,8 @@ class RunWriter:
 
     def _round(self, *, last: bool = False) -> None:
         self._before_round()
-        self._tell_dropped()
-        # Marks first: what was put before a mark that is seen here is in the queue already.
-        deadline = time.monotonic() + MARK_WAIT_S
-        self._due_marks.extend(_Mark(one.content[0], one.content[1], deadline) for one in self._marks.pop_entries())
+        self._report.tell_dropped(self.dropped)
+        self._marks.take()  # first: what was put before a mark that is seen here is in the queue already
         awaited, self._awaited = self._awaited, []  # their rows are in the queue already
         entries = self._queue.pop_entries()
         rows: list[Row] = []
@@ -395,23 +354,19 @@ class RunWriter:
             if begin:  # the disk has the first before the last are stamped
                 self._take_in(rows, last)
             rows = self._stamped(entries[begin : begin + ROWS_PER_WRITE])
-        self._take_in(rows + self._built(last), last)  # one write: it waits for the interpreter's lock after each
+        rows += self._deferred.built(last)
+        self._take_in(rows, last)  # one write: it waits for the interpreter's lock after each
         for one in awaited:
             one.set()
-        self._call_marks(last)
+        self._marks.call(self._deferred.oldest(), last)
         self._write_late(last)
         if not last:  # at the end of the interpreter no thread can be begun any more
-            self._advance_roll_over()
+            self._rolling.advance(idle=not self._deferred.entries)
 
     def _take_in(self, rows: list[Row], last: bool) -> None:
-        self._put_down(rows, last)
+        self._disk.put_down(rows, last)
         if rows:
             self._on_rows(rows)
-
-    def _put_down(self, rows: list[Row], last: bool) -> None:
-        for begin in range(0, max(len(rows), 1), ROWS_PER_WRITE):  # without rows, what waits is tried again
-            self._encode(rows[begin : begin + ROWS_PER_WRITE])
-            self._write(last)
 
     def add_late(self, rows: list[Row], scope: Scope, time_ns: int) -> None:
         """Take rows in a callback of :meth:`mark`: they are written in the same round, and ``on_rows`` isn't told.
@@ -427,18 +382,18 @@ class RunWriter:
     def _write_late(self, last: bool) -> None:
         if self._late:
             rows, self._late = self._late, []
-            self._put_down(rows, last)
+            self._disk.put_down(rows, last)
 
     def _sample(self) -> None:
         self.add_rows(self._tick(), self._tick_scope(), time.monotonic_ns())
 
     def _stamped(self, entries: list[Entry]) -> list[Row]:
-        process, rows = self._process, []
+        process, rows, deferred = self._process, [], self._deferred.entries
         ours: dict[str, Any] = {"rank": process.rank, "process": process.process, "attempt": process.attempt}
         for one in entries:
             content = one.content
             if isinstance(content, Unbuilt):
-                self._deferred.append(one)
+                deferred.append(one)
             else:
                 stamp_all((content,), one.scope, time_ns=one.time_ns, **ours)
                 rows.append(content)
@@ -452,76 +407,11 @@ class RunWriter:
         process = self._process
         stamp_all(rows, scope, rank=process.rank, time_ns=time_ns, process=process.process, attempt=process.attempt)
 
-    def _built(self, last: bool) -> list[Row]:
-        """Rows of the deferred items that are ready. At the end the device may still be at work: it gets a moment, then
-        rows are written without what it would have told, and those that can't be are given up.
-        """
-        rows = self._made_of_ready()
-        deadline = time.monotonic() + LAST_WAIT_S
-        while last and self._deferred and time.monotonic() < deadline:
-            time.sleep(0.005)
-            rows += self._made_of_ready()
-        if last:
-            rows += self._made_of_ready(but=_lacks_all)
-        waiting = self._deferred
-        if last and waiting:
-            message = f"{len(waiting)} deferred rows were not ready when the run closed, and are missing"
-            self._report("deferred", "close", message, count=len(waiting))
-            self._deferred = []
-        return rows
-
-    def _made_of_ready(self, but: Callable[[Any], bool] = _isnt_ready) -> list[Row]:
-        """Rows of the deferred items, but of those that ``but`` holds back."""
-        rows: list[Row] = []
-        waiting: list[Entry] = []
-        for one in self._deferred:
-            try:
-                if but(one.content):
-                    waiting.append(one)
-                    continue
-                rows += self._made(one)
-            except Exception as error:  # a recorder's code: its failure is told and the others go on
-                self._report("deferred", _name(one.content), f"deferred rows failed: {error!r}", error)
-        self._deferred = waiting
-        return rows
-
-    def _made(self, deferred: Entry) -> list[Row]:
-        """The rows of a deferred item, stamped. What is deferred among them is put into the queue.
-
-        Raises:
-            TypeError: It makes something else.
-        """
-        made: list[Row] = []
-        for one in deferred.content.build():
-            if isinstance(one, Row):
-                made.append(one)
-            elif isinstance(one, Unbuilt):
-                self.add_rows(one, deferred.scope, deferred.time_ns)
-            elif one is not None:
-                raise TypeError(f"{one!r} isn't a row")
-        self._stamp_all(made, deferred.scope, deferred.time_ns)
-        return made
-
-    def _encode(self, rows: list[Row]) -> None:
-        """Into one piece, where all of them can be written and nothing waits before them."""
-        if not self._file.waiting:
-            with contextlib.suppress(Exception):  # whatever a recorder put in a field: the others are written
-                self._file.take(encode_all(rows))
-                return
-        for row in rows:
-            try:
-                line = encode(row)
-            except Exception as error:  # whatever a recorder put in a field
-                message = f"a row of {table_of(row)} can't be written: {error!r}"
-                self._report("writer", table_of(row), message, error)
-                continue
-            self._file.backlog.add(*_kind(row), line)
-
     def seal(self) -> None:
         """Make Parquet of what is written, as at the end, and go on with a new file when something happens. Only from
         the writer's thread, where ``before_round`` is called.
         """
-        self._sealing = True
+        self._rolling.seal()
 
     def tell(self, **facts: Any) -> None:
         """Say what has become known of this process: its row is written anew, and readers take the newest. Only from
@@ -540,224 +430,16 @@ class RunWriter:
         if self._process.rank is not None and not had_rank:
             self._late_place = take_rank(self.directory, self._process)
             if self._late_place.rival is not None:
-                self._tell_rival(self._late_place.rival)
-
-    # ----------------------------------------------------------------------------------------------- the disk
-
-    def _write(self, last: bool) -> None:
-        if self._unwritable_since is not None and time.monotonic() < self._retry_at and not last:
-            return
-        try:
-            if self._file.lost():
-                self._file.close()
-                self._tell_lost()
-            self._file.write()
-        except OSError as error:
-            self._unwritable(error)
-        else:
-            self._writable()
-
-    def _unwritable(self, error: OSError) -> None:
-        self._retry_at = time.monotonic() + RETRY_S
-        if self._unwritable_since is None:
-            self._unwritable_since = time.monotonic()
-            _log.error("rows can't be written to %s: %s; they are kept and tried again", self.directory, error)
-            message = f"rows could not be written for some time: {error}"
-            self._report("writer", str(self.directory), message, error)
-
-    def _writable(self) -> None:
-        if self._unwritable_since is not None:
-            seconds = time.monotonic() - self._unwritable_since
-            self._unwritable_since = None
-            _log.warning("rows are written to %s again, after %.1f s", self.directory, seconds)
-
-    def _tell_rival(self, rival: Claim) -> None:
-        where = f"process {rival.pid} on {rival.host}" if rival.pid else "another process"
-        rank = self._process.rank
-        message = f"{where} records as rank {rank} of this attempt, too: both are shown under that rank"
-        _log.warning("%s: %s", self.directory, message)
-        self._report("writer", f"rank {rank}", message)
-
-    def _tell_lost(self) -> None:
-        message = f"{self.directory} lost its file: it was deleted by someone, with the rows written so far"
-        _log.error("%s; a new one is begun", message)
-        self._report("writer", str(self.directory), message)
-
-    def _advance_roll_over(self) -> None:
-        if self._rolling is not None and self._rolling.ended():
-            self._end_roll_over(self._rolling)
-        due = self._file.size > self._roll_over_bytes or (self._sealing and not self._deferred)
-        if self._rolling is None and due and not self._file.waiting:
-            segment = self._file.finish()  # also where lines stay lines: no file grows for ever
-            self._resting, self._sealing = self._sealing, False
-            if segment is not None and self._can_roll_over:
-                self._rolling = _RollOver(self.directory, segment)
-                self._rolling.start()
-
-    def _end_roll_over(self, rolling: _RollOver) -> None:
-        error = rolling.join()
-        self._rolled_cpu_ns += rolling.cpu_ns
-        self._rolling = None
-        self._tell_roll_over(error)
-
-    def _tell_roll_over(self, error: Exception | None) -> None:
-        if error is not None:  # the JSONL file is still there and whole: readers use it as it is
-            _log.error("a roll-over to Parquet failed in %s: %r", self.directory, error)
-            self._report("writer", "roll_over", f"a segment stays as JSONL: {error!r}", error)
+                self._report.tell_rival(self.directory, self.rank, self._late_place.rival)
 
     def _finish(self) -> None:
         self._round(last=True)
-        if self._rolling is not None:
-            self._end_roll_over(self._rolling)
+        self._rolling.settle()
         self._round(last=True)  # what the above had to tell
         if self._file.waiting:
-            self._tell_unwritten()
-            self._file.close()
+            self._disk.give_up(filter(None, (self._place, self._late_place)), self._stamp)
             return
-        segment = self._file.finish()
-        if segment is not None and self._parquet_at_close and self._can_roll_over:
-            last = _RollOver(self.directory, segment)
-            last.run()
-            self._tell_roll_over(last.join())
-
-    def _tell_unwritten(self) -> None:
-        """The disk is full to the end: the run itself says what it lacks, in the room that was kept for that."""
-        lost, lines = self._file.give_up()
-        for table, count in sorted(lost.items()):
-            message = f"{count} rows of {table} are lost: the disk was full to the end"
-            _log.error("%s: %s", self.directory, message)
-            row = Incident(kind="dropped_rows", where=table, message=message, count=count)
-            lines += encode(self._stamp(row, current_scope(), time.monotonic_ns()))
-        try:
-            for place in filter(None, (self._place, self._late_place)):
-                place.make_room()
-            self._file.write_last(lines)
-        except OSError as error:
-            _log.error("%s: that can't be written there either: %s", self.directory, error)
-
-    # ------------------------------------------------------------------------------------ marks and incidents
-
-    def _call_marks(self, last: bool) -> None:
-        oldest = min((one.number for one in self._deferred), default=None)
-        while self._due_marks:
-            mark = self._due_marks[0]
-            blocked = oldest is not None and oldest < mark.number
-            if blocked and not last and time.monotonic() < mark.deadline:
-                return
-            self._due_marks.pop(0)
-            try:
-                mark.callback()
-            except Exception as error:  # the session's code: the thread goes on
-                _log.exception("a callback of the run writer failed")
-                self._report("writer", "mark", f"a callback failed: {error!r}", error)
-
-    def _tell_dropped(self) -> None:
-        for table, count in self.dropped.items():
-            new = count - self._told_dropped.get(table, 0)
-            if new:
-                self._told_dropped[table] = count
-                message = f"{new} rows of {table} were dropped: more were waiting than the writer keeps"
-                self._report("dropped_rows", table, message, count=new)
-
-    def _report(
-        self,
-        kind: str,
-        where: str,
-        message: str,
-        error: BaseException | None = None,
-        *,
-        count: int = 1,
-        switched_off: bool = False,
-    ) -> None:
-        trace = None if error is None else "".join(traceback.format_exception(error))
-        row = Incident(kind=kind, where=where, message=message, traceback=trace, count=count, switched_off=switched_off)
-        self._queue.add(KEPT, table_of(row), row, current_scope(), time.monotonic_ns())
-
-
-class _RollOver:
-    """A segment on its way to Parquet: importing pyarrow and syncing may take longer than lines can wait.
-
-    Attributes:
-        cpu_ns: CPU time that it has used so far.
-    """
-
-    def __init__(self, directory: Path, segment: Segment) -> None:
-        self.cpu_ns = 0
-        self._directory, self._segment = directory, segment
-        self._error: Exception | None = None
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Run it in a thread of its own; here where the system gives none."""
-        thread = threading.Thread(target=self.run, name="probe-roll-over", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:
-            self.run()
-        else:
-            self._thread = thread
-
-    def run(self) -> None:
-        """Run it here."""
-        begin_ns = time.thread_time_ns()
-        try:
-            warm_up()
-            with silenced():
-                for _ in roll_over(self._directory, self._segment):
-                    self.cpu_ns = time.thread_time_ns() - begin_ns
-        except Exception as error:  # told by the writer
-            self._error = error
-        self.cpu_ns = time.thread_time_ns() - begin_ns
-
-    def ended(self) -> bool:
-        return self._thread is None or not self._thread.is_alive()
-
-    def join(self) -> Exception | None:
-        """Wait for its end; what went wrong."""
-        if self._thread is not None:
-            self._thread.join()
-        return self._error
-
-
-def _name(item: Unbuilt) -> str:
-    return str(getattr(item.build, "__qualname__", type(item.build).__name__))
-
-
-class _Mark:
-    """A callback, and until when it waits for deferred rows since the writer's thread has heard of it."""
-
-    __slots__ = ("callback", "deadline", "number")
-
-    def __init__(self, number: int, callback: Callable[[], None], deadline: float) -> None:
-        self.number = number
-        self.callback = callback
-        self.deadline = deadline
-
-
-class _Guarded:
-    """A callback that may fail: told each time, and switched off after :data:`MAX_FAILURES`."""
-
-    def __init__(self, name: str, callback: Callable[..., Any] | None, report: Callable[..., None]) -> None:
-        self._name = name
-        self._callback = callback
-        self._report = report
-        self._failures = 0
-
-    def __call__(self, *args: Any) -> Any:
-        if self._callback is None:
-            return None
-        try:
-            return self._callback(*args)
-        except Exception as error:  # the session's code never ends the writer's thread
-            self._failures += 1
-            off = self._failures >= MAX_FAILURES
-            if self._failures == 1:
-                _log.exception("%s of the run writer failed; the run goes on", self._name)
-            if off:
-                self._callback = None
-            message = f"{self._name} failed: {error!r}"
-            self._report("writer", self._name, message, error, count=self._failures, switched_off=off)
-            return None
+        self._rolling.finish(parquet=self._parquet_at_close)
 
 
 def _check(**values: float) -> None:
@@ -765,29 +447,6 @@ def _check(**values: float) -> None:
         least = 0 if name == "rank" else 1 if name in ("capacity", "roll_over_bytes") else 0.001
         if not isinstance(value, int | float) or value < least:
             raise InputError(f"{name}: got {value!r}, expected a number of at least {least}")
-
-
-def take_place(directory: Path, process: Process, attempt: int | None = None) -> Joined:
-    """Find out to which attempt a process belongs, and take its place there; the process is told.
-
-    Args:
-        directory: The run directory.
-        process: Its row, with its rank or its name; it gets its attempt.
-        attempt: Which one, where that is known: a child is of its parent's.
-
-    Returns:
-        The attempt and the place, which a :class:`RunWriter` leaves when it is closed.
-
-    Raises:
-        RunError: The directory can't be written to.
-        InputError: ``PROBE_ATTEMPT`` is no whole number of at least 1.
-    """
-    try:
-        joined = join(directory, process, wanted=asked() if attempt is None else attempt)
-    except OSError as error:
-        raise RunError(f"directory: {str(directory)!r} can't be written to: {error}") from error
-    process.attempt = joined.attempt
-    return joined
 
 
 def _now_file(file: SegmentFile, process: Process) -> NowFile | None:

@@ -14,7 +14,7 @@ from probe.own_cost import Budget
 from probe.records import who
 from probe.runs.processes import describe
 from probe.runs.row_types import bring
-from probe.runs.writer import take_place
+from probe.runs.attempts import take_place
 from probe.session.listening import Listening
 from probe.session.recording import load_recorders
 from probe.session.session import Session

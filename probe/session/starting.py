@@ -26,7 +26,7 @@ from probe.runs.layout import complete_run, create_run
 from probe.runs.processes import describe, rank_and_size
 from probe.runs.row_types import bring
 from probe.runs.upload import UPLOAD_VARIABLE, checked, from_environment
-from probe.runs.writer import take_place
+from probe.runs.attempts import take_place
 from probe.session.forks import watch_forks
 from probe.session.inert import InertSession
 from probe.session.recording import load_recorders

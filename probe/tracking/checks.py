@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Final, Literal
 
 from probe.errors import BackendError, UnknownNameError
 from probe.records import Incident
@@ -23,9 +23,6 @@ from probe.tracking.journal import records_in, unsent
 from probe.tracking.names import NameMap
 from probe.tracking.reach import unwritable
 from probe.tracking.stream import MANY_NAMES
-
-if TYPE_CHECKING:
-    from probe.tracking.tracking import Tracking
 
 #: Less room than this on the run's disk is told, bytes.
 LITTLE_ROOM: Final = 256 * 2**20
@@ -76,16 +73,15 @@ def check_tracking(
     return findings + check_count(names) + check_steps(logged)
 
 
-def start_checks(backends: Sequence[str] | Tracking, directory: Path | None) -> list[Incident]:
+def start_checks(backends: Sequence[str] | None, directory: Path | None) -> list[Incident]:
     """What is to be told when a run starts; asks no network, as opening a backend has shown whether it's there.
 
     Args:
-        backends: Names that aren't opened yet, or the ``Tracking`` that has opened them (and calls this itself).
+        backends: Names that aren't opened yet; None where they are: ``Tracking`` has opened them and calls this itself.
         directory: The run directory; None where there is none.
     """
-    opened = not isinstance(backends, list | tuple)
     findings = [] if directory is None else [one for one in check_directory(directory) if one.check != "unsent"]
-    for name in () if opened else cast("Sequence[str]", backends):
+    for name in backends or ():
         try:
             load_backend(name)
         except (UnknownNameError, BackendError) as error:

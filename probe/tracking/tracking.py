@@ -182,7 +182,7 @@ class Tracking:
 
     def _check_start(self, kept: Path | None) -> None:
         try:
-            for one in start_checks(self, kept):
+            for one in start_checks(None, kept):
                 self._reports.tell(one.kind, one.where, one.message, about="start")
         except Exception as error:  # what it looks at may be damaged in any way: the run starts all the same
             message = f"the start couldn't be checked: {error!r}"

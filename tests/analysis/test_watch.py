@@ -19,9 +19,10 @@ from probe.analysis.verdict import watch as watch_module
 from probe.analysis.verdict.verdict import LOOKS, OFTEN
 from probe.analysis.verdict.watch import Watch
 from probe.records import TABLES
+from probe.runs.columns import rows_of
 from probe.runs.layout import PARTS_NAME, Segment
 from probe.runs.lines import encode
-from probe.runs.parts import roll_over, rows_of
+from probe.runs.parts import roll_over
 from probe.runs.reader import Run
 from tests.zoo.planting import planted
 

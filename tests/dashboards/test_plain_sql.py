@@ -20,9 +20,9 @@ from probe.dashboards.quantities import quantities
 from probe.records import TABLES, Process, Row
 from probe.runs import views
 from probe.runs.compaction import compact
-from probe.runs.database import VIEWS
 from probe.runs.lines import decode, encode
 from probe.runs.reader import Run
+from probe.runs.statements import VIEWS
 from probe.text import missing
 from tests.live.nested_run import random_rows
 from tests.sample_run import MS, sample_rows, write_run

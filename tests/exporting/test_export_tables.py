@@ -21,9 +21,10 @@ from probe.errors import InputError, RunError, RunNotFoundError, UnknownNameErro
 from probe.exporting import source
 from probe.exporting.tables import NAMES, RUN_KEY, chosen_tables, export_tables
 from probe.records import SCHEMA_VERSION, Call, Incident, MicroBatch, Reduction, Scalar
+from probe.runs.columns import columns
 from probe.runs.frames import table_frame
 from probe.runs.layout import Segment
-from probe.runs.parts import columns, roll_over
+from probe.runs.parts import roll_over
 from probe.runs.reader import Run
 from tests.sample_run import sample_rows, write_run
 

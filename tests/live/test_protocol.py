@@ -17,8 +17,8 @@ from benchmarks.panel import Trainer
 from probe.dashboards.columns import LIVE
 from probe.live import protocol
 from probe.live import pump as pump_module
+from probe.live.blocks import limits_of
 from probe.live.feed import Feed
-from probe.live.intake import limits_of
 from probe.live.protocol import Sender, packed, size_of, unpacked
 from probe.live.pump import Pump
 from probe.live.tables import SKETCH_ROWS

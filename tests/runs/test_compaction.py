@@ -21,12 +21,13 @@ from probe._io import holding
 from probe.errors import InputError, RunError, SchemaVersionError
 from probe.records import TABLES, Incident, Memory, MicroBatch, Process, Scalar
 from probe.runs import bundles
+from probe.runs.columns import schema
 from probe.runs.compaction import compact
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.layout import PARTS_NAME, Segment, create_run
 from probe.runs.lines import encode
-from probe.runs.parts import roll_over, schema
+from probe.runs.parts import roll_over
 from probe.runs.reader import NAMES, Run
 from probe.runs.snapshot import Snapshot
 from probe.runs.writer import RunWriter

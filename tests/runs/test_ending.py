@@ -12,7 +12,7 @@ import pytest
 import probe
 from probe.hooks import phase
 from probe.live.feed import Feed
-from probe.runs import writer
+from probe.runs import rolling
 from probe.runs.ending import end, told_ns
 from tests.waiting import until
 
@@ -35,7 +35,7 @@ def test_rows_become_parquet_however_soon_the_driver_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, later_s: int
 ) -> None:
     """Before the worker's first look for an end, and after it; and while pyarrow is still being imported there."""
-    monkeypatch.setattr(writer, "warm_up", lambda: time.sleep(1))
+    monkeypatch.setattr(rolling, "warm_up", lambda: time.sleep(1))
     with probe.start("ended", run_dir=tmp_path / "run", recorders=["memory"]):
         with phase("update"):
             pass

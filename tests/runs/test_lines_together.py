@@ -9,10 +9,10 @@ import pyarrow
 import pytest
 
 from probe.records import GIB, Memory, Process, Scalar
-from probe.runs import snapshot as snapshot_module
+from probe.runs import tail
+from probe.runs.columnar import Columnar, add_lines_of
 from probe.runs.layout import Segment
 from probe.runs.lines import encode
-from probe.runs.parts import Columnar, add_lines_of
 from tests.sample_run import open_run, sample_rows
 
 RANKS = 5
@@ -60,7 +60,7 @@ def test_3_a_process_that_has_not_said_when_it_began_is_read_by_itself() -> None
 def test_3_the_newest_rows_are_the_same_however_many_files_are_read_together(
     files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot_module, "FILES", files)
+    monkeypatch.setattr(tail, "FILES", files)
     rows = sample_rows(3, 6)
     told = {rank: [one for one in own if one.step is None or one.step < 3] for rank, own in rows.items()}
     with open_run(tmp_path, told) as run:

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from probe.hooks import Scope
 from probe.records import ROW_TYPES, SCHEMA_VERSION, TABLES, Incident, Memory, MicroBatch, Process, Reduction, Scalar
+from probe.runs.columnar import Columnar
+from probe.runs.columns import columns, rows_of
 from probe.runs.layout import Segment, create_run
 from probe.runs.lines import decode, encode, table_of
-from probe.runs.parts import Columnar, columns, roll_over, rows_of
+from probe.runs.parts import roll_over
 from probe.runs.reader import Run
 from probe.runs.writer import RunWriter
 

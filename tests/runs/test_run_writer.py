@@ -266,7 +266,7 @@ def test_e_many_rows_that_wait_at_a_mark_are_written_at_once(directory, writer, 
 
 
 def test_a_mark_does_not_wait_for_ever(writer, put, monkeypatch):
-    monkeypatch.setattr("probe.runs.writer.MARK_WAIT_S", 0.05)
+    monkeypatch.setattr("probe.runs.marks.MARK_WAIT_S", 0.05)
     one = writer(interval_s=0.01)
     put(one, Deferred(list, lambda: False))
     called = threading.Event()
@@ -345,7 +345,7 @@ def test_lines_are_written_while_a_file_becomes_parquet(directory, writer, put, 
         assert held.wait(60)
         yield
 
-    monkeypatch.setattr("probe.runs.writer.roll_over", slow)
+    monkeypatch.setattr("probe.runs.rolling.roll_over", slow)
     one = writer(interval_s=0.01, roll_over_bytes=5000)
     try:
         put(one, scalars(200))

@@ -28,12 +28,13 @@ from probe.records import (
     Scalar,
 )
 from probe.runs import version_1
+from probe.runs.columns import LINE, schema
 from probe.runs.compaction import compact
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.layout import Segment
 from probe.runs.lines import encode
-from probe.runs.parts import LINE, roll_over, schema
+from probe.runs.parts import roll_over
 from probe.runs.reader import NAMES, Run
 from probe.runs.snapshot import Snapshot
 

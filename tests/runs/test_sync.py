@@ -23,6 +23,7 @@ from probe.errors import InputError, RunError
 from probe.records import Scalar
 from probe.runs import sync as module
 from probe.runs.compaction import compact
+from probe.runs.copy_target import Target
 from probe.runs.layout import PARTS_NAME, Segment, complete_run, create_run, is_now_file
 from probe.runs.pieces import Piece, cover, pack, piece_of, unpack
 from probe.runs.reader import NAMES, Run
@@ -185,7 +186,7 @@ class Between:
     def __init__(self, monkeypatch, act):
         self.changes = 0
         for name in ("put", "put_file", "remove"):
-            monkeypatch.setattr(module._Target, name, self._wrapped(getattr(module._Target, name), act))
+            monkeypatch.setattr(Target, name, self._wrapped(getattr(Target, name), act))
 
     def _wrapped(self, method, act):
         def call(target, *arguments):

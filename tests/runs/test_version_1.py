@@ -12,12 +12,13 @@ import pytest
 from probe.hooks import Scope
 from probe.records import SCHEMA_VERSION, TABLES, Memory, Padding, Process, Scalar
 from probe.runs import version_1
+from probe.runs.columnar import Columnar
+from probe.runs.columns import LINE, WALL, either_schema
 from probe.runs.compaction import compact
 from probe.runs.files import RunFiles
 from probe.runs.follower import Follower
 from probe.runs.layout import Segment
 from probe.runs.lines import encode, table_of
-from probe.runs.parts import LINE, WALL, Columnar, either_schema
 from probe.runs.reader import Run
 from probe.runs.writer import RunWriter
 

@@ -7,17 +7,16 @@ import importlib.util
 import json
 import math
 import os
-import sys
 import tempfile
 import uuid
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from probe.errors import BackendError, MissingDependencyError
+from probe.errors import BackendError
 from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
+from probe.tracking.backends.mlflow_client import LASTING, import_client, quiet, stores, switched_on, translated
 from probe.tracking.media import Figure, Histogram, Image, Medium, Table, Text
 from probe.tracking.names import NameMap, mlflow_name
 from probe.tracking.pages import Pages
@@ -45,19 +44,6 @@ TABLES_TAG: Final = "mlflow.loggedArtifacts"
 _STATUS: Final = {0: "FINISHED", 130: "KILLED", 143: "KILLED"}
 #: What such a code says of the end where nobody has looked at the processes; any other is "exited".
 _ENDS: Final = {0: "finished", 1: "failed", 130: "interrupted", 137: "killed", 143: "killed"}
-
-#: What a server says that will say the same the next time.
-_LASTING: Final = {
-    "INVALID_PARAMETER_VALUE",
-    "RESOURCE_DOES_NOT_EXIST",
-    "RESOURCE_ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "UNAUTHENTICATED",
-    "INVALID_STATE",
-    "MALFORMED_REQUEST",
-    "NOT_IMPLEMENTED",
-    "ENDPOINT_NOT_FOUND",
-}
 
 
 class MLflow(Backend):
@@ -105,12 +91,12 @@ class MLflow(Backend):
 
     def __init__(self, setup: Setup) -> None:
         self._report = setup.report
-        client_class = _import_client()
-        uri, artifacts = _place(setup.directory, private=setup.private)
+        client_class = import_client()
+        uri, artifacts = stores(setup.directory, private=setup.private)
         why = _unanswered(uri)
         if why:
             raise UnreachableError(f"backend 'mlflow' can't use {uri}: {why}")
-        with _quiet():
+        with quiet():
             try:
                 self._client: MlflowClient = client_class(tracking_uri=uri)
                 earlier = self._resume() or self._go_on(setup, uri)
@@ -118,7 +104,7 @@ class MLflow(Backend):
             except BackendError:
                 raise
             except Exception as error:
-                kind = BackendError if getattr(error, "error_code", "") in _LASTING else UnreachableError
+                kind = BackendError if getattr(error, "error_code", "") in LASTING else UnreachableError
                 raise kind(f"backend 'mlflow' can't use {uri}: {error}") from error
         self.tracking_uri = uri
         self.run_id = str(run.info.run_id)
@@ -146,7 +132,7 @@ class MLflow(Backend):
     def log_many(self, calls: Sequence[tuple[dict[str, float], int]]) -> None:
         """Send several calls in as few requests as they take: a server that was away has a lot to be told."""
         metrics = [one for values, step in calls for one in self._metrics(values, step)]
-        with _translated():
+        with translated():
             for start in range(0, len(metrics), METRICS):
                 self._client.log_batch(self.run_id, metrics=metrics[start : start + METRICS], synchronous=True)
             for values, step in calls:
@@ -175,7 +161,7 @@ class MLflow(Backend):
                     f"parameter {name}",
                     f"parameter {name!r} keeps the value of the resumed run: {text!r} is not sent",
                 )
-        with _translated():
+        with translated():
             for start in range(0, len(new), PARAMETERS):
                 batch = new[start : start + PARAMETERS]
                 self._client.log_batch(self.run_id, params=batch, synchronous=True)
@@ -203,19 +189,19 @@ class MLflow(Backend):
                     picture = Path(folder, f"step-{step:08d}.png")
                     picture.write_bytes(medium.png)
                     self._client.log_artifact(self.run_id, str(picture), f"images/{path}")
-        with _translated():
+        with translated():
             self._keep_names()
 
     @contextmanager
     def _artifacts(self) -> Iterator[None]:
         """Tell artifacts that can't be put, often for want of a right, from a server that isn't there: values go on."""
         try:
-            with _translated():
+            with translated():
                 yield
         except Exception as error:
             if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
                 raise
-            with _translated():
+            with translated():
                 self._client.get_run(self.run_id)
             raise BackendError(f"backend 'mlflow' can't put an artifact: {error}") from error
 
@@ -266,7 +252,7 @@ class MLflow(Backend):
         text = markdown
         if len(markdown) > TAG_LENGTH:
             text = markdown[: TAG_LENGTH - 60] + "\n\n… the whole is in the artifact description.md"
-        with _translated():
+        with translated():
             self._client.set_tag(self.run_id, "mlflow.note.content", text)
         if text != markdown:
             with self._artifacts():
@@ -279,7 +265,7 @@ class MLflow(Backend):
         own = {f"probe's own {name}": name for name in (NAMES_TAG, INFINITIES_TAG, KEY_TAG)}
         names = NameMap(mlflow_name, self._collided, own)
         made = [RunTag(names(name), value[:TAG_LENGTH]) for name, value in tags.items()]
-        with _translated():
+        with translated():
             for start in range(0, len(made), PARAMETERS):
                 self._client.log_batch(self.run_id, tags=made[start : start + PARAMETERS], synchronous=True)
 
@@ -295,7 +281,7 @@ class MLflow(Backend):
             self.flush()
         except BackendError as error:  # the run still gets its status
             self._report("pages", f"the newest figures are missing in the page: {error}")
-        with _switched_on("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"), _translated():
+        with switched_on("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"), translated():
             told = self._client.get_run(self.run_id).data.tags.get(END_TAG, NO_END)
             if told == NO_END:  # else the processes have said it: another one was killed, of which this one failed
                 self._client.set_tag(self.run_id, END_TAG, _ENDS.get(exit_code, "exited"))
@@ -443,75 +429,3 @@ def _tagged(run: Run, tag: str) -> dict[str, Any]:
     except ValueError:  # somebody edited it, or a process died between two parts
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def _place(directory: Path | None, *, private: bool = False) -> tuple[str, str | None]:
-    """Where the runs are kept, and where artifacts are: None leaves that to the server. What is made here is for its
-    owner alone where it's ``private``.
-    """
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if uri:
-        return uri, None
-    base = directory or Path.cwd()
-    try:
-        base.mkdir(parents=True, exist_ok=True)
-        if private:  # SQLite keeps to the mode of the file that it finds
-            (base / "mlflow.db").touch(0o600)
-            (base / "mlflow.db").chmod(0o600)
-            with suppress(FileExistsError):  # also a file: what can't be put there is told when it is put
-                (base / "mlflow-artifacts").mkdir(0o700)
-    except OSError as error:
-        raise BackendError(f"backend 'mlflow' can't write to {base}: {error}") from error
-    return f"sqlite:///{(base / 'mlflow.db').as_posix()}", (base / "mlflow-artifacts").as_uri()
-
-
-def _import_client() -> type[MlflowClient]:
-    # Telemetry is read while mlflow is imported; if it is already, whoever imported it has chosen.
-    off = "MLFLOW_DISABLE_TELEMETRY" if "mlflow" not in sys.modules else None
-    try:
-        with _switched_on(off), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations among its own dependencies
-            from mlflow.tracking import MlflowClient
-    except ImportError as error:
-        raise MissingDependencyError.of("backend 'mlflow'", "mlflow", "mlflow") from error
-    return MlflowClient
-
-
-@contextmanager
-def _switched_on(variable: str | None) -> Iterator[None]:
-    """An environment variable that MLflow offers no other way for; what the user has set stays."""
-    if variable is None or variable in os.environ:
-        yield
-        return
-    os.environ[variable] = "true"
-    try:
-        yield
-    finally:
-        os.environ.pop(variable, None)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Set up without MLflow's and SQLAlchemy's own chatter about making tables and deprecations."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            from mlflow.utils.logging_utils import suppress_logs_in_thread
-        except ImportError:  # a version without that helper; chatter is no reason to fail
-            yield
-            return
-        with suppress_logs_in_thread():
-            yield
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Turn all but refusals into ConnectionError, after which the stream goes on trying."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except MlflowException as error:
-        if error.error_code in _LASTING:
-            raise
-        raise ConnectionError(str(error)) from error
