@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from probe.analysis.advice import Advice, advise, of_findings
 from probe.analysis.ledger import Ledger, ledger
-from probe.analysis.ledger.accounts import told_money, told_seconds
+from probe.analysis.ledger.lines import told_money, told_seconds
 from probe.analysis.ledger.markup import bars
 from probe.analysis.post_mortem import PostMortem, post_mortem
 from probe.analysis.post_mortem.wording import parts
