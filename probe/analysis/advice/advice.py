@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
+from probe.analysis import time_shares
 from probe.analysis.advice.evening import in_step, other_way, saved_in_step
 from probe.analysis.advice.keys import EVALUATION, framework, key_of, switched_together, switches_beside, value_of
 from probe.analysis.advice.nemo_rl import packed
+from probe.analysis.change import Change, Confidence, spelled
 from probe.analysis.memory_model import MemoryModel, risk_of
-from probe.analysis.verdict import time_shares
-from probe.analysis.verdict.finding import Change, Confidence, spelled
 from probe.analysis.what_if.answering import Replayer, WhatIf, together
 from probe.analysis.what_if.cutting import recorded_cut
 from probe.analysis.what_if.settings import Settings

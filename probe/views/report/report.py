@@ -29,7 +29,8 @@ from plotly.offline import get_plotlyjs
 from probe import text as words
 from probe._io import expanded, write_atomically
 from probe.analysis import overview
-from probe.analysis.advice import advise, of_findings
+from probe.analysis.advice import advise
+from probe.analysis.advice.copying import copied
 from probe.analysis.audit import audit
 from probe.analysis.idle import idle
 from probe.analysis.kept_text import text_of
@@ -454,7 +455,7 @@ def _advice(run: Run) -> str:
     if not found.suggestions:
         return ""
     told = "".join(f'<pre tabindex="0">{_text(one)}</pre>' for one in found.suggestions)
-    patch = of_findings.copied(run, found)
+    patch = copied(run, found)
     to_copy = (
         f'<div class="copied"><pre id="advice-patch" tabindex="0">{_text(patch)}</pre>'
         '<button type="button" data-copy="advice-patch">Copy</button></div>'
