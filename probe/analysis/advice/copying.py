@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from probe.analysis.advice.advice import Advice
 from probe.analysis.advice.patching import overrides, patch
+from probe.analysis.advice.suggestions import Advice
 from probe.errors import InputError
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from probe.analysis.advice.advice import Advice, Suggestion, advise
+from probe.analysis.advice.advice import advise
+from probe.analysis.advice.suggestions import Advice, Suggestion
 from probe.analysis.verdict.finding import Finding, Findings
 from probe.errors import InputError
 
