@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from probe.analysis.mismatch.judging import Judgement, judge
+from probe.analysis.mismatch.judgement import Judgement
+from probe.analysis.mismatch.judging import judge
 from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
 from probe.analysis.mismatch.markup import html_of
 from probe.analysis.mismatch.measures import Array, Measures, measured

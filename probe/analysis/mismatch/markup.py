@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from probe.analysis.mismatch.judging import Judgement
+from probe.analysis.mismatch.judgement import Judgement
 from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
 from probe.analysis.mismatch.measures import Measures
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Tokens
