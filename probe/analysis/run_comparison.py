@@ -18,7 +18,9 @@ from probe.analysis.difference.parts import CAUSES
 from probe.analysis.quantities import courses
 from probe.analysis.verdict import Finding
 from probe.analysis.verdict.verdict import LOOKS
-from probe.dashboards.quantities import over_run, quantities, spell
+from probe.dashboards.courses import over_run
+from probe.dashboards.quantities import quantities
+from probe.dashboards.spelling import spell
 from probe.text import percent, rows
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from probe.analysis.framework_settings import number, setting
 from probe.analysis.quantities import course
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Cost, Finding, Since, Where
-from probe.dashboards.quantities import over_run, quantity
+from probe.dashboards.courses import over_run
+from probe.dashboards.quantities import quantity
 from probe.text import count, percent, place, ratio, rows, whole
 from probe.text import missing as unknown
 

@@ -12,7 +12,8 @@ from probe.analysis.quantities import course
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Cost, Finding, Since, Where
-from probe.dashboards.quantities import over_run, quantity
+from probe.dashboards.courses import over_run
+from probe.dashboards.quantities import quantity
 from probe.text import count, percent, place, rows, size, whole
 from probe.text import missing as unknown
 

@@ -176,7 +176,7 @@ export class StepLines {
 
   /**
    * Over some steps the ratio of sums of each series, the largest of them; as `_pooled` in
-   * probe/dashboards/quantities.py.
+   * probe/dashboards/courses.py.
    * @param {number[]} steps
    * @returns {number}
    */

@@ -1,4 +1,4 @@
-// Which rank stands out, compared with what: as `who_stands_out` in probe/dashboards/quantities.py finds it.
+// Which rank stands out, compared with what: as `who_stands_out` in probe/dashboards/outstanding.py finds it.
 
 import { median } from "./medians.js";
 import { spell } from "./words.js";
