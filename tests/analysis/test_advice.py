@@ -20,7 +20,7 @@ from probe.cli import main
 from probe.errors import InputError, UnknownNameError
 from probe.records import GIB
 from probe.views.panel import looking
-from probe.views.report import report
+from probe.views.report.sections import advice_section
 from tests.analysis.planted_batches import MIB, Planted, planted
 from tests.sample_run import open_run, sample_rows
 
@@ -239,7 +239,7 @@ def test_4_the_advice_stands_on_the_finding_that_it_belongs_to_as_the_command_pr
 
 def test_4_report_and_panel_have_the_advice_as_the_command_prints_it_and_work_it_out_once(wasteful, monkeypatch):
     with probe.open(wasteful) as run:
-        advice, page = advise(run), report._advice(run)
+        advice, page = advise(run), advice_section(run)
         patch = copying.copied(run, advice)
     assert len(advice.suggestions) == 2
     for one in advice.suggestions:
