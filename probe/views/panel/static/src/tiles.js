@@ -11,7 +11,8 @@ import { summed } from "./sums.js";
 import { saidOf, whoSeries, whoStandsOut } from "./who.js";
 import { attemptOf, spell, unitWord } from "./words.js";
 
-/** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
+/** @import { TileSpec } from "./definition_types.js" */
+/** @import { FullCard, NumbersTable } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 /** Height of a sparkline in its own units, of which it is 160 wide. */

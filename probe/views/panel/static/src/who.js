@@ -4,7 +4,7 @@ import { median } from "./medians.js";
 import { spell } from "./words.js";
 
 /** @import { StepLines } from "./step_lines.js" */
-/** @import { Spec, TileSpec } from "./types.js" */
+/** @import { Spec, TileSpec } from "./definition_types.js" */
 
 /** A rank stands out whose number is so many times as bad as the middle of the others, over so many steps or more. */
 const OUTSTANDING = 1.1;
