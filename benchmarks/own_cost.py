@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.measure import Size, row
 from probe.analysis.quantities import course
-from probe.dashboards.quantities import over_run, quantity
+from probe.dashboards.courses import over_run
+from probe.dashboards.quantities import quantity
 from probe.hooks import phase
 from probe.own_cost import HOOKS, WRITER
 from probe.runs.reader import Run

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from probe.analysis.difference import Waterfall, difference
 from probe.analysis.run_comparison import metrics
-from probe.dashboards.quantities import spell
+from probe.dashboards.spelling import spell
 from probe.errors import InputError, UnknownNameError
 from probe.text import percent, rows
 

@@ -10,7 +10,9 @@ import pandas as pd
 
 from probe.analysis.quantities import courses
 from probe.dashboards import overview_tiles
-from probe.dashboards.quantities import Course, field_of, quantities, standing
+from probe.dashboards.courses import Course
+from probe.dashboards.quantities import field_of, quantities
+from probe.dashboards.standing import standing
 from probe.text import SOURCES
 
 if TYPE_CHECKING:

@@ -10,7 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.dashboards import compile as sql
-from probe.dashboards.quantities import Course, Parts, quantity, who_series
+from probe.dashboards.courses import Course, Parts
+from probe.dashboards.outstanding import who_series
+from probe.dashboards.quantities import quantity
 from probe.dashboards.spec import listed, pairs
 
 if TYPE_CHECKING:

@@ -14,10 +14,13 @@ import pandas as pd
 from probe.analysis.advice.promises import PROMISES, promises, said
 from probe.analysis.difference import Difference, difference
 from probe.analysis.difference.markup import markup
+from probe.analysis.difference.parts import CAUSES
 from probe.analysis.quantities import courses
 from probe.analysis.verdict import Finding
 from probe.analysis.verdict.verdict import LOOKS
-from probe.dashboards.quantities import over_run, quantities, spell
+from probe.dashboards.courses import over_run
+from probe.dashboards.quantities import quantities
+from probe.dashboards.spelling import spell
 from probe.text import percent, rows
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ class RunComparison:
         """
         from probe.figures.waterfall import draw  # a view: who only compares never loads it
 
-        return draw(self.difference[measure], theme=theme)
+        return draw(self.difference[measure], CAUSES, theme=theme)
 
     def __repr__(self) -> str:
         metrics = self._spelled()

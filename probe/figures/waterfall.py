@@ -2,27 +2,78 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import plotly.graph_objects as go
 
 from probe import text as words
-from probe.analysis.difference.parts import CAUSES
 from probe.figures import colours
 from probe.figures import theme as look
 
 if TYPE_CHECKING:
-    from probe.analysis.difference.parts import Waterfall
     from probe.figures.theme import Theme
 
 
-def draw(of: Waterfall, *, theme: Theme = "light") -> go.Figure:
+class Part(Protocol):
+    """One cause, in one phase, and what it changes."""
+
+    @property
+    def cause(self) -> str:
+        """Its name."""
+
+    @property
+    def phase(self) -> str:
+        """Where; "" where it is of no phase."""
+
+    @property
+    def value(self) -> float:
+        """What it changes."""
+
+    @property
+    def about(self) -> str:
+        """What has changed, in words."""
+
+
+class Waterfall(Protocol):
+    """What is drawn: a number before and after, and what each cause changes of it."""
+
+    @property
+    def title(self) -> str:
+        """Of the number, in words."""
+
+    @property
+    def unit(self) -> str:
+        """ "s", "bytes" or "tokens"."""
+
+    @property
+    def before(self) -> float:
+        """Of the first run."""
+
+    @property
+    def after(self) -> float:
+        """Of the second run."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """They sum to the difference."""
+
+    @property
+    def by_cause(self) -> Mapping[str, float]:
+        """What each cause changes, in their order."""
+
+    def spelled(self, value: float, *, signed: bool = False) -> str:
+        """A number with its unit."""
+
+
+def draw(of: Waterfall, names: Mapping[str, str], *, theme: Theme = "light") -> go.Figure:
     """A bar for either run and one for each cause between them, which together lead from one to the other.
 
     Colour is for what was found: more and less differ by direction and lightness.
 
     Args:
         of: What makes a number differ.
+        names: What each cause is called.
         theme: Colours of the figure.
 
     Returns:
@@ -32,7 +83,7 @@ def draw(of: Waterfall, *, theme: Theme = "light") -> go.Figure:
     divisor, unit = _scale(of)
     values = [of.before, *parts.values(), of.after]
     texts = [of.spelled(of.before), *(of.spelled(one, signed=True) for one in parts.values()), of.spelled(of.after)]
-    names = ["First run", *(CAUSES[cause] for cause in parts), "Second run"]
+    titles = ["First run", *(names[cause] for cause in parts), "Second run"]
     abouts = [None, *(_about(of, cause) for cause in parts), None]
     figure = look.blank(theme, height=340)
     figure.add_trace(
@@ -48,13 +99,13 @@ def draw(of: Waterfall, *, theme: Theme = "light") -> go.Figure:
             decreasing={"marker": {"color": colours.hue("kind_2", theme)}},
             totals={"marker": {"color": colours.hue("kind_3", theme)}},
             hovertext=[
-                look.hover(f"{name}: {text}", about) for name, text, about in zip(names, texts, abouts, strict=True)
+                look.hover(f"{name}: {text}", about) for name, text, about in zip(titles, texts, abouts, strict=True)
             ],
             hoverinfo="text",
             showlegend=False,
         )
     )
-    figure.update_xaxes(tickvals=list(range(len(names))), ticktext=[look.label(one, 24) for one in names])
+    figure.update_xaxes(tickvals=list(range(len(titles))), ticktext=[look.label(one, 24) for one in titles])
     figure.update_yaxes(title_text=f"{of.title}, {unit}", rangemode="tozero")
     return figure
 

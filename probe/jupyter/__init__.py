@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jupyter_server.serverapp import ServerApp
 
-#: Name of the extension's folder of the browser's side, and the beginning of its paths below the server's address.
-NAME = "probe"
-
 
 def _jupyter_server_extension_points() -> list[dict[str, str]]:
     return [{"module": "probe.jupyter"}]

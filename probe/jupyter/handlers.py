@@ -31,13 +31,15 @@ from traitlets import List, Unicode
 from traitlets.config import Configurable
 
 from probe.errors import RunError
-from probe.jupyter import NAME
 from probe.jupyter.beside import Beside
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jupyter_server.serverapp import ServerApp
+
+#: Beginning of the extension's paths below the server's address, and name of its folder of the browser's side.
+NAME = "probe"
 
 
 class Runs(Configurable):

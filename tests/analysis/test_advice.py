@@ -10,17 +10,17 @@ import pytest
 from tensordict import TensorDict
 
 import probe
-from probe.analysis.advice import Suggestion, advise, of_findings
+from probe.analysis.advice import Suggestion, advise, copying
 from probe.analysis.advice.advice import _one_a_key
 from probe.analysis.advice.keys import key_of
 from probe.analysis.memory_model import risk_of, room_over_steps
-from probe.analysis.verdict import balance
+from probe.analysis.verdict import balance, with_advice
 from probe.analysis.what_if import Replayer, Settings, what_if
 from probe.cli import main
 from probe.errors import InputError, UnknownNameError
 from probe.records import GIB
 from probe.views.panel import looking
-from probe.views.report import report
+from probe.views.report.sections import advice_section
 from tests.analysis.planted_batches import MIB, Planted, planted
 from tests.sample_run import open_run, sample_rows
 
@@ -231,16 +231,16 @@ def test_4_the_advice_stands_on_the_finding_that_it_belongs_to_as_the_command_pr
         frame = found.to_frame().set_index("name")
         assert frame.loc["uneven_ranks", "change_confidence"] == by_kind["balance"].confidence
         assert json.loads(json.dumps([one.to_dict() for one in found]))
-        patch = of_findings.copied(run, advice)
+        patch = copying.copied(run, advice)
         assert "-  balance_batch: false\n+  balance_batch: true\n" in patch
-        assert of_findings.recorded_patch(run, {"a.b.c": 7}) != ""  # a setting that it hasn't is put in
-        assert of_findings.recorded_patch(run, {}) == ""
+        assert copying.recorded_patch(run, {"a.b.c": 7}) != ""  # a setting that it hasn't is put in
+        assert copying.recorded_patch(run, {}) == ""
 
 
 def test_4_report_and_panel_have_the_advice_as_the_command_prints_it_and_work_it_out_once(wasteful, monkeypatch):
     with probe.open(wasteful) as run:
-        advice, page = advise(run), report._advice(run)
-        patch = of_findings.copied(run, advice)
+        advice, page = advise(run), advice_section(run)
+        patch = copying.copied(run, advice)
     assert len(advice.suggestions) == 2
     for one in advice.suggestions:
         assert f'<pre tabindex="0">{html.escape(repr(one))}</pre>' in page
@@ -267,10 +267,10 @@ def test_4_advice_is_asked_for_only_where_a_finding_could_have_some_and_its_fail
         asked.append(run)
         raise ValueError("no advice")
 
-    monkeypatch.setattr(of_findings, "advise", fails)
+    monkeypatch.setattr(with_advice, "advise", fails)
     with open_run(tmp_path / "a", sample_rows(ranks=1, steps=2)) as run:
         names = {one.name for one in run.findings()}
-    assert bool(asked) == bool(names & set(of_findings.ANSWERS))
+    assert bool(asked) == bool(names & set(with_advice.ANSWERS))
     before = len(asked)
     with planted(tmp_path / "b", Planted(balanced=False, ranks=4, steps=3, mini_batches=1)) as run:
         assert run.findings().named("uneven_ranks").change.confidence is None

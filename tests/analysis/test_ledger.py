@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import probe
 from probe.analysis.ledger import ledger
-from probe.analysis.ledger.accounts import FATES as TITLES
+from probe.analysis.ledger.lines import FATES as TITLES
 from probe.analysis.ledger.markup import bars
 from probe.analysis.ledger.slots import KINDS, Batch, split
 from probe.cli import main

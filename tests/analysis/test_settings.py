@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from probe.adapters.attachment import ADAPTERS
-from probe.analysis.verdict.settings import NAMES, framework, setting
+from probe.analysis.framework_settings import NAMES, framework, setting
 from probe.runs.reader import Run
 from tests.sample_run import process, write_run
 

@@ -13,7 +13,8 @@ import pytest
 from probe import dashboards
 from probe.analysis.quantities import course
 from probe.dashboards import compile as sql
-from probe.dashboards.quantities import over_run, over_window, quantities, series_of
+from probe.dashboards.courses import over_run, over_window
+from probe.dashboards.quantities import quantities, series_of
 from probe.dashboards.spec import SERIES, listed
 from probe.live import series
 from probe.live.feed import Feed

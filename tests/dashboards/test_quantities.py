@@ -17,19 +17,12 @@ from probe.analysis import overview
 from probe.analysis.quantities import course, courses
 from probe.analysis.verdict import findings
 from probe.dashboards import files, overview_tiles
-from probe.dashboards.quantities import (
-    Course,
-    field_of,
-    over_run,
-    quantities,
-    quantity,
-    resolved,
-    spell,
-    standing,
-    who_stands_out,
-    window_steps,
-)
+from probe.dashboards.courses import Course, over_run
+from probe.dashboards.outstanding import who_stands_out
+from probe.dashboards.quantities import field_of, quantities, quantity, resolved, window_steps
 from probe.dashboards.spec import check_tiles
+from probe.dashboards.spelling import spell
+from probe.dashboards.standing import standing
 from probe.errors import InputError
 from probe.live.feed import Feed
 from probe.publishing import across_ranks

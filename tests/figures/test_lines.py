@@ -13,8 +13,8 @@ from probe.runs.reader import Run
 from probe.session import start
 from probe.views.panel.static_bundle import Reading
 from probe.views.panel.static_bundle import _spark as saved
-from probe.views.report.report import _spark as reported
 from probe.views.report.report import write_report
+from probe.views.report.tiles import _spark as reported
 
 INF = math.inf
 

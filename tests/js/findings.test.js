@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { begins, counted, destination, keyOf, standing, standingFirst, walkedTo } from "../../probe/views/panel/static/src/findings.js";
 
-/** @import { Finding } from "../../probe/views/panel/static/src/types.js" */
+/** @import { Finding } from "../../probe/views/panel/static/src/finding_types.js" */
 
 const TOPICS = { overview: "overview", memory: "memory", padding_tax: "tokens", reductions: "metrics" };
 const NOWHERE = { step: null, role: null, phase: null, micro_batch: null, rank: null, process: null };

@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { Refused, cutRanks, partition } from "../../probe/views/panel/static/src/packing.js";
 
-/** @import { PackerCut } from "../../probe/views/panel/static/src/types.js" */
+/** @import { PackerCut } from "../../probe/views/panel/static/src/what_if_types.js" */
 
 /** @type {PackerCut} */
 const CAPPED = { packer: "verl.rearrange_micro_batches", cap_tokens: 10, minimum_count: null, divisor: null, group_size: 1, counts_agreed: false, rows_each: null, ordered: true, strict: true };

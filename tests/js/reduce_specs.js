@@ -7,7 +7,8 @@ import { StepLines, largestByStep, totalOf } from "../../probe/views/panel/stati
 import { Store } from "../../probe/views/panel/static/src/store.js";
 import { whoSeries, whoStandsOut } from "../../probe/views/panel/static/src/who.js";
 
-/** @import { Head, Spec, TableData, TileSpec } from "../../probe/views/panel/static/src/types.js" */
+/** @import { Spec, TableData, TileSpec } from "../../probe/views/panel/static/src/definition_types.js" */
+/** @import { Head } from "../../probe/views/panel/static/src/message_types.js" */
 
 /** @type {{schema: Record<string, TableData>, messages: {head: Head, buffers: string[]}[], specs: Spec[]}} */
 const { schema, messages, specs } = JSON.parse(readFileSync(0, "utf8"));

@@ -7,7 +7,7 @@ import { StepLines, largestByStep, totalOf } from "../../probe/views/panel/stati
 import { Store } from "../../probe/views/panel/static/src/store.js";
 import { Encoder, SCHEMA } from "./rows.js";
 
-/** @import { Spec } from "../../probe/views/panel/static/src/types.js" */
+/** @import { Spec } from "../../probe/views/panel/static/src/definition_types.js" */
 /** @import { PlainRow } from "./rows.js" */
 
 /** Two ranks with two batches of two micro-batches: the first is even, in the second rank 1 has three times as much. */

@@ -2,7 +2,8 @@
 
 import { ARRAYS, padded } from "../../probe/views/panel/static/src/messages.js";
 
-/** @import { Dtype, Head, TableData } from "../../probe/views/panel/static/src/types.js" */
+/** @import { Dtype, TableData } from "../../probe/views/panel/static/src/definition_types.js" */
+/** @import { Head } from "../../probe/views/panel/static/src/message_types.js" */
 /** @typedef {Record<string, number | string | null>} PlainRow */
 
 /** @type {Record<string, TableData>} */

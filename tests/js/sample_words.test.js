@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { answerTexts, factsOf, groupTexts } from "../../probe/views/panel/static/src/sample_words.js";
 
-/** @import { SampleLine } from "../../probe/views/panel/static/src/types.js" */
+/** @import { SampleLine } from "../../probe/views/panel/static/src/sample_types.js" */
 
 /** @type {SampleLine} */
 const ANSWER = { kind: "answer", of: 0, group: "a", row: 3, reward: 0, response_tokens: 2, micro_batches: [] };

@@ -6,7 +6,7 @@ import { test } from "node:test";
 import { Store } from "../../probe/views/panel/static/src/store.js";
 import { Encoder, SCHEMA } from "./rows.js";
 
-/** @import { TableData } from "../../probe/views/panel/static/src/types.js" */
+/** @import { TableData } from "../../probe/views/panel/static/src/definition_types.js" */
 
 /** @param {number} rank @param {number} tokens @param {object} more */
 const micro = (rank, tokens, more = {}) => ({ step: 1, rank, process: `rank-${rank}`, who: `rank ${rank}`, phase: "update", batch: 1, round: 1, micro_batch: 0, tokens, cap: 100, ...more });

@@ -1,4 +1,4 @@
-// What a tile says: as `meaning` and `why_missing` in probe/dashboards/quantities.py.
+// What a tile says: as `meaning` and `why_missing` in probe/dashboards/standing.py.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

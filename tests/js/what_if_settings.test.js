@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { asked, changesOf, counts, linesOf, overridesOf, placeOf } from "../../probe/views/panel/static/src/what_if_settings.js";
 
-/** @import { SettingTold } from "../../probe/views/panel/static/src/types.js" */
+/** @import { SettingTold } from "../../probe/views/panel/static/src/what_if_types.js" */
 
 /** @param {Partial<SettingTold> & {name: string, value: number | boolean}} told @returns {SettingTold} */
 const setting = (told) => ({ key: `actor.${told.name}`, choices: [told.value], free: false, known: true, rows: 1, product: null, beside: [], ...told });

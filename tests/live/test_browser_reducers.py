@@ -18,7 +18,9 @@ import pytest
 
 from probe import dashboards
 from probe.dashboards.columns import LIVE, Column, Derived, Table, as_data
-from probe.dashboards.quantities import over_run, quantities, series_of, who_stands_out
+from probe.dashboards.courses import over_run
+from probe.dashboards.outstanding import who_stands_out
+from probe.dashboards.quantities import quantities, series_of
 from probe.dashboards.spec import SERIES, listed, pairs
 from probe.live import series
 from probe.live.protocol import Sender

@@ -18,7 +18,7 @@ from probe.views.panel.browsing import Browsing
 from probe.views.panel.looking import Looker
 from probe.views.panel.samples import question_of
 from probe.views.panel.verdict import topics
-from probe.views.report import report
+from probe.views.report.findings import anchors_of
 from tests.served_run import ANSWERS, PHASES, REPLICAS, served_run
 
 
@@ -78,8 +78,8 @@ def test_15_6_the_tail_s_findings_lead_to_its_lanes_in_the_panel_and_to_its_sect
     with Run(served_run(tmp_path / "run", steps=5)) as run:
         found = tail(run)
     assert [(one.name, topics(dashboards.views())[one.topic]) for one in found] == [("long_tail", "tokens")]
-    assert report._anchors(Findings(found), "", "there", "") == {0: "long-tail"}
-    assert report._anchors(Findings(found), "", "", "") == {}
+    assert anchors_of(Findings(found), "", "there", "") == {0: "long-tail"}
+    assert anchors_of(Findings(found), "", "", "") == {}
 
 
 def test_15_6_many_answers_of_many_replicas_are_told_within_bounds(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from probe.errors import RunError
 from probe.publishing import pictures
 from probe.records import Call, Incident, Reduction, Row
 from probe.runs.reader import Run
-from probe.views.report.report import CHOICES, TABLE_ROWS, report_html, write_report
+from probe.views.report.panels import CHOICES, TABLE_ROWS
+from probe.views.report.report import report_html, write_report
 from tests.once import once
 from tests.sample_run import clock, open_run, process, sample_rows, write_run
 from tests.waiting import until
@@ -180,7 +181,7 @@ def test_e_a_large_runs_report_is_worked_out_once_and_is_the_same_page(tmp_path:
     from probe.runs import answers
     from probe.runs.layout import Segment
     from probe.runs.parts import roll_over
-    from probe.views.report import report
+    from probe.views.report import panels, report
 
     monkeypatch.setattr(answers, "LEAST_BYTES", 1)
     directory = write_run(tmp_path / "run", sample_rows(1, 6))
@@ -194,8 +195,8 @@ def test_e_a_large_runs_report_is_worked_out_once_and_is_the_same_page(tmp_path:
         odd = "a name that isn't text: \udcff"
         assert kept_text.text_of(run, "odd", lambda: odd) == kept_text.text_of(run, "odd", lambda: "") == odd
     worked_out: list[str] = []
-    for name in ("_drawn", "_advice", "_numbers"):
-        monkeypatch.setattr(report, name, lambda *_, name=name: worked_out.append(name))
+    for module, name in ((panels, "drawn_panel"), (report, "advice_section"), (report, "numbers_section")):
+        monkeypatch.setattr(module, name, lambda *_, name=name: worked_out.append(name))
     with Run(directory) as run:
         assert report_html(run) == fresh
     assert not worked_out

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 
 from probe.dashboards import overview_tiles
-from probe.dashboards.quantities import status_of
+from probe.dashboards.standing import status_of
 from probe.records import Incident
 from probe.views.panel import board, static_bundle
 from probe.views.panel.panel import Panel

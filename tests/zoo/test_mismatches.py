@@ -16,7 +16,7 @@ from probe.cli import main
 from probe.demo.zoo.mismatches import PLANTS
 from probe.demo.zoo.sampling import Sampling
 from probe.runs.reader import Run
-from probe.views.report.report import _mismatch
+from probe.views.report.sections import mismatch_section
 
 #: Thresholds were set on seeds below 10.
 SEED = 21
@@ -41,7 +41,7 @@ def test_4_a_planted_mismatch_is_named_and_a_clean_training_agrees(
         finding = run.findings().named("agreement" if found.judgement.cause == "agree" else "mismatch")
         assert finding is not None
         judged = found.judgement
-        section = _mismatch(run)
+        section = mismatch_section(run)
         shown = [] if judged.cause == "agree" else run.sql(finding.evidence_sql)["rank"].tolist()
     assert judged.cause == getattr(PLANTS[name], "cause", "agree"), found
     assert found.sentence == finding.sentence

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
-from probe.analysis.advice.advice import WIDEST
+from probe.analysis.advice.asking import WIDEST
 from probe.analysis.advice.keys import framework, key_of, switches_beside, value_of
 from probe.analysis.what_if.cutting import Dealing, parallel_of, recorded_cut
 from probe.core.balancing.replay import Cut

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.analysis.verdict import settings
+from probe.analysis import framework_settings
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -73,7 +73,7 @@ def framework(run: Run) -> str:
     config = run.info.config
     if isinstance(config, Mapping) and {"policy", "cluster"} <= set(config):
         return "nemo_rl"
-    return settings.framework(run)
+    return framework_settings.framework(run)
 
 
 def key_of(run: Run, what: str, phase: str | None) -> str | None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 
-from probe.analysis.advice.advice import Suggestion, advise
+from probe.analysis.advice.advice import advise
 from probe.analysis.advice.keys import value_of
+from probe.analysis.advice.suggestions import Suggestion
 from probe.analysis.query import same
 from probe.analysis.what_if.answering import Replayer
 from probe.errors import InputError

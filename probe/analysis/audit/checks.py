@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 from probe.analysis.audit import reading
 from probe.analysis.audit.judging import Judged
 from probe.analysis.audit.reading import Number
+from probe.analysis.framework_settings import number as whole_number
+from probe.analysis.framework_settings import setting
 from probe.text import missing, number
 
 if TYPE_CHECKING:
@@ -157,8 +159,6 @@ def _length(metric: str, numbers: By, counted: Counted) -> Iterator[tuple[str, J
 
 
 def _counted(run: Run, asked: Sequence[Number], ranks: int | None, since: int | None) -> dict[int | None, Counted]:
-    from probe.analysis.verdict.settings import number as whole_number  # the verdict itself asks for this module
-    from probe.analysis.verdict.settings import setting
 
     where = reading.within(sorted({one.step for one in asked if one.step is not None}))
     limit = whole_number(setting(run, "response_length")[1])

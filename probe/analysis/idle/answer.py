@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from probe import text as words
+from probe.analysis.idle.markup import html_of
 from probe.analysis.idle.sides import REPLICA, TRAINER, Parts, Step
+from probe.analysis.idle.wording import MEANT, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,21 +19,6 @@ NEWEST: Final = 20
 
 #: Both sides work at the same time where they overlap for this share of the shorter one's work; else they take turns.
 OVERLAP: Final = 0.3
-
-#: What the parts are called.
-NAMES: Final[Mapping[str, str]] = {
-    "sampling": "samples",
-    "work": "trainer works",
-    "weights": "weights",
-    "answers": "trainer waits",
-    "rest": "no phase",
-}
-
-#: How to read it.
-MEANT: Final = (
-    "A replica is idle while it has no request under way: by what the trainer does meanwhile. A step lasts until the "
-    "next one begins; steps whose requests aren't all told yet are left out."
-)
 
 
 @dataclass(frozen=True)
@@ -110,14 +97,12 @@ class Idle:
         }
 
     def __repr__(self) -> str:
-        lines = table(self)
+        lines = table(self.trainer, self.replicas)
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         told = [[name.ljust(widths[0]), *map(str.rjust, shares, widths[1:])] for name, *shares in lines]
         return "\n".join([self.sentence, "", *("  ".join(line).rstrip() for line in told), "", MEANT])
 
     def _repr_html_(self) -> str:
-        from probe.analysis.idle.markup import html_of
-
         return html_of(self)
 
 
@@ -140,22 +125,6 @@ def idling(steps: Sequence[Step]) -> float:
     """The share of the replicas' time in some steps in which they have no request under way."""
     every = [parts for one in steps for parts in one.replicas.values()]
     return 1 - sum(one["sampling"] for one in every) / sum(sum(one.values()) for one in every)
-
-
-def table(found: Idle) -> list[tuple[str, ...]]:
-    """The newest steps in words: a head, the trainer and each replica, with the share of its time by part.
-
-    Args:
-        found: What is told.
-    """
-    head = ("", *(NAMES[name] for name in REPLICA))
-    sides = [("trainer", {"sampling": None, **found.trainer}), *found.replicas.items()]
-    return [head, *((name, *_shares(parts)) for name, parts in sides)]
-
-
-def _shares(parts: Mapping[str, int | None]) -> list[str]:
-    whole = sum(one or 0 for one in parts.values())
-    return ["" if one is None else words.percent(one / whole) for one in (parts[name] for name in REPLICA)]
 
 
 def _seconds(parts: Parts) -> dict[str, float]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from html import escape
-from typing import Final
+from typing import Final, Protocol
 
-from probe.analysis.idle.answer import MEANT, NAMES, Idle, table
+from probe.analysis.idle.sides import Parts
+from probe.analysis.idle.wording import MEANT, NAMES, table
 from probe.text import percent
 
 _HEAD: Final = "margin:0 0 6px;font-size:16px;line-height:1.5;font-weight:600"
@@ -36,7 +37,23 @@ _COLOURS: Final[Mapping[str, str]] = {
 _KEY: Final[Mapping[str, str]] = {"work": "idle while the trainer works"}
 
 
-def html_of(found: Idle) -> str:
+class Shown(Protocol):
+    """What is drawn, of an answer that has it."""
+
+    @property
+    def sentence(self) -> str:
+        """What is to be said first."""
+
+    @property
+    def trainer(self) -> Parts:
+        """Nanoseconds of the trainer, by part."""
+
+    @property
+    def replicas(self) -> Mapping[str, Parts]:
+        """The same of each replica."""
+
+
+def html_of(found: Shown) -> str:
     """It as one element.
 
     Args:
@@ -83,8 +100,8 @@ def _key() -> str:
     ) + "</p>"  # fmt: skip
 
 
-def _numbers(found: Idle) -> str:
-    head, *lines = table(found)
+def _numbers(found: Shown) -> str:
+    head, *lines = table(found.trainer, found.replicas)
     heads = "".join(f'<th scope="col" style="{_RIGHT}">{escape(one)}</th>' for one in head[1:])
     body = "".join(
         f'<tr><th scope="row" style="{_LEFT};border-top:1px solid rgba(128,139,153,.3)">{escape(name)}</th>'

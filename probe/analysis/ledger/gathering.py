@@ -6,7 +6,8 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from probe.analysis.ledger.accounts import FATES, FateLine, Ledger, SlotLine
+from probe.analysis.ledger.accounts import Ledger
+from probe.analysis.ledger.lines import FATES, FateLine, SlotLine
 from probe.analysis.ledger.slots import KINDS, SAMPLING, Batch, split
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ which show on light and on dark.
 from __future__ import annotations
 
 from html import escape
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from probe import text as words
-from probe.analysis.ledger.accounts import FATES, SLOTS, Ledger, told_money, told_seconds, told_share
+from probe.analysis.ledger.lines import FATES, SLOTS, FateLine, SlotLine, told_money, told_seconds, told_share
 from probe.records import NOT_KNOWN
 
 _STREAM: Final = "rgba(128,139,153,.45)"
@@ -54,7 +54,63 @@ class Bar(NamedTuple):
     kind: str
 
 
-def bars(ledger: Ledger) -> list[Bar]:
+class Shown(Protocol):
+    """What is drawn, of an answer that has it."""
+
+    @property
+    def first(self) -> int:
+        """The first step."""
+
+    @property
+    def last(self) -> int:
+        """The last step."""
+
+    @property
+    def fates(self) -> tuple[FateLine, ...]:
+        """What became of the sampled tokens."""
+
+    @property
+    def slots(self) -> tuple[SlotLine, ...]:
+        """What was computed, by phase and kind."""
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Response tokens of all samples."""
+
+    @property
+    def samples(self) -> int:
+        """All of them."""
+
+    @property
+    def seconds(self) -> float | None:
+        """Of all accelerators."""
+
+    @property
+    def other_seconds(self) -> float | None:
+        """Those of them in which no slot was computed."""
+
+    @property
+    def money(self) -> float | None:
+        """Of all seconds; None without a price."""
+
+    @property
+    def gpu_hour(self) -> float | None:
+        """The price of an hour."""
+
+    @property
+    def unit(self) -> str:
+        """What the seconds are of."""
+
+    @property
+    def sentence(self) -> str:
+        """What is to be said first."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What must be known to read the numbers."""
+
+
+def bars(ledger: Shown) -> list[Bar]:
     """The lines of the funnel, from what was sampled to what carried policy gradient.
 
     Args:
@@ -96,7 +152,7 @@ def bars(ledger: Ledger) -> list[Bar]:
     return found
 
 
-def html_of(ledger: Ledger) -> str:
+def html_of(ledger: Shown) -> str:
     """It as one element.
 
     Args:

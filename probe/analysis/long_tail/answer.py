@@ -9,7 +9,9 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from probe import text as words
+from probe.analysis.long_tail.markup import html_of
 from probe.analysis.long_tail.tail import Step
+from probe.analysis.long_tail.wording import cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,21 +150,7 @@ class LongTail:
         return "\n".join([self.sentence, "", f"step {self.shown.step}:", *table, "", *self.notes]).rstrip()
 
     def _repr_html_(self) -> str:
-        from probe.analysis.long_tail.markup import html_of
-
         return html_of(self)
-
-
-def cells(step: Step, at: int) -> tuple[str, ...]:
-    """What is said of one replica in a table, in words.
-
-    Args:
-        step: The step.
-        at: The replica's place.
-    """
-    one = step.replicas[at]
-    times = [words.seconds(_seconds(value)) for value in (one.median_ns, one.ninth_decile_ns, one.longest_ns)]
-    return (one.name, words.count(one.samples), *times, words.count(one.late), words.seconds(_seconds(one.idle_ns)))
 
 
 def _seconds(value: int | None) -> float | None:

@@ -7,12 +7,12 @@ one clock. The tail is hatched. It brings its own few colours, which show on lig
 from __future__ import annotations
 
 from html import escape
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from probe.analysis.long_tail.answer import LongTail, cells
 from probe.analysis.long_tail.tail import Phase, Replica, Step
+from probe.analysis.long_tail.wording import cells
 from probe.text import seconds
 
 _HEAD: Final = "margin:0 0 6px;font-size:16px;line-height:1.5;font-weight:600"
@@ -22,7 +22,7 @@ _RIGHT: Final = (
     "padding:3px 0 3px 12px;text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums;"
     "border-top:1px solid rgba(128,139,153,.3)"
 )
-#: What a table says of a replica, after its name; see :func:`probe.analysis.long_tail.answer.cells`.
+#: What a table says of a replica, after its name; see :func:`probe.analysis.long_tail.wording.cells`.
 COLUMNS: Final = ("Answers", "Median", "90 %", "Longest", "In the tail", "Idle in it")
 
 #: Lanes and rows that are shown, and points of a lane.
@@ -37,7 +37,23 @@ _PHASE: Final = "rgba(128,139,153,.35)"
 _TAIL: Final = "rgba(193,130,11,.22)"
 
 
-def html_of(found: LongTail) -> str:
+class Shown(Protocol):
+    """What is drawn, of an answer that has it."""
+
+    @property
+    def sentence(self) -> str:
+        """What is to be said first."""
+
+    @property
+    def shown(self) -> Step:
+        """The step that is drawn."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else has to be known to read the numbers."""
+
+
+def html_of(found: Shown) -> str:
     """It as one element.
 
     Args:

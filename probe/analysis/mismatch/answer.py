@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from probe.analysis.mismatch.judging import Judgement, judge
+from probe.analysis.mismatch.judgement import Judgement
+from probe.analysis.mismatch.judging import judge
+from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
+from probe.analysis.mismatch.markup import html_of
 from probe.analysis.mismatch.measures import Array, Measures, measured
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Tokens
 from probe.errors import UnknownNameError
@@ -18,17 +20,6 @@ from probe.text import UNKNOWN, percent
 if TYPE_CHECKING:
     import pandas as pd
 
-#: By what tokens are told apart, and what it is called.
-VIEWS: Final = {
-    "turn": "Turn",
-    "position": "Position in the answer",
-    "version": "Weight version",
-    "length": "Tokens of the answer",
-    "rank": "Rank",
-    "replica": "Replica",
-    "micro_batch": "Micro-batch",
-    "step": "Step",
-}
 #: Of these there are many values: they are told in ranges that double.
 _RANGES: Final = ("position", "length")
 #: Most lines of a view, the newest where there are more.
@@ -53,34 +44,6 @@ CAUSES: Final = {
 }
 
 _WIDTH: Final = 100
-
-
-class Line(NamedTuple):
-    """One line of a view.
-
-    Attributes:
-        label: Such as "3", or "8 to 15" of a range.
-        measures: Of its tokens.
-    """
-
-    label: str
-    measures: Measures
-
-
-@dataclass(frozen=True, slots=True)
-class WorstToken:
-    """One token about which rollout and training disagree most; what isn't known is None."""
-
-    step: int | None
-    rank: int | None
-    process: str
-    batch_id: int | None
-    row: int | None
-    position: int
-    turn: int | None
-    rollout_log_prob: float
-    log_prob: float
-    log_ratio: float
 
 
 class Mismatch:
@@ -126,7 +89,7 @@ class Mismatch:
         """The measures by what is known of tokens.
 
         Args:
-            what: One of :data:`VIEWS`.
+            what: One of :data:`~probe.analysis.mismatch.lines.VIEWS`.
 
         Returns:
             A frame with a row for each value, or range of values, in rising order: its label, tokens, k1, k2, k3,
@@ -243,8 +206,6 @@ class Mismatch:
         return f"Confidence: {judged.confidence}.{also}"
 
     def _repr_html_(self) -> str:
-        from probe.analysis.mismatch.markup import html_of
-
         return html_of(self)
 
 
@@ -252,17 +213,6 @@ def _line(one: Line) -> str:
     told = one.measures
     effective = UNKNOWN if told.effective_ratio is None else percent(told.effective_ratio)
     return f"  {one.label:22}{told.tokens:>8}{short(told.k1):>10}{short(told.k3):>10}{effective:>8}"
-
-
-def short(value: float | None) -> str:
-    """A number with two digits.
-
-    >>> short(0.000123), short(None), short(-0.5)
-    ('0.00012', '–', '−0.5')
-    """
-    if value is None or math.isnan(value):
-        return UNKNOWN
-    return f"{value:.2g}".replace("-", "\N{MINUS SIGN}") if value else "0"
 
 
 def _flat(told: Measures) -> dict[str, Any]:

@@ -7,11 +7,12 @@ more likely, and noise has no colour. It brings its own few colours, which show 
 from __future__ import annotations
 
 from html import escape
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
-from probe.analysis.mismatch.answer import VIEWS, Line, Mismatch, WorstToken, short
+from probe.analysis.mismatch.judgement import Judgement
+from probe.analysis.mismatch.lines import VIEWS, Line, WorstToken, short
 from probe.analysis.mismatch.measures import Measures
 from probe.analysis.mismatch.tokens import NOT_KNOWN, Tokens
 from probe.text import UNKNOWN, count, percent
@@ -36,7 +37,29 @@ _RIGHT: Final = (
 _COLUMNS: Final = ("Tokens", "k1", "k2", "k3", "Effective sample", "Ratio < 0.5", "Ratio > 2", "Largest log ratio")
 
 
-def html_of(found: Mismatch) -> str:
+class Shown(Protocol):
+    """What is drawn, of an answer that has it."""
+
+    tokens: Tokens
+    judgement: Judgement
+    measures: Measures
+
+    @property
+    def sentence(self) -> str:
+        """What is the case."""
+
+    @property
+    def confidence(self) -> str:
+        """How sure it is, in a sentence."""
+
+    def lines(self, what: str) -> list[Line]:
+        """The lines of a view."""
+
+    def worst(self, many: int) -> list[WorstToken]:
+        """The tokens about which rollout and training disagree most."""
+
+
+def html_of(found: Shown) -> str:
     """It as one element.
 
     Args:
@@ -53,7 +76,7 @@ def html_of(found: Mismatch) -> str:
     )
 
 
-def shown(found: Mismatch) -> list[int]:
+def shown(found: Shown) -> list[int]:
     """Which answers are drawn: those that are concerned, the most different first, and some of the others.
 
     Args:
@@ -76,7 +99,7 @@ def shown(found: Mismatch) -> list[int]:
     return kept + middle[: _ANSWERS - len(kept)]
 
 
-def _figure(found: Mismatch) -> str:
+def _figure(found: Shown) -> str:
     rows = shown(found)
     if not rows:
         return ""
@@ -135,7 +158,7 @@ def _colour(log_ratio: float, counted: bool) -> str:
     return f"rgba({_LESS if log_ratio < 0 else _MORE},{strength:.2f})"
 
 
-def _tables(found: Mismatch) -> str:
+def _tables(found: Shown) -> str:
     parts = [_table("All", [Line("Together", found.measures)])]
     for what, title in VIEWS.items():
         lines = found.lines(what)
@@ -179,7 +202,7 @@ def _numbers(told: Measures) -> list[str]:
     ]
 
 
-def _worst(found: Mismatch) -> str:
+def _worst(found: Shown) -> str:
     heads = ("Step", "Rank", "Answer", "Token", "Turn", "Rollout", "Training", "Log ratio")
     head = "".join(f'<th scope="col" style="{_RIGHT}">{one}</th>' for one in heads)
     body = "".join(f"<tr>{''.join(map(_cell, _of_token(one)))}</tr>" for one in found.worst(10))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from probe._check import needs_views
-from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, LastRow, PhaseMemory, PostMortem, Standing
+from probe.analysis.post_mortem.answer import PostMortem
+from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, LastRow, PhaseMemory, Standing
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from probe.analysis.clock_offsets import Offsets, offsets
 from probe.analysis.post_mortem import held
-from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, How, PhaseMemory, PostMortem, Standing, State
+from probe.analysis.post_mortem.answer import PostMortem
+from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, How, PhaseMemory, Standing, State
 from probe.analysis.verdict import ended, hanging
 from probe.analysis.verdict.finding import Finding, Where
 from probe.runs import termination

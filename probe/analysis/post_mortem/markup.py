@@ -7,8 +7,7 @@ from __future__ import annotations
 import html
 from typing import Final
 
-from probe.analysis.post_mortem.record import PostMortem
-from probe.analysis.post_mortem.wording import Part, parts
+from probe.analysis.post_mortem.wording import Part, Shown, parts
 
 _SIGNS: Final = {
     "failed": ("▲", "Failed", "#d0393b"),
@@ -28,7 +27,7 @@ _CELL: Final = "text-align:left;vertical-align:top;padding:2px 12px 2px 0;font-v
 _CODE: Final = "margin:4px 0 0;padding:8px;overflow:auto;max-height:24em;font-size:12px;white-space:pre;opacity:.9"
 
 
-def html_of(told: PostMortem) -> str:
+def html_of(told: Shown) -> str:
     """It as one element."""
     sign, label, colour = _SIGNS[told.state]
     mark = f'<b style="color:{colour}"><span aria-hidden="true">{sign}</span> {label}</b>'

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
-from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, PhaseMemory, PostMortem, Standing
+from probe.analysis.post_mortem.record import Column, DeviceMemory, Event, LastRow, PhaseMemory, Standing, State
 from probe.runs.now_file import ROUND_NS
 from probe.text import SOURCES, UNKNOWN, count, seconds, short, size, visible
 
@@ -56,7 +56,47 @@ class Part:
     long: bool = False  #: whether a page has it folded
 
 
-def parts(told: PostMortem) -> Iterator[Part]:
+class Shown(Protocol):
+    """What is told, of an answer that has it."""
+
+    @property
+    def state(self) -> State:
+        """How the run is."""
+
+    @property
+    def sentence(self) -> str:
+        """What ended it."""
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that is told of."""
+
+    @property
+    def why(self) -> str:
+        """What supports it."""
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What happened to each process, the cause first."""
+
+    @property
+    def last_rows(self) -> tuple[LastRow, ...]:
+        """Of the first event's process."""
+
+    @property
+    def standing(self) -> tuple[Standing, ...]:
+        """Each process, by rank."""
+
+    @property
+    def clock_error_s(self) -> float | None:
+        """By which the times of different machines may be wrong."""
+
+    @property
+    def first(self) -> Event | None:
+        """What came first."""
+
+
+def parts(told: Shown) -> Iterator[Part]:
     """What there is to be said beside the sentence, in the order of its importance."""
     first = told.first
     if first is not None:
@@ -156,7 +196,7 @@ def _phase(one: PhaseMemory) -> tuple[str, ...]:
     return (one.phase, size(one.floor_bytes), size(one.peak_bytes))
 
 
-def _order(told: PostMortem) -> Part:
+def _order(told: Shown) -> Part:
     lines: tuple[str, ...] = ()
     if told.clock_error_s is None:
         lines = ("How far the machines' clocks are apart is not known: the times of different machines may be wrong.",)
@@ -217,7 +257,7 @@ def _inside(one: Standing) -> str:
     return f"{step}{one.scope}"
 
 
-def _last(told: PostMortem) -> Part:
+def _last(told: Shown) -> Part:
     rows = tuple(
         (
             UNKNOWN if one.before_s is None else f"−{seconds(one.before_s)}",
@@ -247,7 +287,7 @@ def moment(wall_ns: int | None) -> str:
 # --------------------------------------------------------------------------------------------------------------- text
 
 
-def text(told: PostMortem) -> str:
+def text(told: Shown) -> str:
     """All of it as plain text; what others wrote can't steer a terminal."""
     lines = [_filled(told.sentence)]
     if told.why:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from probe._check import needs_views
-from probe.analysis.verdict.finding import Change, Cost, Finding, Findings, Since, Where
+from probe.analysis.change import Change
+from probe.analysis.verdict.finding import Cost, Finding, Findings, Since, Where
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import setting
 from probe.analysis.mismatch.answer import CAUSES, Mismatch
 from probe.analysis.mismatch.gathering import gathered
 from probe.analysis.mismatch.tokens import NOT_KNOWN
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Kind, Since, Where, withheld
+from probe.analysis.verdict.finding import SOON, Cost, Finding, Kind, Since, Where, withheld
 from probe.analysis.verdict.identity import identity, untold
-from probe.analysis.verdict.settings import setting
 from probe.text import rows, whole
 
 if TYPE_CHECKING:

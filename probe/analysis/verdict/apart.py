@@ -9,9 +9,10 @@ import numpy as np
 
 from probe.analysis import growth, memory_apart
 from probe.analysis.by_step import by_step, judged
+from probe.analysis.change import Change
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where
+from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where
 from probe.text import count, percent, size, sizes, whole
 from probe.text import missing as unknown
 

@@ -12,10 +12,11 @@ from probe.analysis.audit import checks, reading
 from probe.analysis.audit.judging import MEANS, SAME, Judged
 from probe.analysis.audit.reading import Number
 from probe.analysis.by_step import FIRST, LAST, by_step
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import framework
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
-from probe.analysis.verdict.finding import COSTS, SOON, Change, Cost, Finding, Kind, Since, Where
-from probe.analysis.verdict.settings import framework
+from probe.analysis.verdict.finding import COSTS, SOON, Cost, Finding, Kind, Since, Where
 from probe.text import number, percent, rows
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where, withheld
+from probe.analysis.change import Change
+from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where, withheld
 from probe.text import number, percent, rows, whole
 
 if TYPE_CHECKING:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis import by_step
+from probe.analysis.change import Change
 from probe.analysis.clock_offsets import Offsets, offsets
+from probe.analysis.framework_settings import number, setting
 from probe.analysis.query import literal, same
 from probe.analysis.verdict import hanging, lost
-from probe.analysis.verdict.finding import ENDED, Change, Finding, Since, Where
-from probe.analysis.verdict.settings import number, setting
+from probe.analysis.verdict.finding import ENDED, Finding, Since, Where
 from probe.records import TABLES
 from probe.runs import termination
 from probe.runs.now_file import ROUND_NS

@@ -8,9 +8,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe.analysis import by_step
+from probe.analysis.change import Change
 from probe.analysis.query import literal, same
 from probe.analysis.verdict import lost
-from probe.analysis.verdict.finding import ENDED, Change, Cost, Finding, Since, Where
+from probe.analysis.verdict.finding import ENDED, Cost, Finding, Since, Where
 from probe.records import TABLES
 from probe.text import missing as unknown
 from probe.text import own_line, place, rows, seconds, whole

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import framework
 from probe.analysis.query import same
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where, withheld
-from probe.analysis.verdict.settings import framework
+from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where, withheld
 from probe.text import rows, short, whole
 
 if TYPE_CHECKING:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import number, setting
 from probe.analysis.idle.answer import Idle, added, idling, waiting
 from probe.analysis.idle.gathering import gathered, of_trainer
 from probe.analysis.idle.sides import REPLICA, WAITING, Step
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts, rollout
-from probe.analysis.verdict.finding import Change, Cost, Finding, Since, Where
-from probe.analysis.verdict.settings import number, setting
+from probe.analysis.verdict.finding import Cost, Finding, Since, Where
 from probe.text import missing, percent, seconds
 
 if TYPE_CHECKING:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from probe.analysis import cost as own_cost
 from probe.analysis import incidents
+from probe.analysis.change import Change
 from probe.analysis.quantities import course
-from probe.analysis.verdict.finding import Change, Cost, Finding
-from probe.dashboards.quantities import field_of, over_run, quantity
+from probe.analysis.verdict.finding import Cost, Finding
+from probe.dashboards.courses import over_run
+from probe.dashboards.quantities import field_of, quantity
 from probe.text import count, percent, rows, seconds, short
 from probe.text import missing as unknown
 

@@ -10,8 +10,9 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from probe.analysis.change import Change
 from probe.analysis.kept_text import code
-from probe.analysis.verdict.finding import Change, Cost, Finding, Findings, Since, Where
+from probe.analysis.verdict.finding import Cost, Finding, Findings, Since, Where
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run

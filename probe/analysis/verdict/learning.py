@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from probe.analysis.by_step import FIRST, LAST, by_step
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import number as whole_number
+from probe.analysis.framework_settings import setting
 from probe.analysis.query import literal, same
-from probe.analysis.verdict.finding import COSTS, SOON, Change, Cost, Finding, Since, Where
+from probe.analysis.verdict.finding import COSTS, SOON, Cost, Finding, Since, Where
 from probe.analysis.verdict.metrics import RUN_IN_ORDER
-from probe.analysis.verdict.settings import number as whole_number
-from probe.analysis.verdict.settings import setting
 from probe.text import number, percent, place, rows, whole
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from probe.analysis import reduction
 from probe.analysis.by_step import FIRST, LAST, by_step, unstepped
+from probe.analysis.change import Change
 from probe.analysis.query import literal, same
 from probe.analysis.verdict import facts, needs
-from probe.analysis.verdict.finding import SOON, Change, Cost, Finding, Since, Where
+from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where
 from probe.text import count, missing, number, place, rows, whole
 
 if TYPE_CHECKING:

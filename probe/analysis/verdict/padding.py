@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.analysis import padding_tax, steps
+from probe.analysis import padding_tax, steps, time_shares
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import number, setting
 from probe.analysis.quantities import course
 from probe.analysis.query import literal
-from probe.analysis.verdict import facts, time_shares
-from probe.analysis.verdict.finding import Change, Cost, Finding, Since, Where
-from probe.analysis.verdict.settings import number, setting
-from probe.dashboards.quantities import over_run, quantity
+from probe.analysis.verdict import facts
+from probe.analysis.verdict.finding import Cost, Finding, Since, Where
+from probe.dashboards.courses import over_run
+from probe.dashboards.quantities import quantity
 from probe.text import count, percent, place, rows, size, whole
 from probe.text import missing as unknown
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import setting
 from probe.analysis.long_tail import LongTail
 from probe.analysis.long_tail.gathering import gathered
 from probe.analysis.long_tail.tail import Step
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
-from probe.analysis.verdict.finding import Change, Cost, Finding, Since, withheld
-from probe.analysis.verdict.settings import setting
+from probe.analysis.verdict.finding import Cost, Finding, Since, withheld
 from probe.text import missing, percent, seconds
 
 if TYPE_CHECKING:

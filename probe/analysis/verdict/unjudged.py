@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from probe.analysis import growth, waiting
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import framework
 from probe.analysis.verdict import facts, learning
-from probe.analysis.verdict.finding import Change, Finding, withheld
-from probe.analysis.verdict.settings import framework
+from probe.analysis.verdict.finding import Finding, withheld
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run

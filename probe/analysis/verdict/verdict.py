@@ -26,6 +26,7 @@ from probe.analysis.verdict import (
     rollout,
     unjudged,
     waits,
+    with_advice,
 )
 from probe.analysis.verdict.finding import Finding, Findings
 from probe.errors import ProbeError
@@ -83,8 +84,6 @@ LOOKS: Final = (*OFTEN, *TUNING)
 
 def found(run: Run) -> Findings:
     """What :func:`probe.analysis.verdict.findings` gives."""
-    from probe.analysis.advice import of_findings  # which stands on parts of this package
-
     told: list[Finding] = []
     whole = True
     with shared(run):
@@ -98,7 +97,7 @@ def found(run: Run) -> Findings:
                 whole = False
         all_of_them = Findings(told)
         try:
-            all_of_them = of_findings.asked(run, all_of_them)
+            all_of_them = with_advice.asked(run, all_of_them)
         except Exception:  # what was found stands without advice
             _log.warning("advice failed", exc_info=True)
             whole = False

@@ -9,11 +9,12 @@ import numpy as np
 
 from probe.analysis import waiting
 from probe.analysis.by_step import by_step, judged
+from probe.analysis.change import Change
+from probe.analysis.framework_settings import setting
 from probe.analysis.query import literal
 from probe.analysis.rank_times import LISTS
 from probe.analysis.verdict import facts
-from probe.analysis.verdict.finding import Change, Cost, Finding, Since, Where
-from probe.analysis.verdict.settings import setting
+from probe.analysis.verdict.finding import Cost, Finding, Since, Where
 from probe.text import missing, percent, ratio, seconds
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ import pandas as pd
 from probe._progress import drawn
 from probe.analysis.memory_model import MemoryModel, memory_models
 from probe.analysis.time_model import TimeModel, time_models
+from probe.analysis.what_if.batches import Round, StepBatch
 from probe.analysis.what_if.cutting import Dealing, Made, cut_ranks, parallel_of, recorded_cut
 from probe.analysis.what_if.numbers import NUMBERS, StepNumbers, Width, step_numbers
-from probe.analysis.what_if.recorded import Round, StepBatch, step_batches
+from probe.analysis.what_if.recorded import step_batches
 from probe.analysis.what_if.settings import Settings
 from probe.analysis.what_if.together import together_batches
 from probe.core.balancing.replay import COMPARED, Cut

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from probe.analysis.what_if.recorded import RankCall, Round, StepBatch
+from probe.analysis.what_if.batches import RankCall, Round, StepBatch
 from probe.analysis.what_if.settings import Deal, Settings
 from probe.core.balancing.other_rules import nemo_rl_dynamic
 from probe.core.balancing.partition import calculate_workload, karmarkar_karp

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.analysis.what_if.recorded import RankCall, Round, StepBatch
+from probe.analysis.what_if.batches import RankCall, Round, StepBatch
 from probe.core.balancing.other_rules import nemo_rl_dynamic
 from probe.core.balancing.replay import Cut, Parts, replay
 from probe.errors import ProbeError

@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis.long_tail import LongTail
-from probe.analysis.long_tail.answer import cells
 from probe.analysis.long_tail.gathering import gathered
 from probe.analysis.long_tail.markup import COLUMNS, extent, lanes, under_way
 from probe.analysis.long_tail.tail import Replica, Step
+from probe.analysis.long_tail.wording import cells
 from probe.text import count, missing, seconds
 
 if TYPE_CHECKING:

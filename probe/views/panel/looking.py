@@ -23,14 +23,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from probe.analysis.advice import Advice, advise, of_findings
+from probe.analysis.advice import Advice, advise
+from probe.analysis.advice.copying import copied
+from probe.analysis.change import Change
 from probe.analysis.ledger import Ledger, ledger
-from probe.analysis.ledger.accounts import told_money, told_seconds
+from probe.analysis.ledger.lines import told_money, told_seconds
 from probe.analysis.ledger.markup import bars
 from probe.analysis.post_mortem import PostMortem, post_mortem
 from probe.analysis.post_mortem.wording import parts
-from probe.analysis.verdict import facts
-from probe.analysis.verdict.finding import FAILURES, Change, Finding, Findings
+from probe.analysis.verdict import facts, with_advice
+from probe.analysis.verdict.finding import FAILURES, Finding, Findings
 from probe.analysis.verdict.verdict import LOOKS, OFTEN, Look
 from probe.analysis.verdict.watch import Watch
 from probe.errors import InputError
@@ -102,7 +104,7 @@ class Looker:
         if whole or self._long_tail is None:
             self._write_long_tail(run)
         if self._advice is not None:
-            found = of_findings.advised(found, self._advice)
+            found = with_advice.advised(found, self._advice)
         spent_s = time.process_time()
         cpu_s, self._counted_s = spent_s - self._counted_s, spent_s
         why_not = [self._unwritten, self._unledgered, self._unadvised, self._unpacked, self._undrawn]
@@ -265,7 +267,7 @@ def advised(run: Run, found: Advice) -> dict[str, Any] | None:
         {"told": [_line(one) for one in each.change.told], "line": each.change.line}
         for each in found.suggestions[:MOST]
     ]
-    patch = of_findings.copied(run, found)
+    patch = copied(run, found)
     return {"changes": changes, "patch": patch if len(patch) <= PART_TEXT else ""}  # a part of one would be wrong
 
 

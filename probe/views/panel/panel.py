@@ -16,25 +16,22 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 from probe import dashboards
-from probe.dashboards import compile as sql
-from probe.dashboards.columns import as_data
-from probe.errors import InputError, InputTypeError, MissingDependencyError, UnknownNameError
+from probe.errors import InputError, InputTypeError, MissingDependencyError
 from probe.live.feed import Feed
-from probe.live.history import wish_of
 from probe.live.pump import Deliver, Pump
-from probe.live.tables import ROWS
 from probe.runs.layout import typed_here
 from probe.views.panel import widget as widgets
+from probe.views.panel.asks import answer_ask
+from probe.views.panel.facts import facts_of, progress, title_of
 from probe.views.panel.outputs import WIDGET_VIEW, Outputs, shell_of_kernel
+from probe.views.panel.page_config import chosen_views, page_config
 from probe.views.panel.samples import Samples
 from probe.views.panel.tab import Tab
-from probe.views.panel.verdict import Moment, Verdict, topics
+from probe.views.panel.verdict import Moment, Verdict
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -45,11 +42,6 @@ if TYPE_CHECKING:
 #: Seconds between two looks, at least: not more than four messages a second.
 FASTEST_S: Final = 0.25
 
-#: What a page may ask for at once.
-MOST_WISHES: Final = 64
-
-#: Points of one line in the browser.
-POINTS: Final = 4000
 
 #: A closed panel of a run with more rows keeps the overview alone: drawing the dashboards would take too long.
 DRAWN_ROWS: Final = 300_000
@@ -102,11 +94,11 @@ class Panel:
     ) -> None:
         if not isinstance(interval_s, int | float) or not interval_s >= FASTEST_S:
             raise InputError(f"interval_s: got {interval_s!r}, expected at least {FASTEST_S} seconds")
-        self._views = _views(views)
+        self._views = chosen_views(views)
         feed = Feed(path_of(source), attempt=getattr(source, "shown_attempt", None))
         self.path = feed.path
         self._attempt = feed.attempt  # by which it is known; another one may be chosen in it
-        self.title = title or _title(feed)
+        self.title = title or title_of(feed)
         self.closed = False
         self._flush = getattr(source, "flush", None)
         self._verdict = Verdict(self.path)
@@ -225,40 +217,9 @@ class Panel:
 
     def config(self) -> dict[str, Any]:
         """What the browser is told once: what the run is, the views, and how they are drawn."""
-        feed = self._pump.feed
-        panels = {panel.id: panel for view in self._views for panel in view.panels}
-        return {
-            "version": 1,
-            "key": self._key,
-            "title": self.title,
-            "run": {
-                "project": feed.info.project,
-                "experiment": feed.info.experiment or Path(self.path).name,
-                "path": typed_here(self.path),
-                "directory": None if "://" in self.path else str(Path(self.path).absolute()),
-                "world_size": feed.world_size,
-                "started_at": feed.started_s,
-            },
-            "views": [
-                {"id": view.id, "title": view.title, "about": view.about, "panels": [panel.id for panel in view.panels]}
-                for view in self._views
-            ],
-            "panels": {
-                id: {
-                    "title": panel.title,
-                    "about": {"shows": panel.about.shows, "read": panel.about.read, "do": panel.about.do},
-                    "live": dict(panel.live),
-                    "missing": panel.missing,
-                    "sql": " ".join(sql.numbers(panel.live).split()),
-                }
-                for id, panel in panels.items()
-            },
-            "topics": topics(self._views),
-            "thresholds": {},
-            "hint": self._hint(),
-            "limits": {"rows": ROWS, "points": POINTS},
-            "schema": as_data({name: table.declared for name, table in feed.tables.items()}),
-        }
+        return page_config(
+            self._pump.feed, self._views, key=self._key, title=self.title, path=self.path, hint=self._hint()
+        )
 
     # ---------------------------------------------------------------------------------------------------- inside
 
@@ -331,7 +292,7 @@ class Panel:
             state = self._pump.state()
             return static_bundle.Overview(
                 title=self.title,
-                facts=_facts(feed, state),
+                facts=facts_of(feed, state),
                 hint=self._hint(),
                 readings=static_bundle.readings(feed.tables, feed.words, tiles, feed.complete_step),
                 errors=[f"{one['where']}: {one['message']}" for one in state["errors"]],
@@ -367,7 +328,7 @@ class Panel:
         if content.get("ask") == "samples":
             self._samples.submit(content, self._pump.feed.attempt, self._sampled)
             return
-        self._asked(content)
+        answer_ask(self._pump, content)
         if self._widget is not None:
             self._widget.send({"v": 1, "t": "a", "id": content.get("id")})
 
@@ -382,20 +343,6 @@ class Panel:
         kept = self._verdict.samples
         return ({**head, "samples": kept} if head and kept else head), data
 
-    def _asked(self, content: Mapping[str, Any]) -> None:
-        """What a page asks for: all that is kept, another attempt, what all steps say, or the rows of a step."""
-        if content.get("ask") == "keyframe":
-            self._pump.ask_for_all()
-        attempt = content.get("attempt")
-        known = [None, *(number for number, _, _ in self._pump.feed.attempts)]
-        if content.get("ask") == "attempt" and not isinstance(attempt, bool) and attempt in known:
-            self._pump.ask_for_attempt(attempt)
-        wanted, step = content.get("wanted"), content.get("step")
-        if content.get("ask") == "history" and isinstance(wanted, list):
-            self._pump.ask_for_past([one for one in map(wish_of, wanted[:MOST_WISHES]) if one is not None])
-        if content.get("ask") == "step" and isinstance(step, int) and not isinstance(step, bool):
-            self._pump.ask_for_step(step)
-
     # ------------------------------------------------------------------------------- what a saved notebook keeps
 
     def _looked(self) -> None:
@@ -408,7 +355,7 @@ class Panel:
         """Tell who looks for findings how the run is."""
         feed = self._pump.feed
         live = not self._pump.finished and feed.activity()["writers"] not in ("gone", "ended")
-        self._verdict.notice(Moment(feed.attempt, live, self._pump.read(_progress), self._ended if live else 0))
+        self._verdict.notice(Moment(feed.attempt, live, self._pump.read(progress), self._ended if live else 0))
 
     def _cell_ended(self) -> None:
         """In the thread of the cells, when one has run: what it did, such as closing the session, can be seen."""
@@ -427,7 +374,7 @@ class Panel:
         while a cell runs and nothing after it, and the thread's may come later.
         """
         with self._copying:
-            told = self._pump.read(_progress)
+            told = self._pump.read(progress)
             told = (*told, self._pump.finished, self._pump.feed.activity()["newest_at"], len(self._pump.failures))
             told = (*told, json.dumps(self._verdict.told), id(self._verdict.samples))
             if told == (self._copied_in_cell if cell else self._copied) or self.closed:
@@ -507,43 +454,6 @@ def path_of(source: Any) -> str:
         if isinstance(found, str | os.PathLike):
             return os.fspath(found)
     raise InputTypeError(f"source: got {source!r}, expected a run directory, its URL, a Run or a Session")
-
-
-def _views(asked: Sequence[str] | None) -> tuple[dashboards.View, ...]:
-    known = {view.id: view for view in dashboards.views()}
-    if asked is None:
-        return tuple(known.values())
-    if isinstance(asked, str) or not asked:
-        raise InputError(f"views: got {asked!r}, expected a list of ids out of {', '.join(known)}")
-    for id in asked:
-        if id not in known:
-            raise UnknownNameError.of("views", id, known)
-    return tuple(known[id] for id in asked)
-
-
-def _title(feed: Feed) -> str:
-    return f"{feed.info.project} / {feed.info.experiment or Path(feed.path).name}"
-
-
-def _progress(feed: Feed) -> tuple[int | None, ...]:
-    """Numbers one of which is another as soon as a copy would show anything else."""
-    return (feed.step, feed.complete_step, *(table.next for table in feed.tables.values()))
-
-
-def _facts(feed: Feed, state: dict[str, Any]) -> str:
-    ranks = f"{feed.world_size} rank{'' if feed.world_size == 1 else 's'}" if feed.world_size else "no rank yet"
-    complete = feed.complete_step
-    step = "no step yet" if feed.step is None else f"up to step {feed.step if complete is None else complete}"
-    ended = state["ended"]["sentence"] if state["ended"] else "finished"
-    how = ended if state["finished"] else "recording" if state["live"] else "panel closed"
-    if state["newest_at"] is not None and not state["finished"]:
-        newest = datetime.fromtimestamp(state["newest_at"]).astimezone()
-        said = "its process is gone, last row at" if state["writers"] == "gone" else "no rows since"
-        how = f"{said} {newest:%Y-%m-%d %H:%M}"
-    started = feed.info.started_at.replace("T", " ")[:16]
-    dropped = f"{state['dropped']} rows dropped" if state["dropped"] else ""
-    told = (ranks, step, how, f"started {started}" if started else "", dropped, state["repeated"].rstrip("."))
-    return " · ".join(filter(None, told))
 
 
 @functools.cache  # once in a process

@@ -19,7 +19,9 @@ from typing import Any, Final
 
 from probe import text as say
 from probe.analysis.verdict.finding import KINDS
-from probe.dashboards.quantities import Course, Parts, standing, who_series
+from probe.dashboards.courses import Course, Parts
+from probe.dashboards.outstanding import who_series
+from probe.dashboards.standing import standing
 from probe.figures import colours, lines, thinning
 from probe.live import series
 from probe.live.tables import LiveTable, Words

@@ -254,7 +254,7 @@ def with_limits(told: dict[str, Any], advice: Advice) -> dict[str, Any]:
 
     Returns:
         The same; each phase whose memory model foretells it has ``caps``: ``best``, ``risky`` (see
-        :class:`probe.analysis.advice.advice.CapLimit`) and ``risk``.
+        :class:`probe.analysis.advice.suggestions.CapLimit`) and ``risk``.
     """
     phases = []
     for one in told["phases"]:

@@ -21,7 +21,7 @@ from probe.views.server import files
 from probe.views.server.streaming import stream
 
 if TYPE_CHECKING:
-    from probe.views.server.server import Listener
+    from probe.views.server.listener import Listener
 
 #: Seconds for a request to come, and for a page to take what is written.
 REQUEST_S: Final = 10.0

@@ -8,6 +8,7 @@ from typing import Any
 
 from probe.live.feed import Feed
 from probe.runs.layout import typed_here
+from probe.views.panel.asks import answer_ask
 from probe.views.panel.panel import Panel
 from probe.views.panel.widget import packed
 from probe.views.server.frames import frame
@@ -98,7 +99,7 @@ class ServedPanel(Panel):
             return {}
         if content.get("ask") == "samples":  # of one page alone: the others have asked for something else
             return self._samples.ask(content, self.pump.feed.attempt)
-        self._asked(content)
+        answer_ask(self.pump, content)
         return {"v": 1, "t": "a", "id": content.get("id")}
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from probe import text as words
-from probe.dashboards.quantities import spell
+from probe.dashboards.spelling import spell
 from probe.records import Row, who
 from probe.runs.lines import table_of
 from probe.views.terminal.following import Following

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from probe import dashboards
-from probe.dashboards.quantities import field_of, status_of
+from probe.dashboards.quantities import field_of
+from probe.dashboards.standing import status_of
 from probe.live import series
 from probe.live.feed import Feed
 from probe.live.tables import LiveTable, Words

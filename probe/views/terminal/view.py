@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from probe import text as words
-from probe.dashboards.quantities import spell
+from probe.dashboards.spelling import spell
 from probe.records import who
 from probe.views.terminal import lines
 from probe.views.terminal.following import Following, incidents

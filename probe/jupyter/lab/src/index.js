@@ -23,7 +23,7 @@ import { inShort, title } from "./words.js";
 
 /** @import { JupyterFrontEnd } from "@jupyterlab/application" */
 /** @import { DocumentRegistry } from "@jupyterlab/docregistry" */
-/** @import { Finding } from "../../../views/panel/static/src/types.js" */
+/** @import { Finding } from "../../../views/panel/static/src/finding_types.js" */
 
 const ID = "probe-lab:plugin"; //  the package's name and the schema's file, by which the settings are found
 const FACTORY = "Run panel";

@@ -3,7 +3,7 @@
 import { stepOf } from "../../../views/panel/static/src/beneath.js";
 import { findings } from "./server.js";
 
-/** @import { Finding } from "../../../views/panel/static/src/types.js" */
+/** @import { Finding } from "../../../views/panel/static/src/finding_types.js" */
 
 /** @param {string} text as Python writes it */
 const quoted = (text) => JSON.stringify(text);

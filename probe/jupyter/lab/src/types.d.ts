@@ -1,6 +1,6 @@
 // What the server tells; see `probe/jupyter/describing.py` and `probe/views/panel/looking.py`.
 
-import type { Finding } from "../../../views/panel/static/src/types.js";
+import type { Finding } from "../../../views/panel/static/src/finding_types.js";
 
 export type State = "live" | "silent" | "finished" | "failed" | "killed" | "unknown";
 

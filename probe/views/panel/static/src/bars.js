@@ -9,7 +9,8 @@ import { LOOKS, hue, styleBy } from "./theme.js";
 import { many, plain } from "./words.js";
 
 /** @import { CategoryValue } from "./categories.js" */
-/** @import { GuideLine, Item, PlotFrame, PlotMark, Spec, Trace } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
+/** @import { GuideLine, Item, PlotFrame, PlotMark, Trace } from "./types.js" */
 
 /**
  * What bars are made of.

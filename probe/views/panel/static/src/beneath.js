@@ -3,7 +3,8 @@
 import { copyBy, freshId, node, say } from "./dom.js";
 import { many } from "./words.js";
 
-/** @import { Config, Finding, FoundAdvice, PostMortem, PostMortemPart } from "./types.js" */
+/** @import { Config } from "./definition_types.js" */
+/** @import { Finding, FoundAdvice, PostMortem, PostMortemPart } from "./finding_types.js" */
 
 const MOST_ROWS = 12; //  of a table that stands unfolded
 

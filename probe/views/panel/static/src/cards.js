@@ -6,7 +6,8 @@ import { markOf } from "./marks.js";
 import { PlotMark } from "./plot_mark.js";
 import { walkable } from "./walking.js";
 
-/** @import { Definition, Mark, Selection, Spec } from "./types.js" */
+/** @import { Definition, Spec } from "./definition_types.js" */
+/** @import { Mark, Selection } from "./types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** Milliseconds between redraws for new data. */

@@ -3,7 +3,7 @@
 import { Grouped } from "./grouped.js";
 import { groupLabel, listOf } from "./matching.js";
 
-/** @import { Spec } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
 /** @import { Store } from "./store.js" */
 
 /**

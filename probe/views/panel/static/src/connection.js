@@ -1,7 +1,8 @@
 // What is to the panel what a notebook is, where there is none: frames come in one long answer, and what the panel asks
 // goes back by POST. The page of `probe open` and the tab in JupyterLab connect with it, each in its own way.
 
-/** @import { Config, Head } from "./types.js" */
+/** @import { Config } from "./definition_types.js" */
+/** @import { Head } from "./message_types.js" */
 /** @typedef {[name: string, callback: (...values: any[]) => void]} Listener of a model */
 /** @typedef {{kind: string, sizes: number[], buffers: DataView[], config: Config, command: string, head: Head}} Frame */
 /** Why no frames come any more: the last one is there, the connection broke, is refused, or there are too many. */

@@ -7,7 +7,8 @@ import { listOf, matcher } from "./matching.js";
 import { many, shorten, spell } from "./words.js";
 
 /** @import { LiveTable } from "./table.js" */
-/** @import { CardLike, Place, Selection, Spec } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
+/** @import { CardLike, Place, Selection } from "./types.js" */
 
 const MOST_FACETS = 24;
 

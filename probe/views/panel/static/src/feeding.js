@@ -3,7 +3,8 @@
 import { unpacked } from "./plotly.js";
 import { Store } from "./store.js";
 
-/** @import { Head, Model } from "./types.js" */
+/** @import { Head } from "./message_types.js" */
+/** @import { Model } from "./types.js" */
 
 /** The stores of a page, shared by the copies of this module that a notebook may load. @type {{__probe_panels?: Map<unknown, Store>}} */
 const page = /** @type {any} */ (globalThis);

@@ -1,6 +1,8 @@
 // What was found in the run: which finding stands on top, which come after it, and where each of them is.
 
-/** @import { Finding, Narrowing, View } from "./types.js" */
+/** @import { View } from "./definition_types.js" */
+/** @import { Finding } from "./finding_types.js" */
+/** @import { Narrowing } from "./sample_types.js" */
 
 /** @typedef {"alarm" | "tuning" | "fine" | "withheld" | "starting" | "silent"} Kind */
 

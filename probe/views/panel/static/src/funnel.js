@@ -2,7 +2,7 @@
 
 import { freshId, node, say } from "./dom.js";
 
-/** @import { FunnelLine } from "./types.js" */
+/** @import { FunnelLine } from "./finding_types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** The view that it stands in. */

@@ -4,7 +4,7 @@
 import { Cell, TOLERANT } from "./cells.js";
 import { groupLabel, listOf, matcher } from "./matching.js";
 
-/** @import { Names, Spec } from "./types.js" */
+/** @import { Names, Spec } from "./definition_types.js" */
 /** @import { Store } from "./store.js" */
 
 /** Rows of a table summed by step and group. */

@@ -5,7 +5,8 @@ import { summed } from "./sums.js";
 import { LOOKS } from "./theme.js";
 import { plain } from "./words.js";
 
-/** @import { Guide, GuideLine, Layout, PlotMark, Spec, Trace } from "./types.js" */
+/** @import { Guide, Spec } from "./definition_types.js" */
+/** @import { GuideLine, Layout, PlotMark, Trace } from "./types.js" */
 /** @import { CategoryValue } from "./categories.js" */
 /** @import { Store } from "./store.js" */
 

@@ -3,9 +3,9 @@
 import { node, say } from "./dom.js";
 import { ago, answerer, attemptOf, seconds, timeOfDay } from "./words.js";
 
-/** @import { RunState } from "./types.js" */
+/** @import { RunState } from "./message_types.js" */
 /** @import { Store } from "./store.js" */
-/** @import { Config } from "./types.js" */
+/** @import { Config } from "./definition_types.js" */
 
 /** @typedef {[text: string, tone: string, more: string]} Pill what it says, how it looks, and what it says when pointed at */
 

@@ -1,6 +1,6 @@
 // What a saved copy says of samples, where nobody can be asked: the answers that it keeps, in the order that it has.
 
-/** @import { KeptSamples } from "./types.js" */
+/** @import { KeptSamples } from "./sample_types.js" */
 
 /**
  * The answer to a question of the view.

@@ -6,7 +6,8 @@ import { clockText } from "./ranges.js";
 import { hue, styleOf } from "./theme.js";
 import { answerer, seconds } from "./words.js";
 
-/** @import { Lane, LanePhase, Lanes as Told, Theme } from "./types.js" */
+/** @import { Lane, LanePhase, Lanes as Told } from "./finding_types.js" */
+/** @import { Theme } from "./types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** The view that it stands in. */

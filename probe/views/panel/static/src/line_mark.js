@@ -5,19 +5,18 @@ import { spread } from "./callouts.js";
 import { drawn, node, say } from "./dom.js";
 import { extremes, lastKnown, newest } from "./extremes.js";
 import { guideLines } from "./guides.js";
+import { axisOf, shownValues } from "./line_axes.js";
+import { lighten, paintBand, sayCut } from "./line_painting.js";
+import { nearestRow } from "./nearest_row.js";
 import { clockText, placeOn, shownRange } from "./ranges.js";
-import { MOST_TICKS, robustEnd } from "./scales.js";
+import { robustEnd } from "./scales.js";
 import { StepLines, binned, linesBeside } from "./step_lines.js";
 import { summed } from "./sums.js";
-import { LOOKS, PARTIAL, styleOf } from "./theme.js";
+import { LOOKS, styleOf } from "./theme.js";
 import { TimeLines } from "./time_lines.js";
 import { many, shorten, spell } from "./words.js";
 
 /** @import { CardLike, GuideLine, Line, LineData, Place, Selection } from "./types.js" */
-/** @import { Store } from "./store.js" */
-/** @import { Look } from "./theme.js" */
-
-const BINARY_STEPS = Array.from({ length: 60 }, (_, power) => 2 ** power);
 
 /** A metric's scale is cut where something is so many times as large as its end. */
 const MUCH = 3;
@@ -90,11 +89,11 @@ export class LineMark {
     const shown = shownRange(store, this.kind);
     if (spec.beside) {
       this.lines = null;
-      this.frame = binned(linesBeside(store, spec), shown, this._pixels());
+      this.frame = binned(linesBeside(store, spec), shown, this.pixels());
     } else {
       const lines = this.kind === "time" ? summed(store, TimeLines, spec) : summed(store, StepLines, spec);
       this.lines = lines;
-      this.frame = lines instanceof TimeLines ? lines.data(...shown) : binned(lines.data(), shown, this._pixels());
+      this.frame = lines instanceof TimeLines ? lines.data(...shown) : binned(lines.data(), shown, this.pixels());
     }
     this.shown = shown;
     this.walked = -1;
@@ -106,7 +105,8 @@ export class LineMark {
     return this.frame.xs.length > 0 && this.frame.series.length > 0;
   }
 
-  _pixels() {
+  /** How wide it is. */
+  pixels() {
     return this.holder.clientWidth || 600;
   }
 
@@ -196,168 +196,33 @@ export class LineMark {
     const bands = edges.length ? series.map((one, at) => ({ series: /** @type {[number, number]} */ ([first + 2 * at, first + 2 * at + 1]), fill: `${one.stroke}38` })) : [];
     return {
       width: Math.max(this.holder.clientWidth, 120),
-      height: this._height(),
+      height: this.height(),
       padding: [10, this.stage.hasAttribute("data-direct") ? 8 : 20, 0, 0],
       legend: { show: false },
       focus: { alpha: 0.35 },
       cursor: { drag: { x: true, y: false, setScale: false }, focus: { prox: 18 }, points: { size: 7 } },
-      scales: { x: { time: false, range: () => this._scale() }, y: { range: (_, low, high) => this._shownRange(low, high) } },
-      axes: [this._axis(look, true), this._axis(look, false)],
+      scales: { x: { time: false, range: () => this._scale() }, y: { range: (_, low, high) => shownValues(this, low, high) } },
+      axes: [axisOf(this, look, true), axisOf(this, look, false)],
       series: [{}, ...series, ...guides, ...edges],
       bands,
       hooks: {
         setCursor: [(plot) => this._moved(plot)],
         setSelect: [(plot) => this._zoom(plot)],
-        drawClear: [(plot) => this._band(plot, look)],
-        draw: [(plot) => this._lighten(plot, look), (plot) => this._sayCut(plot, look), (plot) => this._nameEnds(plot)],
+        drawClear: [(plot) => paintBand(this, plot, look)],
+        draw: [(plot) => lighten(this, plot, look), (plot) => sayCut(this, plot, look), (plot) => this._nameEnds(plot)],
       },
     };
   }
 
-  _height() {
+  /** How high it is. */
+  height() {
     return this.holder.clientHeight || 200;
-  }
-
-  /**
-   * @param {Look} look
-   * @param {boolean} horizontal
-   * @returns {uPlot.Axis}
-   */
-  _axis(look, horizontal) {
-    const font = "11px system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif";
-    /** @type {uPlot.Axis} */
-    const common = { stroke: look.quiet, font, grid: { stroke: look.grid, width: 1, show: !horizontal }, ticks: { show: false } };
-    if (horizontal) {
-      /** @type {(plot: uPlot, splits: number[]) => string[]} */
-      const values = (_, splits) => splits.map((value) => this._xText(value, splits));
-      const incrs = this.kind === "step" ? [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 1e5, 1e6] : [
-        0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 18000, 36000, 86400];
-      return { ...common, values, incrs, size: 30, space: Math.max(62, Math.ceil(this._pixels() / MOST_TICKS)), gap: 6 };
-    }
-    const incrs = this.spec.unit === "bytes" ? { incrs: BINARY_STEPS } : {};
-    /** @type {(plot: uPlot, splits: number[]) => string[]} */
-    const values = (_, splits) => splits.map((value) => spell(value, this.spec.unit));
-    return { ...common, ...incrs, values, size: (plot, texts) => this._width(plot, texts), space: this._height() < 160 ? 22 : 34, gap: 6 };
-  }
-
-  /**
-   * @param {number} value
-   * @param {number[]} splits
-   */
-  _xText(value, splits) {
-    if (this.kind === "time") return clockText(value, splits.length > 1 ? splits[1] - splits[0] : 1);
-    return Number.isInteger(value) ? String(value) : "";
-  }
-
-  /**
-   * @param {uPlot} plot
-   * @param {string[] | null} texts
-   */
-  _width(plot, texts) {
-    if (!texts) return 48;
-    plot.ctx.save();
-    plot.ctx.font = "11px system-ui, sans-serif";
-    const widest = Math.max(...texts.map((text) => plot.ctx.measureText(text || "").width));
-    plot.ctx.restore();
-    return Math.max(40, Math.ceil(widest / 8) * 8 + 16);
-  }
-
-  /**
-   * @param {number | null} low
-   * @param {number | null} high
-   * @returns {[low: number, high: number]}
-   */
-  _shownRange(low, high) {
-    const range = this._range(low, high);
-    if (this.cut === null || low === null) return range;
-    return [Math.max(Math.min(range[0], low) > 0 && !this.spec.zero ? low - 0.06 * (this.cut - low) : 0, 0), this.cut];
-  }
-
-  /**
-   * @param {number | null} low
-   * @param {number | null} high
-   * @returns {[low: number, high: number]}
-   */
-  _range(low, high) {
-    if (low === null || high === null || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
-    if (this.spec.unit === "bytes" || this.spec.zero) return [0, (high || 1) * 1.08];
-    const margin = (high - low || Math.abs(high) || 1) * 0.08;
-    const floor = low >= 0 && low - margin < 0 ? 0 : low - margin;
-    return [floor, high + margin];
-  }
-
-  /**
-   * The step of the scrubber: a band in time, a line over steps.
-   * @param {uPlot} plot
-   * @param {Look} look
-   */
-  _band(plot, look) {
-    const { step } = this.store.ui;
-    if (step === null) return;
-    const [begin, end] = this.kind === "time" ? this.store.clock.span(step) : [step, step];
-    if (Number.isNaN(begin)) return;
-    const [left, right] = [plot.valToPos(begin, "x", true), plot.valToPos(end, "x", true)];
-    const width = Math.max(right - left, 3 * devicePixelRatio);
-    plot.ctx.save();
-    plot.ctx.beginPath();
-    plot.ctx.rect(plot.bbox.left, plot.bbox.top, plot.bbox.width, plot.bbox.height);
-    plot.ctx.clip();
-    plot.ctx.fillStyle = look.band;
-    plot.ctx.fillRect((left + right - width) / 2, plot.bbox.top, width, plot.bbox.height);
-    plot.ctx.restore();
-  }
-
-  /**
-   * Steps that aren't complete are lighter: some ranks have yet to end them.
-   * @param {uPlot} plot
-   * @param {Look} look
-   */
-  _lighten(plot, look) {
-    const at = this.kind === "step" ? this.frame.xs.findIndex((x) => this.store.isPartial(x)) : -1;
-    if (at < 0) return;
-    const { left, top, width, height } = plot.bbox;
-    const before = at ? plot.valToPos(this.frame.xs[at - 1], "x", true) + 4 * devicePixelRatio : left;
-    const from = Math.max(before, left);
-    if (from >= left + width) return;
-    plot.ctx.save();
-    plot.ctx.globalAlpha = 1 - PARTIAL;
-    plot.ctx.fillStyle = look.back;
-    plot.ctx.fillRect(from, top, left + width - from, height);
-    plot.ctx.restore();
-  }
-
-  /**
-   * What the scale cuts has a mark at its end; the largest of it is said.
-   * @param {uPlot} plot
-   * @param {Look} look
-   */
-  _sayCut(plot, look) {
-    const { cut, frame } = this;
-    if (cut === null) return;
-    const ratio = devicePixelRatio;
-    let [most, place] = [cut, NaN];
-    plot.ctx.save();
-    plot.ctx.fillStyle = look.ink;
-    frame.xs.forEach((x, at) => {
-      const value = Math.max(...frame.series.map((one) => (one.high ?? one.values)[at]).filter((one) => !Number.isNaN(one)));
-      if (!(value > cut)) return;
-      const left = plot.valToPos(x, "x", true);
-      plot.ctx.fill(new Path2D(`M${left - 4 * ratio},${plot.bbox.top + 7 * ratio} l${8 * ratio},0 l${-4 * ratio},${-6 * ratio} Z`));
-      if (value > most) [most, place] = [value, x];
-    });
-    const left = plot.valToPos(place, "x", true);
-    const right = left > plot.bbox.left + 0.7 * plot.bbox.width;
-    plot.ctx.font = `${11 * ratio}px system-ui, sans-serif`;
-    plot.ctx.textAlign = right ? "right" : "left";
-    plot.ctx.textBaseline = "top";
-    plot.ctx.fillText(`${spell(most, this.spec.unit)}: step ${place}`, left + (right ? -7 : 7) * ratio, plot.bbox.top + ratio);
-    plot.ctx.restore();
   }
 
   _resize() {
     const width = this.holder.clientWidth;
-    if (!this.plot || !width || (width === this.plot.width && this._height() === this.plot.height)) return;
-    this.plot.setSize({ width, height: this._height() });
+    if (!this.plot || !width || (width === this.plot.width && this.height() === this.plot.height)) return;
+    this.plot.setSize({ width, height: this.height() });
     if (this.kind === "step") this.draw(); //  more or fewer steps share a point
   }
 
@@ -495,7 +360,7 @@ export class LineMark {
     if (more) say(this.more, `and ${many(more, "series", "series")} more: choose a role, rank or phase`);
     this.legend.replaceChildren(...entries);
     const named = entries.length > 1 || this.frame.series.some((one) => one.label);
-    this.stage.toggleAttribute("data-direct", named && entries.length * LINE <= this._height() - 40);
+    this.stage.toggleAttribute("data-direct", named && entries.length * LINE <= this.height() - 40);
   }
 
   /**
@@ -605,30 +470,4 @@ export class LineMark {
  */
 function gaps(values) {
   return Array.from(values, (value) => (Number.isFinite(value) ? value : null));
-}
-
-/**
- * The row of the step at a time whose value the point shows.
- * @param {TimeLines} lines
- * @param {Store} store
- * @param {number} time
- * @param {number} width
- * @param {Line} series
- * @returns {number | null}
- */
-function nearestRow(lines, store, time, width, series) {
-  const rows = lines.table.byStep.get(store.clock.stepAt(time) ?? -1) || [];
-  const [at, ...values] = series.key.split("|");
-  const column = lines.y[Number(at)];
-  /** @type {number | null} */
-  let best = null;
-  let off = Infinity;
-  for (const row of rows) {
-    const same = lines.groups.every((name, index) => String(lines.table.code(name, row)) === values[index]);
-    if (!same || !lines.match(row)) continue;
-    const away = Math.max(Math.abs(lines.table.get(lines.x, row) - time) - width / 2, 0);
-    const score = away - 1e-9 * (lines.table.get(column, row) || 0) / (1 + Math.abs(lines.table.get(column, row) || 0));
-    if (score < off) [best, off] = [row, score];
-  }
-  return best;
 }

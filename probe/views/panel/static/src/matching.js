@@ -1,6 +1,6 @@
 // Which rows a series spec and the person have chosen, and what their groups are called.
 
-/** @import { Ask, Names, Spec } from "./types.js" */
+/** @import { Ask, Names, Spec } from "./definition_types.js" */
 /** @import { LiveTable } from "./table.js" */
 /** @import { Store } from "./store.js" */
 /** @typedef {(row: number) => boolean} Test of a row */

@@ -1,6 +1,7 @@
 // The tables in a message from the kernel, as typed arrays.
 
-/** @import { Dtype, Numbers, TableHead } from "./types.js" */
+/** @import { Dtype, Numbers } from "./definition_types.js" */
+/** @import { TableHead } from "./message_types.js" */
 
 export const ARRAYS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 

@@ -2,7 +2,7 @@
 // step would have come to while nobody else answers. `probe/core/balancing/verl_rule.py` is the same rule in Python; a
 // test holds the two equal on a thousand batches. Whole numbers alone: all of them stay below 2^53, or it refuses.
 
-/** @import { PackedRows, PackerCut } from "./types.js" */
+/** @import { PackedRows, PackerCut } from "./what_if_types.js" */
 
 /** The work of a token beside its attention to one other token, as in `probe/core/balancing/partition.py`. */
 const LINEAR = 24576;

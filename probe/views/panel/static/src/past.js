@@ -4,7 +4,8 @@
 import { listOf } from "./matching.js";
 
 /** @import { Clock } from "./clock.js" */
-/** @import { HistoryHead, Spec, Wish } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
+/** @import { HistoryHead, Wish } from "./message_types.js" */
 
 /** What a series is made of: the fields of a spec that the kernel reads. */
 const FIELDS = /** @type {const} */ (["table", "where", "first", "y", "by", "each", "reduce", "per", "least", "slots", "scale", "divide"]);

@@ -7,7 +7,7 @@ import { factsOf, nameOf } from "./sample_words.js";
 import { TokenMap } from "./token_map.js";
 import { count } from "./words.js";
 
-/** @import { SampleTokens } from "./types.js" */
+/** @import { SampleTokens } from "./sample_types.js" */
 
 /** The part of the view that shows one answer. */
 export class SampleAnswer {

@@ -3,7 +3,7 @@
 import { freshId, node, say } from "./dom.js";
 import { HEAD, answerTexts, groupTexts } from "./sample_words.js";
 
-/** @import { SampleLine } from "./types.js" */
+/** @import { SampleLine } from "./sample_types.js" */
 
 /** px of a line, as the style sheet has it. */
 export const LINE = 28;

@@ -2,7 +2,7 @@
 
 import { count, digits, many } from "./words.js";
 
-/** @import { SampleLine } from "./types.js" */
+/** @import { SampleLine } from "./sample_types.js" */
 
 /** The columns of the list. */
 export const HEAD = ["Answer", "Reward", "Advantage", "Tokens", "Difference", "What became of it"];

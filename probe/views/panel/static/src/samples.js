@@ -10,7 +10,7 @@ import { HEAD } from "./sample_words.js";
 import { groupFrom, linesInSight, movedTo, piecesOf, scrolledTo } from "./windows.js";
 import { answerer, count, many } from "./words.js";
 
-/** @import { Narrowing, SampleLine, SampleRows, SampleTokens } from "./types.js" */
+/** @import { Narrowing, SampleLine, SampleRows, SampleTokens } from "./sample_types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** The view that it stands in. */

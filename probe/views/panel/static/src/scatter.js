@@ -5,7 +5,8 @@ import { axisUnit, framed, hoverText, inOrder, largestOf, toldOf, valueTitle } f
 import { foremost, rowsOf } from "./sums.js";
 import { plain, spell } from "./words.js";
 
-/** @import { Fit, Item, PlotFrame, PlotMark, Trace } from "./types.js" */
+/** @import { Fit } from "./definition_types.js" */
+/** @import { Item, PlotFrame, PlotMark, Trace } from "./types.js" */
 
 const MOST_DOTS = 1200;
 

@@ -1,6 +1,6 @@
 // What the live tables are. The kernel says it as data, so that no column, key or formula of a table stands here.
 
-/** @import { Formula, TableData } from "./types.js" */
+/** @import { Formula, TableData } from "./definition_types.js" */
 /** @typedef {(name: string, row: number) => number} Get of a column's name and a row */
 /** @typedef {(get: Get, row: number) => number} Formed a derived column, worked out */
 

@@ -9,7 +9,8 @@ import { summed } from "./sums.js";
 
 /** @import { Cell } from "./cells.js" */
 /** @import { Past } from "./past.js" */
-/** @import { Line, LineData, Spec } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
+/** @import { Line, LineData } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 /** The most series that a chart shows. */
@@ -176,7 +177,7 @@ export class StepLines {
 
   /**
    * Over some steps the ratio of sums of each series, the largest of them; as `_pooled` in
-   * probe/dashboards/quantities.py.
+   * probe/dashboards/courses.py.
    * @param {number[]} steps
    * @returns {number}
    */

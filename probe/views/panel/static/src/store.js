@@ -8,7 +8,10 @@ import { TableSchema } from "./schema.js";
 import { LiveTable } from "./table.js";
 import { RunWords } from "./words_of_run.js";
 
-/** @import { Choices, Config, Head, KeptSamples, Model, Numbers, Place, RunState, Spec, TableData, TableHead } from "./types.js" */
+/** @import { Config, Numbers, Spec, TableData } from "./definition_types.js" */
+/** @import { Head, RunState, TableHead } from "./message_types.js" */
+/** @import { KeptSamples } from "./sample_types.js" */
+/** @import { Choices, Model, Place } from "./types.js" */
 
 /** Messages kept while paused; the next keyframe heals what is more than that. */
 const WAITING = 1500;

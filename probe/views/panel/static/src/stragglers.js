@@ -5,7 +5,8 @@ import { MOST_BARS, categoryTicks, framed, hoverText, largestOf } from "./plot_p
 import { LOOKS, hue } from "./theme.js";
 import { many, spell } from "./words.js";
 
-/** @import { Item, PlotFrame, PlotMark, Spec } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
+/** @import { Item, PlotFrame, PlotMark } from "./types.js" */
 /** @import { Store } from "./store.js" */
 /** @typedef {{rank: number, tokens: number, first: number, share: number}} Standing of a rank */
 

@@ -3,7 +3,7 @@
 import { node } from "./dom.js";
 import { answerer, many, shorten, timeOfDay } from "./words.js";
 
-/** @import { RunState } from "./types.js" */
+/** @import { RunState } from "./message_types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** One line for each thing that a person must know before they trust the numbers. */

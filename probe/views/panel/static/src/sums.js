@@ -2,7 +2,7 @@
 
 import { matcher } from "./matching.js";
 
-/** @import { Spec } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
 /** @import { LiveTable } from "./table.js" */
 /** @import { Store } from "./store.js" */
 

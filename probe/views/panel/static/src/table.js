@@ -4,7 +4,8 @@ import { ARRAYS } from "./messages.js";
 import { TableSchema } from "./schema.js";
 import { keptRows, partialSteps } from "./thinning.js";
 
-/** @import { Dtype, Numbers, Row } from "./types.js" */
+/** @import { Dtype, Numbers } from "./definition_types.js" */
+/** @import { Row } from "./types.js" */
 /** @import { RunWords } from "./words_of_run.js" */
 
 /** Lines of the log of touched steps. */

@@ -4,7 +4,7 @@ import { freshId, node, say } from "./dom.js";
 import { counted } from "./findings.js";
 import { many } from "./words.js";
 
-/** @import { View } from "./types.js" */
+/** @import { View } from "./definition_types.js" */
 /** @import { Panel } from "./view.js" */
 
 /** The views as tabs. Each has a place for the number of findings of its view, which is empty without any. */

@@ -4,7 +4,8 @@
 import colours from "../../../../figures/colours.json" with { type: "json" };
 import { listOf } from "./matching.js";
 
-/** @import { Spec, Theme } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
+/** @import { Theme } from "./types.js" */
 
 /**
  * What is coloured apart from the marks.

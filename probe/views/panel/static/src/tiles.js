@@ -11,7 +11,8 @@ import { summed } from "./sums.js";
 import { saidOf, whoSeries, whoStandsOut } from "./who.js";
 import { attemptOf, spell, unitWord } from "./words.js";
 
-/** @import { FullCard, NumbersTable, TileSpec } from "./types.js" */
+/** @import { TileSpec } from "./definition_types.js" */
+/** @import { FullCard, NumbersTable } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 /** Height of a sparkline in its own units, of which it is 160 wide. */
@@ -148,7 +149,7 @@ class Tile {
   }
 
   /**
-   * What is shown, as `over_window` in probe/dashboards/quantities.py: of the chosen step, or where none is chosen the
+   * What is shown, as `over_window` in probe/dashboards/courses.py: of the chosen step, or where none is chosen the
    * median of the last steps (pooled: their ratio of sums), of bytes the largest of the run.
    * @param {number[]} values
    * @returns {[value: number, step: number | null, many: number]} the step that is picked by a click, and of how many
@@ -370,7 +371,7 @@ function lastStep(steps, values) {
 }
 
 /**
- * What a value means, as `meaning` in probe/dashboards/quantities.py says it: nothing without a value, and of one with
+ * What a value means, as `meaning` in probe/dashboards/standing.py says it: nothing without a value, and of one with
  * limits that can't be compared with them no verdict.
  * @param {TileSpec} spec
  * @param {number} value
@@ -386,7 +387,7 @@ export function meaning(spec, value, status) {
 }
 
 /**
- * Why there is no value, as `why_missing` in probe/dashboards/quantities.py says it.
+ * Why there is no value, as `why_missing` in probe/dashboards/standing.py says it.
  * @param {TileSpec} spec
  * @param {boolean} rows whether there are rows of it, which have no value
  * @returns {string}

@@ -4,7 +4,8 @@ import { extremes } from "./extremes.js";
 import { groupLabel, listOf, matcher } from "./matching.js";
 import { MOST_SERIES } from "./step_lines.js";
 
-/** @import { LineData, Spec } from "./types.js" */
+/** @import { Spec } from "./definition_types.js" */
+/** @import { LineData } from "./types.js" */
 /** @import { Store } from "./store.js" */
 /** @typedef {{key: string, label: string, points: Points}} Timed one series over time */
 

@@ -6,7 +6,10 @@ import { iconOf } from "./kind_icon.js";
 import { WORDS, destination, isOpen, keyOf, standing, walkedTo } from "./findings.js";
 import { ago, shorten } from "./words.js";
 
-/** @import { Finding, FindingChange, Narrowing, RunState, View } from "./types.js" */
+/** @import { View } from "./definition_types.js" */
+/** @import { Finding, FindingChange } from "./finding_types.js" */
+/** @import { RunState } from "./message_types.js" */
+/** @import { Narrowing } from "./sample_types.js" */
 /** @import { Standing } from "./findings.js" */
 /** @import { Panel } from "./view.js" */
 

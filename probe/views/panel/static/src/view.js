@@ -15,7 +15,8 @@ import { watchTheme } from "./theme.js";
 import { Verdict } from "./verdict.js";
 import { WhatIf } from "./what_if.js";
 
-/** @import { Model, Selection, View } from "./types.js" */
+/** @import { View } from "./definition_types.js" */
+/** @import { Model, Selection } from "./types.js" */
 /** @import { Store } from "./store.js" */
 
 const RETRY = 5000; //  ms after which a chart that failed is tried again

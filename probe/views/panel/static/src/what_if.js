@@ -10,7 +10,7 @@ import { answered, cutOf, lengthsOf } from "./what_if_numbers.js";
 import { changesOf, counts, linesOf, overridesOf } from "./what_if_settings.js";
 import { answerer } from "./words.js";
 
-/** @import { Answered, CapLimit, WhatIfBatches, WhatIfPhase } from "./types.js" */
+/** @import { Answered, CapLimit, WhatIfBatches, WhatIfPhase } from "./what_if_types.js" */
 /** @import { Value } from "./what_if_settings.js" */
 /** @import { Panel } from "./view.js" */
 

@@ -4,7 +4,7 @@ import { freshId, node } from "./dom.js";
 import { asked, placeOf, valueOf } from "./what_if_settings.js";
 import { digits } from "./words.js";
 
-/** @import { CapLimit, SettingTold } from "./types.js" */
+/** @import { CapLimit, SettingTold } from "./what_if_types.js" */
 /** @import { Chosen, Value } from "./what_if_settings.js" */
 
 /** @param {Value | undefined} value */

@@ -3,7 +3,7 @@
 import { node } from "./dom.js";
 import { bytes, count, digits, seconds } from "./words.js";
 
-/** @import { Answered } from "./types.js" */
+/** @import { Answered } from "./what_if_types.js" */
 
 /** @param {number} value */
 const times = (value) => `${value.toFixed(2)}×`;

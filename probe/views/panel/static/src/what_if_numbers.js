@@ -2,7 +2,7 @@
 
 import { cutRanks } from "./packing.js";
 
-/** @import { Answered, MemoryTold, PackerCut, SecondsTold, WhatIfPhase } from "./types.js" */
+/** @import { Answered, MemoryTold, PackerCut, SecondsTold, WhatIfPhase } from "./what_if_types.js" */
 
 /** What time goes by: of one rank in one round. @typedef {{count: number, computed: number, squares: number}} Work */
 

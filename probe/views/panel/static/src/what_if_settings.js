@@ -1,6 +1,6 @@
 // The settings that a person turns: what they change, and the change as text for the configuration.
 
-/** @import { SettingTold } from "./types.js" */
+/** @import { SettingTold } from "./what_if_types.js" */
 
 /** @typedef {number | boolean} Value */
 

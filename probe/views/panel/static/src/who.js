@@ -1,10 +1,10 @@
-// Which rank stands out, compared with what: as `who_stands_out` in probe/dashboards/quantities.py finds it.
+// Which rank stands out, compared with what: as `who_stands_out` in probe/dashboards/outstanding.py finds it.
 
 import { median } from "./medians.js";
 import { spell } from "./words.js";
 
 /** @import { StepLines } from "./step_lines.js" */
-/** @import { Spec, TileSpec } from "./types.js" */
+/** @import { Spec, TileSpec } from "./definition_types.js" */
 
 /** A rank stands out whose number is so many times as bad as the middle of the others, over so many steps or more. */
 const OUTSTANDING = 1.1;

@@ -77,7 +77,7 @@ export function seconds(value) {
 
 /**
  * Which attempt is shown, in a list that is empty where there is one alone.
- * @param {import("./types.js").RunState} state
+ * @param {import("./message_types.js").RunState} state
  * @returns {string[]}
  */
 export function attemptOf({ attempts = [], attempt = null }) {

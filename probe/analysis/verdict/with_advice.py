@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from probe.analysis.advice.advice import Advice, Suggestion, advise
-from probe.analysis.advice.patching import overrides, patch
+from probe.analysis.advice.advice import advise
+from probe.analysis.advice.suggestions import Advice, Suggestion
 from probe.analysis.verdict.finding import Finding, Findings
 from probe.errors import InputError
 
@@ -61,35 +61,3 @@ def _belongs(suggestion: Suggestion, one: Finding) -> bool:
         return False
     phases = set(suggestion.what_if.frame["phase"])
     return one.where.phase is None or one.where.phase in phases
-
-
-def recorded_patch(run: Run, values: Mapping[str, Any]) -> str:
-    """The change as a patch of the configuration that the run recorded, written as YAML: of the user's own file
-    ``probe advise RUN --config FILE`` makes one.
-
-    Args:
-        run: The run.
-        values: By dotted key.
-
-    Returns:
-        "" where the run recorded no configuration that has a place for them.
-    """
-    config = run.info.config
-    if not isinstance(config, Mapping) or not config or not values:
-        return ""
-    import yaml
-
-    try:
-        return patch("config.yaml", yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True), values)
-    except (InputError, yaml.YAMLError):
-        return ""
-
-
-def copied(run: Run, advice: Advice) -> str:
-    """What can be copied: a patch of what was recorded, else the settings, one a line.
-
-    Args:
-        run: The run.
-        advice: For it.
-    """
-    return recorded_patch(run, advice.values) or "".join(f"{one}\n" for one in overrides(advice.values))

@@ -1,0 +1,94 @@
+"""What a change brings, in words: time of a step, the peak of memory, and how sure both are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from probe.analysis.change import Confidence
+from probe.analysis.memory_model import MemoryModel
+from probe.analysis.what_if.answering import WhatIf
+from probe.records import GIB
+from probe.text import percent, seconds
+
+#: Steps from which on a replay is more than a glance.
+_FEW: Final = 3
+_MANY: Final = 10
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change saves.
+
+    Attributes:
+        share: Of a step's time; None where it isn't known.
+        seconds: Of a step, and how far the interval reaches; None without a time model.
+    """
+
+    share: float | None
+    seconds: tuple[float, float] | None
+
+    @property
+    def surely(self) -> bool:
+        """Whether the interval leaves nothing out."""
+        return self.seconds is not None and self.seconds[0] > self.seconds[1]
+
+    def told(self) -> str:
+        """In words, to go on a sentence with."""
+        if self.seconds is None:
+            return ", if time goes by tokens"
+        value, reach = self.seconds
+        if not value and not reach:  # no term of its time is changed by it
+            return ""
+        return f", {'−' if value >= 0 else '+'}{seconds(abs(value))} ± {seconds(reach)} a step"
+
+
+def step_seconds(shares: Mapping[str | None, tuple[float, float]]) -> float | None:
+    """Seconds of a step, from the phases whose share of it is known; None where none is.
+
+    Args:
+        shares: Seconds and share by phase.
+    """
+    told = [took / share for took, share in shares.values() if share > 0]
+    return sorted(told)[len(told) // 2] if told else None
+
+
+def peak_told(peak: Any, model: MemoryModel, risk: float | None) -> str:
+    """Where memory peaks under a change, and how often it runs out, in words.
+
+    Args:
+        peak: The row of the predicted peak, as a frame.
+        model: The memory model of the phase.
+        risk: Share of runs of 1,000 steps that may run out of memory.
+    """
+    room, row = model.room_bytes or math.nan, peak.iloc[0]
+    reach = (row["high"] - row["low"]) / 2 / GIB
+    return (
+        f"{model.phase or 'it'} peaks at {row['after'] / GIB:.1f} ± {reach:.1f} GiB of {room / GIB:.1f} "
+        f"(out of memory in {_share(risk)} of runs of 1,000 steps)"
+    )
+
+
+def _share(risk: float | None) -> str:
+    """A risk in words; one that is next to nothing has no digits to trust."""
+    return "less than 0.01 %" if risk is not None and 0 < risk < 1e-4 else percent(risk)
+
+
+def sure(answer: WhatIf, surely: bool) -> tuple[str, Confidence]:
+    """What the confidence rests on, and how sure it is.
+
+    Args:
+        answer: The replay.
+        surely: Whether what it gains is measured, and leaves nothing out.
+    """
+    rule = "by the rule of its packer" if answer.compared else "by a rule not compared with the package"
+    told = f"{answer.steps} steps replayed {rule}"
+    if answer.refused:
+        told += f", {len(answer.refused)} that can't be cut so"
+    if not answer.compared or answer.steps < _FEW or answer.refused:
+        return told, "low"
+    if not surely:
+        return f"{told}; its time isn't measured", "medium"
+    return told, "high" if answer.steps >= _MANY else "medium"

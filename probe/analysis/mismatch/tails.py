@@ -1,0 +1,21 @@
+"""How heavy the tails of the differences are, in words."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The tails of arithmetic's noise; see :func:`~probe.analysis.mismatch.patterns.heaviness`.
+NOISE_TAILS: Final = 2.0
+
+
+def heavy(tails: float | None) -> str:
+    """Of tails that plain noise doesn't have."""
+    return (
+        f"Their tails are {0 if tails is None else tails:.2g} times those of plain noise: the two disagree about "
+        "some contexts and agree about others, as other weights do."
+    )
+
+
+def light(tails: float | None) -> str:
+    """Of the tails of plain noise; "" where they aren't known."""
+    return "" if tails is None else f"Their tails are {tails:.2g} times those of plain noise."

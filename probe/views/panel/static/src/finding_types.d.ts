@@ -1,0 +1,116 @@
+// What was found in a run, as the kernel sends it: findings, advice, ledger, lanes and the post-mortem.
+
+/** The one change that a finding asks for. */
+export interface FindingChange {
+  advice: string;
+  setting: string | null;
+  /** what can be pasted */
+  line: string | null;
+  value: string | null;
+  now: string | null;
+  /** what `probe advise` prints of it, where it was replayed: its settings, then what each of them gave */
+  told?: string[];
+}
+
+/** Changes that were replayed on the run's own batches; see `advised` in `probe/views/panel/looking.py`. */
+export interface FoundAdvice {
+  changes: { told: string[]; line: string | null }[];
+  /** all of them, as what can be copied; "" where that is too long */
+  patch: string;
+}
+
+/** What was found in the run; see `probe/views/panel/looking.py`. */
+export interface Finding {
+  kind: "alarm" | "tuning" | "fine" | "withheld";
+  name: string;
+  topic: string;
+  sentence: string;
+  why: string;
+  where: { step: number | null; role: string | null; phase: string | null; micro_batch: number | null; rank: number | null; process: string | null };
+  /** the step with which it began */
+  since: number | null;
+  change: FindingChange | null;
+  /** whether it is what ends a run */
+  failure?: boolean;
+  /** what follows from it, a sentence each */
+  folded?: string[];
+  /** the query for the rows that show it; "" where there is none */
+  sql?: string;
+}
+
+/** A line of the funnel; stream and part are shares of the sampled tokens. */
+export interface FunnelLine {
+  title: string;
+  about: string;
+  cells: string[];
+  stream: number;
+  part: number;
+  kind: string;
+}
+
+/** Where the tokens went; see `funnel` in `probe/views/panel/looking.py`. */
+export interface FoundLedger {
+  sentence: string;
+  head: string[];
+  lines: FunnelLine[];
+  notes: string[];
+}
+
+/** What one replica did in a step; times are seconds after the begin of what is drawn. See `_lane` in
+ * `probe/views/panel/lanes.py`. */
+export interface Lane {
+  name: string;
+  /** share of the span, and how many answers are under way from there to the next */
+  points: [at: number, high: number][];
+  /** shares of the span at which its answers of the tail end */
+  late: number[];
+  ended: number;
+  /** from when to when it is idle in the tail, seconds */
+  rests: [from: number, to: number][];
+  ends: string;
+  idle: string;
+  cells: string[];
+  about: string;
+}
+
+/** What the trainer did for a while. */
+export interface LanePhase {
+  name: string;
+  from: number;
+  to: number;
+  inside: boolean;
+}
+
+/** The rollout of one step; see `told` in `probe/views/panel/lanes.py`. */
+export interface Lanes {
+  step: number | null;
+  sentence: string;
+  notes: string[];
+  lanes: Lane[];
+  phases: LanePhase[];
+  span?: number;
+  tail?: [from: number, to: number] | null;
+  most?: number;
+  head?: string[];
+  left_out?: number;
+}
+
+/** A part of a post-mortem. */
+export interface PostMortemPart {
+  title: string;
+  lines: string[];
+  head: string[];
+  rows: string[][];
+  /** rows that aren't told */
+  left_out: number;
+  text: string;
+  /** whether it stands folded */
+  long: boolean;
+}
+
+/** What ended a run; see `shown` in `probe/views/panel/looking.py`. */
+export interface PostMortem {
+  sentence: string;
+  why: string;
+  parts: PostMortemPart[];
+}
