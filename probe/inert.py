@@ -14,7 +14,7 @@ from probe.records import Process
 from probe.runs.layout import RUN_DIR_VARIABLE
 
 if TYPE_CHECKING:
-    from probe.runs.reader import Run
+    from probe.opened import Run
     from probe.views.panel.panel import Panel
 
 

@@ -67,7 +67,7 @@ from probe.tracking.tracking import Tracking
 
 if TYPE_CHECKING:
     from probe.adapters.attachment import Attachment
-    from probe.runs.reader import Run
+    from probe.opened import Run
 
 _log = logging.getLogger("probe.session")
 
@@ -388,7 +388,7 @@ class Session:
     @property
     def run(self) -> Run:
         """A reader of this run, as any other process would open it."""
-        from probe.runs.reader import Run  # brings pandas, which a training worker does without
+        from probe.opened import Run  # brings pandas, which a training worker does without
 
         self.flush()
         return Run(self.directory)

@@ -27,7 +27,7 @@ from benchmarks import trl_cost
 from benchmarks.measure import Size
 from probe.adapters import attachment, automatic, transformers
 from probe.analysis.what_if import replayed, replayed_packings, what_if
-from probe.runs.reader import Run
+from probe.opened import Run
 from tests.frameworks import small_trl
 
 pytestmark = [
