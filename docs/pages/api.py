@@ -155,6 +155,8 @@ def _page(group: Group, seen: set[str]) -> str:
             anchor = f"{one.__module__}.{one.__qualname__}"
             if anchor not in seen:
                 seen.add(anchor)
-                inherited = "      inherited_members: true\n" if anchor in WITH_INHERITED else ""
-                text.append(f"::: {anchor}\n    options:\n      heading_level: 3\n{inherited}")
+                options = ["heading_level: 3"]
+                if anchor in WITH_INHERITED:
+                    options += ["inherited_members: true", "show_bases: false"]
+                text.append("\n      ".join([f"::: {anchor}\n    options:", *options]) + "\n")
     return "\n".join(text)
