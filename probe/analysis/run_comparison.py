@@ -14,6 +14,7 @@ import pandas as pd
 from probe.analysis.advice.promises import PROMISES, promises, said
 from probe.analysis.difference import Difference, difference
 from probe.analysis.difference.markup import markup
+from probe.analysis.difference.parts import CAUSES
 from probe.analysis.quantities import courses
 from probe.analysis.verdict import Finding
 from probe.analysis.verdict.verdict import LOOKS
@@ -77,7 +78,7 @@ class RunComparison:
         """
         from probe.figures.waterfall import draw  # a view: who only compares never loads it
 
-        return draw(self.difference[measure], theme=theme)
+        return draw(self.difference[measure], CAUSES, theme=theme)
 
     def __repr__(self) -> str:
         metrics = self._spelled()

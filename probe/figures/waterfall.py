@@ -2,27 +2,73 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import plotly.graph_objects as go
 
 from probe import text as words
-from probe.analysis.difference.parts import CAUSES
 from probe.figures import colours
 from probe.figures import theme as look
 
 if TYPE_CHECKING:
-    from probe.analysis.difference.parts import Waterfall
     from probe.figures.theme import Theme
 
 
-def draw(of: Waterfall, *, theme: Theme = "light") -> go.Figure:
+class Part(Protocol):
+    """One cause of a difference, in one phase, as :class:`probe.analysis.difference.parts.Part` tells it."""
+
+    @property
+    def cause(self) -> str: ...
+
+    @property
+    def phase(self) -> str: ...
+
+    @property
+    def value(self) -> float: ...
+
+    @property
+    def about(self) -> str: ...
+
+
+class Falling(Protocol):
+    """What a waterfall is drawn of: :class:`probe.analysis.difference.parts.Waterfall` has it."""
+
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def unit(self) -> str: ...
+
+    @property
+    def before(self) -> float: ...
+
+    @property
+    def after(self) -> float: ...
+
+    @property
+    def parts(self) -> Sequence[Part]: ...
+
+    @property
+    def by_cause(self) -> Mapping[str, float]: ...
+
+    def spelled(self, value: float, *, signed: bool = False) -> str:
+        """A number with its unit.
+
+        Args:
+            value: In the unit.
+            signed: Whether a plus stands before it.
+        """
+
+
+def draw(of: Falling, causes: Mapping[str, str], *, theme: Theme = "light") -> go.Figure:
     """A bar for either run and one for each cause between them, which together lead from one to the other.
 
     Colour is for what was found: more and less differ by direction and lightness.
 
     Args:
         of: What makes a number differ.
+        causes: What each cause is called.
         theme: Colours of the figure.
 
     Returns:
@@ -32,7 +78,7 @@ def draw(of: Waterfall, *, theme: Theme = "light") -> go.Figure:
     divisor, unit = _scale(of)
     values = [of.before, *parts.values(), of.after]
     texts = [of.spelled(of.before), *(of.spelled(one, signed=True) for one in parts.values()), of.spelled(of.after)]
-    names = ["First run", *(CAUSES[cause] for cause in parts), "Second run"]
+    names = ["First run", *(causes[cause] for cause in parts), "Second run"]
     abouts = [None, *(_about(of, cause) for cause in parts), None]
     figure = look.blank(theme, height=340)
     figure.add_trace(
@@ -59,7 +105,7 @@ def draw(of: Waterfall, *, theme: Theme = "light") -> go.Figure:
     return figure
 
 
-def _scale(of: Waterfall) -> tuple[float, str]:
+def _scale(of: Falling) -> tuple[float, str]:
     largest = max(abs(of.before), abs(of.after))
     if of.unit == "bytes":
         return words.byte_unit(largest)
@@ -68,6 +114,6 @@ def _scale(of: Waterfall) -> tuple[float, str]:
     return 1.0, of.unit
 
 
-def _about(of: Waterfall, cause: str) -> str | None:
+def _about(of: Falling, cause: str) -> str | None:
     own = sorted((one for one in of.parts if one.cause == cause and one.value), key=lambda one: -abs(one.value))
     return "<br>".join(look.label(" · ".join(filter(None, [one.phase, one.about])), 160) for one in own[:3]) or None
