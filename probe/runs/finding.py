@@ -50,7 +50,8 @@ def find_run(
     """The run that ``text`` means, as an absolute path or a URL.
 
     A directory that isn't a run but holds some, at most three levels down, means the one that began last. Names that
-    begin with a dot are passed over. Where there is none, what others wrote is made a run of (:mod:`probe.readers`).
+    begin with a dot are passed over. Where there is none, a run is made of what others wrote
+    (:mod:`probe.runs.foreign`).
 
     Args:
         text: A directory or a URL.
@@ -98,7 +99,7 @@ def find_run(
 
 def _of_others(root: Path, rollouts: str | os.PathLike[str] | None, tell: Callable[[str], None] | None) -> str | None:
     """The run that is made of what others wrote at ``root``; None where there is nothing of theirs."""
-    from probe.readers import read, readable_below
+    from probe.runs.foreign import read, readable_below
 
     places = readable_below(root) if root.is_dir() else [root]
     chosen = max(places, key=lambda one: one.stat().st_mtime_ns, default=None)
@@ -138,7 +139,7 @@ def runs_below(text: str, *, argument: str = "path") -> list[str]:
 
 def _all_of_others(root: Path) -> list[str]:
     """The runs that are made of what others wrote at ``root`` and one level below."""
-    from probe.readers import read, readable_below
+    from probe.runs.foreign import read, readable_below
 
     return [str(made) for one in readable_below(root) if (made := read(one)) is not None]
 

@@ -53,7 +53,7 @@ def list_runs(root: str) -> dict[str, Any]:
 
 
 def _name(place: str, config: Any) -> str:
-    """What a run is called by: its place; of what others wrote theirs, see :mod:`probe.readers`."""
+    """What a run is called by: its place; of what others wrote theirs, see :mod:`probe.runs.foreign`."""
     read_from = config.get("read_from") if isinstance(config, Mapping) and "written_by" in config else None
     return str(read_from or place)
 
