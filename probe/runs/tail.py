@@ -13,6 +13,7 @@ from probe.runs.visibility import Shown
 
 
 def fresh(files: RunFiles) -> Snapshot:
+    """What the files hold now."""
     snapshot = Snapshot(files)
     snapshot.refresh()
     return snapshot
@@ -47,6 +48,14 @@ class Showing:
 def follow(
     poll: Callable[[], list[Row]], wanted: set[str] | None, poll_s: float, stop: Callable[[], bool] | None
 ) -> Iterator[Row]:
+    """The rows that ``poll`` gives of the wanted tables, until ``stop`` says so.
+
+    Args:
+        poll: Gives what has come since it was asked last.
+        wanted: Names of the tables; None is all.
+        poll_s: Seconds between two looks.
+        stop: Is asked between looks; when true what is there is still given. None means never.
+    """
     while True:
         last = stop is not None and stop()
         for row in poll():
