@@ -91,7 +91,8 @@ def _with_methods(found: Any) -> Iterator[griffe.Object]:
     if one.is_function or one.is_class:
         yield one
     if one.is_class:
-        yield from (part for name, part in one.members.items() if part.is_function and not name.startswith("_"))
+        members = one.all_members if one.path in api.WITH_INHERITED else one.members
+        yield from (part for name, part in members.items() if part.is_function and not name.startswith("_"))
 
 
 # --------------------------------------------------------------------------------------------------- any docstring

@@ -24,7 +24,7 @@ from typing import Final
 from probe.analysis import mismatch as analysis
 from probe.demo.zoo import mismatches
 from probe.demo.zoo.mismatches import PLANTS, Clean, Planted
-from probe.runs.reader import Run
+from probe.opened import Run
 
 STRENGTHS: Final = (1.0, 0.5, 0.25)
 FIRST: Final = 10

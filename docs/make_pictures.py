@@ -24,7 +24,7 @@ sys.path.insert(0, str(DOCS))
 
 from pages import panels  # noqa: E402  (found through the line above)
 
-from probe.runs.reader import Run  # noqa: E402
+from probe.opened import Run  # noqa: E402
 
 WIDTH = 780  # one column of panels
 WIDE = 1068  # the panel as a notebook shows it, and the report

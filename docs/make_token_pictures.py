@@ -30,7 +30,7 @@ from probe.demo.data import read_problems, write_problems  # noqa: E402
 from probe.demo.settings import Settings  # noqa: E402
 from probe.demo.trainer import Trainer  # noqa: E402
 from probe.demo.zoo import fault  # noqa: E402
-from probe.runs.reader import Run  # noqa: E402
+from probe.opened import Run  # noqa: E402
 from probe.session import start  # noqa: E402
 from probe.views.server.server import PageServer  # noqa: E402
 

@@ -28,7 +28,7 @@ from probe.analysis.verdict import verdict
 from probe.demo.zoo import FAULTS, fault, generated, series
 from probe.demo.zoo.healthy import HEALTHY
 from probe.demo.zoo.processes import Processes
-from probe.runs.reader import Run
+from probe.opened import Run
 
 STRENGTHS: Final = (1.0, 0.5, 0.25)
 FIRST: Final = 10

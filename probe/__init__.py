@@ -58,10 +58,10 @@ if TYPE_CHECKING:  # `as`: names that type checkers let others have
     from probe.notebook.magic import load_ipython_extension as load_ipython_extension
     from probe.notebook.magic import unload_ipython_extension as unload_ipython_extension
     from probe.notebook.training import run as run
+    from probe.opened import Run as Run
+    from probe.opened import open_run
     from probe.replaying import replay as replay
-    from probe.runs.finding import open_run
     from probe.runs.lake import lake as lake
-    from probe.runs.reader import Run as Run
     from probe.sampled import samples as samples
     from probe.sampled import trained as trained
     from probe.session import Session as Session
@@ -83,7 +83,7 @@ EXPORTS = {
     "Listener": "probe.hooks:Listener",
     "Metric": "probe.core.metric:Metric",
     "RLHFDataset": "probe.core.rl_dataset:RLHFDataset",
-    "Run": "probe.runs.reader:Run",
+    "Run": "probe.opened:Run",
     "Session": "probe.session:Session",
     "Tracking": "probe.tracking.tracking:Tracking",
     "TrainerCallback": "probe.transformers:TrainerCallback",
@@ -111,7 +111,7 @@ EXPORTS = {
     "micro_batch": "probe.core.micro_batch:micro_batch",
     "micro_batches": "probe.core.seqlen_balancing:micro_batches",
     "observed": "probe.hooks:observed",
-    "open": "probe.runs.finding:open_run",
+    "open": "probe.opened:open_run",
     "pack_jagged_fields": "probe.core.codec:pack_jagged_fields",
     "phase": "probe.hooks:phase",
     "point": "probe.hooks:point",

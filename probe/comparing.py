@@ -61,7 +61,7 @@ def compare(a: Any, b: Any) -> Comparison | RunComparison:
 def _opened(a: Any, b: Any, named: list[bool]) -> RunComparison:
     """Two runs, of which those that are named are opened, and closed again."""
     from probe.analysis.run_comparison import compare_runs
-    from probe.runs.finding import open_run
+    from probe.opened import open_run
 
     with contextlib.ExitStack() as stack:
         first, second = (

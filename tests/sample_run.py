@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from probe.opened import Run
 from probe.records import (
     GIB,
     SCHEMA_VERSION,
@@ -28,7 +29,6 @@ from probe.records import (
     TokenFate,
 )
 from probe.runs.lines import encode
-from probe.runs.reader import Run
 from probe.runs.version_1 import process_name
 
 #: What the rows of a moment share: its step, role, phase and micro-batch.

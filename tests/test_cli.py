@@ -15,7 +15,7 @@ import pytest
 
 from probe.cli import COMMANDS, main, make_parser
 from probe.cli.demo import commands
-from probe.runs.reader import Run
+from probe.opened import Run
 from tests.tracking.tracking_readers import mlflow_client
 
 QUICK = ["demo", "--steps", "2", "--ranks", "1", "--track", "file"]

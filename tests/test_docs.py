@@ -23,9 +23,9 @@ import probe
 from probe import dashboards
 from probe.cli import COMMANDS
 from probe.demo.zoo import FAULTS, fault
+from probe.opened import Run
 from probe.recorders import RECORDERS, load
 from probe.records import TABLES
-from probe.runs.reader import Run
 from tests.once import once
 
 ROOT = Path(__file__).resolve().parent.parent

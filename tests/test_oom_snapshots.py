@@ -14,7 +14,7 @@ import torch
 import probe
 from probe.devices import CpuDevice
 from probe.oom_snapshots import MOST, packed
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.session import Session
 from probe.testing import FakeDevice
 

@@ -22,10 +22,10 @@ from probe.errors import InputError
 from probe.exporting.perfetto import export_perfetto
 from probe.hooks import phase
 from probe.live.feed import Feed
+from probe.opened import Run
 from probe.runs.compaction import compact
 from probe.runs.layout import Segment, place_of_name
 from probe.runs.processes import rank_and_size
-from probe.runs.reader import Run
 from probe.session import current_session, start
 from tests.tracking.test_tracking_notes import custom_scalars
 

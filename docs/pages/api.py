@@ -21,6 +21,9 @@ class Group(NamedTuple):
 _MAGIC: Final = "load_ipython_extension,unload_ipython_extension"
 _MEDIA: Final = "Histogram,Table,Text,Figure,Image"
 
+#: Classes that show what they inherit, too: who uses one sees it as one class.
+WITH_INHERITED: Final = frozenset({"probe.opened.Run"})
+
 #: Modules of the front door's names must all be here; a test compares.
 GROUPS: Final = (
     Group("session", "Recording", ("probe.session", "probe.notebook.training")),
@@ -29,8 +32,8 @@ GROUPS: Final = (
         "run",
         "Reading a run",
         (
-            "probe.runs.finding:open_run,find_run",
-            "probe.runs.reader",
+            "probe.opened",
+            "probe.runs.finding:find_run",
             "probe.runs.compaction:compact,Compaction",
             "probe.analysis.verdict:findings,Finding,Findings,Where,Since,Cost,Change",
             "probe.analysis.post_mortem:post_mortem,PostMortem,Event,Standing,DeviceMemory,PhaseMemory,Column,LastRow",
@@ -152,5 +155,8 @@ def _page(group: Group, seen: set[str]) -> str:
             anchor = f"{one.__module__}.{one.__qualname__}"
             if anchor not in seen:
                 seen.add(anchor)
-                text.append(f"::: {anchor}\n    options:\n      heading_level: 3\n")
+                options = ["heading_level: 3"]
+                if anchor in WITH_INHERITED:
+                    options += ["inherited_members: true", "show_bases: false"]
+                text.append("\n      ".join([f"::: {anchor}\n    options:", *options]) + "\n")
     return "\n".join(text)

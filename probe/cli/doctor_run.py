@@ -14,8 +14,8 @@ from probe.cli.doctor_frameworks import of_run
 from probe.errors import MissingDependencyError, ProbeError, RunError
 
 if TYPE_CHECKING:
+    from probe.opened import Run
     from probe.runs.files import RunFiles
-    from probe.runs.reader import Run
 
 #: Ranks, files or incidents that a message names.
 NAMED: Final = 8
@@ -32,7 +32,7 @@ _OLD_S: Final = 600
 
 def run_checks(place: str) -> Iterator[Check]:
     """All of them. A run that can't be opened has one finding, which says so."""
-    from probe.runs.reader import Run
+    from probe.opened import Run
 
     try:
         run = Run(place)
@@ -103,7 +103,7 @@ def logged(place: str) -> list[tuple[str, int]]:
     """Names and steps of the metrics that the process has logged that tracks (rank 0, or one without a rank); in that
     order.
     """
-    from probe.runs.reader import Run
+    from probe.opened import Run
 
     with Run(place) as run:
         found = run.sql(

@@ -32,7 +32,7 @@ from probe.analysis.verdict.finding import Findings
 from probe.analysis.verdict.watch import Watch
 from probe.errors import ProbeError
 from probe.jupyter.judging import MOST_ALARMS, NOTHING, unknown
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.text import missing, plain, rows
 from probe.views.panel.looking import told
 

@@ -152,7 +152,7 @@ class ProbeMagic:
         if words == ["status"]:
             return Status.now()
         if len(words) == 2 and words[0] == "open":
-            from probe.runs.finding import open_run
+            from probe.opened import open_run
 
             return open_run(words[1] if "://" in words[1] else os.path.expanduser(words[1]))  # noqa: PTH111  (no Path: it may be a URL)
         if words and words[0] == "tab" and len(words) <= 2:

@@ -6,14 +6,11 @@ import os
 import posixpath
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from probe.errors import InputError, InputTypeError, ProbeError, RunError, RunNotFoundError
-
-if TYPE_CHECKING:
-    from probe.runs.reader import Run
 
 #: How far below the directory a run may lie: ``./runs/<project>/<experiment>``.
 DEEPEST: Final = 3
@@ -25,33 +22,22 @@ TRACKING: Final = "tracking"
 MOST: Final = 5_000
 
 
-def open_run(
-    path: str | os.PathLike[str], attempt: int | None = None, *, rollouts: str | os.PathLike[str] | None = None
-) -> Run:
-    """Open a run to read it, while it is being written or when it is over.
+def find_given(path: str | os.PathLike[str], *, rollouts: str | os.PathLike[str] | None = None) -> str:
+    """As :func:`find_run`, of what a caller has given as ``path``, whatever it is.
 
     Args:
-        path: The run directory, an ``fsspec`` URL of one, or a directory that holds runs, at most three levels down:
-            of these the one that began last. The commands take the same. Also what others wrote of a training that
-            probe wasn't in: a log of verl's ``file`` logger, a directory with it, or TensorBoard's; as it is now.
-        attempt: The attempt that is shown, alone and whole; None shows each step of the newest that has it.
-        rollouts: verl's ``trainer.rollout_data_dir``, for what others wrote; None looks for dumps beside the log.
-
-    Returns:
-        A :class:`~probe.runs.reader.Run`, whose ``path`` says which one it is.
+        path: A directory or a URL.
+        rollouts: Where verl's rollout dumps are, for what others wrote.
 
     Raises:
         RunNotFoundError: There is nothing, or no run in it.
         InputTypeError: ``path`` is neither text nor a path.
-        InputError: ``path`` is empty or no kind of URL that is known, or ``attempt`` isn't one of the run's.
-        RunError: It can't be read.
-        SchemaVersionError: A newer probe wrote it.
+        InputError: ``path`` is empty or no kind of URL that is known.
+        RunError: The store can't be read.
     """
     if not isinstance(path, str | os.PathLike):
         raise InputTypeError(f"path: got {path!r}, expected a run directory, its URL, or a directory that holds runs")
-    from probe.runs.reader import Run  # brings pandas; find_run does without
-
-    return Run(find_run(os.fspath(path), rollouts=rollouts), attempt)
+    return find_run(os.fspath(path), rollouts=rollouts)
 
 
 def find_run(
@@ -64,7 +50,8 @@ def find_run(
     """The run that ``text`` means, as an absolute path or a URL.
 
     A directory that isn't a run but holds some, at most three levels down, means the one that began last. Names that
-    begin with a dot are passed over. Where there is none, what others wrote is made a run of (:mod:`probe.readers`).
+    begin with a dot are passed over. Where there is none, a run is made of what others wrote
+    (:mod:`probe.runs.foreign`).
 
     Args:
         text: A directory or a URL.
@@ -112,7 +99,7 @@ def find_run(
 
 def _of_others(root: Path, rollouts: str | os.PathLike[str] | None, tell: Callable[[str], None] | None) -> str | None:
     """The run that is made of what others wrote at ``root``; None where there is nothing of theirs."""
-    from probe.readers import read, readable_below
+    from probe.runs.foreign import read, readable_below
 
     places = readable_below(root) if root.is_dir() else [root]
     chosen = max(places, key=lambda one: one.stat().st_mtime_ns, default=None)
@@ -152,7 +139,7 @@ def runs_below(text: str, *, argument: str = "path") -> list[str]:
 
 def _all_of_others(root: Path) -> list[str]:
     """The runs that are made of what others wrote at ``root`` and one level below."""
-    from probe.readers import read, readable_below
+    from probe.runs.foreign import read, readable_below
 
     return [str(made) for one in readable_below(root) if (made := read(one)) is not None]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe.errors import InputError, UnknownNameError
 from probe.runs.files import RunFiles
-from probe.runs.finding import open_run
+from probe.runs.finding import find_given
 from probe.runs.reader import Run
 from probe.runs.snapshot import Snapshot
 from probe.runs.sources import Sources
@@ -49,7 +49,7 @@ def lake(run: Run | str | os.PathLike[str], attempt: int | None = None) -> Lake:
         importlib.import_module("ray.data")
     except ImportError as error:
         raise InputError("lake: Ray Data is not installed; pip install 'ray[data]'") from error
-    opened = run if isinstance(run, Run) else open_run(run)
+    opened = run if isinstance(run, Run) else Run(find_given(run))
     return Lake(opened, attempt if attempt is not None else opened.shown_attempt)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from types import TracebackType
@@ -18,31 +17,24 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from probe import text as words
 from probe._check import needs_views
 from probe.errors import InputError, RunError, UnknownNameError
-from probe.records import TABLES, Process, Row, place_of_process
+from probe.records import TABLES, Row, place_of_process
 from probe.runs.columns import columns
 from probe.runs.files import Damaged, RunFiles
 from probe.runs.follower import Follower
 from probe.runs.frames import table_frame
 from probe.runs.kept import Kept
 from probe.runs.layout import RunInfo
-from probe.runs.lines import table_of
+from probe.runs.named_tables import Frames, NamedTables
+from probe.runs.new_rows import Showing, follow, fresh
 from probe.runs.now import COLUMNS, frame_rows, now
 from probe.runs.snapshot import TRIES, Snapshot, query
 from probe.runs.statements import VIEWS
-from probe.runs.visibility import Hidden, Shown
+from probe.runs.visibility import Hidden
 
 if TYPE_CHECKING:
     import pandas
     import pyarrow
 
-    from probe.analysis.advice import Advice
-    from probe.analysis.audit import Audit
-    from probe.analysis.idle import Idle
-    from probe.analysis.ledger import Ledger
-    from probe.analysis.long_tail import LongTail
-    from probe.analysis.mismatch import Mismatch
-    from probe.analysis.post_mortem import PostMortem
-    from probe.analysis.verdict import Findings
     from probe.runs.answers import Answers
     from probe.runs.asked_again import Newest
     from probe.runs.changes import Changed, Moment
@@ -51,21 +43,14 @@ if TYPE_CHECKING:
 NAMES: Final = {VIEWS.get(table, table): table for table in TABLES}
 
 
-class Run:
-    """A run that is there, being written or finished.
+class Run(NamedTables):
+    """The tables of a run that is there, being written or finished.
 
-    The tables are pandas frames whose columns are the fields of the row type (see ``probe.records``) and
-    ``wall_ns``, the wall-clock time that belongs to ``time_ns`` (``<NA>`` where the process never said).
-    Rows of one rank stand in the order in which they were written. :mod:`probe.runs.frames` says what dtypes
-    they have, and how NaN and missing differ.
+    All tables show one moment, that of the first look; :meth:`refresh` takes a new one. :meth:`tail` and
+    :meth:`new_rows` follow the run instead. Where a compaction has taken away the files of that moment, a table or a
+    query that needs them takes a new look by itself; of a run that has ended it shows the same.
 
-    All tables show one moment, that of the first look, so that numbers of different tables belong together;
-    :meth:`refresh` takes a new look. :meth:`tail` and :meth:`new_rows` follow the run instead. Where a compaction has
-    taken away the files of that moment, a table or a query that needs them takes a new look by itself; of a run that
-    has ended it shows the same.
-
-    A run that was launched more than once has several attempts. What the newest has repeated is shown of the newest
-    alone: :mod:`probe.runs.visibility` says which rows these are. :meth:`attempt` shows one attempt as it was.
+    Of several attempts :mod:`probe.runs.visibility` says which rows are shown.
 
     Args:
         path: The run directory, or an ``fsspec`` URL of one.
@@ -104,97 +89,12 @@ class Run:
     # --------------------------------------------------------------------------------------------- the tables
 
     @property
-    def memory(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Memory`: of one device, at scope ends and in between."""
-        return self.table("memory")
-
-    @property
-    def micro_batches(self) -> pandas.DataFrame:
-        """:class:`~probe.records.MicroBatch`: what each holds."""
-        return self.table("micro_batches")
-
-    @property
-    def host_memory(self) -> pandas.DataFrame:
-        """:class:`~probe.records.HostMemory`: what processes and their containers hold of the machine's memory."""
-        return self.table("host_memory")
-
-    @property
-    def partitions(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Partition`: by whose rule batches were cut, with all that it was given."""
-        return self.table("partitions")
-
-    @property
-    def padding(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Padding`: by batch, field and cause."""
-        return self.table("padding")
-
-    @property
-    def samples(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Sample`: answers that were sampled, of large batches some."""
-        return self.table("samples")
-
-    @property
-    def token_blocks(self) -> pandas.DataFrame:
-        """:class:`~probe.records.TokenBlock`: what is known of each token of a few samples, packed."""
-        return self.table("token_blocks")
-
-    @property
-    def rollouts(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Rollout`: what each replica did of a told batch, of all samples."""
-        return self.table("rollouts")
-
-    @property
-    def token_fates(self) -> pandas.DataFrame:
-        """:class:`~probe.records.TokenFate`: what became of the sampled tokens, of all samples."""
-        return self.table("token_fates")
-
-    @property
-    def token_identity(self) -> pandas.DataFrame:
-        """:class:`~probe.records.TokenIdentity`: whether the tokens that are trained are those that were sampled."""
-        return self.table("token_identity")
-
-    @property
-    def group_baselines(self) -> pandas.DataFrame:
-        """:class:`~probe.records.GroupBaseline`: whether what isn't trained moves a group's baseline."""
-        return self.table("group_baselines")
-
-    @property
-    def calls(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Call`: observed functions and scopes."""
-        return self.table("calls")
-
-    @property
-    def reductions(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Reduction`: how metrics were reduced."""
-        return self.table("reductions")
-
-    @property
-    def scalars(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Scalar`: metrics as they were logged."""
-        return self.table("scalars")
-
-    @property
-    def incidents(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Incident`: what went wrong with the observing."""
-        return self.table("incidents")
-
-    @property
-    def stacks(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Stack`: where the code was in scopes that were open much longer than ever before."""
-        return self.table("stacks")
-
-    @property
-    def processes(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Process`: who has written, each process once."""
-        return self.table("processes")
-
-    @property
     def tables(self) -> Mapping[str, pandas.DataFrame]:
         """All tables by name, those among them that recorders have brought: ``run.tables["pauses"]``. A frame is read
         when it is asked for.
         """
         with self._lock:
-            return _Frames(self, [VIEWS.get(table, table) for table in self._look().tables])
+            return Frames(self, [VIEWS.get(table, table) for table in self._look().tables])
 
     def _known(self, name: Any) -> str:
         """The table that is called ``name``."""
@@ -369,7 +269,7 @@ class Run:
         with self._lock:
             return self._look().attempts
 
-    def attempt(self, number: int) -> Run:
+    def attempt(self, number: int) -> Self:
         """One attempt, alone and whole, with the steps that a later one has hidden.
 
         Args:
@@ -381,7 +281,7 @@ class Run:
         Raises:
             InputError: There is no such attempt.
         """
-        return Run(self.path, number)
+        return type(self)(self.path, number)
 
     @property
     def hidden(self) -> list[Hidden]:
@@ -445,22 +345,6 @@ class Run:
         return self._files.damaged
 
     # ------------------------------------------------------------------------------------------- following it
-
-    def failures(self) -> pandas.DataFrame:
-        """:class:`~probe.records.Failure`: exceptions that left a micro-batch, phase or step or ended a process, each
-        once with all that is known of it, in the order in which they came by the wall clocks of their machines.
-
-        Returns:
-            One row an exception; ``outermost`` is what it has left. ``batch_path`` and ``snapshot_path`` are
-            whole paths or URLs, "" where there is none.
-        """
-        found = self.table("failures")
-        newest = found.groupby(["process", "exception_id"])["revision"].transform("max")
-        shown = found[found["revision"] == newest].sort_values(["wall_ns", "process"], kind="stable")
-        shown = shown.reset_index(drop=True)
-        for column in ("batch_path", "snapshot_path"):
-            shown[column] = [f"{self.path}/{one}" if one else "" for one in shown[column]]
-        return shown
 
     def now(self) -> pandas.DataFrame:
         """Where each process is now, or was seen last, also one that was killed: of the newest attempt, or of the one
@@ -537,99 +421,12 @@ class Run:
             raise InputError(f"poll_s: got {poll_s!r}, expected a positive number of seconds")
         follower = Follower(self._files)
         asked = stop.is_set if isinstance(stop, threading.Event) else stop
-        shown = _Showing(lambda: _fresh(self._files), alone=self.shown_attempt)
+        shown = Showing(lambda: fresh(self._files), alone=self.shown_attempt)
         if not from_start:
             shown.of(follower.poll())
-        return _follow(lambda: shown.of(follower.poll()), wanted, poll_s, asked)
+        return follow(lambda: shown.of(follower.poll()), wanted, poll_s, asked)
 
     # ----------------------------------------------------------------------------------------------- the rest
-
-    def findings(self) -> Findings:
-        """What was found in this run, the worst first. See :func:`probe.findings`."""
-        from probe.analysis.verdict import findings  # an answer: who only reads frames never loads it
-
-        return findings(self)
-
-    def ledger(self, **options: Any) -> Ledger | None:
-        """Where the tokens went: what became of each sampled one, and what was computed beside them. See
-        :func:`probe.analysis.ledger.ledger`, which has the options.
-        """
-        from probe.analysis.ledger import ledger  # an answer: who only reads frames never loads it
-
-        return ledger(self, **options)
-
-    def mismatch(self, **options: Any) -> Mismatch | None:
-        """Whether rollout and training agree about the sampled tokens, and why they don't. See
-        :func:`probe.analysis.mismatch.mismatch`, which has the options.
-        """
-        from probe.analysis.mismatch import mismatch  # an answer: who only reads frames never loads it
-
-        return mismatch(self, **options)
-
-    def long_tail(self, **options: Any) -> LongTail | None:
-        """How long the last answers of a step let all others wait, and how old their weights were. See
-        :func:`probe.analysis.long_tail.long_tail`, which has the options.
-        """
-        from probe.analysis.long_tail import long_tail  # an answer: who only reads frames never loads it
-
-        return long_tail(self, **options)
-
-    def idle(self, **options: Any) -> Idle | None:
-        """What the time of the trainer and of each replica went for, and how long each side waits for the other. See
-        :func:`probe.analysis.idle.idle`, which has the options.
-        """
-        from probe.analysis.idle import idle  # an answer: who only reads frames never loads it
-
-        return idle(self, **options)
-
-    def advise(self, **options: Any) -> Advice:
-        """Changes to the configuration, each tried on this run's batches. See
-        :func:`probe.analysis.advice.advice.advise`, which has the options.
-        """
-        from probe.analysis.advice import advise  # an answer: who only reads frames never loads it
-
-        return advise(self, **options)
-
-    def what_if(self, changes: Any = None, **options: Any) -> Any:
-        """What this run's batches would have come to under other settings, ``run.what_if(cap_tokens=16384)``.
-
-        Args:
-            changes: Settings by name, or several such mappings.
-            **options: Settings, and the options of :func:`probe.analysis.what_if.answering.what_if`.
-        """
-        from probe.analysis.what_if import what_if  # an answer: who only reads frames never loads it
-
-        return what_if(self, changes, **options)
-
-    def audit(self, step: int | None = None) -> Audit:
-        """Each logged number beside its token-weighted and sequence-weighted mean, with the trap that it fell into. See
-        :func:`probe.analysis.audit.auditing.audit`.
-
-        Args:
-            step: Look at this step alone; None takes the worst step of each metric, else the last.
-        """
-        from probe.analysis.audit import audit  # an answer: who only reads frames never loads it
-
-        return audit(self, step)
-
-    def post_mortem(self) -> PostMortem:
-        """What ended this run, in which order, and what each process held and did then. See
-        :func:`probe.analysis.post_mortem.post_mortem`.
-        """
-        from probe.analysis.post_mortem import post_mortem  # an answer: who only reads frames never loads it
-
-        return post_mortem(self)
-
-    def panel(self, **options: Any) -> Any:
-        """The live panel of this run, for a notebook: a :class:`probe.views.panel.panel.Panel`, which has the options.
-        ``where="tab"`` asks JupyterLab for it beside the notebook, see :class:`probe.views.panel.tab.Tab`.
-        """
-        from probe.views.panel.panel import panel  # a view: who only reads frames never loads it
-
-        return panel(self, **options)
-
-    def _ipython_display_(self) -> None:
-        self.panel()._ipython_display_()
 
     def close(self) -> None:
         """Let go of what was read. Safe to call twice."""
@@ -674,70 +471,7 @@ class _QueryError(InputError):
         self.damage = damage
 
 
-class _Frames(Mapping[str, "pandas.DataFrame"]):
-    """The tables of a run by name."""
-
-    def __init__(self, run: Run, names: list[str]) -> None:
-        self._run = run
-        self._names = names
-
-    def __getitem__(self, name: str) -> pandas.DataFrame:
-        return self._run.table(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 def _newest(processes: pandas.DataFrame) -> pandas.DataFrame:
     """Of the rows of one process about itself the one that says most: the newest."""
     newest = processes.groupby(["process", "time_ns"], dropna=False)["revision"].transform("max")
     return processes[(processes["revision"] == newest) | (processes["process"] == "")].reset_index(drop=True)
-
-
-def _fresh(files: RunFiles) -> Snapshot:
-    snapshot = Snapshot(files)
-    snapshot.refresh()
-    return snapshot
-
-
-class _Showing:
-    """Which of the rows that come are shown.
-
-    Args:
-        look: Takes a look at the run.
-        alone: The only attempt that is shown; None is what the newest has not hidden of each.
-    """
-
-    def __init__(self, look: Callable[[], Snapshot], *, alone: int | None) -> None:
-        self._look = look
-        self._alone = alone
-        self._shown = Shown()
-        self._wall_ns: dict[str, int] = {}  # of each process, at its monotonic 0
-
-    def of(self, rows: list[Row]) -> list[Row]:
-        """Those of ``rows``, which have come since the last call."""
-        for row in rows:
-            if isinstance(row, Process):
-                self._wall_ns[row.process] = row.wall_ns - row.time_ns
-        if self._alone is not None:
-            return [row for row in rows if row.attempt == self._alone]
-        if self._shown.hides_more(rows):
-            self._shown = self._look().shown_from_now()
-        return [row for row in rows if self._shown.shows(row, row.time_ns + self._wall_ns.get(row.process, 0))]
-
-
-def _follow(
-    poll: Callable[[], list[Row]], wanted: set[str] | None, poll_s: float, stop: Callable[[], bool] | None
-) -> Iterator[Row]:
-    while True:
-        last = stop is not None and stop()
-        for row in poll():
-            if wanted is None or table_of(row) in wanted:
-                yield row
-        if last:
-            return
-        if stop is None or not stop():
-            time.sleep(poll_s)

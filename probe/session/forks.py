@@ -12,9 +12,9 @@ from probe.current import CURRENT
 from probe.hooks import Event, Listener, begin_at_root, subscribe
 from probe.own_cost import Budget
 from probe.records import who
+from probe.runs.attempts import take_place
 from probe.runs.processes import describe
 from probe.runs.row_types import bring
-from probe.runs.attempts import take_place
 from probe.session.listening import Listening
 from probe.session.recording import load_recorders
 from probe.session.session import Session

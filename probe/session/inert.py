@@ -17,7 +17,7 @@ from probe.session.sending import Sending
 from probe.session.session import Session
 
 if TYPE_CHECKING:
-    from probe.runs.reader import Run
+    from probe.opened import Run
     from probe.views.panel.panel import Panel
 
 

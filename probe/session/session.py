@@ -34,7 +34,7 @@ from probe.session.steps import Steps
 from probe.tracking.tracking import Tracking
 
 if TYPE_CHECKING:
-    from probe.runs.reader import Run
+    from probe.opened import Run
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
 
@@ -203,7 +203,7 @@ class Session:
     @property
     def run(self) -> Run:
         """A reader of this run, as any other process would open it."""
-        from probe.runs.reader import Run  # brings pandas, which a training worker does without
+        from probe.opened import Run  # brings pandas, which a training worker does without
 
         self.flush()
         return Run(self.directory)

@@ -22,11 +22,11 @@ from probe.publishing.publisher import interval
 from probe.recorders.recorder import Recorder
 from probe.records import Process
 from probe.redaction import Redact, redaction
+from probe.runs.attempts import take_place
 from probe.runs.layout import complete_run, create_run
 from probe.runs.processes import describe, rank_and_size
 from probe.runs.row_types import bring
 from probe.runs.upload import UPLOAD_VARIABLE, checked, from_environment
-from probe.runs.attempts import take_place
 from probe.session.forks import watch_forks
 from probe.session.inert import InertSession
 from probe.session.recording import load_recorders

@@ -71,7 +71,7 @@ class Page:
 
     def text(self) -> str:
         """What was found, and where each process is, and for how long."""
-        from probe.runs.reader import Run
+        from probe.opened import Run
         from probe.text import place, rows, seconds
 
         with Run(self.directory) as run:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from probe.analysis import overview
+from probe.analysis.verdict import findings
 from probe.live.feed import Feed
 from probe.runs.reader import Run
 from probe.views.report.report import report_html
@@ -25,5 +26,5 @@ def work_out(path: str | os.PathLike[str]) -> None:
     with Run(path) as run:
         overview.numbers(run)
         with run.asked_often():  # in little memory: all of it asks for the same views
-            run.findings()
+            findings(run)
         report_html(run)  # asks all that a report asks; drawing it takes less than the answers do

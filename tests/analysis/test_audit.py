@@ -14,7 +14,7 @@ from probe.analysis.audit.reading import Number
 from probe.cli import main
 from probe.core.micro_batch import micro_batch
 from probe.demo.zoo.loop import Training
-from probe.runs.reader import Run
+from probe.opened import Run
 
 NAN = float("nan")
 

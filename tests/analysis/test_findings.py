@@ -16,8 +16,8 @@ from probe.analysis.verdict import Change, Finding, Findings, findings
 from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
 from probe.hooks import phase
+from probe.opened import Run
 from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row, Sample
-from probe.runs.reader import Run
 from probe.session import start
 from probe.text import plain
 from tests.sample_run import MS, clock, open_run, sample_rows, write_run

@@ -16,9 +16,9 @@ import probe
 from probe import hooks
 from probe.analysis.verdict import ended, hanging, verdict
 from probe.cli import main
+from probe.opened import Run
 from probe.records import Process
 from probe.runs.now_file import NowFile, copied
-from probe.runs.reader import Run
 
 MINUTES = 60 * 1_000_000_000
 

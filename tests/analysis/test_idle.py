@@ -24,7 +24,7 @@ from probe.analysis.verdict import Finding
 from probe.cli import main
 from probe.demo.zoo.ahead import Ahead
 from probe.demo.zoo.clock import fake_time
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.sampled import TIMED
 from probe.testing import FakeClock
 

@@ -16,8 +16,8 @@ from probe.analysis.ledger.lines import FATES as TITLES
 from probe.analysis.ledger.markup import bars
 from probe.analysis.ledger.slots import KINDS, Batch, split
 from probe.cli import main
+from probe.opened import Run
 from probe.records import FATES
-from probe.runs.reader import Run
 
 PROMPTS, LENGTHS = [4, 2, 3, 1], [5, 3, 2, 2]
 ROWS = [one + other for one, other in zip(PROMPTS, LENGTHS, strict=True)]

@@ -11,11 +11,11 @@ import torch
 
 from probe.analysis import growth, memory_apart
 from probe.hooks import phase
+from probe.opened import Run
 from probe.recorders import memory as memory_recorder
 from probe.recorders.host_memory import HostMemoryRecorder
 from probe.recorders.memory import MemoryRecorder
 from probe.records import GIB, HostMemory
-from probe.runs.reader import Run
 from probe.session import start
 from probe.testing import FakeDevice
 from tests.sample_run import clock, open_run

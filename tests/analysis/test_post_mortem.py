@@ -18,7 +18,7 @@ import torch
 import probe
 from probe.analysis.post_mortem import PostMortem
 from probe.analysis.verdict import hanging
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.testing import FakeDevice
 from tests.zoo.planting import planted
 

@@ -17,8 +17,8 @@ from probe.analysis.what_if.cutting import cut_ranks
 from probe.analysis.what_if.numbers import Width, step_numbers
 from probe.core.balancing.replay import Cut
 from probe.errors import InputError, UnknownNameError
+from probe.opened import Run
 from probe.records import MicroBatch
-from probe.runs.reader import Run
 from tests.analysis.planted_batches import Planted, planted
 from tests.sample_run import clock, open_run, sample_rows
 

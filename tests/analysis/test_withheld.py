@@ -13,10 +13,10 @@ from probe.analysis.verdict import Findings
 from probe.analysis.verdict.finding import Finding
 from probe.analysis.verdict.watch import Watch
 from probe.cli import main
+from probe.opened import Run
 from probe.publishing.summary import markdown
 from probe.records import GIB, GroupBaseline, Memory, MicroBatch, Reduction, Rollout, Row, Sample, Scalar, TokenFate
 from probe.runs import answers
-from probe.runs.reader import Run
 from probe.views.panel.looking import told
 from probe.views.report.report import report_html
 from probe.views.terminal.verdict import verdict_lines

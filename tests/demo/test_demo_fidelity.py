@@ -15,7 +15,7 @@ from probe.core.rl_dataset import RLHFDataset
 from probe.demo.data import read_problems, write_problems
 from probe.demo.settings import Settings
 from probe.demo.trainer import Trainer
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.session import Session, start
 from tests.demo import demo_ranks
 from tests.ranks import ended_ranks

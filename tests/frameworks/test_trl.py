@@ -28,7 +28,7 @@ from benchmarks.measure import Size
 from probe import frameworks
 from probe.adapters import automatic, transformers
 from probe.analysis.what_if import replayed, replayed_packings, what_if
-from probe.runs.reader import Run
+from probe.opened import Run
 from tests.frameworks import small_trl
 
 pytestmark = [

@@ -22,8 +22,8 @@ import torch
 
 import probe
 from probe.analysis.what_if import replayed, replayed_dealings, what_if
+from probe.opened import Run
 from probe.runs.layout import part_of, segment_of
-from probe.runs.reader import Run
 
 if importlib.util.find_spec("verl") is None:
     pytest.skip("needs verl, which lives in its own environment", allow_module_level=True)

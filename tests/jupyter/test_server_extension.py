@@ -178,7 +178,7 @@ def test_1_the_runs_below_the_server_s_root_are_listed_with_their_verdict(server
 
 
 def test_1_findings_and_rows_are_those_of_the_run(server: Server, root: Path):
-    from probe.runs.reader import Run
+    from probe.opened import Run
 
     with Run(root / "runs" / "first") as run:
         expected = [one.sentence for one in run.findings().everything]
@@ -195,7 +195,7 @@ def test_1_findings_and_rows_are_those_of_the_run(server: Server, root: Path):
 
 def test_1_two_runs_are_compared(server: Server, root: Path):
     from probe.analysis.run_comparison import compare_runs
-    from probe.runs.reader import Run
+    from probe.opened import Run
 
     with Run(root / "runs" / "first") as a, Run(root / "work" / "deep" / "er" / NASTY) as b:
         expected = compare_runs(a, b)

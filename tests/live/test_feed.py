@@ -33,8 +33,8 @@ from probe.live import feed as feed_module
 from probe.live import opening, series
 from probe.live.feed import Feed
 from probe.live.tables import TOO_MANY, WORD_CHARACTERS, WORDS, Words
+from probe.opened import Run
 from probe.records import GIB, Call, Incident, Memory, MicroBatch, Padding, Process, Row, Scalar
-from probe.runs.reader import Run
 from probe.session import start
 from tests.live.live_run import append, as_dicts, in_order, opened, roll, told
 from tests.sample_run import MS, WALL_NS, clock, process, sample_rows, write_run

@@ -17,7 +17,7 @@ from probe.hooks import listeners
 from probe.notebook import cell_summary
 from probe.notebook.cell_summary import CellSummary, Direct
 from probe.notebook.magic import Scoped, load_ipython_extension, parsed, unload_ipython_extension
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.session import start
 from probe.testing import FakeDevice
 from probe.views.panel.panel import panel

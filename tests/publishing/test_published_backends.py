@@ -19,8 +19,8 @@ import torch
 from probe.core.metric import reduce_metrics
 from probe.dashboards import dashboards
 from probe.hooks import phase
+from probe.opened import Run
 from probe.publishing import across_ranks, pictures
-from probe.runs.reader import Run
 from probe.session import start
 from tests.mlflow_server import MLflowServer
 from tests.publishing import publishing_ranks

@@ -11,10 +11,10 @@ import probe
 from probe import hooks, testing
 from probe.analysis.found_samples import became_of, wish_of
 from probe.analysis.step_samples import StepSamples
+from probe.opened import Run
 from probe.recorders.group_baselines import Baseline, Known, baseline, baselines
 from probe.recorders.samples import SamplesRecorder
 from probe.records import GroupBaseline, Sample
-from probe.runs.reader import Run
 
 REWARDS = st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, -2.0]), min_size=2, max_size=8)
 

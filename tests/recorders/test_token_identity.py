@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import probe
 from probe import hooks, testing
 from probe.errors import InputError
+from probe.opened import Run
 from probe.recorders.samples import SamplesRecorder
 from probe.records import Sample, TokenIdentity
-from probe.runs.reader import Run
 from probe.same_tokens import compared
 
 IDS = st.lists(st.integers(0, 3), max_size=6)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from probe.analysis import memory, overview, padding_tax, steps, token_balance, verdict
 from probe.errors import InputError, RunError
 from probe.hooks import phase
+from probe.opened import Run
 from probe.records import TABLES, Memory, Process
 from probe.runs import attempts
 from probe.runs.attempts import Identity, identity, join
 from probe.runs.compaction import compact
 from probe.runs.lines import encode
-from probe.runs.reader import Run
 from probe.runs.segment_file import SegmentFile
 from probe.runs.visibility import Stretch, visible
 from probe.session import start

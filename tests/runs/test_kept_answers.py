@@ -17,12 +17,12 @@ from probe.analysis import overview
 from probe.cli import main
 from probe.live.feed import Feed
 from probe.live.tables import LiveTable
+from probe.opened import Run
 from probe.runs import answers, database, views
 from probe.runs.compaction import compact
 from probe.runs.layout import PARTS_NAME, Segment
 from probe.runs.lines import encode
 from probe.runs.parts import roll_over
-from probe.runs.reader import Run
 from probe.views.report.report import report_html
 from tests.sample_run import process, sample_rows, write_run, written_by
 
@@ -263,7 +263,7 @@ def test_e_many_readers_at_once_find_the_same(directory: Path, plain: Any, asked
 def test_e_two_processes_at_once_find_the_same(directory: Path, plain: Any) -> None:
     code = (
         "import sys, json; from probe.runs import answers; answers.LEAST_BYTES = 1\n"
-        "from probe.runs.reader import Run; from probe.analysis import overview\n"
+        "from probe.opened import Run; from probe.analysis import overview\n"
         "with Run(sys.argv[1]) as run: print(json.dumps(overview.numbers(run).astype(object).to_numpy().tolist()))"
     )
     begun = [

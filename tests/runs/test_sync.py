@@ -20,13 +20,14 @@ from fsspec.implementations.local import LocalFileSystem
 import probe
 from probe._io import child_environment
 from probe.errors import InputError, RunError
+from probe.opened import Run
 from probe.records import Scalar
 from probe.runs import sync as module
 from probe.runs.compaction import compact
 from probe.runs.copy_target import Target
 from probe.runs.layout import PARTS_NAME, Segment, complete_run, create_run, is_now_file
 from probe.runs.pieces import Piece, cover, pack, piece_of, unpack
-from probe.runs.reader import NAMES, Run
+from probe.runs.reader import NAMES
 from probe.runs.sync import Sent, Sync, alike, follow
 
 # botocore's HTTP sessions are closed by a finalizer of s3fs when the interpreter ends, not before.

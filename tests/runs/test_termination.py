@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from probe.opened import Run
 from probe.runs import outcome
 from probe.runs.files import RunFiles
 from probe.runs.now import Now, now
-from probe.runs.reader import Run
 from probe.runs.termination import innermost
 from tests.waiting import until
 

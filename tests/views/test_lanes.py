@@ -12,7 +12,7 @@ import probe
 from probe import dashboards
 from probe.analysis.verdict import Findings
 from probe.analysis.verdict.rollout import tail
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.views.panel import lanes
 from probe.views.panel.browsing import Browsing
 from probe.views.panel.looking import Looker

@@ -14,7 +14,7 @@ import pytest
 
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, UnknownNameError
 from probe.live import series
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.session import start
 from probe.views.panel import assets
 from probe.views.panel import panel as panels

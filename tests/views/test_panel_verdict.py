@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from probe.analysis.advice import overrides
+from probe.opened import Run
 from probe.records import GIB
-from probe.runs.reader import Run
 from probe.views.panel.browsing import Browsing, kept
 from probe.views.panel.lanes import kept as kept_lanes
 from probe.views.panel.what_if import kept as kept_batches

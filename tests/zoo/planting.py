@@ -17,7 +17,7 @@ from probe.demo.zoo.loop import Training
 from probe.demo.zoo.processes import Processes
 from probe.demo.zoo.sampling import Sampling
 from probe.demo.zoo.served import Served
-from probe.runs.reader import Run
+from probe.opened import Run
 from tests.once import once
 
 #: Thresholds were set on seeds below 10.

@@ -15,7 +15,7 @@ from probe.analysis.mismatch.tokens import NOT_KNOWN
 from probe.cli import main
 from probe.demo.zoo.mismatches import PLANTS
 from probe.demo.zoo.sampling import Sampling
-from probe.runs.reader import Run
+from probe.opened import Run
 from probe.views.report.sections import mismatch_section
 
 #: Thresholds were set on seeds below 10.

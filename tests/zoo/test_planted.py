@@ -21,7 +21,7 @@ from probe.demo.zoo.processes import Processes
 from probe.demo.zoo.sampling import Sampling
 from probe.demo.zoo.served import Served
 from probe.errors import UnknownNameError
-from probe.runs.reader import Run
+from probe.opened import Run
 from tests.zoo.planting import SEED, planted, sound
 from tests.zoo.rewriting import permuted, shifted
 

@@ -9,7 +9,7 @@ import pytest
 from probe.demo.zoo import FAULTS, fault
 from probe.demo.zoo.processes import Processes
 from probe.demo.zoo.sampling import Sampling
-from probe.runs.reader import Run
+from probe.opened import Run
 from tests.zoo.planting import SEED, delayed
 from tests.zoo.rewriting import permuted, shifted
 

@@ -190,7 +190,7 @@ class Training:
         Args:
             directory: A new run directory.
         """
-        from probe.runs.reader import Run
+        from probe.opened import Run
 
         with Run(self.run(directory)) as run:
             return run.findings()

@@ -38,7 +38,7 @@ class Processes(Training):
 
     def found(self, directory: Path) -> Findings:
         """Run it until all processes have ended, or what is planted was found, and say what was found."""
-        from probe.runs.reader import Run
+        from probe.opened import Run
 
         directory.parent.mkdir(parents=True, exist_ok=True)  # where the ranks meet
         context = multiprocessing.get_context("spawn")

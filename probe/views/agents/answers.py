@@ -53,7 +53,7 @@ def list_runs(root: str) -> dict[str, Any]:
 
 
 def _name(place: str, config: Any) -> str:
-    """What a run is called by: its place; of what others wrote theirs, see :mod:`probe.readers`."""
+    """What a run is called by: its place; of what others wrote theirs, see :mod:`probe.runs.foreign`."""
     read_from = config.get("read_from") if isinstance(config, Mapping) and "written_by" in config else None
     return str(read_from or place)
 
@@ -65,8 +65,10 @@ def findings(root: str, run: str = "") -> dict[str, Any]:
         root: Below which runs are.
         run: Which one; "" takes the newest.
     """
+    from probe.analysis import verdict
+
     with _opened(root, run) as opened:
-        return {"run": opened.path, "findings": [one.to_dict() for one in opened.findings().everything]}
+        return {"run": opened.path, "findings": [one.to_dict() for one in verdict.findings(opened).everything]}
 
 
 def advise(root: str, run: str = "", risk: float = 0.02) -> dict[str, Any]:
@@ -77,8 +79,10 @@ def advise(root: str, run: str = "", risk: float = 0.02) -> dict[str, Any]:
         run: Which one; "" takes the newest.
         risk: Share of runs of 1,000 steps that may run out of memory.
     """
+    from probe.analysis import advice
+
     with _opened(root, run) as opened:
-        return {"run": opened.path, **opened.advise(risk=risk).to_dict()}
+        return {"run": opened.path, **advice.advise(opened, risk=risk).to_dict()}
 
 
 def what_if(root: str, changes: Mapping[str, Any], run: str = "") -> dict[str, Any]:
@@ -89,8 +93,10 @@ def what_if(root: str, changes: Mapping[str, Any], run: str = "") -> dict[str, A
         changes: Settings by name.
         run: Which one; "" takes the newest.
     """
+    from probe.analysis.what_if import answering
+
     with _opened(root, run) as opened:
-        return {"run": opened.path, **opened.what_if(dict(changes)).to_dict()}
+        return {"run": opened.path, **answering.what_if(opened, dict(changes)).to_dict()}
 
 
 def compare(root: str, a: str, b: str) -> dict[str, Any]:
@@ -163,9 +169,10 @@ TOOLS: Final[Mapping[str, Callable[..., dict[str, Any]]]] = {
 
 def _opened(root: str, name: str) -> Run:
     """The run called ``name``, a path or one relative to the root; nothing outside of the root is read."""
-    from probe.runs.finding import open_run
+    from probe.runs.finding import find_run
+    from probe.runs.reader import Run
 
-    return open_run(_inside(root, name))
+    return Run(find_run(_inside(root, name)))
 
 
 def _inside(root: str, name: str) -> str:

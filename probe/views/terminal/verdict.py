@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from probe.analysis.verdict import findings
 from probe.analysis.verdict.finding import FAILURES, KINDS, Finding, Findings
 from probe.runs.reader import Run
 from probe.views.terminal.lines import plain
@@ -67,7 +68,7 @@ class Verdict:
         """Look for everything, now and here. What can't be read says nothing."""
         try:
             with Run(self._path, self._attempt) as run:
-                found = run.findings()
+                found = findings(run)
                 self._take(found, found.alarms, whole=True)
         except Exception:  # the picture of the run stays
             _log.debug("what is wrong in %s can't be told", self._path, exc_info=True)

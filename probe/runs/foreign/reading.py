@@ -10,10 +10,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from probe.readers import tensorboard_files, verl_files
-from probe.readers.rows import Read
 from probe.records import Process
 from probe.runs import row_types
+from probe.runs.foreign import tensorboard_files, verl_files
+from probe.runs.foreign.rows import Read
 from probe.runs.layout import RunInfo, encode_info, plain
 from probe.runs.lines import encode_all
 

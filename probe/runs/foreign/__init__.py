@@ -5,6 +5,6 @@
 
 from __future__ import annotations
 
-from probe.readers.reading import read, readable_below
+from probe.runs.foreign.reading import read, readable_below
 
 __all__ = ["read", "readable_below"]

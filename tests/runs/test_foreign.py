@@ -14,7 +14,7 @@ import probe
 from probe.analysis.steps import durations, times
 from probe.cli import main
 from probe.errors import RunNotFoundError
-from probe.readers import read, verl_files
+from probe.runs.foreign import read, verl_files
 
 PHASES = {"gen": 2.0, "reward": 0.25, "old_log_prob": 0.5, "update_actor": 1.0}
 

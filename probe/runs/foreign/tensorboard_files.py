@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from probe.errors import InputError
-from probe.readers.rows import Read, of_step
+from probe.runs.foreign.rows import Read, of_step
 
 _NAMES: Final = "events.out.tfevents.*"
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from probe.readers.rows import DumpedAnswer, Read, numbers, of_step, step_time
 from probe.records import Row
+from probe.runs.foreign.rows import DumpedAnswer, Read, numbers, of_step, step_time
 
 #: Texts of dumps are kept up to so many bytes together; answers behind that have none.
 TEXTS: Final = 64 * 1024**2
