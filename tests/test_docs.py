@@ -314,6 +314,15 @@ def test_panels_are_published_under_the_names_that_their_pages_say(generated: di
             assert title.replace("|", "\\|") in generated[f"panels/{panel.id}.md"]
 
 
+def test_what_a_caption_has_no_room_for_stands_on_the_page_of_a_panel(generated: dict[str, str]) -> None:
+    from pages.panel_notes import NOTES
+
+    for name, notes in NOTES.items():
+        assert notes
+        for note in notes:
+            assert f"\n* {note}\n" in generated[f"panels/{name}.md"]
+
+
 def test_the_examples_in_the_generators_hold(site: ModuleType) -> None:
     from pages import blocks, markdown
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from pages.panel_notes import NOTES
 from probe import dashboards
 
 #: Pictures of panels that are drawn by the browser alone; ``docs/make_pictures.py`` takes them.
@@ -74,6 +75,7 @@ def _page(board: dashboards.Dashboard, panel: dashboards.Panel) -> str:
         where,
         "",
         *_about(panel.about),
+        *_notes(panel.id),
         _place(panel),
         '<script src="../assets/plotly.min.js"></script>',
         '<script src="../assets/figures/templates.js"></script>',
@@ -101,6 +103,12 @@ def _about(about: dashboards.About) -> list[str]:
         f"| **What to do** | {_cell(about.do)} |",
         "",
     ]
+
+
+def _notes(id: str) -> list[str]:
+    """What the caption has no room for."""
+    notes = NOTES.get(id, ())
+    return [*(f"* {note}" for note in notes), ""] if notes else []
 
 
 def _tables(panel: dashboards.Panel) -> list[str]:
@@ -171,6 +179,7 @@ def _live_page(view: dashboards.View, panel: dashboards.LivePanel) -> str:
         f"View *{view.title}* of the live panel.",
         "",
         *_about(panel.about),
+        *_notes(panel.id),
     ]
     if (_DOCS / picture).exists():
         text += [f"![{panel.title}: {_cell(panel.about.shows)}](../{picture})", ""]

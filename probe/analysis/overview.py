@@ -82,6 +82,6 @@ def numbers(run: Run) -> pd.DataFrame:
         value = None if math.isnan(told.value) else told.value
         history = _filled(course, steps).tolist()
         about = f"This is {memory}." if memory and tile.get("unit") == "bytes" else ""
-        note = " ".join(filter(None, [told.note, about]))
+        note = " ".join(filter(None, [about, told.note]))  # as the panel says it
         rows.append((tile["id"], tile["title"], value, told.text, note, told.means, told.status, history, told.who))
     return pd.DataFrame(rows, columns=list(NUMBERS))

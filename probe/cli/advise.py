@@ -1,7 +1,7 @@
-"""Say which settings to change, and to which values: each change was tried on the run's own batches.
+"""Say which settings to change, and to which values. Each change was tried on the run's own batches.
 
-With ``--config FILE`` the change comes as a patch of that file, which `patch -p1` and `git apply` understand; the
-reasons then go to standard error. Nothing is ever applied.
+With --config FILE the change is printed as a patch of that file, for `patch -p1` or `git apply`, and the reasons go to
+standard error. probe never applies it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", help=about)
     about = "share of runs of 1,000 steps that may run out of memory (0.02)"
     parser.add_argument("--risk", type=float, default=0.02, metavar="SHARE", help=about)
-    about = "by whose rule batches are cut, where that wasn't recorded, as under probe.micro_batch(cap=…)"
+    about = "name of the rule that cuts batches, if the run has none on record, as under probe.micro_batch(cap=…)"
     parser.add_argument("--packer", metavar="NAME", help=about)
     add_json(parser)
 

@@ -1,6 +1,6 @@
-"""Say of each logged number whether it is right: what was reported, what weighted means would have said, and why not.
+"""Check each logged number: what was reported, what weighted means would have said, and why they differ.
 
-The exit code is 1 where a number fell into a trap.
+The exit code is 1 if a number fell into a trap.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from probe.cli.output import add_json, print_json
 from probe.cli.runs import add_attempt, add_run, find_run
 from probe.text import visible
 
-ABOUT: Final = "say of each logged number what it should have been, and why it isn't"
+ABOUT: Final = "check each logged number: what it should have been, and why it isn't"
 
 EXAMPLE: Final = """\
 probe audit runs/arithmetic/grpo-small
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe audit``."""
     add_run(parser)
     add_attempt(parser)
-    parser.add_argument("--step", type=int, help="look at this step alone (the worst of each metric, else its last)")
+    parser.add_argument("--step", type=int, help="look at this step only (each metric's worst, else its last)")
     add_json(parser)
 
 

@@ -1,5 +1,6 @@
-"""Check a run against limits beside another one, for CI: the exit code is 0 where all are kept, 1 where one isn't, and
-2 where one can't be checked, or the limits themselves are wrong.
+"""Check a run against limits, beside a base run, for CI.
+
+The exit code is 0 if all limits are kept, 1 if one isn't, and 2 if one can't be checked or is wrong.
 
 A limit is NAME=+5%, a change from the base run, or NAME=0.8, a number in the metric's own unit (bytes, seconds, a share
 of one). NAME is step, peak, carried, padding, a quantity, or a metric that the trainer logged (its last value).
@@ -16,7 +17,7 @@ from probe.cli.runs import RUN_HELP, find_run
 from probe.errors import InputError
 from probe.text import visible
 
-ABOUT: Final = "check a run against limits beside another one, for CI"
+ABOUT: Final = "check a run against limits, beside a base run, for CI"
 
 EXAMPLE: Final = """\
 probe check runs/arithmetic/before runs/arithmetic/after --max peak=+3% --max step=+5%
@@ -26,11 +27,12 @@ probe check runs/main runs/branch --max padding=0.2 --min reward/mean=-2% --json
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe check``."""
     parser.add_argument("base", metavar="BASE", help=RUN_HELP)
-    parser.add_argument("run_path", metavar="RUN", help="what is checked")
+    parser.add_argument("run_path", metavar="RUN", help="the run to check")
     add = parser.add_argument
-    about = "the largest that is allowed, such as peak=+3%% or padding=0.2; may be given several times"
+    about = "largest allowed value, such as peak=+3%% or padding=0.2; may be repeated"
     add("--max", action="append", default=[], metavar="LIMIT", help=about)
-    add("--min", action="append", default=[], metavar="LIMIT", help="the smallest, such as reward/mean=-2%%")
+    about = "smallest allowed value, such as reward/mean=-2%%; may be repeated"
+    add("--min", action="append", default=[], metavar="LIMIT", help=about)
     add_json(parser)
 
 

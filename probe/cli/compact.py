@@ -1,7 +1,7 @@
-"""Merge the many small files of a run into few large ones, which open faster; the rows stay the same.
+"""Merge the many small files of a run into few large ones, which open faster. The rows stay the same.
 
 The rows of processes that have ended or were killed become Parquet as well. What a process is still writing is left
-alone. Of a large run the answers to what panel, terminal and overview ask first are kept beside the rows, too.
+alone. For a large run the answers that panel, terminal and overview ask first are kept beside the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FIELDS: Final = ("rows", "parts_before", "parts_after", "segments", "seconds", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe compact``."""
     add_run(parser)
-    about = "also what can't be told to have ended, such as rows of another host; only when no process writes any more"
+    about = "also merge what may not have ended, such as another host's rows; only when no process writes any more"
     parser.add_argument("--force", action="store_true", help=about)
     add_json(parser)
 

@@ -1,8 +1,8 @@
-"""Compare two runs: what makes step time, peak memory and tokens that carried policy gradient differ; their numbers,
-their configurations, and what was found in each. Where the second has carried out what `probe advise` says of the
-first, whether the promise held.
+"""Compare two runs: numbers, configurations, findings, and what makes step time, peak memory and carried tokens differ.
 
-Numbers are those of the whole run, as the report shows them; of a metric that the trainer logged it is the last value.
+Carried tokens are those that carried policy gradient. Numbers are those of the whole run, as in the report. A metric
+that the trainer logged is its last value. If the second run carries out what `probe advise` says of the first, the
+command also says whether the promise held.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from probe.cli.output import add_json, print_json
 from probe.cli.runs import RUN_HELP, find_run
 from probe.text import rows, visible
 
-ABOUT: Final = "compare two runs: what makes them differ, metrics, configuration, findings"
+ABOUT: Final = "compare two runs: metrics, configuration, findings, and what makes them differ"
 
 EXAMPLE: Final = "probe compare runs/arithmetic/before runs/arithmetic/after"
 
@@ -22,7 +22,7 @@ EXAMPLE: Final = "probe compare runs/arithmetic/before runs/arithmetic/after"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe compare``."""
     parser.add_argument("a", metavar="A", help=RUN_HELP)
-    parser.add_argument("b", metavar="B", help="what it is compared with")
+    parser.add_argument("b", metavar="B", help="the run to compare it with")
     add_json(parser)
 
 

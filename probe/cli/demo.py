@@ -57,9 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--run-dir", type=Path, metavar="DIR", help="a new run directory (runs/demo/<time>)")
     add("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, from its latest checkpoint")
     add("--track", type=_backends, default=DEFAULT_BACKENDS, metavar="NAMES", help=TRACK_HELP)
-    add("--seed", type=_whole, metavar="N", help="of the problems and of the training (0)")
+    add("--seed", type=_whole, metavar="N", help="seed of the problems and of the training (0)")
     add("--fault", metavar="NAME", help="plant a fault in a small training, and say what was found; 'list' says which")
-    add("--strength", type=_share, default=1.0, metavar="X", help="how plain the fault is, up to 1 (1)")
+    add("--strength", type=_share, default=1.0, metavar="X", help="strength of the fault, above 0 and up to 1 (1)")
 
 
 def run(arguments: argparse.Namespace) -> int:

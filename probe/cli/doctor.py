@@ -1,12 +1,13 @@
-"""Look for what is wrong, and say what helps: with the environment, frameworks, the hooks, backends, and a run.
+"""Check the environment, frameworks, hooks, backends and a run, and say what helps.
 
-Of each framework that is installed: whether the functions that probe observes are in its files. It isn't imported.
+For each installed framework it checks whether its files have the functions that probe observes. The framework isn't
+imported.
 
-Of a run: what is wrong in the training (its alarms come first; `probe findings` says more), files that are torn, lines
-that are no rows, ranks that are missing, rows that were dropped, incidents, and values that a backend hasn't got.
---recover sends those, also of the directory of a ``Tracking`` that no run is in.
+For a run it tells, alarms first: what is wrong in the training (`probe findings` says more), torn files, lines that
+are no rows, missing ranks, dropped rows, incidents, and values that a backend hasn't got. --recover sends those values,
+also for the directory of a ``Tracking`` without a run.
 
-Ends with 1 when a check failed or there is an alarm; warnings alone end with 0.
+The exit code is 1 if a check failed or there is an alarm. Warnings alone give 0.
 """
 
 from __future__ import annotations

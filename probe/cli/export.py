@@ -6,7 +6,7 @@ the commas, and NaN and the infinities are nan, inf and -inf.
 perfetto: one trace file for https://ui.perfetto.dev: steps, phases, micro-batches and calls as slices by rank, memory
 and tokens as counters, incidents as instants. With the ending .gz it is compressed.
 
-Files of the same name are replaced, each when the new one is complete.
+A file of the same name is replaced once the new one is complete.
 """
 
 from __future__ import annotations

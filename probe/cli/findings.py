@@ -1,4 +1,4 @@
-"""Say what was found in a run: what is wrong, what is worth a change, and which."""
+"""Say what is wrong in a run, what is worth a change, and which change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say where the tokens of a run went: what became of each sampled one, and what was computed beside them."""
+"""Say what became of each sampled token of a run, and what was computed beside them."""
 
 from __future__ import annotations
 

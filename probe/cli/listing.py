@@ -1,4 +1,4 @@
-"""List the runs at and below a directory or URL, at most three levels down, the one that began last first."""
+"""List the runs in a directory or URL and up to three levels below it, the newest first."""
 
 from __future__ import annotations
 

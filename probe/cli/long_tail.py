@@ -1,4 +1,4 @@
-"""Say how long the last answers of a step let all others wait."""
+"""Say how long each step waits for the last answers of its rollout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Answer an agent's questions about runs, by the Model Context Protocol over standard input and output. An agent starts
-it by itself: its configuration names the command `probe mcp DIR`.
+"""Answer an agent's questions about runs, by the Model Context Protocol over standard input and output.
+
+The agent starts the command: name `probe mcp DIR` in the agent's configuration.
 
 Tools: list_runs, findings, what_if, advise, compare, sql. They only read, and nothing outside of DIR. The SDK of the
 protocol comes with `pip install 'probe-rl[mcp]'`.
@@ -27,8 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "a directory or its URL; runs outside of it aren't read (runs)"
     parser.add_argument("directory", metavar="DIR", nargs="?", default="runs", help=about)
     add = parser.add_argument
-    add("--seconds", type=float, default=SECONDS, metavar="N", help=f"that an answer may take ({SECONDS:g})")
-    add("--bytes", type=int, default=BYTES, metavar="N", help=f"that an answer may have ({BYTES})")
+    add("--seconds", type=float, default=SECONDS, metavar="N", help=f"seconds that an answer may take ({SECONDS:g})")
+    add("--bytes", type=int, default=BYTES, metavar="N", help=f"bytes that an answer may have ({BYTES})")
 
 
 def run(arguments: argparse.Namespace) -> int:

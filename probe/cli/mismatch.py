@@ -1,4 +1,4 @@
-"""Say whether rollout and training agree about the sampled tokens, and why they don't."""
+"""Say whether rollout and training agree about the sampled tokens, and if not, why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from probe.cli import step_range
 
-ABOUT: Final = "say whether rollout and training agree, and why they don't"
+ABOUT: Final = "say whether rollout and training agree, and if not, why"
 
 EXAMPLE: Final = """\
 probe mismatch runs/arithmetic/grpo-small

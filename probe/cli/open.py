@@ -1,10 +1,10 @@
-"""Show the live panel of a run in a page of this machine's own: a run that is being written, or one that is over.
+"""Show the live panel of a run on a page that this machine serves, while the run is written or after it has ended.
 
-RUN may also be what others wrote of a training that probe wasn't in: a log of verl's `file` logger, a directory with
-one, or TensorBoard's. What they don't tell is missing.
+RUN may also be a log of a training without probe: of verl's `file` logger, a directory with one, or TensorBoard's.
+What the log doesn't tell is missing.
 
-The page is the panel of the notebook. It is served on 127.0.0.1 alone, under a URL that nobody can guess; ssh can
-forward it (ssh -L 8000:127.0.0.1:8000). Standard output gets the URL and nothing else. Ctrl-C ends it.
+The page is the panel of the notebook. It is served on 127.0.0.1 only, under a URL that nobody can guess. To see it from
+another machine, forward it: ssh -L 8000:127.0.0.1:8000. Standard output gets the URL and nothing else. Ctrl-C ends it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     add_attempt(parser)
     add = parser.add_argument
-    add("--port", type=_port, default=0, metavar="N", help="to listen on (a free one)")
-    add("--rollouts", metavar="DIR", help="verl's trainer.rollout_data_dir, where RUN is its log")
+    add("--port", type=_port, default=0, metavar="N", help="port to listen on (a free one)")
+    add("--rollouts", metavar="DIR", help="verl's trainer.rollout_data_dir, if RUN is a log of verl")
     add("--no-browser", action="store_true", help="only print the URL")
     add("--json", action="store_true", help='print {"url": ..., "run": ...} instead of the URL')
 

@@ -1,6 +1,6 @@
-"""Write the report of a run: one HTML file with everything inside, that opens without a network.
+"""Write the report of a run: one HTML file with everything inside, which opens without a network.
 
-A file that is there already is replaced when the new one is complete.
+An old file is replaced once the new one is complete.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Run a training script, unchanged, and record the frameworks that it trains with: verl, TRL, Lightning and others.
+"""Run a training script unchanged, and record the frameworks it trains with: verl, TRL, Lightning and others.
 
-Every Python process that the command begins, ranks of torchrun and workers of Ray included, looks whether it imports
-one of these frameworks, and records into the same run directory from the first thing that is observed. A process that
-imports none stays as it is. A script that trains without a framework is observed where it calls `probe.start` itself.
+Each Python process that the command starts checks whether it imports one of these frameworks, ranks of torchrun and
+workers of Ray included. Those that do record into the same run directory, from the first thing that is observed. A
+process that imports none stays as it is. A script that trains without a framework is observed where it calls
+`probe.start` itself.
 
-The command's terminal, its signals and its exit code are as without probe.
+The command keeps its terminal, its signals and its exit code.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--run-dir", metavar="DIR", help="the run directory itself; processes on several machines need the same one")
     add("--root", default="runs", metavar="DIR", help="the directory that holds all runs (default: runs)")
-    add("--project", default="run", metavar="NAME", help="its first part (default: run)")
-    add("--experiment", metavar="NAME", help="its second part (default: the time, a new one each time)")
+    add("--project", default="run", metavar="NAME", help="first part of the run's path (default: run)")
+    add("--experiment", metavar="NAME", help="second part of the run's path (default: the time)")
     about = "number of this launch of the run, where several machines begin it together (default: a new one)"
     add("--attempt", type=int, metavar="N", help=about)
     add("--debug-server", metavar="PORT", nargs="?", type=int, const=PORT, help=DEBUG_SERVER)
-    add("command_line", metavar="COMMAND", nargs=argparse.REMAINDER, help="what is run, after `--`")
+    add("command_line", metavar="COMMAND", nargs=argparse.REMAINDER, help="the command to run, after `--`")
 
 
 def run(arguments: argparse.Namespace) -> int:

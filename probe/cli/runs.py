@@ -9,7 +9,7 @@ from typing import Final
 from probe.runs import finding
 
 #: What ``--help`` says of the argument.
-RUN_HELP: Final = "a run directory, its fsspec URL, or a directory that holds runs (the newest is taken)"
+RUN_HELP: Final = "a run directory, its fsspec URL, or a directory of runs (the newest is taken)"
 
 
 def add_run(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
@@ -22,9 +22,7 @@ def add_run(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
 
 def add_attempt(parser: argparse.ArgumentParser) -> None:
     """The option ``--attempt``."""
-    about = (
-        "one launch of a run that was launched more than once, alone and whole (of each step the newest that has it)"
-    )
+    about = "one launch only, if the run had several (default: of each step the newest launch that has it)"
     parser.add_argument("--attempt", type=int, metavar="N", help=about)
 
 

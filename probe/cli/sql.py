@@ -23,7 +23,7 @@ from probe.text import plain, visible
 if TYPE_CHECKING:
     import pandas as pd
 
-ABOUT: Final = "ask a run in SQL"
+ABOUT: Final = "query a run in SQL"
 
 EXAMPLE: Final = """\
 probe sql runs/arithmetic/grpo-small "select phase, max(peak_allocated_bytes) from memory group by phase"
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("parameters", metavar="VALUE", nargs="*", help="for the question marks in the query, in order")
     add("--format", choices=("table", "csv", "json"), help="(table on a terminal, else csv)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
-    add("--rows", type=int, default=SHOWN, metavar="N", help=f"rows that a table shows at most; 0 is all ({SHOWN})")
+    add("--rows", type=int, default=SHOWN, metavar="N", help=f"rows of a table to show at most; 0 shows all ({SHOWN})")
 
 
 def run(arguments: argparse.Namespace) -> int:

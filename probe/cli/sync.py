@@ -1,7 +1,7 @@
-"""Copy a run to a store, such as an S3 bucket, also while it is written; `probe.open(URL)` reads the copy.
+"""Copy a run to a store, such as an S3 bucket, also while it is written. `probe.open(URL)` reads the copy.
 
-What is there already isn't sent again, so the command can be stopped and started at any time. With --follow it goes on
-until it is interrupted or terminated, sends the rest, and ends; it also waits for a run that hasn't begun.
+What is there already isn't sent again, so you can stop and start the command at any time. With --follow it goes on
+until it is interrupted or terminated, then sends the rest and ends. It also waits for a run that hasn't begun.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe sync``."""
     add = parser.add_argument
     add("run_path", metavar="RUN", help=RUN_HELP.replace("its fsspec URL, ", ""))
-    add("url", metavar="URL", help="where the copy is to be: an fsspec URL, or a directory")
+    add("url", metavar="URL", help="where to copy to: an fsspec URL, or a directory")
     add("--follow", action="store_true", help="go on while the run is written")
-    add("--every", type=_seconds, default=10.0, metavar="SECONDS", help="between two looks with --follow (10)")
+    about = "seconds between two looks at the run, with --follow (10)"
+    add("--every", type=_seconds, default=10.0, metavar="SECONDS", help=about)
     add_json(parser)
 
 

@@ -1,11 +1,11 @@
 """Follow a run in the terminal: its steps, memory, tokens and padding, with the numbers of the panel.
 
-In a terminal it is a picture that is kept up to date; the worst that was found in the run stands first. Elsewhere it
-is one plain line for each step that is over, for each incident, and for each alarm as soon as it is found; --new leaves
-out the alarms that are there already. It ends with the run, with exit code 0; with 1 where the run's processes are gone
-and haven't ended it, which can be told on their own machine only. Ctrl-C ends it before.
+In a terminal it is a picture that is kept up to date, with the worst finding first. Elsewhere it prints a line for each
+step that is over, each incident and each alarm that is found; --new leaves out the alarms that are there already.
+It ends with the run, with exit code 0. The exit code is 1 if the run's processes are gone and haven't ended it, which
+only their own machine can tell. Ctrl-C ends it before.
 
-With --json each line is one object; what isn't known is null:
+With --json each line is one object. What isn't known is null:
   {"type": "run", "path", "project", "experiment", "started_at", "state", "world_size", "ranks", "last_step",
    "not_waited_for", "duration_s", "steps_per_second", "dropped_rows", "bad_lines",
    "damaged_files"}  first, and again at the end; state
@@ -17,7 +17,7 @@ With --json each line is one object; what isn't known is null:
    "alerts", "phases": [{"phase", "time_s", "peak_memory_bytes", "tokens"}, ...]}
   {"type": "incident", "t_s", "step", "rank", "process", "kind", "where", "message", "count", "switched_off"}
   {"type": "finding", "kind": "alarm", "name", "sentence", ...}  as in `probe findings --json`
-With --tables it is one line for each row instead, with --json exactly as the run directory has them.
+With --tables it prints one line for each row instead. With --json rows are exactly as the run directory has them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_attempt(parser)
     add = parser.add_argument
     begin = parser.add_mutually_exclusive_group()
-    begin.add_argument("--from-start", action="store_true", help="with what is there already (the default)")
+    begin.add_argument("--from-start", action="store_true", help="begin with what is there already (the default)")
     begin.add_argument("--new", action="store_true", help="only what comes from now on")
     end = parser.add_mutually_exclusive_group()
     end.add_argument("--once", action="store_true", help="show what is there now, and end")

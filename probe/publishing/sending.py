@@ -18,9 +18,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from probe._io import FileLock
-from probe.adapters.automatic import VARIABLE as RUN_DIR
 from probe.hooks import SWITCH
 from probe.publishing.alarms import COMMAND, GO_TO, words_of
+from probe.runs.layout import RUN_DIR_VARIABLE as RUN_DIR
 from probe.text import visible
 
 #: A post that isn't answered within so many seconds is given up.

@@ -106,3 +106,12 @@ def test_the_largest_peak_is_the_first_of_all(tmp_path_factory, found):
         names = sorted(first.columns)
         assert sorted(largest.columns) == names
         pd.testing.assert_frame_equal(largest[names], first[names], check_dtype=False)
+
+
+@pytest.mark.parametrize("accelerator", [True, False])
+def test_the_note_of_peak_memory_says_first_what_memory_is(tmp_path: Path, accelerator: bool) -> None:
+    with open_run(tmp_path, sample_rows(2, 3, accelerator=accelerator)) as run:
+        note = overview.numbers(run).set_index("name").loc["peak_memory"]["note"]
+    assert note.startswith("This is process memory (RSS).") != accelerator
+    assert ";" not in note
+    assert all(one[0].isupper() or one[0].isdigit() for one in note.removesuffix(".").split(". ")), note

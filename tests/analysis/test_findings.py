@@ -17,7 +17,7 @@ from probe.core.protocol import DataProto
 from probe.core.seqlen_balancing import micro_batches
 from probe.hooks import phase
 from probe.opened import Run
-from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row, Sample
+from probe.records import GIB, Incident, Memory, MicroBatch, Reduction, Row, Sample, Scalar
 from probe.session import start
 from probe.text import plain
 from tests.sample_run import MS, clock, open_run, sample_rows, write_run
@@ -70,6 +70,23 @@ def test_padding_is_told_by_cause(found: Findings) -> None:
 
 def test_own_cost_is_told(found: Findings) -> None:
     assert the(found, "probe took").kind == "fine"
+
+
+@pytest.mark.parametrize(("share", "kind", "status"), [(0.0085, "fine", "good"), (0.012, "tuning", "warn")])
+def test_own_cost_is_worth_a_change_where_its_tile_is(tmp_path: Path, share: float, kind: str, status: str) -> None:
+    rows = [
+        Scalar(key=f"probe/cost/{key}", value=value, source="probe", step=step, time_ns=clock(0) + step * MS)
+        for step in range(1, 5)
+        for key, value in {"overhead_ms": 1000 * share, "step_ms": 1000.0, "overhead_ratio": share}.items()
+    ]
+    with open_run(tmp_path, {0: rows}) as run:
+        found, tile = findings(run), overview.numbers(run).set_index("name").loc["own_cost"]
+        cost = found.named("own_cost")
+        assert cost is not None
+        assert (cost.kind, tile["status"]) == (kind, status)
+        assert len(run.sql(cost.evidence_sql)) == (4 if kind == "tuning" else 0)
+    assert (cost.change is not None) == (kind == "tuning")
+    assert cost.why == "probe's target is 0.5 %. From 1.0 % on its cost is worth a change."
 
 
 def test_without_an_accelerator_memory_is_called_rss(tmp_path: Path) -> None:

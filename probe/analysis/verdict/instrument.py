@@ -11,13 +11,14 @@ from probe.analysis.quantities import course
 from probe.analysis.verdict.finding import Cost, Finding
 from probe.dashboards.courses import over_run
 from probe.dashboards.quantities import field_of, quantity
+from probe.dashboards.standing import status_of
 from probe.text import count, percent, rows, seconds, short
 from probe.text import missing as unknown
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
 
-#: probe's own cost, as a share of the step, that it promises to stay under.
+#: probe's own cost, as a share of the step, that it aims to stay under.
 COST_TARGET: Final = 0.005
 
 
@@ -75,15 +76,18 @@ def cost(run: Run) -> list[Finding]:
     hooks, writer = (seconds(frame[key].mean() / 1e3) for key in ("hooks_ms", "writer_cpu_ms"))
     text += f" ({percent(worst)} in the worst step); on the mean rank {hooks} a step, and its writer thread {writer}."
     text += "" if unknown(first) else f" The first step, which isn't in it, paid {seconds(first / 1e3)}."
-    dear = usual > COST_TARGET
+    spec = quantity("own_cost")
+    dear = status_of(spec, usual) != "good"  # as its tile judges it
+    why = f"probe's target is {percent(COST_TARGET)}. From {percent(spec['warn'])} on its cost is worth a change."
     return [
         Finding(
             "tuning" if dear else "fine",
             "own_cost",
             text,
             cost=Cost(share=float(usual)),
-            change=Change("Choose fewer recorders, or larger steps.") if dear else None,
-            evidence_sql=f"select * from scalars where key = 'probe/cost/overhead_ratio' and value > {COST_TARGET!r}",
+            why=why,
+            change=Change("Turn off recorders that you don't need, or make steps larger.") if dear else None,
+            evidence_sql=f"select * from scalars where key = 'probe/cost/overhead_ratio' and value >= {spec['warn']!r}",
             weight=1,
         )
     ]
