@@ -5,10 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Final
 from unittest import mock
 
-from probe import devices, hooks, own_cost
+from probe import own_cost
+from probe.devices import cpu
+from probe.hooks import calls, guard, own_time, telling
 from probe.recorders import memory
+
+
+#: Modules that have read the clock under a name of their own.
+_READERS: Final = (calls, cpu, guard, memory, own_time, telling)
 
 
 @contextmanager
@@ -20,7 +27,7 @@ def fake_time(clock: Callable[[], int], wall_ns: int) -> Iterator[None]:
         wall_ns: Wall-clock nanoseconds since the epoch at its 0.
     """
     with ExitStack() as stack:
-        for module in (hooks, devices, memory):
+        for module in _READERS:
             stack.enter_context(mock.patch.object(module, "_clock", clock))
         stack.enter_context(mock.patch.object(time, "monotonic_ns", clock))
         stack.enter_context(mock.patch.object(time, "time_ns", _later(clock, wall_ns)))
