@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from probe.records import ROW_TYPES, Row
+from probe.sql import Sql, identifier, joined, sql
 
 #: A derived column's formula: a column's name, a number, or ``(operator, left, right)`` with one of "+", "-", "*", "/".
 #: Where a side is missing the result is, and so it is where something is divided by 0.
@@ -308,7 +309,7 @@ LIVE: Final[Mapping[str, Table]] = {
 }
 
 #: Calls of scopes are spans, and stand in no other table.
-WHERE: Final[Mapping[str, str]] = {"calls": "not starts_with(point, 'scope.')"}
+WHERE: Final[Mapping[str, Sql]] = {"calls": Sql("not starts_with(point, 'scope.')")}
 
 _SUFFIXES: Final = {"_bytes": "bytes", "_tokens": "tokens", "_ns": "ns", "_ratio": "ratio", "_s": "s"}
 
@@ -373,7 +374,7 @@ def of_unknown(kinds: Iterable[type[Row]]) -> dict[str, Table]:
     return {name_of(kind): of_row_type(kind) for kind in kinds if kind not in ROW_TYPES}
 
 
-def select_list(table: Table, start_ns: int = 0) -> str:
+def select_list(table: Table, start_ns: int = 0) -> Sql:
     """What SQL selects of ``table.rows`` for the columns that are made of one row.
 
     Args:
@@ -388,10 +389,10 @@ def select_list(table: Table, start_ns: int = 0) -> str:
     """
     made = []
     for name, column in table.columns.items():
-        source = column.sql.replace("{start_ns}", str(start_ns)) or (f'"{column.field}"' if column.field else "")
+        source = column.sql.replace("{start_ns}", str(start_ns)) or (identifier(column.field) if column.field else "")
         if source:
-            made.append(f'{source} as "{name}"')
-    return ", ".join(made)
+            made.append(sql("{source} as {name}", source=Sql(source), name=identifier(name)))
+    return joined(made)
 
 
 def as_data(tables: Mapping[str, Table]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from probe.dashboards.spec import listed, pairs
 from probe.errors import UnknownNameError
 from probe.runs import views
 from probe.runs.row_types import row_type
-from probe.runs.version_1 import quoted
+from probe.sql import Sql, identifier, joined, literal, sql
 
 #: Columns that only the view of all scopes has; what asks for none of them is answered by those that have ended.
 _NESTED: Final = frozenset({"level", "maker", "parent", "at_begin", "batch", "tokens", "slots", "begin", "end"})
@@ -36,7 +36,7 @@ _WHOLE: Final = frozenset({"step", "rank", "process", "who", "peak", "maker"})
 _ORDER: Final = {"spans": "end_ns", "padding": "step", "micro": "wall_ns"}
 
 
-def by_step(spec: Mapping[str, Any], rows: str = "", *, outside: bool = False) -> str:
+def by_step(spec: Mapping[str, Any], rows: str = "", *, outside: bool = False) -> Sql:
     """The query for the value of ``spec`` at each step; where it has several series (``by``), the largest of them.
 
     Args:
@@ -47,22 +47,28 @@ def by_step(spec: Mapping[str, Any], rows: str = "", *, outside: bool = False) -
     Returns:
         A query with the columns step and value (a double, NULL where there is none), in order of steps.
     """
-    held = "true" if outside else "step is not null"
-    return f"select step, value from ({_by_step(spec, rows)}) where {held} order by step nulls last"  # noqa: S608  (our own names)
+    held = Sql("true" if outside else "step is not null")
+    found = _by_step(spec, Sql(rows))
+    return sql("select step, value from ({found}) where {held} order by step nulls last", found=found, held=held)
 
 
-def _by_step(spec: Mapping[str, Any], rows: str) -> str:
+def _by_step(spec: Mapping[str, Any], rows: Sql) -> Sql:
     if pairs(spec):
-        return f"select step, max(over / nullif(under, 0)) as value from ({parts(spec, rows)}) group by step"  # noqa: S608  (our own names)
-    over = f"select step, max(value) as value from ({_reduced(spec, _keys(spec), rows)}) group by step"  # noqa: S608  (our own names)
+        both = parts(spec, rows)
+        return sql("select step, max(over / nullif(under, 0)) as value from ({both}) group by step", both=both)
+    values = _reduced(spec, _keys(spec), rows)
+    over = sql("select step, max(value) as value from ({values}) group by step", values=values)
     if "divide" not in spec:
         return over
-    under = _by_step(spec["divide"], rows)
-    return f"""select o.step as step, o.value / nullif(u.value, 0) as value
-        from ({over}) o left join ({under}) u on o.step is not distinct from u.step"""  # noqa: S608  (our own names)
+    return sql(
+        """select o.step as step, o.value / nullif(u.value, 0) as value
+        from ({over}) o left join ({under}) u on o.step is not distinct from u.step""",
+        over=over,
+        under=_by_step(spec["divide"], rows),
+    )
 
 
-def parts(spec: Mapping[str, Any], rows: str = "") -> str:
+def parts(spec: Mapping[str, Any], rows: str = "") -> Sql:
     """The query for what is divided and what it is divided by, of each series of ``spec`` at each step.
 
     Args:
@@ -73,12 +79,18 @@ def parts(spec: Mapping[str, Any], rows: str = "") -> str:
         A query with the columns step, those of ``by``, over and under (doubles, NULL where there is none).
     """
     keys = _keys(spec)
-    same = " and ".join(f'o."{one}" is not distinct from u."{one}"' for one in keys)
-    return f"""select {_list(keys, "o.")}, o.value as over, u.value as under from ({_reduced(spec, keys, rows)}) o
-        left join ({_reduced(spec["divide"], keys, rows)}) u on {same}"""  # noqa: S608  (our own names)
+    same = (sql("o.{name} is not distinct from u.{name}", name=identifier(one)) for one in keys)
+    return sql(
+        """select {keys}, o.value as over, u.value as under from ({over}) o
+        left join ({under}) u on {same}""",
+        keys=_list(keys, "o."),
+        over=_reduced(spec, keys, Sql(rows)),
+        under=_reduced(spec["divide"], keys, Sql(rows)),
+        same=joined(same, " and "),
+    )
 
 
-def total(spec: Mapping[str, Any], rows: str = "") -> str:
+def total(spec: Mapping[str, Any], rows: str = "") -> Sql:
     """The query for the sum of ``spec`` over the run, rows outside any step included; the largest for reduce: max.
 
     Args:
@@ -89,11 +101,11 @@ def total(spec: Mapping[str, Any], rows: str = "") -> str:
         A query with one row and the column value, NULL where the largest of nothing is asked for.
     """
     alone = {name: value for name, value in spec.items() if name != "divide"}
-    how = "max(value)" if spec.get("reduce", "max") == "max" else "coalesce(sum(value), 0)"
-    return f"select ({how})::double as value from ({_by_step(alone, rows)})"  # noqa: S608  (our own names)
+    how = Sql("max(value)" if spec.get("reduce", "max") == "max" else "coalesce(sum(value), 0)")
+    return sql("select ({how})::double as value from ({found})", how=how, found=_by_step(alone, Sql(rows)))
 
 
-def series(spec: Mapping[str, Any], rows: str = "") -> str:
+def series(spec: Mapping[str, Any], rows: str = "") -> Sql:
     """The query for all series of ``spec``: a value for each place on its x-axis and each value of ``by``.
 
     Args:
@@ -110,18 +122,27 @@ def series(spec: Mapping[str, Any], rows: str = "") -> str:
     asked = [spec] if ratio or not spec.get("y") else [{**spec, "y": one} for one in listed(spec["y"])]
     found = []
     for one in asked:
-        inner = _reduced(one, keys, rows)
+        inner = _reduced(one, keys, Sql(rows))
         if pairs(spec) and across == ["step"]:
-            inner = f"select {_list(keys)}, over / nullif(under, 0) as value from ({parts(one, rows)})"  # noqa: S608  (our own names)
+            inner = sql(
+                "select {keys}, over / nullif(under, 0) as value from ({both})",
+                keys=_list(keys),
+                both=parts(one, rows),
+            )
         elif "divide" in spec and across == ["step"]:
-            inner = f"""select {_list(keys, "o.")}, o.value / nullif(u.value, 0) as value from ({inner}) o
-                left join ({_by_step(spec["divide"], rows)}) u on o.step is not distinct from u.step"""  # noqa: S608  (our own names)
-        name = str(next(iter(listed(one.get("y"))), "rows"))
-        found.append(f"select {_list(keys)}, {quoted(name)} as y, value from ({inner})")  # noqa: S608  (our own names)
-    return " union all by name ".join(found)
+            inner = sql(
+                """select {keys}, o.value / nullif(u.value, 0) as value from ({over}) o
+                left join ({under}) u on o.step is not distinct from u.step""",
+                keys=_list(keys, "o."),
+                over=inner,
+                under=_by_step(spec["divide"], Sql(rows)),
+            )
+        name = literal(str(next(iter(listed(one.get("y"))), "rows")))
+        found.append(sql("select {keys}, {name} as y, value from ({inner})", keys=_list(keys), name=name, inner=inner))
+    return joined(found, " union all by name ")
 
 
-def largest(spec: Mapping[str, Any], columns: Sequence[str], rows: str = "") -> str:
+def largest(spec: Mapping[str, Any], columns: Sequence[str], rows: str = "") -> Sql:
     """The query for the row that each of the largest values of ``spec`` is owed to; of several the earliest step.
 
     Args:
@@ -134,15 +155,19 @@ def largest(spec: Mapping[str, Any], columns: Sequence[str], rows: str = "") -> 
     """
     keys = list(dict.fromkeys([*(listed(spec.get("x")) or ["step"]), *listed(spec.get("by"))]))
     wanted = [one for one in columns if one not in keys]
-    order = ", ".join(["v desc", *(f'"{one}"' for one in wanted)])
-    made = ", ".join([_list(keys), *(f'first("{one}" order by {order}) as "{one}"' for one in wanted)])
-    found = _rows(spec, list(dict.fromkeys([*keys, *wanted])), rows)
-    return f"select {made} from ({found}) group by {_list(keys)}"  # noqa: S608  (our own names)
+    order = [Sql("v desc"), *map(identifier, wanted)]
+    made = [sql("first({name} order by {order}) as {name}", name=identifier(one), order=order) for one in wanted]
+    return sql(
+        "select {made} from ({found}) group by {keys}",
+        made=[_list(keys), *made],
+        found=_rows(spec, list(dict.fromkeys([*keys, *wanted])), Sql(rows)),
+        keys=_list(keys),
+    )
 
 
 def rows_of(
     table: str, columns: Sequence[str], where: Mapping[str, Any] | None = None, rows: str = "", start_ns: int = 0
-) -> str:
+) -> Sql:
     """The query for the rows of a live table, as marks that draw each of them need it.
 
     Args:
@@ -156,17 +181,20 @@ def rows_of(
         A query with ``columns``.
     """
     conditions = [_condition(table, name, ask) for name, ask in (where or {}).items()]
-    held = " and ".join([*conditions, *([f"({rows})"] if rows else [])]) or "true"
-    source = _source(table, {*columns, *(where or {})}, where or {}, rows, start_ns)
-    made = ", ".join(f'{_column(table, one)} as "{one}"' for one in columns)
-    return f"select {made} from {source} where {held}"  # noqa: S608  (our own names)
+    conditions += [Sql(f"({rows})")] if rows else []
+    return sql(
+        "select {made} from {source} where {held}",
+        made=[_named(table, one) for one in columns],
+        source=_source(table, {*columns, *(where or {})}, where or {}, Sql(rows), start_ns),
+        held=joined(conditions, " and ") or Sql("true"),
+    )
 
 
 #: Stands for the step in a query for a picture of one step.
-STEP: Final = "{step}"
+STEP: Final = Sql("{step}")
 
 
-def numbers(block: Mapping[str, Any]) -> str:
+def numbers(block: Mapping[str, Any]) -> Sql:
     """The query for the numbers that a mark of the live panel draws.
 
     Args:
@@ -175,9 +203,9 @@ def numbers(block: Mapping[str, Any]) -> str:
     Returns:
         A query; of a picture of one step :data:`STEP` stands for its number. Empty for tiles, which are several.
     """
-    mark, rows = block["mark"], f"step = {STEP}" if block.get("of") == "step" else ""
+    mark, rows = block["mark"], sql("step = {number}", number=STEP) if block.get("of") == "step" else ""
     if mark == "tiles":
-        return ""
+        return Sql("")
     if mark in ("table", "timeline", "scatter") or block.get("x") == "time":
         return rows_of(block["table"], _drawn(block), block.get("where"), rows)
     if mark == "stragglers":
@@ -201,36 +229,58 @@ def _keys(spec: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(["step", *listed(spec.get("by"))]))
 
 
-def _reduced(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
+def _reduced(spec: Mapping[str, Any], keys: Sequence[str], rows: Sql) -> Sql:
     """The value of each group of ``keys``: the largest over ``per``, or the smallest over ``least``, by ``scale``."""
     inner = list(dict.fromkeys([*keys, *listed(spec.get("per")), *listed(spec.get("least"))]))
     value = _of_groups(spec, inner, rows)
+    names = _list(keys)
     if len(inner) > len(keys):
-        which = "min" if "least" in spec else "max"
-        value = f"select {_list(keys)}, {which}(value) as value from ({value}) group by {_list(keys)}"  # noqa: S608  (our own names)
+        which = Sql("min" if "least" in spec else "max")
+        value = sql(
+            "select {names}, {which}(value) as value from ({value}) group by {names}",
+            names=names,
+            which=which,
+            value=value,
+        )
     scale = spec.get("scale", 1)
-    return value if scale == 1 else f"select {_list(keys)}, value * {float(scale)!r} as value from ({value})"  # noqa: S608  (our own names)
+    if scale == 1:
+        return value
+    return sql("select {names}, value * {scale} as value from ({value})", names=names, scale=float(scale), value=value)
 
 
-def _of_groups(spec: Mapping[str, Any], keys: Sequence[str], rows: str) -> str:
+def _of_groups(spec: Mapping[str, Any], keys: Sequence[str], rows: Sql) -> Sql:
     how = str(spec.get("reduce", "max"))
     each, slots = listed(spec.get("each")), listed(spec.get("slots"))
-    found = _rows(spec, list(dict.fromkeys([*keys, *each, *slots])), rows)
+    found, names = _rows(spec, list(dict.fromkeys([*keys, *each, *slots])), rows), _list(keys)
     if "first" in spec:
-        found = f"select * from ({found}) qualify preference = min(preference) over (partition by {_list(keys)})"  # noqa: S608  (our own names)
+        found = sql(
+            "select * from ({found}) qualify preference = min(preference) over (partition by {names})",
+            found=found,
+            names=names,
+        )
     if how == "ratio":
-        return f"select {_list(keys)}, sum(v)::double / nullif(sum(u)::double, 0) as value from ({found}) group by {_list(keys)}"  # noqa: S608, E501  (our own names)
+        return sql(
+            "select {names}, sum(v)::double / nullif(sum(u)::double, 0) as value from ({found}) group by {names}",
+            names=names,
+            found=found,
+        )
     total = _total(spec)
     if each:
-        parts = list(dict.fromkeys([*keys, *each, *slots]))
-        found = f"select {_list(parts)}, {total} as v from ({found}) group by {_list(parts)}"  # noqa: S608  (our own names)
+        found = sql(
+            "select {parts}, {total} as v from ({found}) group by {parts}",
+            parts=_list(list(dict.fromkeys([*keys, *each, *slots]))),
+            total=total,
+            found=found,
+        )
     if how == "imbalance":
         return _imbalance(found, keys, slots, least=2 if "rank" in each else 1)
-    reduced = _REDUCED[how].format(total=total)
-    return f"select {_list(keys)}, {reduced} as value from ({found}) group by {_list(keys)}"  # noqa: S608  (our own names)
+    reduced = Sql(_REDUCED[how].format(total=total))
+    return sql(
+        "select {names}, {reduced} as value from ({found}) group by {names}", names=names, reduced=reduced, found=found
+    )
 
 
-def _total(spec: Mapping[str, Any]) -> str:
+def _total(spec: Mapping[str, Any]) -> Sql:
     """How the values v are summed: whole numbers and times exactly, other floats from the smallest on.
 
     DuckDB's threads bring rows in another order each time, and the last bit of a sum of floats goes with that order.
@@ -240,8 +290,8 @@ def _total(spec: Mapping[str, Any]) -> str:
     if not ys or (
         ys[0] in table.columns and (table.columns[ys[0]].dtype != "f8" or table.columns[ys[0]].unit in _WHOLE_UNITS)
     ):
-        return "sum(v)"
-    return "sum(v::decimal(28, 9))" if ys[0] == "duration" else "sum(v order by v)"  # times are whole nanoseconds
+        return Sql("sum(v)")
+    return Sql("sum(v::decimal(28, 9))" if ys[0] == "duration" else "sum(v order by v)")  # times are whole nanoseconds
 
 
 #: Units of which a value is a whole number.
@@ -257,54 +307,69 @@ _REDUCED: Final[Mapping[str, str]] = {
 }
 
 
-def _imbalance(found: str, keys: Sequence[str], slots: Sequence[str], least: int) -> str:
+def _imbalance(found: Sql, keys: Sequence[str], slots: Sequence[str], least: int) -> Sql:
     """Sums over the slots of the largest and of the mean; NULL where no slot holds ``least`` values to compare. The
     means are summed as decimals: of floats the last bits change with the order in which threads bring them.
     """
     if not slots:
-        value = "max(v)::double * count(v) / nullif(sum(v)::double, 0)"
-        return f"""select {_list(keys)}, if(sum(v) > 0 and count(v) >= {least}, {value}, null) as value
-            from ({found}) group by {_list(keys)}"""  # noqa: S608  (our own names)
-    groups = list(dict.fromkeys([*keys, *slots]))
-    slot = f"""select {_list(groups)}, max(v) as largest, (sum(v)::double / count(v))::decimal(38, 12) as mean,
-        count(v) as compared from ({found}) group by {_list(groups)}"""  # noqa: S608  (our own names)
-    value = "sum(largest)::double / sum(mean)::double"
-    return f"""select {_list(keys)}, if(sum(mean) > 0 and max(compared) >= {least}, {value}, null) as value
-        from ({slot}) group by {_list(keys)}"""  # noqa: S608  (our own names)
+        return sql(
+            """select {keys}, if(sum(v) > 0 and count(v) >= {least}, {value}, null) as value
+            from ({found}) group by {keys}""",
+            keys=_list(keys),
+            least=least,
+            value=Sql("max(v)::double * count(v) / nullif(sum(v)::double, 0)"),
+            found=found,
+        )
+    slot = sql(
+        """select {groups}, max(v) as largest, (sum(v)::double / count(v))::decimal(38, 12) as mean,
+        count(v) as compared from ({found}) group by {groups}""",
+        groups=_list(list(dict.fromkeys([*keys, *slots]))),
+        found=found,
+    )
+    return sql(
+        """select {keys}, if(sum(mean) > 0 and max(compared) >= {least}, {value}, null) as value
+        from ({slot}) group by {keys}""",
+        keys=_list(keys),
+        least=least,
+        value=Sql("sum(largest)::double / sum(mean)::double"),
+        slot=slot,
+    )
 
 
-def _rows(spec: Mapping[str, Any], names: Sequence[str], rows: str) -> str:
+def _rows(spec: Mapping[str, Any], names: Sequence[str], rows: Sql) -> Sql:
     """The rows that count, with ``names``, the value v and (of a ratio) what it is divided by, u."""
     table, ys = str(spec["table"]), listed(spec.get("y"))
     where = spec.get("where", {})
     how = str(spec.get("reduce", "max"))
     needed = {*names, *ys, *where}
     source = _source(table, needed, where, rows, how=how)
-    value = _column(table, ys[0]) if ys else "1"
+    value = _column(table, ys[0]) if ys else Sql("1")
     conditions = [_condition(table, name, ask) for name, ask in where.items()]
-    conditions += [f"({rows})"] if rows else []
-    conditions += [f"{value} is not null and not isnan(({value})::double)"] if ys else []
-    conditions += ["rank is not null"] if "rank" in (*listed(spec.get("each")), *listed(spec.get("least"))) else []
-    made = [f'{_column(table, one)} as "{one}"' for one in names]
-    made.append(f"{value} as v")
+    conditions += [sql("({rows})", rows=rows)] if rows else []
+    conditions += [sql("{value} is not null and not isnan(({value})::double)", value=value)] if ys else []
+    by_rank = "rank" in (*listed(spec.get("each")), *listed(spec.get("least")))
+    conditions += [Sql("rank is not null")] if by_rank else []
+    made = [_named(table, one) for one in names]
+    made.append(sql("{value} as v", value=value))
     if how == "ratio":
-        made.append(f"{_column(table, ys[1])} as u")
+        made.append(sql("{value} as u", value=_column(table, ys[1])))
     if "first" in spec:
-        texts = ", ".join(quoted(one) for one in where[spec["first"]])
-        made.append(f'list_position([{texts}], "{spec["first"]}") as preference')
+        texts, name = map(literal, where[spec["first"]]), identifier(spec["first"])
+        made.append(sql("list_position([{texts}], {name}) as preference", texts=texts, name=name))
     if how == "last":
-        made.append(f"{_ORDER.get(table, 'wall_ns')} as at")
-    return f"select {', '.join(made)} from {source} where {' and '.join(conditions) or 'true'}"  # noqa: S608  (our own names)
+        made.append(sql("{order} as at", order=Sql(_ORDER.get(table, "wall_ns"))))
+    held = joined(conditions, " and ") or Sql("true")
+    return sql("select {made} from {source} where {held}", made=made, source=source, held=held)
 
 
 # -------------------------------------------------------------------------------------------------- rows and columns
 
 
-def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: str, start_ns: int = 0, how: str = "") -> str:
+def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: Sql, start_ns: int = 0, how: str = "") -> Sql:
     """What stands after ``from``: the cheapest view that has the columns, over the rows that are asked for."""
     if table == "spans":
-        sources = {"memory": f"(select * from memory where ({rows}) or step is null)"} if rows else {}  # noqa: S608
-        return f"({views.query(_spans(needed, where, how), sources, start_ns)})"
+        sources = {"memory": sql("(select * from memory where ({rows}) or step is null)", rows=rows)} if rows else {}
+        return sql("({view})", view=views.query(_spans(needed, where, how), sources, start_ns))
     if table == "micro" and needed & {"round", "once"}:
         return _view("micro_batches_counted", "micro_batches", rows)
     if table == "padding":
@@ -312,11 +377,15 @@ def _source(table: str, needed: set[str], where: Mapping[str, Any], rows: str, s
         if not tax or ("cause" in needed and _WHOLE_BATCHES & needed):
             return _view("padding_counted", "padding", rows)
         widest = _view("padding_widest", "padding", rows)
-        return f"(select * from {widest} where cause is not null)" if "cause" in needed else widest  # noqa: S608
+        return sql("(select * from {widest} where cause is not null)", widest=widest) if "cause" in needed else widest
     live = table_of(table)
-    held = WHERE.get(table, "true")
-    more = "" if "wall_ns" in live.columns else ", wall_ns"
-    return f"(select {select_list(live, start_ns)}{more} from {live.rows} where {held})"  # noqa: S608  (our own names)
+    return sql(
+        "(select {columns}{more} from {table} where {held})",
+        columns=select_list(live, start_ns),
+        more=Sql("" if "wall_ns" in live.columns else ", wall_ns"),
+        table=Sql(live.rows),
+        held=WHERE.get(table, Sql("true")),
+    )
 
 
 def _spans(needed: set[str], where: Mapping[str, Any], how: str) -> str:
@@ -328,10 +397,11 @@ def _spans(needed: set[str], where: Mapping[str, Any], how: str) -> str:
     return "scopes" if how not in ("", "count") and not nested & needed else "spans"
 
 
-def _view(name: str, table: str, rows: str) -> str:
+def _view(name: str, table: str, rows: Sql) -> Sql:
     if not rows:
-        return name
-    return f"({views.query(name, {table: f'(select * from {table} where {rows})'})})"  # noqa: S608  (our own names)
+        return Sql(name)
+    chosen = sql("(select * from {table} where {rows})", table=Sql(table), rows=rows)
+    return sql("({view})", view=views.query(name, {table: chosen}))
 
 
 def table_of(name: str) -> Table:
@@ -352,39 +422,45 @@ def table_of(name: str) -> Table:
     return LIVE[name] if kind is None or name in LIVE else of_row_type(kind)
 
 
-def _column(table: str, name: str) -> str:
+def _named(table: str, name: str) -> Sql:
+    return sql("{value} as {name}", value=_column(table, name), name=identifier(name))
+
+
+def _column(table: str, name: str) -> Sql:
     if name == "who":  # every view has what it is made of
-        return "who(rank, process)"
+        return Sql("who(rank, process)")
     derived = table_of(table).derived.get(name)
     if derived is None or (table == "spans" and name == "duration"):  # the view has it, exact in nanoseconds
-        return f'"{name}"'
+        return identifier(name)
     return _formula(table, derived.formula)
 
 
-def _formula(table: str, formula: Formula) -> str:
+def _formula(table: str, formula: Formula) -> Sql:
     if isinstance(formula, tuple):
-        how, left, right = formula[0], *(_formula(table, one) for one in formula[1:])
-        return f"({left} / nullif({right}, 0))" if how == "/" else f"({left} {how} {right})"
-    return _column(table, formula) if isinstance(formula, str) else repr(formula)
+        how, left, right = Sql(formula[0]), *(_formula(table, one) for one in formula[1:])
+        if how == "/":
+            return sql("({left} / nullif({right}, 0))", left=left, right=right)
+        return sql("({left} {how} {right})", left=left, how=how, right=right)
+    return _column(table, formula) if isinstance(formula, str) else literal(formula)
 
 
-def _condition(table: str, name: str, ask: Any) -> str:
+def _condition(table: str, name: str, ask: Any) -> Sql:
     """What a ``where`` asks of a column, as a condition that is never NULL."""
     if ask is None:
-        return f"({_column(table, name)}) is null"
+        return sql("({value}) is null", value=_column(table, name))
     if isinstance(ask, dict):
-        return f"not ({_condition(table, name, ask['not'])})"
+        return sql("not ({held})", held=_condition(table, name, ask["not"]))
     column = table_of(table).columns.get(name)
     derived = table_of(table).derived.get(name)
     if isinstance(derived, Derived) or (column is not None and column.unit != "word"):
-        asked = ", ".join(repr(float(one)) for one in listed(ask))
-        return f"coalesce(({_column(table, name)})::double in ({asked}), false)"
-    texts = [str(one) for one in listed(ask)]
-    parts = [f"""starts_with("{name}", {quoted(one[:-1])})""" for one in texts if one.endswith("*")]
-    parts += [f'"{name}" = {quoted(one)}' for one in texts if not one.endswith("*")]
-    parts += [f'"{name}" is null'] if "" in texts else []
-    return f"coalesce({' or '.join(parts)}, false)"
+        asked = [Sql(repr(float(one))) for one in listed(ask)]
+        return sql("coalesce(({value})::double in ({asked}), false)", value=_column(table, name), asked=asked)
+    texts, own = [str(one) for one in listed(ask)], identifier(name)
+    parts = [sql("starts_with({own}, {text})", own=own, text=literal(one[:-1])) for one in texts if one.endswith("*")]
+    parts += [sql("{own} = {text}", own=own, text=literal(one)) for one in texts if not one.endswith("*")]
+    parts += [sql("{own} is null", own=own)] if "" in texts else []
+    return sql("coalesce({held}, false)", held=joined(parts, " or "))
 
 
-def _list(names: Sequence[str], of: str = "") -> str:
-    return ", ".join(f'{of}"{name}"' for name in names)
+def _list(names: Sequence[str], of: str = "") -> Sql:
+    return joined(Sql(of + identifier(name)) for name in names)

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from probe.dashboards import compile as sql
+from probe.dashboards import compile as made_sql
 from probe.dashboards.spec import listed
+from probe.sql import Sql, identifier, sql
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,7 @@ def series(run: Run, spec: Mapping[str, Any], rows: str = "") -> pd.DataFrame:
     Returns:
         Columns of ``x`` and ``by`` under their names, y and value (NaN where there is none).
     """
-    frame = run.sql(sql.series(spec, rows))
+    frame = run.sql(made_sql.series(spec, rows))
     frame["value"] = frame["value"].astype("Float64").to_numpy(float, na_value=math.nan)
     return frame
 
@@ -77,7 +78,7 @@ def _summed(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
         frame = frame.merge(found, on=at, how="left")
     names = list(dict.fromkeys([*series_keys(spec), *listed(spec.get("by"))]))
     if spec.get("mark") == "bars" and spec.get("reduce", "max") == "max" and not {"each", "per"} & set(spec):
-        frame = frame.merge(run.sql(sql.largest(spec, _place(spec), rows)), on=names, how="left")
+        frame = frame.merge(run.sql(made_sql.largest(spec, _place(spec), rows)), on=names, how="left")
     return frame.sort_values([*names, "y"], kind="stable", ignore_index=True)
 
 
@@ -102,7 +103,7 @@ def _lines(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
         return _summed(run, spec, rows)
     parts = []
     for one in ({**spec, "title": spec.get("label", "")}, *spec["beside"]):
-        frame = run.sql(sql.by_step(one, rows))
+        frame = run.sql(made_sql.by_step(one, rows))
         parts.append(frame.assign(value=frame["value"].astype("Float64"), y=one["title"]))
     found = pd.concat(parts, ignore_index=True)
     found["value"] = found["value"].to_numpy(float, na_value=math.nan)
@@ -114,27 +115,35 @@ def _lines(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
 
 def _boxes(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
     frame = run.sql(_rows(run, spec, rows, ("begin", "end", "duration")))
-    whole = sql.rows_of(str(spec["table"]), ("begin",), spec["chosen"], rows, _start_ns(run))
-    start = run.sql(f'select min("begin") as start from ({whole})')["start"][0]  # noqa: S608  (our own names)
+    whole = made_sql.rows_of(str(spec["table"]), ("begin",), spec["chosen"], rows, _start_ns(run))
+    start = run.sql(sql('select min("begin") as start from ({whole})', whole=whole))["start"][0]
     return frame.assign(begin=frame["begin"] - start, end=frame["end"] - start) if len(frame) else frame
 
 
 def _dots(run: Run, spec: Mapping[str, Any], rows: str) -> pd.DataFrame:
     x, y = listed(spec["x"])[0], listed(spec["y"])[0]
-    order = ", ".join(f'"{one}"' for one in _columns(spec, ()) if one != y)
     return run.sql(
-        f"""
-        with known as (select * from ({_rows(run, spec, rows, ())}) where "{x}" is not null and "{y}" is not null),
-        ranked as (select *, row_number() over (order by "{y}" desc, {order}) as nth, count(*) over () as every
+        sql(
+            """
+        with known as (select * from ({found}) where {x} is not null and {y} is not null),
+        ranked as (select *, row_number() over (order by {y} desc, {order}) as nth, count(*) over () as every
                    from known)
         select * exclude (nth, every) from ranked
-        where every <= {DOTS} or nth <= {DOTS // 4} or nth % ceil(every / {DOTS * 3 // 4}) = 0 order by nth
-        """  # noqa: S608  (our own names)
+        where every <= {dots} or nth <= {highest} or nth % ceil(every / {others}) = 0 order by nth
+        """,
+            found=_rows(run, spec, rows, ()),
+            x=identifier(x),
+            y=identifier(y),
+            order=[identifier(one) for one in _columns(spec, ()) if one != y],
+            dots=DOTS,
+            highest=DOTS // 4,
+            others=DOTS * 3 // 4,
+        )
     )
 
 
-def _rows(run: Run, spec: Mapping[str, Any], rows: str, more: tuple[str, ...]) -> str:
-    return sql.rows_of(str(spec["table"]), _columns(spec, more), spec.get("where"), rows, _start_ns(run))
+def _rows(run: Run, spec: Mapping[str, Any], rows: str, more: tuple[str, ...]) -> Sql:
+    return made_sql.rows_of(str(spec["table"]), _columns(spec, more), spec.get("where"), rows, _start_ns(run))
 
 
 def _start_ns(run: Run) -> int:
@@ -149,7 +158,7 @@ def _columns(spec: Mapping[str, Any], more: tuple[str, ...]) -> list[str]:
 
 def _place(spec: Mapping[str, Any]) -> list[str]:
     table = str(spec["table"])
-    there = sql.table_of(table).columns
+    there = made_sql.table_of(table).columns
     return [*(one for one in PLACE if one in there), *KIND.get(table, ())]
 
 

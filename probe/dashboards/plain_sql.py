@@ -19,6 +19,7 @@ from probe.runs import statements, views
 from probe.runs.columns import columns
 from probe.runs.kept import START
 from probe.runs.snapshot import STEPPED
+from probe.sql import Sql, identifier, joined, literal, sql
 
 #: The files, in the order in which they are to be read.
 FILES: Final = ("tables", "views", "quantities")
@@ -65,15 +66,18 @@ def texts() -> dict[str, str]:
     return {name: _ABOUT[name] + "\n" + "\n\n".join(parts[name]) + "\n" for name in FILES}
 
 
-def _tables() -> Iterable[str]:
-    yield "\n".join(_files(table) for table in TABLES)
+def _tables() -> Iterable[Sql]:
+    yield joined(map(_files, TABLES), "\n")
     for table in TABLES:
         yield _rows(table)
-    yield """create or replace table late_ranks as
+    yield Sql(
+        """create or replace table late_ranks as
 select process, max(rank) as rank from process_rows
 where process in (select process from process_rows where rank is null) group by process having max(rank) is not null;"""
-    said = "\n  union all ".join(f"select attempt, step, wall_ns from {table}_rows" for table in STEPPED)  # noqa: S608  (our own names)
-    yield f"""create or replace table attempts_shown as
+    )
+    said = [sql("select attempt, step, wall_ns from {rows}", rows=Sql(f"{table}_rows")) for table in STEPPED]
+    yield sql(
+        """create or replace table attempts_shown as
 with told as ({said}),
 firsts as (select attempt, min(step) as step from told where step is not null group by attempt),
 limits as (
@@ -82,58 +86,79 @@ limits as (
        left join firsts own on own.attempt = mine.attempt group by mine.attempt)
 select limits.attempt, if(own < before_step, before_step, 0) as before_step,
        if(own < before_step, min(wall_ns) filter (told.step >= before_step), -9223372036854775808) as before_ns
-from limits left join told on told.attempt = limits.attempt group by limits.attempt, own, before_step;"""  # noqa: S608  (our own names)
+from limits left join told on told.attempt = limits.attempt group by limits.attempt, own, before_step;""",
+        said=joined(said, "\n  union all "),
+    )
     for table in TABLES:
         yield _shown(table)
-    yield f"create or replace macro {statements.WHO};"
+    yield sql("create or replace macro {who};", who=statements.WHO)
 
 
-def _files(table: str) -> str:
-    found = f"glob(getvariable('run') || '/parts/{table}-*.parquet')"
-    return f"set variable {table}_files = (select list(file) from {found});"  # noqa: S608  (our own names)
+def _files(table: str) -> Sql:
+    return sql(
+        "set variable {files} = (select list(file) from glob(getvariable('run') || {paths}));",
+        files=Sql(f"{table}_files"),
+        paths=literal(f"/parts/{table}-*.parquet"),
+    )
 
 
-def _rows(table: str) -> str:
+def _rows(table: str) -> Sql:
     """The rows as they were written. Where a run has none, another file is named, of which nothing is taken."""
-    kinds = ",\n  ".join(
-        f"'{one.name}': {{name: '{one.name}', type: '{statements.duck(one.type)}', default_value: NULL}}"
+    kinds = (
+        sql(
+            "{name}: {name: {name}, type: {kind}, default_value: NULL}",
+            name=literal(one.name),
+            kind=literal(statements.duck(one.type)),
+        )
         for one in columns(table)
     )
-    selected = ", ".join(statements.selected_column(one) for one in columns(table))
-    distinct = "distinct " if table == "process" else ""
-    return f"""create or replace view {table}_rows as
+    return sql(
+        """create or replace view {rows} as
 select {distinct}{selected}
-from read_parquet(coalesce(getvariable('{table}_files'), getvariable('process_files')), hive_partitioning = false,
-  schema = map {{{kinds}}})
-where getvariable('{table}_files') is not null;"""  # noqa: S608  (our own names)
-
-
-def _shown(table: str) -> str:
-    stepped = any(one.name == "step" for one in columns(table))
-    late = "if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true))"
-    hidden = f"if(r.step is null, {late}, r.step >= a.before_step)" if stepped else late
-    newest = (
-        "\nqualify r.process = '' or revision = max(revision) over (partition by r.process, time_ns)"
-        if table == "process"
-        else ""
+from read_parquet(coalesce(getvariable({files}), getvariable('process_files')), hive_partitioning = false,
+  schema = map {{kinds}})
+where getvariable({files}) is not null;""",
+        rows=Sql(f"{table}_rows"),
+        distinct=Sql("distinct " if table == "process" else ""),
+        selected=statements.selected_columns(table),
+        files=literal(f"{table}_files"),
+        kinds=joined(kinds, ",\n  "),
     )
-    return f"""create or replace view "{statements.VIEWS.get(table, table)}" as
+
+
+def _shown(table: str) -> Sql:
+    stepped = any(one.name == "step" for one in columns(table))
+    late = Sql("if(a.before_ns is null, false, coalesce(r.wall_ns >= a.before_ns, true))")
+    hidden = sql("if(r.step is null, {late}, r.step >= a.before_step)", late=late) if stepped else late
+    newest = "\nqualify r.process = '' or revision = max(revision) over (partition by r.process, time_ns)"
+    return sql(
+        """create or replace view {view} as
 select r.* replace (coalesce(r.rank, l.rank) as rank)
-from {table}_rows r left join late_ranks l on l.process = r.process
+from {rows} r left join late_ranks l on l.process = r.process
      left join attempts_shown a on a.attempt = r.attempt
-where a.attempt is null or not {hidden}{newest};"""  # noqa: S608  (our own names)
+where a.attempt is null or not {hidden}{newest};""",
+        view=identifier(statements.VIEWS.get(table, table)),
+        rows=Sql(f"{table}_rows"),
+        hidden=hidden,
+        newest=Sql(newest if table == "process" else ""),
+    )
 
 
-def _views() -> Iterable[str]:
+def _views() -> Iterable[Sql]:
     named = {name: name for name in (*views.texts(), *views.SOURCES) if name not in WITHIN}
     for name in views.texts():
         inside = {one: place for one, place in named.items() if one != name}
         if name in WITHIN:
             continue
-        yield f"create or replace view {name} as\n{views.query(name, inside, START)};"
+        query = views.query(name, inside, START)
+        yield sql("create or replace view {name} as\n{query};", name=Sql(name), query=query)
 
 
-def _quantities() -> Iterable[str]:
+def _quantities() -> Iterable[Sql]:
     for name, spec in quantities().items():
-        told = f"-- {spec['title']} ({spec['unit']}). {spec['means']['good']}"
-        yield f"{told}\ncreate or replace view quantity_{name} as\n{made_sql.by_step(spec)};"
+        yield sql(
+            "{told}\ncreate or replace view {name} as\n{query};",
+            told=Sql(f"-- {spec['title']} ({spec['unit']}). {spec['means']['good']}"),
+            name=Sql(f"quantity_{name}"),
+            query=made_sql.by_step(spec),
+        )

@@ -31,6 +31,7 @@ from probe._io import expanded
 from probe.exporting.source import Source, opened_for, written
 from probe.exporting.trace_writer import TraceWriter
 from probe.runs import views
+from probe.sql import Sql, joined, sql
 
 _PROCESSES: Final = """
 select rank, count(*) as processes, arg_max(host, wall_ns) as host, arg_max(device, wall_ns) as device,
@@ -111,9 +112,12 @@ select rank, wall_ns, kind, "where", message, count, step, switched_off, traceba
 from incidents where wall_ns >= 0
 """
 
-_UNPLACED: Final = " union all ".join(
-    f"select count(*) as rows from {table} where coalesce(wall_ns, -1) < 0"  # noqa: S608  (our own names)
-    for table in ("calls", "memory", "micro_batches", "incidents")
+_UNPLACED: Final = joined(
+    (
+        sql("select count(*) as rows from {table} where coalesce(wall_ns, -1) < 0", table=Sql(table))
+        for table in ("calls", "memory", "micro_batches", "incidents")
+    ),
+    " union all ",
 )
 
 

@@ -20,6 +20,7 @@ from probe.runs.files import RunFiles
 from probe.runs.snapshot import Snapshot
 from probe.runs.sources import ranked
 from probe.runs.statements import VIEWS, with_ranks, worked_out
+from probe.sql import identifier, sql
 
 if TYPE_CHECKING:
     import pyarrow
@@ -125,8 +126,9 @@ class Source:
             self._database.execute("set enable_progress_bar=false")
             for table in self.tables:
                 self._database.register(f"rows_{table}", self._snapshot.scan(table))
-                rows = with_ranks(f'select * from "rows_{table}"', self._numbers)  # noqa: S608  (our own names)
-                self._database.execute(f'create view "{VIEWS.get(table, table)}" as {rows}')
+                rows = with_ranks(sql("select * from {rows}", rows=identifier(f"rows_{table}")), self._numbers)
+                name = identifier(VIEWS.get(table, table))
+                self._database.execute(sql("create view {name} as {rows}", name=name, rows=rows))
             for statement in worked_out(" ".join(views.texts())).values():
                 self._database.execute(statement)
         return self._database

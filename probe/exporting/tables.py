@@ -196,7 +196,7 @@ def _parquet(file: IO[bytes], table: str, source: Source) -> Iterator[Write]:
 
 
 @contextmanager
-def _csv(file: IO[bytes], table: str, source: Source) -> Iterator[Write]:  # noqa: ARG001  (as the others)
+def _csv(file: IO[bytes], table: str, _source: Source) -> Iterator[Write]:
     import pyarrow as pa
     import pyarrow.csv
 

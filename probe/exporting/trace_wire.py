@@ -143,12 +143,15 @@ class Sequence:
 
     def arguments(self, name: str, values: Iterable[Value | None]) -> list[bytes]:
         """:meth:`argument` of many slices; nothing where there is no value."""
-        known: dict[Value | None, bytes] = {None: b""}
+        known: dict[Value, bytes] = {}
         found = []
         for value in values:
+            if value is None:
+                found.append(b"")
+                continue
             content = known.get(value)
             if content is None:
-                content = known[value] = self.argument(name, value)  # type: ignore[arg-type]  # None is known
+                content = known[value] = self.argument(name, value)
             found.append(content)
         return found
 

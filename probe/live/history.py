@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from probe.dashboards import compile as sql
+from probe.dashboards import compile as made_sql
 from probe.dashboards.columns import Table
 from probe.dashboards.spec import SERIES, check_series, listed
 from probe.errors import InputError
@@ -22,7 +22,7 @@ from probe.live.arrow import factorized, filled
 from probe.live.tables import Words
 from probe.runs import views
 from probe.runs.snapshot import Snapshot
-from probe.runs.version_1 import quoted
+from probe.sql import literal, sql
 
 #: The most series of a chart, as in the browser, and the most steps: a longer run keeps what the live tables have.
 MOST_SERIES: Final = 24
@@ -128,9 +128,13 @@ def read(
     """
     if wish.spec is None:
         return _times(snapshot, wish, until, start_ns)
-    who = f"who(rank, process) = {quoted(wish.who)}" if wish.who else ""
-    found = f"select * from ({sql.series(wish.spec, who)}) where step is not null and step <= {until}"  # noqa: S608  (checked, quoted)
-    told: Any = snapshot.answer(found, None)  # no frame: the process that asks may never have loaded pandas
+    who = sql("who(rank, process) = {who}", who=literal(wish.who)) if wish.who else ""
+    text = sql(
+        "select * from ({found}) where step is not null and step <= {until}",
+        found=made_sql.series(wish.spec, who),
+        until=until,
+    )
+    told: Any = snapshot.answer(text, None)  # no frame: the process that asks may never have loaded pandas
     values = filled(told["value"], math.nan, float)
     steps, at = np.unique(filled(told["step"], -1, np.int64), return_inverse=True)
     if len(steps) > MOST_STEPS:
@@ -161,7 +165,11 @@ def _values(column: Any, table: Table, name: str, words: Words) -> npt.NDArray[n
 
 
 def _times(snapshot: Snapshot, wish: Wish, until: int, start_ns: int) -> History:
-    text = f"select step, begin_ns, end_ns from ({views.query('steps')}) where step <= {until} order by step"  # noqa: S608  (our own names)
+    text = sql(
+        "select step, begin_ns, end_ns from ({steps}) where step <= {until} order by step",
+        steps=views.query("steps"),
+        until=until,
+    )
     told: Any = snapshot.answer(text, None)
     if len(told) > MOST_STEPS:
         return missing(wish)

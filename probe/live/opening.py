@@ -28,12 +28,16 @@ from probe.runs.follower import Follower
 from probe.runs.snapshot import Snapshot
 from probe.runs.statements import VIEWS
 from probe.runs.visibility import Shown, sentence
+from probe.sql import Sql, identifier, joined, literal, sql
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: The columns of a span that tell how far its process has come.
 _PROGRESS: Final = ("process", "step", "begin", "end")
+
+#: How many rows a step has, where each row is one.
+_COUNTED: Final = Sql("count(*)")
 
 #: Runs below this size are read row by row, which needs neither DuckDB nor pandas in this process.
 LARGE_BYTES: Final = 4 * 2**20
@@ -162,8 +166,9 @@ class _Loader:
 
     def _values(self, text: str) -> dict[str, Any]:
         """The one row of an answer."""
-        (row,) = self._ask(text).to_pylist()
-        return row  # type: ignore[no-any-return]  # pyarrow is untyped
+        rows: list[dict[str, Any]] = self._ask(text).to_pylist()
+        (row,) = rows
+        return row
 
     def _block(self, table: Table, found: pa.Table) -> Block:
         block: Block = {}
@@ -192,11 +197,14 @@ class _Loader:
 
     def _count(self, table: str) -> int:
         """How many rows a table has: by a query, as a data set would keep the footers of all files in memory."""
-        return int(self._values(f'select count(*) as n from "{VIEWS.get(table, table)}"')["n"])  # noqa: S608  (our own names)
+        found = self._values(sql("select count(*) as n from {table}", table=identifier(VIEWS.get(table, table))))
+        return int(found["n"])
 
     def _processes(self) -> list[Process]:
-        names = ("process", "rank", "pid", "time_ns", "wall_ns", "world_size", "host", "device", "schema_version")
-        found = self._ask(f"select {', '.join(names)} from processes order by wall_ns")  # noqa: S608  (our own names)
+        found = self._ask(
+            "select process, rank, pid, time_ns, wall_ns, world_size, host, device, schema_version from processes"
+            " order by wall_ns"
+        )
         return [Process(**row) for row in found.to_pylist()]
 
     # ------------------------------------------------------------------------------- what the intake must know
@@ -205,15 +213,18 @@ class _Loader:
         intake = self._intake
         for process in self.processes:  # in the order in which they began: the last one of a rank writes now
             intake.begin_process(process)
-        written = " union all ".join(
-            f"select max(step) as step, max(wall_ns) as wall_ns from {VIEWS.get(name, name)}"  # noqa: S608  (our own names)
+        written = [
+            sql("select max(step) as step, max(wall_ns) as wall_ns from {table}", table=Sql(VIEWS.get(name, name)))
             for name in self._snapshot.tables
-        )
+        ]
         found = self._values(
-            f"""with written as ({written})
+            sql(
+                """with written as ({written})
               select (select max(step) from written) as step, (select max(wall_ns) from written) as newest,
               (select coalesce(sum(count), 0)::bigint from incidents where kind = 'dropped_rows') as lost,
-              (select list(distinct process) from memory) as measured"""  # noqa: S608  (our own names)
+              (select list(distinct process) from memory) as measured""",
+                written=joined(written, " union all "),
+            )
         )
         if found["step"] is not None:
             intake.step = found["step"]
@@ -263,98 +274,133 @@ class _Loader:
 
     def _cuts(self) -> Iterator[tuple[tuple[int, int, int], Cut]]:
         """The newest batches that were cut, and where."""
-        start_ns = self._intake.clocks.start_ns
         found = self._ask(
-            f"""select process, scope_id, micro_batch, batch_id, tokens,
+            sql(
+                """select process, scope_id, micro_batch, batch_id, tokens,
                    coalesce(sequences * width_tokens, -1) as slots, (wall_ns - {start_ns}) / 1e9 as at
             from micro_batches where micro_batch is not null
-            order by wall_ns desc, batch_id desc limit {REMEMBERED}"""  # noqa: S608  (our own names)
+            order by wall_ns desc, batch_id desc limit {most}""",
+                start_ns=self._intake.clocks.start_ns,
+                most=REMEMBERED,
+            )
         )
         return _each_cut(found, self._codes(found["process"]))
 
     def _paths(self) -> list[tuple[tuple[int, int], str]]:
         """Where scopes lie of which only the path says so, and what is around them hasn't ended yet."""
         found = self._ask(
-            f"""select process, scope_id, around from ({views.query("scopes_nested")})
-            where parent_id is null and around is not null order by happened"""  # noqa: S608  (our own names)
+            sql(
+                """select process, scope_id, around from ({nested})
+            where parent_id is null and around is not null order by happened""",
+                nested=views.query("scopes_nested"),
+            )
         )
         return [((self._words.code(row["process"]), row["scope_id"]), row["around"]) for row in found.to_pylist()]
 
     # ------------------------------------------------------------------------------------------- choosing rows
 
-    def _steps(self, table: str, score: str, where: str, rows: str = "count(*)") -> str:
+    def _steps(self, table: str, score: str, where: Sql, rows: Sql = _COUNTED) -> Sql:
         """The SQL condition for the steps of ``table`` that stay: the newest half, and peaks of the older ones."""
         if self._step is not None:
-            return f"step = {self._step}"
+            return sql("step = {step}", step=self._step)
         if self._count(table) <= self._limit:
-            return "true"
+            return Sql("true")
         found = self._ask(
-            f"""select step, {rows}::bigint as n, coalesce(max({score}), 0)::double as score
-            from {table} where {where} and step is not null group by step order by max(wall_ns)"""  # noqa: S608  (our own names)
+            sql(
+                """select step, {rows}::bigint as n, coalesce(max({score}), 0)::double as score
+            from {table} where {where} and step is not null group by step order by max(wall_ns)""",
+                rows=rows,
+                score=Sql(score),
+                table=Sql(table),
+                where=where,
+            )
         )
         steps, counts, scores = (found[name].to_pylist() for name in ("step", "n", "score"))
         kept = chosen_steps(counts, scores, self._limit)
         if len(kept) == len(steps):
-            return "true"
+            return Sql("true")
         self.left_out += sum(counts) - sum(counts[index] for index in kept)
         # Rows without a step stay, as if theirs were one that does: "or" would compare each row with each step.
-        numbers = [str(int(steps[index])) for index in kept]
-        return f"coalesce(step, {numbers[-1]}) in ({', '.join(numbers)})"
+        numbers = [literal(int(steps[index])) for index in kept]
+        return sql("coalesce(step, {last}) in ({numbers})", last=numbers[-1], numbers=numbers)
 
     def _extremes(self, name: str, table: Table) -> pa.Table:
         """The rows of a table each of which is made of one row: all, or of each time slice and group those with an
         extreme.
         """
-        columns, where = select_list(table, self._intake.clocks.start_ns), WHERE.get(name, "true")
+        columns, where = select_list(table, self._intake.clocks.start_ns), WHERE.get(name, Sql("true"))
         if self._step is not None:
-            where = f"({where}) and step = {self._step}"
-        source = f"select {columns}, wall_ns as happened from {table.rows} where {where}"  # noqa: S608  (our own names)
-        everything = f"select * from ({source}) order by happened"  # noqa: S608  (our own names)
+            where = sql("({where}) and step = {step}", where=where, step=self._step)
+        rows = Sql(table.rows)
+        source = sql(
+            "select {columns}, wall_ns as happened from {rows} where {where}", columns=columns, rows=rows, where=where
+        )
+        everything = sql("select * from ({source}) order by happened", source=source)
         if self._step is not None or self._count(table.rows) <= self._limit:
             return self._ask(everything)
-        group = dict.fromkeys((*table.thinning.group, "process"))
+        group = list(map(Sql, dict.fromkeys((*table.thinning.group, "process"))))
         found = self._values(
-            f"""select count(*) as n, count(distinct ({", ".join(group)})) as g, min(wall_ns) as a,
-            max(wall_ns) as b from {table.rows} where {where}"""  # noqa: S608  (our own names)
+            sql(
+                """select count(*) as n, count(distinct ({group})) as g, min(wall_ns) as a,
+            max(wall_ns) as b from {rows} where {where}""",
+                group=group,
+                rows=rows,
+                where=where,
+            )
         )
         if found["n"] <= self._limit:
             return self._ask(everything)
-        return self._ask(self._sliced(source, table.thinning.scores, list(group), found))
+        return self._ask(self._sliced(source, table.thinning.scores, group, found))
 
-    def _sliced(self, source: str, scores: Sequence[str], group: Sequence[str], extent: dict[str, int]) -> str:
+    def _sliced(self, source: Sql, scores: Sequence[str], group: Sequence[Sql], extent: dict[str, int]) -> Sql:
         """A query for those rows of ``source`` that hold an extreme of their time slice and group."""
         n, groups = extent["n"], max(extent["g"], 1)
         self.left_out += n - self._limit
         slices = max(1, self._limit // (groups * (len(scores) + 1)))
         first, last = extent["a"], extent["b"]
-        picks = _picks(scores) if scores else ["any_value(row)"]
-        keys = ", ".join([*group, "slice"])
-        return f"""
+        return sql(
+            """
             with source as ({source}), sliced as (
-              select source as row, {"".join(f"{one}, " for one in group)}
-                     least(floor((happened - {first}) * {slices}.0 / {max(last - first, 1)}), {slices - 1}) as slice
+              select source as row, {columns}
+                     least(floor((happened - {first}) * {slices}.0 / {length}), {last_slice}) as slice
               from source),
-            picked as (select unnest([{", ".join(picks)}]) as row from sliced group by {keys})
+            picked as (select unnest([{picks}]) as row from sliced group by {keys})
             select * from (select distinct row.* from picked where row is not null) order by happened
-            """  # noqa: S608  (our own names)
+            """,
+            source=source,
+            columns=joined((sql("{name}, ", name=one) for one in group), ""),
+            first=first,
+            slices=slices,
+            length=max(last - first, 1),
+            last_slice=slices - 1,
+            picks=_picks(scores) if scores else [Sql("any_value(row)")],
+            keys=[*group, Sql("slice")],
+        )
 
     # ------------------------------------------------------------------------------------ what many rows make
 
     def _micro(self) -> pa.Table:
-        chosen = f"(select * from micro_batches where {self._steps('micro_batches', 'tokens', 'true')})"  # noqa: S608  (our own names)
-        counted = views.query("micro_batches_counted", {"micro_batches": chosen})
-        return self._ask(f"select * from ({counted}) order by wall_ns, batch, micro_batch")  # noqa: S608  (our own names)
+        steps = self._steps("micro_batches", "tokens", Sql("true"))
+        counted = views.query("micro_batches_counted", {"micro_batches": _of_steps("micro_batches", steps)})
+        return self._ask(sql("select * from ({counted}) order by wall_ns, batch, micro_batch", counted=counted))
 
     def _padding(self) -> pa.Table:
-        steps = self._steps("padding", "tokens", "true", "count(distinct (process, source, field, cause))")
-        counted = views.query("padding_counted", {"padding": f"(select * from padding where {steps})"})  # noqa: S608  (our own names)
-        return self._ask(f"select * from ({counted}) order by step, process, source, field, cause, counted")  # noqa: S608  (our own names)
+        rows = Sql("count(distinct (process, source, field, cause))")
+        steps = self._steps("padding", "tokens", Sql("true"), rows)
+        counted = views.query("padding_counted", {"padding": _of_steps("padding", steps)})
+        return self._ask(
+            sql("select * from ({counted}) order by step, process, source, field, cause, counted", counted=counted)
+        )
 
     def _spans(self) -> pa.Table:
-        steps = self._steps("memory", "peak_allocated_bytes", "edge = 'leave'")
-        chosen = {name: f"(select * from {name} where {steps})" for name in ("memory", "micro_batches")}  # noqa: S608  (our own names)
+        steps = self._steps("memory", "peak_allocated_bytes", Sql("edge = 'leave'"))
+        chosen = {name: _of_steps(name, steps) for name in ("memory", "micro_batches")}
         spans = views.query("spans", chosen, self._intake.clocks.start_ns)
-        return self._ask(f"select * from ({spans}) order by happened, begin_ns desc")  # noqa: S608  (our own names)
+        return self._ask(sql("select * from ({spans}) order by happened, begin_ns desc", spans=spans))
+
+
+def _of_steps(table: str, steps: Sql) -> Sql:
+    return sql("(select * from {table} where {steps})", table=Sql(table), steps=steps)
 
 
 def _each_cut(found: pa.Table, processes: npt.NDArray[np.int32]) -> Iterator[tuple[tuple[int, int, int], Cut]]:
@@ -395,11 +441,13 @@ def _latest(
     return list(zip(codes.tolist(), newest.tolist(), step.tolist(), strict=True))
 
 
-def _picks(scores: Sequence[str]) -> list[str]:
+def _picks(scores: Sequence[str]) -> list[Sql]:
     """SQL for the rows with the smallest and the largest of the first score, the largest of each other, and one NaN."""
-    known = [f'case when isnan(row."{one}"::double) then null else row."{one}" end' for one in scores]
-    largest = [f"arg_max(row, {one})" for one in known]
-    return [f"arg_min(row, {known[0]})", *largest, f'any_value(row) filter (where isnan(row."{scores[0]}"::double))']
+    names = list(map(identifier, scores))
+    known = [sql("case when isnan(row.{name}::double) then null else row.{name} end", name=one) for one in names]
+    largest = [sql("arg_max(row, {score})", score=one) for one in known]
+    missing = sql("any_value(row) filter (where isnan(row.{name}::double))", name=names[0])
+    return [sql("arg_min(row, {score})", score=known[0]), *largest, missing]
 
 
 def chosen_steps(counts: Sequence[int], scores: Sequence[float], limit: int) -> list[int]:

@@ -8,6 +8,7 @@ bounded. On rows before thinning whole numbers are exactly those of SQL, and oth
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -227,7 +228,7 @@ def _plain(table: Table, words: Words, name: str, values: npt.NDArray[Any]) -> l
     """The values of a key: texts as texts, None for missing."""
     if name in table.words:
         return [None if one < 0 else words.texts[one] for one in values.tolist()]
-    return [None if one == -1 or one != one else one for one in values.tolist()]  # noqa: PLR0124  (NaN)
+    return [None if one == -1 or math.isnan(one) else one for one in values.tolist()]
 
 
 # ------------------------------------------------------------------------------------------------- the numbers

@@ -7,6 +7,7 @@ all ranks is published under their names, and so is the rollout's tail, which on
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -170,7 +171,7 @@ def _add_whole(found: dict[int, dict[str, float]], frame: pd.DataFrame) -> None:
 
 
 def _missing(value: Any) -> bool:
-    return type(value).__name__ == "NAType" or value is None or value != value  # noqa: PLR0124  (NaN)
+    return type(value).__name__ == "NAType" or value is None or math.isnan(value)
 
 
 def segment(text: str) -> str:

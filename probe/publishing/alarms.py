@@ -150,7 +150,7 @@ class Alarms:
         command = [sys.executable, "-P", "-m", "probe.publishing.watching", str(directory), "--parent", str(self._pid)]
         try:
             with _signals.kept_back():
-                self._process = subprocess.Popen(  # noqa: S603  (this interpreter)
+                self._process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

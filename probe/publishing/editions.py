@@ -16,7 +16,7 @@ from probe.runs.files import RunFiles
 from probe.runs.now import now
 from probe.runs.outcome import outcome
 from probe.runs.reader import Run
-from probe.runs.version_1 import quoted
+from probe.sql import Sql, literal, sql
 from probe.tracking.backends.mlflow import END_TAG, NO_END
 
 if TYPE_CHECKING:
@@ -171,24 +171,24 @@ class Editions:
 
     def _logged(self, run: Run) -> list[str]:
         """The metrics that the backends have: what the process logged that tracks, and what is said here."""
-        frame = run.sql(f"select distinct key from scalars where {self._tracks(run)} order by key")  # noqa: S608  (quoted)
+        frame = run.sql(sql("select distinct key from scalars where {ours} order by key", ours=self._tracks(run)))
         return [*frame["key"], *sorted(self._names)]
 
     def _who(self, run: Run) -> str:
         """What the process is shown as that tracks: its rank, where it is known by now."""
-        query = f"select who(rank, process) as who from processes where {self._tracks(run)} order by rank nulls last"  # noqa: S608  (quoted)
-        found = run.sql(query)
+        query = "select who(rank, process) as who from processes where {ours} order by rank nulls last"
+        found = run.sql(sql(query, ours=self._tracks(run)))
         return str(found["who"][0]) if len(found) else "rank 0"
 
-    def _tracks(self, run: Run) -> str:
+    def _tracks(self, run: Run) -> Sql:
         """The SQL condition for rows of the process that tracks: the newest of its number, one may have had several
         sessions.
         """
         processes = run.processes
         own = processes[(processes["pid"] == self._pid) & (processes["host"] == self._host)]
         if own.empty:
-            return "coalesce(rank, 0) = 0"
-        return f"process = {quoted(str(own.sort_values('wall_ns')['process'].iloc[-1]))}"
+            return Sql("coalesce(rank, 0) = 0")
+        return sql("process = {process}", process=literal(str(own.sort_values("wall_ns")["process"].iloc[-1])))
 
     def _newest(self, run: Run) -> int:
         steps = across_ranks.ended(run, final=True)

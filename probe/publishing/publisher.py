@@ -90,7 +90,7 @@ class Publisher:
         own = [sys.executable, "-P", "-m", "probe.publishing", *options]
         try:
             with _signals.kept_back():
-                self._process = subprocess.Popen(  # noqa: S603  (this interpreter, or what the caller asks for)
+                self._process = subprocess.Popen(  # this interpreter, or what the caller asks for
                     own if command is None else command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -124,7 +124,7 @@ def run_command(command: str, data: bytes) -> str:
     line = [sys.executable, "-I", "-S", "-c", _AS_EXPECTED, *words_of(command)]
     with tempfile.TemporaryFile() as errors:  # a pipe would be waited for as long as anybody has it
         try:
-            process = subprocess.Popen(  # noqa: S603  (the user's own, at their wish)
+            process = subprocess.Popen(  # the user's own, at their wish
                 line,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,

@@ -101,7 +101,7 @@ def commit(folder: Path) -> str:
         return ""
     command = [git, "-C", str(folder), "rev-parse", "HEAD"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603  (git's own path)
+        found = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return found.stdout.strip() if found.returncode == 0 else ""

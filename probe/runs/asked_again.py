@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe.runs import last_seen, statements
 from probe.runs.columns import columns, schema
+from probe.sql import Sql, identifier, sql
 
 if TYPE_CHECKING:
     import duckdb
@@ -116,7 +117,8 @@ class AskedAgain:
     def _asked(self, newest: Newest, text: str, first: int, last: int) -> pyarrow.Table:
         asked = self._filled(newest)
         if self._steps != (first, last):
-            asked.execute(f'update steps_asked set "first" = {int(first)}, "last" = {int(last)}')  # noqa: S608  (whole numbers)
+            steps = sql('update steps_asked set "first" = {first}, "last" = {last}', first=int(first), last=int(last))
+            asked.execute(steps)
             self._steps = first, last
         known = self._known.get(text)
         if known is None:
@@ -166,8 +168,8 @@ class AskedAgain:
                 asked.execute(statements.view(table, [f'"tail_{table}"'], "", newest.where, newest.late))
                 source = self._sources[table] = _Source(table)
                 asked.register(f"new_{table}", source)
-                asked.execute(f'prepare "fill_{table}" as insert into "tail_{table}" select * from "new_{table}"')  # noqa: S608  (our own names)
-                asked.execute(f'prepare "empty_{table}" as delete from "tail_{table}"')  # noqa: S608  (likewise)
+                for statement in _filling(table):
+                    asked.execute(statement)
                 self._fill(asked, table, newest)
         for name, statement in statements.worked_out(text, measured=newest.measured).items():
             if name not in self._made:
@@ -197,6 +199,18 @@ class _Source:
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         rows = self._none if self.rows is None else self.rows
         return rows.select(self._columns).__arrow_c_stream__(requested_schema)
+
+
+def _filling(table: str) -> tuple[Sql, Sql]:
+    """The statements that prepare the filling and the emptying of a table."""
+    kept = identifier(f"tail_{table}")
+    filled = sql(
+        "prepare {name} as insert into {kept} select * from {rows}",
+        name=identifier(f"fill_{table}"),
+        kept=kept,
+        rows=identifier(f"new_{table}"),
+    )
+    return filled, sql("prepare {name} as delete from {kept}", name=identifier(f"empty_{table}"), kept=kept)
 
 
 def _opened() -> duckdb.DuckDBPyConnection:

@@ -22,6 +22,7 @@ from probe.runs import version_1, views
 from probe.runs.columns import schema
 from probe.runs.kept import START, Kept
 from probe.runs.statements import NOTHING_LATE, lists_tables, names, parquet_rows, view, with_views, worked_out
+from probe.sql import Sql, identifier, sql
 
 if TYPE_CHECKING:
     import duckdb
@@ -255,7 +256,7 @@ def _select(
 ) -> pyarrow.Table:
     """As :func:`select`, within the limit of memory."""
     parquet.keep(kept)
-    own: dict[str, str] = dict(more)
+    own: Mapping[str, str] = dict(more)
     whole = functools.partial(_with_tables, parquet, tables, tails, where=where, measured=measured, late=late)
     if kept is not None:
         text, own = kept.rewritten(text, START)
@@ -319,7 +320,10 @@ def _with_tables(
         if made.get(table) != statement:  # whoever asks what is hidden wants all rows
             cursor.execute(statement)
             made[table] = statement
-    told = {name: f'create or replace temp view "{name}" as {query}' for name, query in (own or {}).items()}
+    told = {
+        name: sql("create or replace temp view {name} as {query}", name=identifier(name), query=Sql(query))
+        for name, query in (own or {}).items()
+    }
     others = worked_out(text, "or replace temp ", measured=measured)
     for name, statement in (told | others | told).items():  # theirs first and in place of others
         if made.get(name) != statement:

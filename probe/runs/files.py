@@ -318,7 +318,8 @@ class RunFiles:
             size = self.system.size(path)
             if size <= begin:
                 return b"" if size == begin else None
-            return self.system.cat_file(path, start=begin, end=size)  # type: ignore[no-any-return]  # fsspec is untyped
+            found: bytes = self.system.cat_file(path, start=begin, end=size)
+            return found
 
     def _read_pieces(self, pieces: list[Piece], begin: int) -> bytes | None:
         reached = pieces[-1].end

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from probe.runs import views
-from probe.runs.version_1 import quoted
+from probe.sql import Sql, identifier, joined, literal, sql
 
 if TYPE_CHECKING:
     import duckdb
@@ -77,7 +77,7 @@ class Kept:
             f"attach '{self.folder}/kept.duckdb' as kept",
         ]
 
-    def rewritten(self, text: str, start_ns: str) -> tuple[str, dict[str, str]]:
+    def rewritten(self, text: str, start_ns: str) -> tuple[str, dict[str, Sql]]:
         """``text`` with tables where the texts of views stood.
 
         Args:
@@ -91,7 +91,7 @@ class Kept:
         for name in NAMES:
             for told in _tellings(name, text):
                 text = _replaced(name, told, text)
-        return text, {name: _table(name, start_ns) for name in views.named(text) if name in NAMES}
+        return text, {name: _table(name, Sql(start_ns)) for name in views.named(text) if name in NAMES}
 
     def missing(self, of: object, text: str, named: Iterable[str]) -> list[str]:
         """The views of which :meth:`rewritten` text needs the tables that aren't there.
@@ -125,34 +125,40 @@ class Kept:
                     self._made.add(name)
 
 
-def _timed() -> str:
+def _timed() -> Sql:
     """The rows of the view of micro-batches, out of the spans."""
-    columns = (
+    columns = Sql(
         "step, rank, process, role, phase, kind, level, micro_batch, scope, begin_ns, end_ns, duration, batch, tokens,"
         " slots, sequences, longest"
     )
-    return f"select {columns} from ({views.query('spans')}) where kind = 'micro_batch'"  # noqa: S608  (our own names)
+    spans = views.query("spans")
+    return sql("select {columns} from ({spans}) where kind = 'micro_batch'", columns=columns, spans=spans)
 
 
-def _place(name: str) -> str:
-    return f'kept.main."{name}"'
+def _place(name: str) -> Sql:
+    return sql("kept.main.{name}", name=identifier(name))
 
 
 def _make(cursor: duckdb.DuckDBPyConnection, name: str) -> None:
-    cursor.execute(f"create or replace table {_place(name)} as select * from ({views.query(name)}) limit 0")  # noqa: S608  (our own names)
+    place, query = _place(name), views.query(name)
+    cursor.execute(sql("create or replace table {place} as select * from ({query}) limit 0", place=place, query=query))
     for rows in _shares(cursor, name):
-        sources = {one: f"(select * from {one} where {rows})" for one in views.SOURCES} if rows else None  # noqa: S608  (our own names)
-        cursor.execute(f"insert into {_place(name)} {views.query(name, sources)}")
+        sources = {one: _some(one, rows) for one in views.SOURCES} if rows else None
+        cursor.execute(sql("insert into {place} {query}", place=place, query=views.query(name, sources)))
+
+
+def _some(table: str, rows: Sql) -> Sql:
+    return sql("(select * from {table} where {rows})", table=Sql(table), rows=rows)
 
 
 def _replaced(name: str, told: _Told, text: str) -> str:
     where = f" where {told.where}" if told.where else ""
     before, mark, _ = told.text.partition(_MARK)
     if not mark:
-        return text.replace(told.text, _table(name, "0") + where)
+        return text.replace(told.text, _table(name, Sql("0")) + where)
     starts = [_SECOND_0.match(one) for one in text.split(before)[1:]]  # a pattern of the whole takes long to compile
     for start in dict.fromkeys(one[0] for one in starts if one is not None):
-        text = text.replace(told.text.replace(_MARK, start), _table(name, start) + where)
+        text = text.replace(told.text.replace(_MARK, start), _table(name, Sql(start)) + where)
     return text
 
 
@@ -166,15 +172,18 @@ class _Writer(NamedTuple):
     unranked: int
 
 
-def _shares(cursor: duckdb.DuckDBPyConnection, name: str) -> list[str]:
+def _shares(cursor: duckdb.DuckDBPyConnection, name: str) -> list[Sql]:
     """Conditions that part the rows that a view is made of, so that each part can be worked on in little memory: no
     view sets processes side by side. Empty for all rows at once.
     """
     sources = ("memory", "scope_calls", "micro_batches") if name in ("spans", "scopes") else (_TABLES[name],)
-    rows = " union all ".join(f"select process, rank from {one}" for one in sources)  # noqa: S608  (our own names)
+    rows = [sql("select process, rank from {table}", table=Sql(one)) for one in sources]
     told = cursor.execute(
-        f"""select process, count(*), min(rank), max(rank), count(*) - count(rank) from ({rows})
-        group by process order by process nulls first"""  # noqa: S608  (our own names)
+        sql(
+            """select process, count(*), min(rank), max(rank), count(*) - count(rank) from ({rows})
+        group by process order by process nulls first""",
+            rows=joined(rows, " union all "),
+        )
     ).fetchall()
     shares: list[list[_Writer]] = [[]]
     for one in map(_Writer._make, told):
@@ -182,23 +191,24 @@ def _shares(cursor: duckdb.DuckDBPyConnection, name: str) -> list[str]:
         if sum(writer.rows for writer in shares[-1]) >= SHARE_ROWS:
             shares.append([])
     shares = [share for share in shares if share]
-    return list(map(_condition, shares)) if len(shares) > 1 else [""]
+    return list(map(_condition, shares)) if len(shares) > 1 else [Sql("")]
 
 
-def _condition(share: list[_Writer]) -> str:
+def _condition(share: list[_Writer]) -> Sql:
     """Which rows are of a share. The ranks follow from the processes; DuckDB sees by them what it needn't read."""
     first, last = share[0].process, share[-1].process
-    known = f"process between {quoted(first or '')} and {quoted(last or '')}"
+    begin, end = literal(first or ""), literal(last or "")
+    known = sql("process between {begin} and {end}", begin=begin, end=end)
     if first is None:
-        return f"(process is null or process <= {quoted(last or '')})"
+        return sql("(process is null or process <= {end})", end=end)
     ranks = [rank for one in share for rank in (one.first, one.last) if rank is not None]
     if not ranks or any(one.unranked for one in share):
         return known
-    return f"{known} and rank between {min(ranks)} and {max(ranks)}"
+    return sql("{known} and rank between {low} and {high}", known=known, low=min(ranks), high=max(ranks))
 
 
 #: Second 0 of the run, as SQL: when its first process began to record.
-START: Final = "(select coalesce(min(wall_ns), 0) from processes)"
+START: Final = Sql("(select coalesce(min(wall_ns), 0) from processes)")
 
 
 _SECOND_0: Final = re.compile(rf"\d+|{re.escape(START)}")
@@ -210,12 +220,15 @@ def _tellings(name: str, text: str) -> Iterator[_Told]:
     for rows in dict.fromkeys(_ROWS.findall(text)):
         table, where = rows
         if table == _TABLES[name]:
-            sources = {table: f"(select * from {table} where {where})"}  # noqa: S608  (out of the text)
+            sources = {table: _some(table, Sql(where))}
             yield _Told(views.query(name, sources, _MARK), f"({where})")
 
 
-def _table(name: str, start_ns: str) -> str:
+def _table(name: str, start_ns: Sql) -> Sql:
     if name != "spans":
-        return f"select * from {_place(name)}"  # noqa: S608  (our own names)
-    seconds = f'(begin_ns - {start_ns}) / 1e9 as begin, (end_ns - {start_ns}) / 1e9 as "end"'
-    return f"select * replace ({seconds}) from {_place(name)}"  # noqa: S608  (our own names)
+        return sql("select * from {place}", place=_place(name))
+    return sql(
+        'select * replace ((begin_ns - {start}) / 1e9 as begin, (end_ns - {start}) / 1e9 as "end") from {place}',
+        start=start_ns,
+        place=_place(name),
+    )

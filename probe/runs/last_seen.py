@@ -11,7 +11,7 @@ from typing import Final
 
 from probe.runs import now
 from probe.runs.files import RunFiles
-from probe.runs.version_1 import quoted
+from probe.sql import Sql, identifier, literal, sql
 
 NAME: Final = "last_seen"
 
@@ -41,7 +41,7 @@ COLUMNS: Final[Mapping[str, str]] = {
 }
 
 
-def views(text: str, files: RunFiles, attempt: int | None) -> dict[str, str]:
+def views(text: str, files: RunFiles, attempt: int | None) -> dict[str, Sql]:
     """What a query needs besides the tables of the rows.
 
     Args:
@@ -55,15 +55,13 @@ def views(text: str, files: RunFiles, attempt: int | None) -> dict[str, str]:
     return {NAME: _query(now.now(files, attempt))} if NAME in text.lower() else {}
 
 
-def _query(told: Iterable[now.Now]) -> str:
-    rows = [", ".join(_literal(getattr(one, name)) for name in COLUMNS) for one in told]
-    typed = ", ".join(f'"{name}"::{kind} as "{name}"' for name, kind in COLUMNS.items())
-    names = ", ".join(f'"{name}"' for name in COLUMNS)
-    values = ", ".join(f"({one})" for one in rows or [", ".join(["null"] * len(COLUMNS))])
-    return f"select {typed} from (values {values}) told({names}) where process is not null"  # noqa: S608  (our own names, and quoted texts)
-
-
-def _literal(value: str | int | bool | None) -> str:
-    if value is None:
-        return "null"
-    return quoted(value) if isinstance(value, str) else str(value).lower()
+def _query(told: Iterable[now.Now]) -> Sql:
+    rows = [[getattr(one, name) for name in COLUMNS] for one in told]
+    return sql(
+        "select {typed} from (values {values}) told({names}) where process is not null",
+        typed=[
+            sql("{name}::{kind} as {name}", name=identifier(name), kind=Sql(kind)) for name, kind in COLUMNS.items()
+        ],
+        values=[sql("({row})", row=map(literal, one)) for one in rows or [[None] * len(COLUMNS)]],
+        names=map(identifier, COLUMNS),
+    )

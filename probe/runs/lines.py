@@ -36,7 +36,7 @@ _FLOATS: Final = {kind: _float_fields(kind) for kind in row_types.row_types()}
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_unwrap)
 _ENCODE: Final[Callable[[Any], bytes]] = _ENCODER.encode
 # Not strict: this is what reads the texts above back as floats. (A field of type text stays a text.)
-_decoder = msgspec.json.Decoder(row_types.union(), strict=False)
+_decoder: msgspec.json.Decoder[Row] = msgspec.json.Decoder(row_types.union(), strict=False)
 
 
 def _renew_decoder() -> None:
@@ -131,7 +131,7 @@ def decode(line: bytes) -> Row | None:
         UnicodeDecodeError: The line isn't a row.
     """
     try:
-        return _decoder.decode(line)  # type: ignore[no-any-return]  # the union is built from a tuple
+        return _decoder.decode(line)
     except msgspec.ValidationError:
         table = msgspec.json.decode(line, type=_Tag).table
         if row_types.row_type(table) is not None:

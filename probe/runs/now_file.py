@@ -216,8 +216,8 @@ class NowFile:
             )
             self._here = level
             self._state = self._words[STATE] = self._state + 257  # one change more, and one scope more
-        except Exception:  # noqa: S110  (a closed page, a step that is no int64: nothing of this is training's affair)
-            pass
+        except Exception:  # a closed page, a step that is no int64: nothing of this is training's affair
+            return
 
     def left(self, scope: Scope, outer: Scope, thread: int) -> None:
         """A scope isn't current any more.
@@ -243,8 +243,8 @@ class NowFile:
             self._state = words[STATE] = self._state + 255  # one change more, and one scope less
             words[LEFT] = now_ns
             self._here = outside
-        except Exception:  # noqa: S110  (as above)
-            pass
+        except Exception:  # as above
+            return
 
     def _takes_over(self, scope: Scope, thread: int) -> bool:
         """Whether the file follows another thread from now on, the one that enters this scope."""

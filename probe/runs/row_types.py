@@ -8,6 +8,8 @@ that it has; the types behind them are kept once in a process, by table, and the
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import threading
 import types
 import typing
@@ -139,7 +141,7 @@ def when_changed(forget: Callable[[], None]) -> None:
 
 def union() -> Any:
     """All row types as one type, by which a line can be decoded."""
-    return Union[tuple(row_types())]  # noqa: UP007  (made from a tuple)
+    return functools.reduce(operator.or_, row_types())
 
 
 # ---------------------------------------------------------------------------------------------------- descriptions

@@ -23,6 +23,7 @@ from probe.runs.sources import Sources, ranked
 from probe.runs.statements import VIEWS, names, with_views
 from probe.runs.tail import Fresh, read_tails
 from probe.runs.visibility import NEVER_NS, Hidden, Shown, Stretch, Visible, condition, expression, visible
+from probe.sql import Sql, joined, sql
 
 if TYPE_CHECKING:
     import pandas
@@ -179,8 +180,9 @@ class Snapshot:
         return self._stretched
 
     def _ask_stretches(self) -> list[Stretch]:
-        rows = " union all ".join(f"select attempt, step, wall_ns from {VIEWS.get(one, one)}" for one in STEPPED)  # noqa: S608  (our own names)
-        text = f"select attempt, step, min(wall_ns) from ({rows}) where step is not null group by all"  # noqa: S608  (our own names)
+        each = [sql("select attempt, step, wall_ns from {table}", table=Sql(VIEWS.get(one, one))) for one in STEPPED]
+        rows = joined(each, " union all ")
+        text = sql("select attempt, step, min(wall_ns) from ({rows}) where step is not null group by all", rows=rows)
         found = self._asked(text, None, "", keep=True)
         return [Stretch(*row) for row in zip(*(column.to_pylist() for column in found.columns), strict=True)]
 

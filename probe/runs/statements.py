@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from probe.runs import version_1, views
+from probe.runs import row_types, version_1, views
 from probe.runs.columns import Column, columns
 from probe.runs.kept import START
+from probe.sql import Sql, identifier, joined, literal, sql
 
 #: Names of the views that differ from the table's tag.
 VIEWS: Final = {"process": "processes"}
@@ -22,7 +24,7 @@ _UNNAMED: Final = re.compile(r"query|duckdb_|information_schema|sqlite_|pg_|show
 NOTHING_LATE: Final[Mapping[str, int]] = types.MappingProxyType({})
 
 #: What a process is shown as, as :func:`probe.records.who` says it.
-WHO: Final = "who(a_rank, a_process) as coalesce('rank ' || a_rank, split_part(a_process, '.', 1))"
+WHO: Final = Sql("who(a_rank, a_process) as coalesce('rank ' || a_rank, split_part(a_process, '.', 1))")
 
 
 def with_views(text: str) -> str:
@@ -30,17 +32,23 @@ def with_views(text: str) -> str:
     return "\n".join([text, *(views.query(name, start_ns=START) for name in views.named(text))])
 
 
-def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> dict[str, str]:
+def worked_out(text: str, temporary: str = "", *, measured: bool = False) -> dict[str, Sql]:
     """The statements that make the views of ``views.sql`` that ``text`` needs, and the macro ``who``, by name.
 
     Where all processes are ``measured`` no call tells of a scope. That is said here: DuckDB would read all calls to
     find it out.
     """
     made = {name: views.query(name, start_ns=START) for name in views.named(text)}
-    macros = {"who": f"create {temporary}macro {WHO}"} if "who" in text.lower() or "query" in text.lower() else {}
+    kind, asked = Sql(temporary), text.lower()
+    macros = {}
+    if "who" in asked or "query" in asked:
+        macros["who"] = sql("create {kind}macro {who}", kind=kind, who=WHO)
     if measured and "scope_calls" in made:
-        made["scope_calls"] = "select * from calls where false"
-    return macros | {name: f'create {temporary}view "{name}" as {query}' for name, query in made.items()}
+        made["scope_calls"] = Sql("select * from calls where false")
+    return macros | {
+        name: sql("create {kind}view {name} as {query}", kind=kind, name=identifier(name), query=query)
+        for name, query in made.items()
+    }
 
 
 def names(text: str, table: str) -> bool:
@@ -62,62 +70,83 @@ def duck(kind: str) -> str:
     return f"{_DUCK[kind[5:-1]]}[]" if kind.startswith("list<") else _DUCK[kind]
 
 
-def parquet_rows(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> str:
+def parquet_rows(table: str, paths: Sequence[str], old: Sequence[version_1.Writer] | None) -> Sql:
     """The name and the query that ``create view`` or ``create table`` needs for the rows of files. They have the types
     of the row type, whatever the files hold: an older one lacks columns or has old names.
     """
     types = {one.name: duck(one.type) for one in columns(table)}
-    selected = "*" if old is None else version_1.selection(table, list(types), old)
+    selected = Sql("*") if old is None else version_1.selection(table, list(types), old)
     if old is not None:
         types |= {before: types[now] for before, now in version_1.old_columns(table).items()}
-    kinds = ", ".join(
-        f"'{name}': {{name: '{name}', type: '{kind}', default_value: NULL}}" for name, kind in types.items()
+    kinds = [
+        sql("{name}: {name: {name}, type: {kind}, default_value: NULL}", name=literal(name), kind=literal(kind))
+        for name, kind in types.items()
+    ]
+    return sql(
+        "{table} as select {selected} from read_parquet([{paths}], schema=map {{kinds}}, hive_partitioning=false)",
+        table=identifier(f"parts_{table}"),
+        selected=selected,
+        paths=map(literal, paths),
+        kinds=kinds,
     )
-    listed = ", ".join(map(version_1.quoted, paths))
-    source = f"read_parquet([{listed}], schema=map {{{kinds}}}, hive_partitioning=false)"
-    return f'"parts_{table}" as select {selected} from {source}'  # noqa: S608  (our own names, and quoted paths)
 
 
 def view(
     table: str, sources: Sequence[str], temporary: str = "", where: str = "", late: Mapping[str, int] = NOTHING_LATE
-) -> str:
+) -> Sql:
     """The statement that makes the view of a table over the rows of ``sources`` that ``where`` holds for. Of the rows
     of one process about itself it has the newest.
     """
-    distinct = "distinct " if table == "process" else ""
-    selected = ", ".join(map(selected_column, columns(table)))
-    rows = " union all ".join(f"select {distinct}{selected} from {source}" for source in sources)  # noqa: S608  (our own names)
+    distinct = Sql("distinct " if table == "process" else "")
+    selected = selected_columns(table)
+    each = [
+        sql("select {distinct}{selected} from {source}", distinct=distinct, selected=selected, source=Sql(source))
+        for source in sources
+    ]
+    rows = joined(each, " union all ")
     if distinct and len(sources) > 1:
-        rows = f"select distinct * from ({rows})"  # noqa: S608  (our own names)
+        rows = sql("select distinct * from ({rows})", rows=rows)
     rows = with_ranks(rows, late)
     if where:
-        rows = f"select * from ({rows}) where {where}"  # noqa: S608  (our own names)
+        rows = sql("select * from ({rows}) where {where}", rows=rows, where=Sql(where))
     if distinct:
-        rows = f"""select * from ({rows}) qualify process = '' or
-            revision = max(revision) over (partition by process, time_ns)"""  # noqa: S608  (our own names)
-    return f'create {temporary}view "{VIEWS.get(table, table)}" as {rows}'
+        rows = sql(
+            """select * from ({rows}) qualify process = '' or
+            revision = max(revision) over (partition by process, time_ns)""",
+            rows=rows,
+        )
+    name = identifier(VIEWS.get(table, table))
+    return sql("create {kind}view {name} as {rows}", kind=Sql(temporary), name=name, rows=rows)
 
 
-def with_ranks(rows: str, late: Mapping[str, int]) -> str:
+def with_ranks(rows: Sql, late: Mapping[str, int]) -> Sql:
     """A query for the rows of another one, with the ranks of processes that ``late`` knows."""
     if not late:
         return rows
-    known = ", ".join(f"({version_1.quoted(process)}, {rank})" for process, rank in late.items())
-    return f"""select r.* replace (coalesce(r.rank, l.rank) as rank) from ({rows}) r
-        left join (values {known}) l(process, rank) on l.process = r.process"""  # noqa: S608  (our own names)
+    known = [sql("({process}, {rank})", process=literal(process), rank=rank) for process, rank in late.items()]
+    return sql(
+        """select r.* replace (coalesce(r.rank, l.rank) as rank) from ({rows}) r
+        left join (values {known}) l(process, rank) on l.process = r.process""",
+        rows=rows,
+        known=known,
+    )
 
 
-def selected_column(column: Column) -> str:
-    """A column as it is; with its default where an older probe hadn't the field yet."""
-    literal = _literal(column.default) if not column.optional else None
-    return f'"{column.name}"' if literal is None else f'coalesce("{column.name}", {literal}) as "{column.name}"'
+@functools.cache  # a question makes views, and none of them has other columns
+def selected_columns(table: str) -> Sql:
+    """The columns of a table as they are; with their defaults where an older probe hadn't the fields yet."""
+    return joined(map(_selected, columns(table)))
 
 
-def _literal(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
+row_types.when_changed(selected_columns.cache_clear)
+
+
+def _selected(column: Column) -> Sql:
+    default, name = None if column.optional else _default(column.default), identifier(column.name)
+    return name if default is None else sql("coalesce({name}, {default}) as {name}", name=name, default=default)
+
+
+def _default(value: Any) -> Sql | None:
     if isinstance(value, list):
-        return "[]"
-    return version_1.quoted(value) if isinstance(value, str) else None
+        return Sql("[]")
+    return literal(value) if isinstance(value, int | float | str) else None

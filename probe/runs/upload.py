@@ -134,7 +134,7 @@ class Upload:
         lock = self._copiers.machine_lock()
         if not lock.acquire():
             return False
-        hands_over = os.name != "nt" and lock.descriptor is not None
+        handed = [] if os.name == "nt" or lock.descriptor is None else [lock.descriptor]
         order = Order(str(self._directory), self.url, self._every_s, self._pid)
         try:
             with _signals.kept_back():
@@ -145,13 +145,13 @@ class Upload:
                     stderr=subprocess.DEVNULL,
                     env=child_environment(os.environ),
                     start_new_session=True,  # Ctrl-C is for the training
-                    pass_fds=[lock.descriptor] if hands_over else (),  # type: ignore[list-item]
+                    pass_fds=handed,
                 )
         except BaseException:
             lock.release()
             raise
-        if hands_over:
-            order.lock = lock.descriptor or -1
+        if handed:
+            order.lock = handed[0] or -1
             lock.forget()
         else:
             lock.release()

@@ -9,16 +9,19 @@ Another package that renames a column, a value or a metric's key adds a line to 
 
 from __future__ import annotations
 
+import functools
 import itertools
+import operator
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from probe.records import ROW_TYPES, TABLES, Row
 from probe.runs import layout
+from probe.sql import Sql, identifier, joined, literal, sql
 
 if TYPE_CHECKING:
     import pyarrow
@@ -97,7 +100,7 @@ def writers(processes: pyarrow.Table) -> list[Writer]:
 
 # ---------------------------------------------------------------------------------------------------------- a row
 
-_CONVERT: Final[Any] = Union[ROW_TYPES]  # noqa: UP007  (made from a tuple)
+_CONVERT: Final[Any] = functools.reduce(operator.or_, ROW_TYPES)
 
 
 def decode(line: bytes) -> Row | None:
@@ -117,7 +120,8 @@ def decode(line: bytes) -> Row | None:
     for name, rules in VALUES.get(str(table), {}).items():
         if isinstance(fields.get(name), str):
             fields[name] = renamed(fields[name], rules)
-    return msgspec.convert(fields, _CONVERT, strict=False)  # type: ignore[no-any-return]  # a union made from a tuple
+    row: Row = msgspec.convert(fields, _CONVERT, strict=False)
+    return row
 
 
 # ------------------------------------------------------------------------------------------------------- columns
@@ -203,9 +207,11 @@ def _five_digits(ranks: Any) -> Any:
 # ----------------------------------------------------------------------------------------------------------- SQL
 
 
-def selection(table: str, columns: Sequence[str], known: Sequence[Writer]) -> str:
+def selection(table: str, columns: Sequence[str], known: Sequence[Writer]) -> Sql:
     """What to select from Parquet files of either version, :func:`old_columns` included, to get today's ``columns``."""
-    return ", ".join(f'{_expression(table, name, known)} as "{name}"' for name in columns)
+    return joined(
+        sql("{value} as {name}", value=_expression(table, name, known), name=identifier(name)) for name in columns
+    )
 
 
 def old_columns(table: str) -> dict[str, str]:
@@ -213,26 +219,47 @@ def old_columns(table: str) -> dict[str, str]:
     return {old: new for new, old in COLUMNS.get(table, {}).items()}
 
 
-def _expression(table: str, name: str, known: Sequence[Writer]) -> str:
+def _expression(table: str, name: str, known: Sequence[Writer]) -> Sql:
     if name == "process":
-        later = [one for one in reversed(known) if "." in one.process]
-        cases = " ".join(f"when rank = {one.rank} and wall_ns >= {one.since_ns} then '{one.process}'" for one in later)
-        first = "format('rank-{:05d}', rank)"
-        return f'coalesce("process", {f"case {cases} else {first} end" if cases else first})'
+        return _process(known)
     if name == "attempt":
-        return 'coalesce("attempt", 1)'
+        return Sql('coalesce("attempt", 1)')
+    own, rules = identifier(name), VALUES.get(table, {}).get(name, ())
     if name in COLUMNS.get(table, {}):
-        return f'coalesce("{name}", "{COLUMNS[table][name]}")'
-    expression = f'"{name}"'
-    for pattern, text in VALUES.get(table, {}).get(name, ()):
-        expression = f"regexp_replace({expression}, {quoted(pattern)}, {quoted(text)})"
-    return expression if expression == f'"{name}"' else f'if("process" is null, {expression}, "{name}")'
+        return sql("coalesce({new}, {old})", new=own, old=identifier(COLUMNS[table][name]))
+    expression = own
+    for pattern, text in rules:
+        expression = sql(
+            "regexp_replace({value}, {pattern}, {text})",
+            value=expression,
+            pattern=literal(pattern),
+            text=literal(text),
+        )
+    return sql('if("process" is null, {old}, {new})', old=expression, new=own) if rules else own
 
 
-def quoted(text: str) -> str:
+def _process(known: Sequence[Writer]) -> Sql:
+    """What the process of a row is: with a number where it took the place of an earlier one."""
+    found = Sql("format('rank-{:05d}', rank)")
+    cases = [
+        sql(
+            "when rank = {rank} and wall_ns >= {since_ns} then {process}",
+            rank=one.rank,
+            since_ns=one.since_ns,
+            process=literal(one.process),
+        )
+        for one in reversed(known)
+        if "." in one.process
+    ]
+    if cases:
+        found = sql("case {cases} else {first} end", cases=joined(cases, " "), first=found)
+    return sql('coalesce("process", {found})', found=found)
+
+
+def quoted(text: str) -> Sql:
     """``text`` as an SQL literal.
 
     >>> quoted("it's")
     "'it''s'"
     """
-    return "'" + text.replace("'", "''") + "'"
+    return literal(text)

@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Final
 
 from probe.records import APART_SOURCES, PLANNED_SOURCES
+from probe.sql import Sql, literal, sql
 
 _VIEW: Final = re.compile(r"^-- view (\w+)$", re.MULTILINE)
 _PLACE: Final = re.compile(r"\{(\w+)(?: from (\w+))?\}")
@@ -34,7 +35,7 @@ def _bare(text: str) -> str:
     return "\n".join(line for line in lines if line).rstrip().removesuffix(";")
 
 
-def query(name: str, sources: Mapping[str, str] | None = None, start_ns: int | str = 0) -> str:
+def query(name: str, sources: Mapping[str, str] | None = None, start_ns: int | str = 0) -> Sql:
     """The query that gives the rows of a view, over some of the rows of its tables.
 
     Args:
@@ -53,11 +54,11 @@ def query(name: str, sources: Mapping[str, str] | None = None, start_ns: int | s
 
 
 @lru_cache(maxsize=256)
-def _whole(name: str, start_ns: int | str) -> str:
+def _whole(name: str, start_ns: int | str) -> Sql:
     return _filled(name, {}, start_ns)
 
 
-def _filled(name: str, known: Mapping[str, str], start_ns: int | str) -> str:
+def _filled(name: str, known: Mapping[str, str], start_ns: int | str) -> Sql:
     def filled(place: re.Match[str]) -> str:
         found, told = place[1], place[2]
         if found in known:
@@ -68,12 +69,12 @@ def _filled(name: str, known: Mapping[str, str], start_ns: int | str) -> str:
             return found
         return f"({query(found, known, start_ns)})" if found in texts() else _constants(start_ns)[found]
 
-    return _PLACE.sub(filled, texts()[name])
+    return Sql(_PLACE.sub(filled, texts()[name]))
 
 
 def _constants(start_ns: int | str) -> Mapping[str, str]:
     listed = {"planned": PLANNED_SOURCES, "apart": APART_SOURCES}
-    found = {name: "(" + ", ".join(f"'{one}'" for one in sources) + ")" for name, sources in listed.items()}
+    found = {name: sql("({texts})", texts=map(literal, sources)) for name, sources in listed.items()}
     return {**found, "start_ns": str(start_ns)}
 
 
