@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe.analysis.trend import trend
+from probe.sql import literal, sql
 
 Array = NDArray[np.float64]
 
@@ -134,9 +135,10 @@ def query(first: int, last: int) -> str:
         NULL where they aren't known), rank, total (bytes that the device has) and hosts (1 where it is the memory of
         the process that was measured, else 0).
     """
-    where = f"where step between {int(first)} and {int(last)}"
+    where = sql("where step between {first} and {last}", first=int(first), last=int(last))
     # Tokens are those of the phase that cuts a batch first, as `once` says in the view `micro_batches_counted`.
-    return f"""
+    return sql(
+        """
 with levels as (
   select step, process, arg_max(allocated_bytes, (kind = 'step', wall_ns)) filter (ends) as level,
          max(peak_allocated_bytes) filter (ends) as peak, max(peak_reserved_bytes) filter (ends) as reserved_peak,
@@ -157,7 +159,9 @@ select step, list(process order by process) as processes, list(level order by pr
        list(tokens order by process) as tokens, list(longest order by process) as longest,
        list(rank order by process) as rank, list(total order by process) as total,
        list(hosts order by process) as hosts
-from levels left join batches using (step, process) group by step order by step"""  # noqa: S608  (whole numbers)
+from levels left join batches using (step, process) group by step order by step""",
+        where=where,
+    )
 
 
 def phases_query(process: str, first: int, last: int) -> str:
@@ -171,17 +175,21 @@ def phases_query(process: str, first: int, last: int) -> str:
     Returns:
         SQL for columns step, phase and kept (bytes at the ends of its outermost scopes minus those at their begins).
     """
-    name = process.replace("'", "''")
-    return f"""
+    return sql(
+        """
 with edges as (
   select scope_id, step, phase, any_value(kind) as kind, any_value(parent_id) as parent, count(*) as ends,
          max(allocated_bytes) filter (edge = 'leave') - max(allocated_bytes) filter (edge = 'enter') as kept
-  from memory where process = '{name}' and step between {int(first)} and {int(last)} and edge <> 'sample'
+  from memory where process = {process} and step between {first} and {last} and edge <> 'sample'
   group by scope_id, step, phase)
 select inner_.step, inner_.phase, sum(inner_.kept)::bigint as kept
 from edges inner_ left join edges outer_ on outer_.scope_id = inner_.parent and outer_.step = inner_.step
 where inner_.phase is not null and outer_.phase is null and inner_.ends = 2
-group by inner_.step, inner_.phase order by inner_.step, inner_.phase"""  # noqa: S608  (quoted, and whole numbers)
+group by inner_.step, inner_.phase order by inner_.step, inner_.phase""",
+        process=literal(process),
+        first=int(first),
+        last=int(last),
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- judge

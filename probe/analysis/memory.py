@@ -14,6 +14,7 @@ import pandas as pd
 
 from probe.analysis.query import POINTS, bucket, empty, extent, literal, started_ns
 from probe.runs import views
+from probe.sql import Sql, sql
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -39,28 +40,32 @@ TIMELINE: Final = (
 )
 
 #: What is known of the device of each process. What a device holds is only sampled.
-_DEVICES: Final = """
+_DEVICES: Final = Sql("""
   select process, max(device_total_bytes) as device_total_bytes, max(non_torch_bytes) as non_torch_bytes,
          max(non_torch_bytes + coalesce(other_processes_bytes, 0)) as others_bytes
-  from memory group by process"""
+  from memory group by process""")
 
 #: By this rows are grouped by rank, and by process those that have none.
-_EACH: Final = "rank, if(rank is null, process, null)"
+_EACH: Final = Sql("rank, if(rank is null, process, null)")
 
 
-def _owners(where: str = "true") -> str:
+def _owners(where: Sql) -> Sql:
     """Common table expressions that end in ``owners``: who made a peak (the view ``peaks_made``), of the rows of memory
     under ``where``, under the names of the rows.
     """
-    made = views.query("peaks_made", {"memory": f"(select * from memory where {where})"})  # noqa: S608  (our own names)
-    return f"""
-with devices as ({_DEVICES}),
+    made = views.query("peaks_made", {"memory": sql("(select * from memory where {where})", where=where)})
+    return sql(
+        """
+with devices as ({devices}),
 owners as materialized (
   select rank, process, who(rank, process) as who, step, role, phase, micro_batch, kind, name, source, peak_kind,
          end_ns as wall_ns, begin_ns,
          end_ns - begin_ns as duration_ns, peak as peak_allocated_bytes, reserved_peak as peak_reserved_bytes
   from ({made}))
-"""  # noqa: S608  (our own names)
+""",
+        devices=_DEVICES,
+        made=Sql(made),
+    )
 
 
 def largest(run: Run) -> pd.DataFrame:
@@ -99,8 +104,8 @@ def peaks(run: Run, where: str = "true") -> pd.DataFrame:
         else allocated, and what isn't torch's are taken off), source, wall_ns.
     """
     frame = run.sql(
-        _owners(where)  # noqa: S608  (a user's text is quoted by literal())
-        + """
+        sql(
+            """{owners}
         , heights as (select role, max(peak_allocated_bytes) as height from owners group by role)
         , best as (
           select owners.* from owners semi join heights
@@ -108,7 +113,9 @@ def peaks(run: Run, where: str = "true") -> pd.DataFrame:
           qualify row_number() over (partition by owners.role order by duration_ns, wall_ns, rank) = 1)
         select best.*, device_total_bytes, non_torch_bytes, others_bytes from best join devices using (process)
         order by peak_allocated_bytes desc, role
-        """
+        """,
+            owners=_owners(Sql(where)),
+        )
     )
     return _with_headroom(frame)
 
@@ -122,10 +129,10 @@ def by_phase(run: Run) -> pd.DataFrame:
         step's own code outside any phase has a row with phase None.
     """
     return run.sql(
-        _owners()  # noqa: S608  (a user's text is quoted by literal())
-        + f"""
+        sql(
+            """{owners}
         , per_rank as (select role, phase, rank, max(peak_allocated_bytes) as peak from owners
-                       group by role, phase, {_EACH})
+                       group by role, phase, {each})
         , spread as materialized (
           select role, phase, max(peak) as height, coalesce(min(peak) filter (rank is not null), min(peak))
                  as least_rank_bytes, count(rank) as ranks
@@ -140,7 +147,10 @@ def by_phase(run: Run) -> pd.DataFrame:
                peak_kind, source, device_total_bytes
         from best join devices using (process)
         order by peak_allocated_bytes desc, role, phase
-        """  # noqa: S608  (our own names)
+        """,
+            owners=_owners(Sql("true")),
+            each=_EACH,
+        )
     )
 
 
@@ -154,16 +164,22 @@ def by_tokens(run: Run, points: int = POINTS, rank: int | str | None = None) -> 
     Returns:
         Rank, who, step, role, phase, micro_batch, tokens, sequences, longest, peak_allocated_bytes, source.
     """
-    where = "true" if rank is None else _written_by(rank)
-    sources = {} if rank is None else {table: f"(select * from {table} where {where})" for table in views.SOURCES}  # noqa: S608
+    where = Sql("true") if rank is None else _written_by(rank)
+    narrowed = {
+        name: sql("(select * from {name} where {where})", name=Sql(name), where=where) for name in views.SOURCES
+    }
+    sources = {} if rank is None else narrowed
     frame = run.sql(
-        f"""
+        sql(
+            """
         select rank, who(rank, process) as who, step, role, phase, micro_batch, tokens, sequences, longest,
                peak as peak_allocated_bytes, source
-        from ({views.query("spans", sources)})
+        from ({spans})
         where tokens > 0 and peak is not null
         order by peak desc, rank, step, phase, micro_batch, begin_ns
-        """  # noqa: S608  (our own names)
+        """,
+            spans=Sql(views.query("spans", sources)),
+        )
     )
     if len(frame) <= points:
         return frame
@@ -201,9 +217,12 @@ def ranks(run: Run) -> pd.DataFrame:
     largest peaks first (at most 16).
     """
     frame = run.sql(
-        f"""select rank, who(rank, any_value(process)) as who,
+        sql(
+            """select rank, who(rank, any_value(process)) as who,
                max(coalesce(peak_allocated_bytes, allocated_bytes)) as most
-        from memory group by {_EACH} having most is not null order by most desc, rank, who limit 16"""  # noqa: S608  (our own names)
+        from memory group by {each} having most is not null order by most desc, rank, who limit 16""",
+            each=_EACH,
+        )
     )
     label = list(frame["who"])
     if label:
@@ -212,19 +231,19 @@ def ranks(run: Run) -> pd.DataFrame:
     return pd.DataFrame({"label": label, "rank": pd.Series(known, dtype=object)})
 
 
-def _written_by(rank: int | str) -> str:
+def _written_by(rank: int | str) -> Sql:
     """The SQL condition for the rows of a rank, or of a process without one by its name."""
     if isinstance(rank, str):
-        return f"(rank is null and who(rank, process) = {literal(rank)})"
-    return f"rank = {literal(int(rank))}"
+        return sql("(rank is null and who(rank, process) = {rank})", rank=literal(rank))
+    return sql("rank = {rank}", rank=int(rank))
 
 
 def _scopes(run: Run, rank: int | str, points: int) -> pd.DataFrame:
     where = _written_by(rank)
     _, begin, end = extent(run, "memory", where)
     frame = run.sql(
-        _owners(where)  # noqa: S608  (a user's text is quoted by literal())
-        + f"""
+        sql(
+            """{owners}
         select 'peak' as series, min(begin_ns) as begin_ns, max(wall_ns) as end_ns,
                max(peak_allocated_bytes) as value_bytes, rank, any_value(who) as who, role,
                arg_max(step, peak_allocated_bytes) as step, arg_max(phase, peak_allocated_bytes) as phase,
@@ -235,9 +254,14 @@ def _scopes(run: Run, rank: int | str, points: int) -> pd.DataFrame:
         from (select *, count(*) over (partition by role) as of, row_number() over (order by wall_ns) as nth
               from owners)
         group by rank, role,
-                 case when of <= {points} then nth else -1 - {bucket("wall_ns", begin, end, points)} end
+                 case when of <= {points} then nth else -1 - {bucket} end
         order by begin_ns
-        """  # noqa: S608  (a user's text is quoted by literal())
+        """,
+            owners=_owners(where),
+            where=where,
+            points=points,
+            bucket=bucket("wall_ns", begin, end, points),
+        )
     )
     frame["top"] = False
     if not frame.empty:
@@ -250,23 +274,28 @@ def _lines(run: Run, rank: int | str, points: int) -> list[pd.DataFrame]:
 
 
 def _line(run: Run, rank: int | str, name: str, points: int) -> pd.DataFrame:
-    column = f"{name}_bytes"
-    where = f"{_written_by(rank)} and {column} is not null"
+    column = Sql(f"{name}_bytes")
+    where = sql("{written_by} and {column} is not null", written_by=_written_by(rank), column=column)
     if name == "device_used":
-        where += " and source <> 'process_rss'"  # there it is the whole machine's
+        where = sql("{where} and source <> 'process_rss'", where=where)  # there it is the whole machine's
     _, begin, end = extent(run, "memory", where)
     # Of each time slice the smallest and the largest value, in the order they came: a peak is never thinned
     # away.
     frame = run.sql(
-        f"""
+        sql(
+            """
         select distinct wall_ns as begin_ns, wall_ns as end_ns, {column} as value_bytes, source,
                device_total_bytes
-        from (select *, {bucket("wall_ns", begin, end, max(points // 2, 1))} as slice from memory
+        from (select *, {bucket} as slice from memory
               where {where})
         qualify row_number() over (partition by slice order by {column}, wall_ns) = 1
              or row_number() over (partition by slice order by {column} desc, wall_ns) = 1
         order by begin_ns
-        """  # noqa: S608  (a user's text is quoted by literal())
+        """,
+            column=column,
+            bucket=bucket("wall_ns", begin, end, max(points // 2, 1)),
+            where=where,
+        )
     )
     places = dict.fromkeys(("role", "phase", "kind", "name", "peak_kind"))
     shown = {"rank": np.nan, "who": rank} if isinstance(rank, str) else {"rank": rank, "who": f"rank {rank}"}

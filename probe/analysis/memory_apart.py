@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from probe.analysis.grid import grid
 from probe.analysis.rank_times import middle
+from probe.sql import Sql, sql
 
 Array = NDArray[np.float64]
 
@@ -113,8 +114,9 @@ def query(first: int, last: int) -> str:
         reserved_peak (bytes, the largest of the step), retries (that the allocator had counted by its end), non_torch
         and rss (bytes, the least that was sampled in the step), total (bytes that the device has).
     """
-    where = f"where step between {int(first)} and {int(last)}"
-    return f"""
+    where = sql("where step between {first} and {last}", first=int(first), last=int(last))
+    return sql(
+        """
 with told as (
   select step, process,
          max(peak_allocated_bytes) filter (edge = 'leave' and peak_kind is distinct from 'at_most') as peak,
@@ -126,8 +128,11 @@ phases as (
   select step, list(distinct phase order by phase) as phases from memory
   {where} and phase is not null group by step)
 select step, coalesce(any_value(phases), []) as phases, list(process order by process) as processes,
-       {", ".join(f"list({name} order by process) as {name}" for name in LISTS)}
-from told left join phases using (step) group by step order by step"""  # noqa: S608  (whole numbers)
+       {lists}
+from told left join phases using (step) group by step order by step""",
+        where=where,
+        lists=[sql("list({name} order by process) as {name}", name=Sql(name)) for name in LISTS],
+    )
 
 
 def containers_query() -> str:

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from probe.analysis.fit import Fit, fit
+from probe.sql import Sql, sql
 from probe.text import missing, rows
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def memory_models(run: Run, vocabulary: int | None = None) -> list[MemoryModel]:
     ]
 
 
-def newest(run: Run, column: str) -> str:
+def newest(run: Run, column: str) -> Sql:
     """The condition for the steps that a model is from.
 
     Args:
@@ -196,7 +197,7 @@ def newest(run: Run, column: str) -> str:
         column: That has the step.
     """
     first = run.sql(_NEWEST.format(most=MOST))["first"][0]
-    return "true" if missing(first) else f"{column} >= {int(first)}"
+    return Sql("true") if missing(first) else sql("{column} >= {first}", column=Sql(column), first=int(first))
 
 
 def room_over_steps(run: Run) -> pd.DataFrame:

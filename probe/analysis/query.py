@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from probe.sql import Sql, sql
+from probe.sql import literal as as_literal
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -14,40 +17,49 @@ if TYPE_CHECKING:
 POINTS: Final = 2000
 
 
-def literal(value: str | int | None) -> str:
+def literal(value: str | int | None) -> Sql:
     """``value`` as an SQL literal; text is quoted, so that a name from a user stays a name.
 
     >>> literal("it's"), literal(3), literal(None)
     ("'it''s'", '3', 'null')
     """
-    if value is None:
-        return "null"
-    return str(int(value)) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
+    return as_literal(value)
 
 
-def same(column: str, value: str | int | None) -> str:
+def same(column: str, value: str | int | None) -> Sql:
     """The SQL condition that ``column`` is ``value``, NULL included.
 
     >>> same("phase", None)
     'phase is not distinct from null'
     """
-    return f"{column} is not distinct from {literal(value)}"
+    return sql("{column} is not distinct from {value}", column=Sql(column), value=literal(value))
 
 
-def bucket(time: str, begin_ns: int, end_ns: int, count: int) -> str:
+def bucket(time: str, begin_ns: int, end_ns: int, count: int) -> Sql:
     """SQL for the index, 0 to ``count − 1``, of the time slice that ``time`` falls into.
 
     >>> bucket("wall_ns", 0, 100, 10)
     'least(floor((wall_ns - 0) * 10.0 / 100), 9)'
     """
-    return f"least(floor(({time} - {begin_ns}) * {count}.0 / {max(end_ns - begin_ns, 1)}), {count - 1})"
+    return sql(
+        "least(floor(({time} - {begin_ns}) * {count}.0 / {length}), {last})",
+        time=Sql(time),
+        begin_ns=begin_ns,
+        count=count,
+        length=max(end_ns - begin_ns, 1),
+        last=count - 1,
+    )
 
 
 def extent(run: Run, table: str, where: str = "true") -> tuple[int, int, int]:
     """Rows of ``table`` under ``where``, and their first and last wall-clock time; (0, 0, 0) without any."""
     found = run.sql(
-        f"""select count(*) as n, coalesce(min(wall_ns), 0) as a, coalesce(max(wall_ns), 0) as b
-        from {table} where {where}"""  # noqa: S608  (a user's text is quoted by literal())
+        sql(
+            """select count(*) as n, coalesce(min(wall_ns), 0) as a, coalesce(max(wall_ns), 0) as b
+        from {table} where {where}""",
+            table=Sql(table),
+            where=Sql(where),
+        )
     )
     return int(found["n"][0]), int(found["a"][0]), int(found["b"][0])
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from probe.analysis.grid import Grid, grid
 from probe.runs import views
+from probe.sql import Sql, identifier, sql
 
 Array = NDArray[np.float64]
 
@@ -100,15 +101,16 @@ def query(first: int, last: int) -> str:
         (nanoseconds of the wall clock, by the process's anchor), busy and device (seconds), batches and tokens. By
         step, and in it by begin. Processes without a rank are none of those that wait.
     """
-    where = f"where step between {int(first)} and {int(last)} and rank is not null"
+    where = sql("where step between {first} and {last} and rank is not null", first=int(first), last=int(last))
     scopes = views.query(
         "scopes",
         {
-            "memory": f"(select * from memory {where})",  # noqa: S608  (whole numbers)
-            "scope_calls": f"(select * from scope_calls {where})",  # noqa: S608  (likewise)
+            "memory": sql("(select * from memory {where})", where=where),
+            "scope_calls": sql("(select * from scope_calls {where})", where=where),
         },
     )
-    return f"""
+    return sql(
+        """
 with told as materialized (select * from ({scopes}) where phase is not null),
 devices as (
   select step, phase, rank, sum(device_duration_ns) / 1e9 as device from memory
@@ -125,11 +127,17 @@ cut as (
   from micro_batches {where} group by step, phase, rank),
 whole as (select step, rank, tokens from cut where phase is null)
 select step, phase, list(rank order by rank) as ranks,
-       {", ".join(f'list("{name}" order by rank) as "{name}"' for name in LISTS if name != "tokens")},
+       {lists},
        list(coalesce(cut.tokens, if(batches is null, null, whole.tokens)) order by rank) as tokens
 from phases left join devices using (step, phase, rank)
      left join cut using (step, phase, rank) left join whole using (step, rank)
-group by step, phase order by step, min("begin")"""  # noqa: S608  (whole numbers)
+group by step, phase order by step, min("begin")""",
+        scopes=Sql(scopes),
+        where=where,
+        lists=[
+            sql("list({name} order by rank) as {name}", name=identifier(name)) for name in LISTS if name != "tokens"
+        ],
+    )
 
 
 def of_rows(columns: Mapping[str, Any]) -> dict[str, RankTimes]:

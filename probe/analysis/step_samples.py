@@ -12,6 +12,7 @@ from probe.analysis.ledger.slots import AGAIN, SAMPLING
 from probe.analysis.query import literal
 from probe.analysis.token_blocks import unpack
 from probe.errors import InputError
+from probe.sql import Sql, sql
 from probe.text import missing, rows, whole
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ select s.process, s.rank, s.batch_id, s.row, s.uid, s."group", s.prompt_tokens, 
 from samples s where s.step = {step} order by s.process, s.batch_id, s.row
 """
 
-_BLOCK: Final = """exists (select 1 from token_blocks b where b.step = s.step and b.process = s.process
-                and b.batch_id = s.batch_id and b.row = s.row)"""
+_BLOCK: Final = Sql("""exists (select 1 from token_blocks b where b.step = s.step and b.process = s.process
+                and b.batch_id = s.batch_id and b.row = s.row)""")
 
 #: Columns that are whole numbers, and those that are floats; None where one is missing.
 _COUNTS: Final = (
@@ -123,7 +124,7 @@ SORTS: Final[Mapping[str, Callable[[Mapping[str, Any]], float]]] = {
     "advantage": lambda one: _magnitude(one, "advantage_smallest", "advantage_largest"),
     "tokens": lambda one: one["response_tokens"],
     "reward": lambda one: -math.inf if one["reward"] is None else -one["reward"],
-    "batch": lambda one: 0.0,  # noqa: ARG005  (all are alike: the batch's order stays)
+    "batch": lambda _: 0.0,  # all are alike: the batch's order stays
 }
 
 
@@ -175,8 +176,8 @@ class StepSamples:
         """
         if not run.has("samples"):
             return cls(step, [])
-        block = _BLOCK if run.has("token_blocks") else "false"
-        frame = run.sql(_ANSWERS.format(step=int(step), block=block))
+        block = _BLOCK if run.has("token_blocks") else Sql("false")
+        frame = run.sql(sql(_ANSWERS, step=int(step), block=block))
         return cls(step, [_answer(one) for one in rows(frame)], _sampled(run, step))
 
     def arranged(self, wish: Wish, found: frozenset[Key] | None = None) -> Arranged:
@@ -244,7 +245,7 @@ def _without_advantage(found: StepSamples, at: int) -> bool:
 
 #: What may be seen alone, by name.
 ONLY: Final[Mapping[str, Callable[[StepSamples, int], bool]]] = {
-    "all": lambda found, at: True,  # noqa: ARG005
+    "all": lambda _found, _at: True,
     "truncated": lambda found, at: found.answers[at]["truncated"] is True,
     "dropped": lambda found, at: bool(found.answers[at]["dropped"]),
     "failed": lambda found, at: found.answers[at]["has_error"] is True,
@@ -268,8 +269,11 @@ def _sampled(run: Run, step: int) -> int | None:
     if not run.has("token_fates"):
         return None
     frame = run.sql(
-        f"""select sum(n)::bigint as n from (select max(batch_samples) as n from token_fates where step = {int(step)}
-            group by process, batch_id)"""  # noqa: S608  (a number)
+        sql(
+            """select sum(n)::bigint as n from (select max(batch_samples) as n from token_fates where step = {step}
+            group by process, batch_id)""",
+            step=int(step),
+        )
     )
     return whole(frame["n"].iloc[0])
 
@@ -278,16 +282,23 @@ def near(run: Run, step: int) -> int | None:
     """The step with samples that is nearest to one, the earlier of two; None where no step has any."""
     if not run.has("samples"):
         return None
-    steps = "select distinct step from samples where step is not null"
-    frame = run.sql(f"select step from ({steps}) order by abs(step - {int(step)}), step limit 1")  # noqa: S608
+    steps = Sql("select distinct step from samples where step is not null")
+    frame = run.sql(
+        sql("select step from ({steps}) order by abs(step - {step}), step limit 1", steps=steps, step=int(step))
+    )
     return None if frame.empty else whole(frame["step"].iloc[0])
 
 
 def searched(run: Run, step: int, text: str) -> frozenset[Key]:
     """The answers of a step whose name, group, end or recorded text contains a text, whatever the case."""
-    said = """concat_ws(' ', uid, "group", ended, dropped, prompt_text, response_text)"""
-    query = f"""select process, batch_id, row from samples
-                where step = {int(step)} and contains(lower({said}), lower({literal(text)}))"""  # noqa: S608
+    said = Sql("""concat_ws(' ', uid, "group", ended, dropped, prompt_text, response_text)""")
+    query = sql(
+        """select process, batch_id, row from samples
+                where step = {step} and contains(lower({said}), lower({text}))""",
+        step=int(step),
+        said=said,
+        text=literal(text),
+    )
     frame = run.sql(query)  # a user's text is quoted by literal()
     return frozenset((str(one["process"]), int(one["batch_id"]), int(one["row"])) for one in rows(frame))
 
@@ -317,13 +328,21 @@ def tokens_of(run: Run, step: int, key: Key) -> Tokens | None:
         key: What names it in that.
     """
     process, batch_id, row = key
-    where = f"step = {int(step)} and process = {literal(process)} and batch_id = {int(batch_id)} and row = {int(row)}"
-    found = rows(run.sql(f"select prompt_text, response_text, response_ids from samples where {where}"))  # noqa: S608
+    where = sql(
+        "step = {step} and process = {process} and batch_id = {batch_id} and row = {row}",
+        step=int(step),
+        process=literal(process),
+        batch_id=int(batch_id),
+        row=int(row),
+    )
+    found = rows(
+        run.sql(sql("select prompt_text, response_text, response_ids from samples where {where}", where=where))
+    )
     if not found:
         return None
     blocks = []
     if run.has("token_blocks"):
-        blocks = rows(run.sql(f"select tokens, arrays, dtypes, data from token_blocks where {where}"))  # noqa: S608
+        blocks = rows(run.sql(sql("select tokens, arrays, dtypes, data from token_blocks where {where}", where=where)))
     texts = [one if isinstance(one, str) else None for one in (found[0]["prompt_text"], found[0]["response_text"])]
     ids = [int(one) for one in found[0]["response_ids"]]
     return Tokens(unpack(blocks[0]) if blocks else {}, ids, *texts)

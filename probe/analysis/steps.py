@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 
 from probe import text as words
-from probe.analysis.query import empty, literal
-from probe.dashboards import compile as sql
+from probe.analysis.query import empty
 from probe.dashboards import frames, panel
+from probe.dashboards.compile import series as series_query
 from probe.dashboards.quantities import quantity
 from probe.runs import views
+from probe.sql import Sql, sql
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -83,9 +84,10 @@ def on_padding(run: Run) -> pd.DataFrame:
         (others that ran); by step and phase.
     """
     timed = views.query("micro_batches_timed")
-    series = sql.series(panel("padding_time").live or {}).replace(f"({timed})", "timed")
+    series = series_query(panel("padding_time").live or {}).replace(f"({timed})", "timed")
     found = run.sql(
-        f"""
+        sql(
+            """
         with timed as materialized ({timed}),
         per_process as (
           select step, phase, process, sum(end_ns - begin_ns) filter (tokens / nullif(slots, 0) is not null) as ns,
@@ -98,7 +100,10 @@ def on_padding(run: Run) -> pd.DataFrame:
         select around.step, around.phase, p.value as padding_s, time_s, micro_batches, left_out
         from ({series}) p join around on p.step = around.step and p.phase is not distinct from around.phase
         order by around.step, around.phase nulls last
-        """  # noqa: S608  (our own names)
+        """,
+            timed=Sql(timed),
+            series=Sql(series),
+        )
     )
     found["padding_s"] = found["padding_s"].astype("Float64").to_numpy(float, na_value=math.nan)
     found.insert(4, "ratio", found["padding_s"] / found["time_s"].where(found["time_s"] > 0))
@@ -137,22 +142,28 @@ def timeline(run: Run, step: int | None = None, ranks: int = 64, bars: int = 150
             return empty(TIMELINE)
         step = int(found["step"][0])
     # What lies around a scope of the step is of the step, or of none.
-    memory = f"(select * from memory where step = {literal(int(step))} or step is null)"  # noqa: S608  (a number)
+    memory = sql("(select * from memory where step = {step} or step is null)", step=int(step))
     frame = run.sql(
-        f"""
+        sql(
+            """
         with here as materialized (
-          select *, end_ns - begin_ns as duration_ns from ({views.query("spans", {"memory": memory})})
-          where step = {literal(int(step))} and end_ns is not null),
+          select *, end_ns - begin_ns as duration_ns from ({spans})
+          where step = {step} and end_ns is not null),
         chosen as (
           select process from here group by process order by max(duration_ns) desc, min(rank), process
-          limit {int(ranks)})
+          limit {ranks})
         select rank, who(rank, process) as who, step, phase, role, kind, name,
                (begin_ns - (select min(begin_ns) from here)) / 1e9 as begin_s,
                duration_ns / 1e9 as duration_s,
                (level = 'micro_batch')::int as depth
         from here semi join chosen using (process)
         where level in ('phase', 'micro_batch')
-        order by depth, duration_ns desc limit {int(bars)}
-        """  # noqa: S608  (a user's text is quoted by literal())
+        order by depth, duration_ns desc limit {bars}
+        """,
+            spans=Sql(views.query("spans", {"memory": memory})),
+            step=int(step),
+            ranks=int(ranks),
+            bars=int(bars),
+        )
     )
     return frame.sort_values(["rank", "who", "depth", "begin_s"], kind="stable").reset_index(drop=True)[list(TIMELINE)]

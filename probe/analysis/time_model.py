@@ -14,6 +14,7 @@ import numpy as np
 
 from probe.analysis import memory_model
 from probe.analysis.fit import Fit, fit
+from probe.sql import Sql, sql
 from probe.text import missing
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ join work on work.process = s.process and work.batch_id = s.batch and work.micro
 where s.kind = 'micro_batch' and s.tokens is not null and s.sequences > 0 and {spans}
 order by s.role, s.phase, s.step, s.process, s.scope"""
 #: What a model is from, and whose it is.
-_WORK: Final = """s.role, s.phase, coalesce(s.slots, s.tokens) as tokens, work.squares,
-       coalesce(ends.device_duration_ns, ends.host_duration_ns) / 1e9 as seconds"""
-_ALL: Final = f"{_WORK}, s.step, s.process, s.batch, s.sequences, s.tokens as valid"
+_WORK: Final = Sql("""s.role, s.phase, coalesce(s.slots, s.tokens) as tokens, work.squares,
+       coalesce(ends.device_duration_ns, ends.host_duration_ns) / 1e9 as seconds""")
+_ALL: Final = sql("{work}, s.step, s.process, s.batch, s.sequences, s.tokens as valid", work=_WORK)
 
 
 class Work(Protocol):
@@ -131,14 +132,14 @@ def measured(run: Run) -> pd.DataFrame | None:
         role, phase, step, process, batch, sequences, valid (tokens), tokens (that are computed), squares (sum of the
         squared lengths) and seconds; None where there is none.
     """
-    return _told(run, _ALL, "true", "true")
+    return _told(run, _ALL, Sql("true"), Sql("true"))
 
 
-def _told(run: Run, columns: str, in_rows: str, in_spans: str) -> pd.DataFrame | None:
+def _told(run: Run, columns: Sql, in_rows: Sql, in_spans: Sql) -> pd.DataFrame | None:
     """``columns`` of the micro-batches of which the conditions hold; None where there is none."""
     if not run.has("memory") or not run.has("micro_batches"):
         return None
-    frame = run.sql(_MICRO_BATCHES.format(columns=columns, rows=in_rows, spans=in_spans))
+    frame = run.sql(sql(_MICRO_BATCHES, columns=columns, rows=in_rows, spans=in_spans))
     return None if frame.empty else frame
 
 

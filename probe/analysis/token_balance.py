@@ -13,10 +13,11 @@ import pandas as pd
 
 from probe import text as words
 from probe.analysis.quantities import courses
-from probe.analysis.query import empty, literal, same
-from probe.dashboards import compile as sql
+from probe.analysis.query import empty, same
+from probe.dashboards.compile import series
 from probe.dashboards.quantities import field_of, quantity
 from probe.dashboards.spec import listed
+from probe.sql import Sql, joined, sql
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -42,7 +43,7 @@ UNEVEN: Final = ("rank_imbalance", "micro_batch_imbalance", "sync_wait")
 
 #: Who has most in each round. A process without a rank is none of those that wait: where there are ranks, they alone
 #: are compared.
-_ROUNDS: Final = """
+_ROUNDS: Final = Sql("""
 per_batch as (
   select rank, step, phase, round, sum(tokens)::bigint as tokens, count(*) as micro_batches, sum(over) as over_cap
   from micro_batches_counted group by rank, if(rank is null, process, null), step, phase, round
@@ -55,7 +56,7 @@ per_batch as (
          sum(over_cap)::bigint as over_cap
   from compared group by all having sum(tokens) > 0
 )
-"""
+""")
 
 _ROUND: Final = ("step", "phase", "round")
 
@@ -73,23 +74,29 @@ def rounds(run: Run) -> pd.DataFrame:
         wait for each other after every micro-batch); in order of step.
     """
     found = {field_of(quantity(name)): _of_rounds(name) for name in UNEVEN}
-    joins = "".join(
-        f" left join ({query}) {name} on "
-        + " and ".join(f"{name}.{one} is not distinct from rounds.{one}" for one in _ROUND)
-        for name, query in found.items()
-    )
-    values = ", ".join(f"{name}.value as {name}" for name in found)
+    joins = [_joined_by_round(Sql(name), query) for name, query in found.items()]
+    values = [sql("{name}.value as {name}", name=Sql(name)) for name in found]
     return run.sql(
-        f"""with {_ROUNDS} select rounds.* exclude (even), {values} from rounds {joins}
-        order by rounds.step, rounds.phase, rounds.round"""  # noqa: S608  (our own names)
+        sql(
+            """with {rounds} select rounds.* exclude (even), {values} from rounds {joins}
+        order by rounds.step, rounds.phase, rounds.round""",
+            rounds=_ROUNDS,
+            values=values,
+            joins=joined(joins, ""),
+        )
     )
 
 
-def _of_rounds(name: str) -> str:
+def _joined_by_round(name: Sql, query: Sql) -> Sql:
+    same_round = [sql("{name}.{one} is not distinct from rounds.{one}", name=name, one=Sql(one)) for one in _ROUND]
+    return sql(" left join ({query}) {name} on {same}", query=query, name=name, same=joined(same_round, " and "))
+
+
+def _of_rounds(name: str) -> Sql:
     """The query for a quantity in each round, where the quantity itself takes the worst of them."""
     spec = dict(quantity(name))
     per = [one for one in listed(spec.pop("per", None)) if one not in _ROUND]
-    return sql.series({**spec, **({"per": per} if per else {}), "x": "step", "by": ["phase", "round"]})
+    return Sql(series({**spec, **({"per": per} if per else {}), "x": "step", "by": ["phase", "round"]}))
 
 
 def rates(run: Run) -> pd.DataFrame:
@@ -174,14 +181,19 @@ def heat(run: Run, step: int | None = None, phase: str | None = None, round: int
             return empty(HEAT)
         step, phase, round = (None if pd.isna(v) else v for v in found.iloc[0][["step", "phase", "round"]])
     frame = run.sql(
-        f"""
+        sql(
+            """
         select rank, who(rank, process) as who, micro_batch, tokens, cap as cap_tokens, over::boolean as over_cap,
                sequences, longest, shortest, step, phase, round
         from micro_batches_counted
-        where {same("step", None if step is None else int(step))} and {same("phase", phase)}
-          and round = {literal(int(round or 1))}
+        where {same_step} and {same_phase}
+          and round = {round}
         order by rank, who, micro_batch
-        """  # noqa: S608  (a user's text is quoted by literal())
+        """,
+            same_step=same("step", None if step is None else int(step)),
+            same_phase=same("phase", phase),
+            round=int(round or 1),
+        )
     )
     return frame[list(HEAT)]
 
@@ -194,7 +206,8 @@ def stragglers(run: Run) -> pd.DataFrame:
         share_ratio (its tokens ÷ the mean of the ranks, over all rounds), tokens.
     """
     return run.sql(
-        f"""with {_ROUNDS}
+        sql(
+            """with {rounds}
         select per_batch.rank, count(*) as rounds,
                count(*) filter (rounds.straggler = per_batch.rank and not rounds.even) as largest_in,
                sum(per_batch.tokens) / nullif(sum(rounds.mean_tokens::decimal(38, 12))::double, 0) as share_ratio,
@@ -205,17 +218,22 @@ def stragglers(run: Run) -> pd.DataFrame:
          and rounds.round = per_batch.round
         where rounds.ranks > 1
         group by per_batch.rank order by largest_in desc, share_ratio desc, per_batch.rank
-        """  # noqa: S608  (our own names)
+        """,
+            rounds=_ROUNDS,
+        )
     )
 
 
 def violations(run: Run, limit: int = 200) -> pd.DataFrame:
     """Micro-batches over their cap, the worst first: rank, step, phase, micro_batch, tokens, cap_tokens, …"""
     return run.sql(
-        f"""select rank, step, role, phase, micro_batch, tokens, cap_tokens,
+        sql(
+            """select rank, step, role, phase, micro_batch, tokens, cap_tokens,
         tokens - cap_tokens as excess_tokens, sequences, list_max(lengths) as longest, source
         from micro_batches where over_cap
-        order by excess_tokens desc, step, rank, micro_batch limit {int(limit)}"""  # noqa: S608  (a user's text is quoted by literal())
+        order by excess_tokens desc, step, rank, micro_batch limit {limit}""",
+            limit=int(limit),
+        )
     )
 
 

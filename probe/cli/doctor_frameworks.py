@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
@@ -48,7 +49,7 @@ def frameworks() -> Iterator[Check]:
     if not found:
         yield Check("frameworks", "installed", "ok", f"none of {', '.join(ADAPTERS)} is installed")
     for name, version in found.items():
-        yield from guarded("frameworks", name, lambda name=name, version=version: _framework(name, version))  # type: ignore[misc]
+        yield from guarded("frameworks", name, partial(_framework, name, version))
     if "verl" in found:
         yield from guarded("frameworks", "verl's plugin", _plugin)
 
@@ -103,7 +104,7 @@ def _loaded(name: str) -> subprocess.CompletedProcess[str]:
         "sys.exit(not any(one.framework == 'verl' for one in attached()))"
     )
     environ = {**os.environ, "PROBE_RUN_DIR": os.devnull, "PROBE": "on"}
-    return subprocess.run(  # noqa: S603  (our own command)
+    return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=_LONGEST_S, check=False, env=environ
     )
 

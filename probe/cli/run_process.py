@@ -90,7 +90,7 @@ def _begin(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Pop
         _die_with(parent)
 
     first = prepare if hasattr(signal, "pthread_sigmask") else None
-    return subprocess.Popen(list(command), env=dict(environ), preexec_fn=first, close_fds=False)  # noqa: S603, PLW1509
+    return subprocess.Popen(list(command), env=dict(environ), preexec_fn=first, close_fds=False)  # noqa: PLW1509  (it must die with us)
 
 
 def _die_with(parent: int) -> None:

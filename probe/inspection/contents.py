@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -178,8 +179,8 @@ def _is_batch(value: Any) -> bool:
 
 
 def _stacked(batch: LazyStackedTensorDict) -> Iterator[tuple[str, Any]]:
-    parts = batch.tensordicts
-    for key in dict.fromkeys(key for part in parts for key in part.keys()):  # noqa: SIM118  (a TensorDict iterates over rows)
+    parts = batch.tensordicts  # each iterates over rows itself
+    for key in dict.fromkeys(chain.from_iterable(part.keys() for part in parts)):
         yield key, Stacked([_bare(part.get(key, None)) for part in parts])
 
 

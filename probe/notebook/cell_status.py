@@ -10,6 +10,7 @@ from probe.errors import ProbeError
 from probe.inspection.look import STYLE, table
 from probe.inspection.plain_text import one_line
 from probe.session import current_session
+from probe.sql import Sql, joined, literal, sql
 
 if TYPE_CHECKING:
     from probe.session import Session
@@ -65,7 +66,10 @@ def _written(run: object) -> list[tuple[str, str]]:
 
     if not isinstance(run, Run):
         return []
-    query = " union all ".join(f"select '{name}' as name, count(*) as rows from {name}" for name in NAMES)  # noqa: S608  (our own names)
+    counted = (
+        sql("select {name} as name, count(*) as rows from {table}", name=literal(one), table=Sql(one)) for one in NAMES
+    )
+    query = joined(counted, " union all ")
     counts = {row["name"]: int(row["rows"]) for row in run.sql(query).to_dict("records")}
     last = run.sql('select kind, "where", message, count from incidents order by wall_ns desc limit 3').to_dict(
         "records"

@@ -19,6 +19,7 @@ from probe.inspection.look import STYLE, escaped, table
 from probe.recorders.recorder import Recorder
 from probe.records import PLANNED_SOURCES, Memory, MicroBatch, Padding, Row, Unbuilt, counts_for_tax, stamp
 from probe.runs.layout import typed_here
+from probe.sql import Sql, sql
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -121,17 +122,17 @@ def from_session(session: Session, run: Run, scope: Scope, span: tuple[int, int]
     flushed = session.closed or session.flush(PATIENCE_S)
     run.refresh()
     since = time.time_ns() - (time.monotonic_ns() - span[0]) - _SLACK_NS
-    where, process = "process = ? and wall_ns >= ?", session.process.process
+    where, process = Sql("process = ? and wall_ns >= ?"), session.process.process
     memory = _records(
         run,
-        f"select * from memory where {where} and edge = 'leave' and scope_id = ? order by wall_ns",  # noqa: S608  (our own names)
+        sql("select * from memory where {where} and edge = 'leave' and scope_id = ? order by wall_ns", where=where),
         [process, since, scope.id],
     )
-    inside = f"{where} and time_ns between ? and ? and (scope = ? or starts_with(scope, ?))"
+    inside = sql("{where} and time_ns between ? and ? and (scope = ? or starts_with(scope, ?))", where=where)
     given = [process, since, span[0], span[1] + _SLACK_NS, scope.path, f"{scope.path}/"]
-    micro = _records(run, f"select tokens from micro_batches where {inside}", given)  # noqa: S608  (our own names)
-    names = "batch_id, source, field, cause, tokens, rectangle_tokens, valid_tokens"
-    padding = _records(run, f"select {names} from padding where {inside}", given)  # noqa: S608  (our own names)
+    micro = _records(run, sql("select tokens from micro_batches where {inside}", inside=inside), given)
+    names = Sql("batch_id, source, field, cause, tokens, rectangle_tokens, valid_tokens")
+    padding = _records(run, sql("select {names} from padding where {inside}", names=names, inside=inside), given)
     note = "" if flushed else "the writer had not finished: rows may be missing"
     made = replace(base, measured=f"from the rows of run {typed_here(run.path)}", note=note)
     return _with_padding(_with_tokens(_with_memory(made, memory[-1] if memory else {}), micro), padding)

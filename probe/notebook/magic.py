@@ -154,7 +154,7 @@ class ProbeMagic:
         if len(words) == 2 and words[0] == "open":
             from probe.opened import open_run
 
-            return open_run(words[1] if "://" in words[1] else os.path.expanduser(words[1]))  # noqa: PTH111  (no Path: it may be a URL)
+            return open_run(words[1] if "://" in words[1] else _expanded(words[1]))
         if words and words[0] == "tab" and len(words) <= 2:
             return _tab(words[1:])
         raise InputError(f"got {line!r}" if words else "got nothing")
@@ -237,6 +237,11 @@ class ProbeMagic:
         return self._run
 
 
+def _expanded(path: str) -> str:
+    """The path of a run as a person types it, ``~`` being their home."""
+    return os.path.expanduser(path)  # noqa: PTH111  (Path's raises where there is no such user)
+
+
 def _tab(words: Sequence[str]) -> Tab:
     """The tab of the named run, or of the one that is being recorded.
 
@@ -248,7 +253,7 @@ def _tab(words: Sequence[str]) -> Tab:
     from probe.views.panel.tab import Tab
 
     if words:
-        return Tab(find_run(os.path.expanduser(words[0])))  # noqa: PTH111  (as above)
+        return Tab(find_run(_expanded(words[0])))
     session = current_session()
     if session is None:
         raise InputError("tab: nothing is being recorded; name a run")

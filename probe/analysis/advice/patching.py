@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from probe.errors import InputError
 
@@ -208,7 +208,8 @@ def _bytes_of(text: str, node: ast.expr | ast.keyword) -> tuple[int, int]:
 
 def _with_argument(path: str, text: str, call: ast.Call, name: str, value: Any) -> str:
     """The text with an argument more in a call, behind the last that it has."""
-    raw, wanted = text.encode(), ast.dump(ast.parse(f"f({name}={value!r})", mode="eval").body.keywords[0])  # type: ignore[attr-defined]
+    alone = cast("ast.Call", ast.parse(f"f({name}={value!r})", mode="eval").body)
+    raw, wanted = text.encode(), ast.dump(alone.keywords[0])
     given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     end = max((_bytes_of(text, one)[1] for one in given), default=-1)
     made = (raw[:end] + f", {name}={value!r}".encode() + raw[end:]).decode() if given else text

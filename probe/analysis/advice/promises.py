@@ -13,6 +13,7 @@ from probe.analysis.advice.suggestions import Suggestion
 from probe.analysis.query import same
 from probe.analysis.what_if.answering import Replayer
 from probe.errors import InputError
+from probe.sql import joined, sql
 from probe.text import missing, ratio, rows, seconds, size
 
 if TYPE_CHECKING:
@@ -117,8 +118,10 @@ def _peaks(one: Suggestion, b: Run) -> list[tuple[Any, ...]]:
     for row in rows(frame[frame["number"] == "predicted_peak_bytes"]):
         if any(missing(row[name]) for name in ("after", "low", "high")):
             continue
-        where = " and ".join(same(name, None if missing(row[name]) else str(row[name])) for name in ("role", "phase"))
-        query = f"select max(peak) as peak from spans where kind = 'micro_batch' and {where}"  # noqa: S608  (quoted)
+        places = (same(name, None if missing(row[name]) else str(row[name])) for name in ("role", "phase"))
+        query = sql(
+            "select max(peak) as peak from spans where kind = 'micro_batch' and {where}", where=joined(places, " and ")
+        )
         peak = b.sql(query)["peak"][0]
         if missing(peak):
             continue

@@ -12,6 +12,7 @@ from probe.analysis.audit.judging import Judged
 from probe.analysis.audit.reading import Number
 from probe.analysis.framework_settings import number as whole_number
 from probe.analysis.framework_settings import setting
+from probe.sql import Sql, sql
 from probe.text import missing, number
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ _CLIPPED: Final = {
 _RESPONSE, _PROMPT = "response_length/mean", "prompt_length/mean"
 
 #: The SQL condition for the metrics that are looked at.
-ASKED: Final = f"""(regexp_matches(lower(key), '{_MFU.pattern}') or regexp_matches(lower(key), '{_RATE.pattern}')
-    or key in ({", ".join(f"'{one}'" for one in (*_CLIPPED, *_CLIPPED.values(), _RESPONSE, _PROMPT))}))"""
+ASKED: Final = Sql(f"""(regexp_matches(lower(key), '{_MFU.pattern}') or regexp_matches(lower(key), '{_RATE.pattern}')
+    or key in ({", ".join(f"'{one}'" for one in (*_CLIPPED, *_CLIPPED.values(), _RESPONSE, _PROMPT))}))""")
 
 _PROBE: Final = "as probe counts it"
 
@@ -167,7 +168,8 @@ def _counted(run: Run, asked: Sequence[Number], ranks: int | None, since: int | 
         return told
     # A phase has each row once, or once an epoch: the one with the fewest tokens is one pass. All have the same mean.
     counted = run.sql(
-        f"""
+        sql(
+            """
         with passes as (
           select step, phase, sum(tokens) as tokens, sum(sequences) as sequences, count(distinct rank) as ranks
           from micro_batches where {where} group by step, phase)
@@ -175,6 +177,8 @@ def _counted(run: Run, asked: Sequence[Number], ranks: int | None, since: int | 
                any_value(step_time_s) as seconds
         from passes left join (select step, step_time_s from steps where {where}) using (step) group by step
         """,
+            where=where,
+        ),
         since=since,
     )
     for row in counted.itertuples():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis.audit.judging import Judged, Part, judge
 from probe.analysis.query import literal
+from probe.sql import Sql, joined, sql
 from probe.text import missing, whole
 
 if TYPE_CHECKING:
@@ -63,11 +64,17 @@ class Number:
         return f"{part.reducer}, chosen {chosen or part.chosen_by}, in {part.process}"
 
     @property
-    def evidence_sql(self) -> str:
+    def evidence_sql(self) -> Sql:
         """The rows behind it."""
         table, of = ("reductions", "") if self.parts else ("scalars", "source = 'user' and ")
-        step = "step is null" if self.step is None else f"step = {self.step}"
-        return f"select * from {table} where {of}key = {literal(self.metric)} and {step}"
+        step = Sql("step is null") if self.step is None else sql("step = {step}", step=self.step)
+        return sql(
+            "select * from {table} where {of}key = {metric} and {step}",
+            table=Sql(table),
+            of=Sql(of),
+            metric=literal(self.metric),
+            step=step,
+        )
 
 
 _PARTS: Final = tuple(one.name for one in fields(Part))
@@ -75,7 +82,7 @@ _NAMES: Final = frozenset({"reducer", "chosen_by", "process"})
 _WHOLE: Final = frozenset({"count", "nan_count", "rank", "micro_batch"})
 
 
-def numbers(run: Run, where: str, since: int | None = None) -> list[Number]:
+def numbers(run: Run, where: Sql, since: int | None = None) -> list[Number]:
     """The numbers of some steps.
 
     Args:
@@ -92,14 +99,19 @@ def numbers(run: Run, where: str, since: int | None = None) -> list[Number]:
         return found[asked]
 
     if run.has("scalars"):
-        logged = (
-            f"select step, key, process, value from scalars where source = 'user' and {where} order by rank, time_ns"
+        logged = sql(
+            "select step, key, process, value from scalars where source = 'user' and {where} order by rank, time_ns",
+            where=where,
         )
         for row in run.sql(logged, since=since).itertuples():
             of(row.step, row.key).logged.append((row.process, float(row.value)))
     if run.has("reductions"):
-        columns = ", ".join(_PARTS)
-        query = f"select step, key, role, phase, {columns} from reductions where {where} order by time_ns, process"
+        columns = map(Sql, _PARTS)
+        query = sql(
+            "select step, key, role, phase, {columns} from reductions where {where} order by time_ns, process",
+            columns=columns,
+            where=where,
+        )
         rows = run.sql(query, since=since)
         named = zip(*(rows[name].tolist() for name in ("step", "key", "role", "phase")), strict=True)
         for (step, key, role, phase), part in zip(named, _parts(rows), strict=True):
@@ -122,10 +134,16 @@ def steps(run: Run) -> tuple[list[int | None], int]:
     tables = [one for one in ("reductions", "scalars") if run.has(one)]
     if not tables:
         return [], 0
-    union = " union all ".join(
-        f"select step from {one}{' where source = $$user$$' if one == 'scalars' else ''}" for one in tables
+    asked = (
+        sql("select step from {one}{of}", one=Sql(one), of=Sql(" where source = $$user$$" if one == "scalars" else ""))
+        for one in tables
     )
-    counted = run.sql(f"select step, count(*) as n from ({union}) group by step order by step nulls first")
+    counted = run.sql(
+        sql(
+            "select step, count(*) as n from ({union}) group by step order by step nulls first",
+            union=joined(asked, " union all "),
+        )
+    )
     known = [whole(step) for step in counted["step"]]
     most = max(2, math.floor(MOST_ROWS * len(known) / max(1, int(counted["n"].sum()))))
     if len(known) <= most:
@@ -133,12 +151,12 @@ def steps(run: Run) -> tuple[list[int | None], int]:
     return _evenly(known, most), len(known)
 
 
-def within(chosen: Sequence[int | None]) -> str:
+def within(chosen: Sequence[int | None]) -> Sql:
     """The condition for rows of some steps."""
-    told = ", ".join(str(one) for one in chosen if one is not None)
-    parts = [f"step in ({told})"] if told else []
-    parts += ["step is null"] if None in chosen else []
-    return f"({' or '.join(parts)})" if parts else "false"
+    told = [literal(one) for one in chosen if one is not None]
+    parts = [sql("step in ({told})", told=told)] if told else []
+    parts += [Sql("step is null")] if None in chosen else []
+    return sql("({parts})", parts=joined(parts, " or ")) if parts else Sql("false")
 
 
 def by_metric(found: Sequence[Number]) -> dict[str, list[Number]]:

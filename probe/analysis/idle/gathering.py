@@ -12,6 +12,7 @@ from probe.analysis.long_tail import under_way
 from probe.analysis.long_tail.gathering import SCOPES
 from probe.analysis.long_tail.tail import Requests, merged
 from probe.analysis.query import literal
+from probe.sql import Sql, joined, sql
 from probe.text import rows
 
 if TYPE_CHECKING:
@@ -38,8 +39,12 @@ def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
     """
     if not run.has("rollouts"):
         return []
-    steps = f"step between {-(2**40) if first is None else int(first)} and {2**40 if last is None else int(last)}"
-    told = rows(run.sql(SCOPES.format(steps=of_trainer(steps))))
+    steps = sql(
+        "step between {first} and {last}",
+        first=-(2**40) if first is None else int(first),
+        last=2**40 if last is None else int(last),
+    )
+    told = rows(run.sql(sql(SCOPES, steps=of_trainer(steps))))
     begun = _begun(told)
     if not begun:
         return []
@@ -54,14 +59,14 @@ def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
     return found
 
 
-def of_trainer(steps: str) -> str:
+def of_trainer(steps: Sql) -> Sql:
     """The SQL condition for scopes of the trainer's processes.
 
     Args:
         steps: The condition for their steps.
     """
-    others, elsewhere = (", ".join(map(literal, names)) for names in ((*WAITING, *WEIGHTS), ELSEWHERE))
-    return _TRAINS.format(steps=steps, others=others, elsewhere=elsewhere)
+    others, elsewhere = (joined(map(literal, names)) for names in ((*WAITING, *WEIGHTS), ELSEWHERE))
+    return sql(_TRAINS, steps=steps, others=others, elsewhere=elsewhere)
 
 
 def _begun(told: Sequence[Mapping[Any, Any]]) -> list[tuple[int, int, int]]:

@@ -228,32 +228,45 @@ def _said(judged: Judgement) -> str:
     return f"Since step {judged.since} {text}"
 
 
-def _text(judged: Judgement) -> str:  # noqa: PLR0911  (a sentence for each cause)
-    every = judged.share is not None and judged.share > 0.99
-    of = "in all answers" if every else f"in {percent(judged.share)} of the answers"
+def _text(judged: Judgement) -> str:
     match judged.cause:
         case "agree":
             return "rollout and training agree within noise."
         case "temperature":
             return f"the rollout's log-probabilities are at temperature {judged.temperature:g} against training's."
-        case "shift":
-            return _shifted(judged.by, of)
-        case "untrained":
-            return f"the loss counts tokens that were never sampled, {of}."
-        case "retokenised":
-            return f"training has other tokens than were sampled, {of}, from about token {judged.position} on."
-        case "stale":
-            if judged.version is None:
-                return "the rollout samples with other weights than training has, perhaps old ones."
-            return f"the rollout samples with weights up to {judged.lag} versions old, the oldest {judged.version}."
-        case "unsynced":
-            return "the rollout samples with weights that aren't those whose version it tells."
-        case "rank":
-            return f"rollout and training disagree about the answers of rank {judged.rank}, and about no others."
-        case "rows":
-            return f"rollout and training disagree about {percent(judged.share)} of the answers, and about no others."
+        case "shift" | "untrained" | "retokenised":
+            return _of_tokens(judged)
+        case "stale" | "unsynced":
+            return _of_weights(judged)
+        case "rank" | "rows":
+            of = (
+                f"the answers of rank {judged.rank}"
+                if judged.cause == "rank"
+                else f"{percent(judged.share)} of the answers"
+            )
+            return f"rollout and training disagree about {of}, and about no others."
         case _:
             return "rollout and training differ by noise of both signs that is larger than bfloat16 makes it."
+
+
+def _of_tokens(judged: Judgement) -> str:
+    """Where other tokens are trained than were sampled."""
+    every = judged.share is not None and judged.share > 0.99
+    of = "in all answers" if every else f"in {percent(judged.share)} of the answers"
+    if judged.cause == "shift":
+        return _shifted(judged.by, of)
+    if judged.cause == "untrained":
+        return f"the loss counts tokens that were never sampled, {of}."
+    return f"training has other tokens than were sampled, {of}, from about token {judged.position} on."
+
+
+def _of_weights(judged: Judgement) -> str:
+    """Where the rollout samples with other weights than training has."""
+    if judged.cause == "unsynced":
+        return "the rollout samples with weights that aren't those whose version it tells."
+    if judged.version is None:
+        return "the rollout samples with other weights than training has, perhaps old ones."
+    return f"the rollout samples with weights up to {judged.lag} versions old, the oldest {judged.version}."
 
 
 def _shifted(by: int | None, of: str) -> str:

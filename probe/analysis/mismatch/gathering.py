@@ -9,6 +9,7 @@ import numpy as np
 from probe import text as words
 from probe.analysis.mismatch.tokens import Answer, Tokens
 from probe.analysis.token_blocks import unpack
+from probe.sql import joined, literal, sql
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -39,14 +40,16 @@ def gathered(run: Run, first: int | None = None, last: int | None = None, most: 
 
 
 def _query(first: int | None, last: int | None, most: int) -> str:
-    both = " and ".join(f"list_contains(arrays, '{name}')" for name in _NEEDED)
-    steps = [f"step >= {int(first)}" if first is not None else "", f"step <= {int(last)}" if last is not None else ""]
-    where = " and ".join(filter(None, [both, *steps]))
+    both = [sql("list_contains(arrays, {name})", name=literal(name)) for name in _NEEDED]
+    since = [sql("step >= {first}", first=int(first))] if first is not None else []
+    until = [sql("step <= {last}", last=int(last))] if last is not None else []
+    where = joined([*both, *since, *until], " and ")
     # The steps are whole numbers, everything else is our own. A batch has one version of the trainer, told with each of
     # its replicas.
-    return f"""
+    return sql(
+        """
         with told as (select * from token_blocks where {where}
-                      order by hash(step, process, batch_id, row) limit {int(most)}),
+                      order by hash(step, process, batch_id, row) limit {most}),
              trainers as (select process, batch_id, max(trainer_version) as trainer_version from rollouts
                           where batch_id >= 0 group by process, batch_id)
         select told.step, told.rank, told.process, told.batch_id, told.row, told.tokens, told.arrays, told.dtypes,
@@ -56,7 +59,10 @@ def _query(first: int | None, last: int | None, most: int) -> str:
           on samples.process = told.process and samples.batch_id = told.batch_id and samples.row = told.row
           and samples.step is not distinct from told.step
         left join trainers on trainers.process = told.process and trainers.batch_id = told.batch_id
-        order by told.step, told.process, told.time_ns, told.row"""  # noqa: S608
+        order by told.step, told.process, told.time_ns, told.row""",
+        where=where,
+        most=int(most),
+    )
 
 
 def _answer(row: dict[str, Any]) -> Answer:

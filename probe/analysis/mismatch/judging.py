@@ -145,4 +145,9 @@ def _own(tokens: Tokens) -> bool:
 
 
 def _else(cause: Cause) -> tuple[Cause, ...]:
-    return {"shift": ("retokenised",), "retokenised": ("shift",), "untrained": ("shift",)}.get(cause, ())  # type: ignore[return-value]
+    others: dict[Cause, tuple[Cause, ...]] = {
+        "shift": ("retokenised",),
+        "retokenised": ("shift",),
+        "untrained": ("shift",),
+    }
+    return others.get(cause, ())

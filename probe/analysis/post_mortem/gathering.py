@@ -65,7 +65,7 @@ def _attempt(run: Run) -> int:
 def _raised(run: Run, attempt: int) -> list[dict[str, Any]]:
     """Exceptions of an attempt that have ended a process or its last step, in their order."""
     told = run.failures()
-    told = told[(told["attempt"] == attempt) & told["outermost"].isin(_ENDS) & (told["caught"].fillna(False) != True)]  # noqa: E712  (a column)
+    told = told[(told["attempt"] == attempt) & told["outermost"].isin(_ENDS) & told["caught"].fillna(False).ne(True)]
     return rows(told)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from probe.analysis.post_mortem.record import DeviceMemory, LastRow, PhaseMemory
 from probe.analysis.query import literal, same
 from probe.analysis.verdict.finding import Where
+from probe.sql import Sql, joined, sql
 from probe.text import count, missing, number, rows, seconds, size, whole
 
 if TYPE_CHECKING:
@@ -33,12 +34,21 @@ def lengths(run: Run, process: str, where: Where) -> tuple[int, ...] | None:
     """
     if where.micro_batch is None:
         return None
-    here = f"""process = {literal(process)} and {same("step", where.step)} and {same("phase", where.phase)}
-        and micro_batch = {where.micro_batch}"""
+    here = sql(
+        """process = {process} and {same_step} and {same_phase}
+        and micro_batch = {micro_batch}""",
+        process=literal(process),
+        same_step=same("step", where.step),
+        same_phase=same("phase", where.phase),
+        micro_batch=where.micro_batch,
+    )
     frame = run.sql(
-        f"""select lengths from micro_batches cut where {here} and not exists (
+        sql(
+            """select lengths from micro_batches cut where {here} and not exists (
           select 1 from scopes where {here} and kind = 'micro_batch' and begin_ns >= cut.wall_ns)
-        order by wall_ns desc limit 1"""
+        order by wall_ns desc limit 1""",
+            here=here,
+        )
     )
     if frame.empty or frame["lengths"][0] is None or not len(frame["lengths"][0]):
         return None
@@ -48,8 +58,11 @@ def lengths(run: Run, process: str, where: Where) -> tuple[int, ...] | None:
 def device(run: Run, process: str) -> DeviceMemory | None:
     """The memory of the process's device, by its newest row."""
     frame = run.sql(
-        f"""select device, source, allocated_bytes, reserved_bytes, non_torch_bytes, device_total_bytes from memory
-        where process = {literal(process)} order by wall_ns desc limit 1"""
+        sql(
+            """select device, source, allocated_bytes, reserved_bytes, non_torch_bytes, device_total_bytes from memory
+        where process = {process} order by wall_ns desc limit 1""",
+            process=literal(process),
+        )
     )
     if frame.empty:
         return None
@@ -61,10 +74,13 @@ def device(run: Run, process: str) -> DeviceMemory | None:
 def phases(run: Run, process: str) -> tuple[PhaseMemory, ...]:
     """The memory of each phase of a process, in the order in which they began first."""
     frame = run.sql(
-        f"""select phase, arg_max(allocated_bytes, wall_ns) filter (edge = 'enter') as floor,
+        sql(
+            """select phase, arg_max(allocated_bytes, wall_ns) filter (edge = 'enter') as floor,
                max(peak_allocated_bytes) as peak
-        from memory where process = {literal(process)} and phase is not null and kind in ('phase', 'watch')
-        group by phase order by min(wall_ns)"""
+        from memory where process = {process} and phase is not null and kind in ('phase', 'watch')
+        group by phase order by min(wall_ns)""",
+            process=literal(process),
+        )
     )
     return tuple(PhaseMemory(str(one["phase"]), whole(one["floor"]), whole(one["peak"])) for one in rows(frame))
 
@@ -86,16 +102,29 @@ def last_rows(run: Run, process: str, wall_ns: int | None) -> tuple[LastRow, ...
         process: Its name.
         wall_ns: When it happened; None is the end of what it wrote.
     """
-    own = "and source = 'user'"  # what the session logs of its own repeats what other rows say
-    until = "" if wall_ns is None else f"and wall_ns <= {int(wall_ns)}"
+    own = Sql("and source = 'user'")  # what the session logs of its own repeats what other rows say
+    until = Sql("") if wall_ns is None else sql("and wall_ns <= {wall_ns}", wall_ns=int(wall_ns))
     parts = [
-        f"""(select '{table}' as "table", wall_ns, step, role, phase, micro_batch, rank, attempt, process, scope,
-        {name} as name, ({value})::double as value, '{unit}' as unit from {table}
-        where process = {literal(process)} {until} {own if table == "scalars" else ""}
-        order by wall_ns desc limit {LAST})"""
+        sql(
+            """(select {label} as "table", wall_ns, step, role, phase, micro_batch, rank, attempt, process, scope,
+        {name} as name, ({value})::double as value, {unit} as unit from {table}
+        where process = {process} {until} {own}
+        order by wall_ns desc limit {last})""",
+            label=literal(table),
+            table=Sql(table),
+            name=Sql(name),
+            value=Sql(value),
+            unit=literal(unit),
+            process=literal(process),
+            until=until,
+            own=own if table == "scalars" else Sql(""),
+            last=LAST,
+        )
         for table, (name, value, unit) in _SAID.items()
     ]
-    frame = run.sql(f"select * from ({' union all '.join(parts)}) order by wall_ns desc limit {LAST}")
+    frame = run.sql(
+        sql("select * from ({parts}) order by wall_ns desc limit {last}", parts=joined(parts, " union all "), last=LAST)
+    )
     told = rows(frame)[::-1]
     end = wall_ns if wall_ns is not None else max((int(one["wall_ns"]) for one in told), default=0)
     return tuple(

@@ -13,6 +13,7 @@ from probe.analysis.mismatch.gathering import gathered
 from probe.analysis.mismatch.tokens import NOT_KNOWN
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Kind, Since, Where, withheld
 from probe.analysis.verdict.identity import identity, untold
+from probe.sql import Sql, joined, sql
 from probe.text import rows, whole
 
 if TYPE_CHECKING:
@@ -70,10 +71,13 @@ _VERSIONS: Final = (
 _QUESTION: Final = "Whether rollout and training agree about their tokens isn't known"
 
 #: How many answers of the newest steps have log-probabilities, of each side.
-_SIDES: Final = f"""
+_SIDES: Final = sql(
+    """
     select count(*) as answers, count(rollout_log_prob_mean) as rollout, count(log_prob_mean) as training,
            count(difference_mean) as both
-    from samples where coalesce(step, 0) > (select max(coalesce(step, 0)) from samples) - {STEPS}"""
+    from samples where coalesce(step, 0) > (select max(coalesce(step, 0)) from samples) - {steps}""",
+    steps=STEPS,
+)
 
 
 def _agreement(run: Run) -> list[tuple[Finding, str]]:
@@ -178,15 +182,18 @@ def _since(found: Mismatch) -> Since:
     return Since(step, wall_ns)
 
 
-def _evidence(found: Mismatch) -> str:
+def _evidence(found: Mismatch) -> Sql:
     """The query for the answers that show it: those that differ at one token by half of the largest difference."""
     held, judged = found.tokens, found.judgement
     theirs = held.compared & np.isin(held.row, judged.affected)
     largest = float(np.abs(held.log_ratio[theirs]).max()) if theirs.any() else LEAST
-    where = [f"abs(difference_largest) >= {max(SHARE * largest, LEAST):.3g}"]
+    least = Sql(f"{max(SHARE * largest, LEAST):.3g}")
+    where = [sql("abs(difference_largest) >= {least}", least=least)]
     if judged.rank is not None:
-        where.append(f"rank = {judged.rank}")
+        where.append(sql("rank = {rank}", rank=judged.rank))
     since = _since(found).step
     if since is not None:
-        where.append(f"step >= {since}")
-    return f"select * from samples where {' and '.join(where)} order by abs(difference_largest) desc"
+        where.append(sql("step >= {since}", since=since))
+    return sql(
+        "select * from samples where {where} order by abs(difference_largest) desc", where=joined(where, " and ")
+    )

@@ -13,6 +13,7 @@ from probe.analysis.change import Change
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where
+from probe.sql import sql
 from probe.text import count, percent, size, sizes, whole
 from probe.text import missing as unknown
 
@@ -67,7 +68,11 @@ def _total(tables: Mapping[str, np.ndarray], at: int) -> float | None:
 
 
 def _rank(run: Run, process: str) -> int | None:
-    return whole(run.sql(f"select any_value(rank) as rank from memory where process = {literal(process)}")["rank"][0])
+    return whole(
+        run.sql(sql("select any_value(rank) as rank from memory where process = {process}", process=literal(process)))[
+            "rank"
+        ][0]
+    )
 
 
 def _most_reserved(grid: Grid) -> tuple[int, memory_apart.Reserved]:
@@ -115,9 +120,14 @@ def _reserved(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.nd
         since=Since(one.since),
         cost=Cost(bytes=int(one.gap_bytes), share=float(one.share)),
         why="The allocator keeps pieces that no tensor fits into; each retry waits for the device.",
-        evidence_sql=f"""select * from memory where process = {literal(process)} and edge = 'leave'
-            and step >= {one.since or 0}
-            and peak_reserved_bytes > {1 / (1 - memory_apart.IDLE)!r} * peak_allocated_bytes""",
+        evidence_sql=sql(
+            """select * from memory where process = {process} and edge = 'leave'
+            and step >= {since}
+            and peak_reserved_bytes > {least} * peak_allocated_bytes""",
+            process=literal(process),
+            since=one.since or 0,
+            least=1 / (1 - memory_apart.IDLE),
+        ),
         change=Change(
             "Let the allocator's segments grow in place; it is set in the environment before the training starts.",
             "PYTORCH_CUDA_ALLOC_CONF",
@@ -146,8 +156,13 @@ def _non_torch(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.n
         since=Since(found.since),
         cost=Cost(bytes=int(found.bytes_per_step)),
         why=f"Each step adds {sizes(found.low, found.high)} (95 % interval), without what PyTorch reserved.",
-        evidence_sql=f"""select * from memory where process = {literal(process)} and step >= {int(found.since or 0)}
-            and non_torch_bytes > {int(middle)}""",
+        evidence_sql=sql(
+            """select * from memory where process = {process} and step >= {since}
+            and non_torch_bytes > {middle}""",
+            process=literal(process),
+            since=int(found.since or 0),
+            middle=int(middle),
+        ),
         change=Change(
             "Look at communicators and graphs that are made anew in each step, and at other libraries' buffers."
         ),
@@ -165,7 +180,9 @@ def _host(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.ndarra
     if found.cause != "leak":
         return None
     rank, process = _rank(run, names[at]), names[at]
-    source = run.sql(f"select any_value(source) as s from memory where process = {literal(process)}")["s"][0]
+    source = run.sql(
+        sql("select any_value(source) as s from memory where process = {process}", process=literal(process))
+    )["s"][0]
     if unknown(source) or source == "process_rss":
         return None
     who = "" if rank is None else f" of rank {rank}"
@@ -183,8 +200,13 @@ def _host(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.ndarra
         cost=Cost(bytes=int(found.bytes_per_step)),
         explained=pinned,
         why=f"Each step adds {sizes(found.low, found.high)} (95 % interval).",
-        evidence_sql=f"""select * from memory where process = {literal(process)} and step >= {int(found.since or 0)}
-            and process_rss_bytes > {int(middle)}""",
+        evidence_sql=sql(
+            """select * from memory where process = {process} and step >= {since}
+            and process_rss_bytes > {middle}""",
+            process=literal(process),
+            since=int(found.since or 0),
+            middle=int(middle),
+        ),
         change=Change(KEPT if pinned is None else PINNED),
         urgency=SOON,
         weight=80,
@@ -198,11 +220,15 @@ def _pinned_share(run: Run, process: str, since: int) -> float | None:
     if not run.has("host_memory"):
         return None
     told = run.sql(
-        f"""select max_by(pinned, wall_ns) - min_by(pinned, wall_ns) as pinned,
+        sql(
+            """select max_by(pinned, wall_ns) - min_by(pinned, wall_ns) as pinned,
                    max_by(rss_bytes, wall_ns) - min_by(rss_bytes, wall_ns) as held
             from (select torch_pinned_bytes as pinned, rss_bytes, wall_ns from host_memory
-                  where process = {literal(process)} and step >= {since}
-                    and torch_pinned_bytes is not null and rss_bytes is not null)"""
+                  where process = {process} and step >= {since}
+                    and torch_pinned_bytes is not null and rss_bytes is not null)""",
+            process=literal(process),
+            since=since,
+        )
     )
     pinned, held = told["pinned"][0], told["held"][0]
     if unknown(pinned) or unknown(held) or held <= 0 or not CAUSE <= pinned / held <= 1 / CAUSE:
@@ -226,8 +252,13 @@ def _occasional(run: Run, one: memory_apart.Occasional, process: str, total: flo
         explained=float(one.share),
         why=f"{count(one.steps_with)} steps have it and {count(one.steps_without)} don't; the difference is "
         f"{sizes(one.low, one.high)} (95 % interval).",
-        evidence_sql=f"""select * from memory where process = {literal(process)} and edge = 'leave'
-            and phase = {literal(one.phase)} and peak_allocated_bytes > {int(one.without_bytes)}""",
+        evidence_sql=sql(
+            """select * from memory where process = {process} and edge = 'leave'
+            and phase = {phase} and peak_allocated_bytes > {without_bytes}""",
+            process=literal(process),
+            phase=literal(one.phase),
+            without_bytes=int(one.without_bytes),
+        ),
         change=Change(f"Lower the batch size of {one.phase}: what training itself needs leaves more room."),
         weight=50,
     )

@@ -17,6 +17,7 @@ from probe.analysis.framework_settings import framework
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import COSTS, SOON, Cost, Finding, Kind, Since, Where
+from probe.sql import Sql, joined, sql
 from probe.text import number, percent, rows
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _WINDOW: Final = 32
 _BIASED_STEPS: Final = 8
 BIAS: Final = 0.05
 
-_MEAN: Final = f"({', '.join(sorted(map(literal, MEANS)))})"
+_MEAN: Final = sql("({means})", means=sorted(map(literal, MEANS)))
 
 #: What was logged and is neither what its process reduced, nor what all of them give by the reducer; and means that are
 #: called the largest or the smallest.
@@ -93,8 +94,8 @@ _WEIGHTS: Final = {"averaged_extreme": 69, "scaled_sum": 73, "uneven_counts": 74
 _Pairs = Sequence[tuple[Number, Judged]]
 
 
-def _suspects(where: str) -> str:
-    return _SUSPECTS.format(where=where, same=SAME, mean=_MEAN)
+def _suspects(where: Sql) -> Sql:
+    return sql(_SUSPECTS, where=where, same=SAME, mean=_MEAN)
 
 
 def numbers(run: Run) -> list[Finding]:
@@ -102,18 +103,24 @@ def numbers(run: Run) -> list[Finding]:
     if not (run.has("reductions") and run.has("scalars")):
         return []
     told = by_step(
-        run, lambda first, last: f"{_suspects(f'step between {first} and {last}')} order by step, key", FIRST, LAST
+        run,
+        lambda first, last: sql(
+            "{suspects} order by step, key",
+            suspects=_suspects(sql("step between {first} and {last}", first=first, last=last)),
+        ),
+        FIRST,
+        LAST,
     )
     if not len(told):
         return []
     frame = pd.DataFrame({"step": told.steps, **told.columns})
     frame = pd.concat([frame.groupby("key").head(_EACH), frame.groupby("key").tail(_EACH)]).drop_duplicates()
-    where = " or ".join(
-        f"(key = {literal(key)} and {reading.within([int(step) for step in one['step']])})"
+    known = (
+        sql("(key = {key} and {within})", key=literal(key), within=reading.within([int(step) for step in one["step"]]))
         for key, one in frame.groupby("key")
     )
     ranks = reading.ranks(run)
-    read = reading.numbers(run, f"({where})", since=int(frame["step"].min()))
+    read = reading.numbers(run, sql("({where})", where=joined(known, " or ")), since=int(frame["step"].min()))
     judged = [(one, one.judged(ranks)) for one in read]
     found = [(one, said) for one, said in judged if said.trap in _WEIGHTS and len(one.by_one) == 1]
     return _by_trap(run, found, _STEPS)
@@ -124,8 +131,8 @@ def contradictions(run: Run) -> list[Finding]:
     first, last = facts.window(run, _WINDOW)
     if last is None or not run.has("scalars"):
         return []
-    within = f"step between {first} and {last}"
-    found = reading.numbers(run, f"{within} and {checks.ASKED}", since=first)
+    within = sql("step between {first} and {last}", first=first, last=last)
+    found = reading.numbers(run, sql("{within} and {asked}", within=within, asked=checks.ASKED), since=first)
     against = checks.contradictions(run, found, reading.ranks(run), since=first)
     if not against:
         return []
@@ -189,21 +196,29 @@ def _typed(run: Run, trap: str, by: str) -> str:
     return known.get({"averaged_extreme": "max", "scaled_sum": scaled}.get(trap, "mean"), _TYPED[""]["mean"])
 
 
-def _evidence(trap: str, worst: Number) -> str:
-    of = f"key = {literal(worst.metric)} and step = {worst.step}"
+def _evidence(trap: str, worst: Number) -> Sql:
+    of = sql("key = {metric} and step = {step}", metric=literal(worst.metric), step=worst.step)
     if trap not in _WEIGHTS:
-        return f"select * from scalars where source = 'user' and {of}"
-    return f"select * from reductions where {of} and (step, key) in ({_suspects(f'step = {worst.step}')})"
+        return sql("select * from scalars where source = 'user' and {of}", of=of)
+    return sql(
+        "select * from reductions where {of} and (step, key) in ({suspects})",
+        of=of,
+        suspects=_suspects(sql("step = {step}", step=worst.step)),
+    )
 
 
-_WEIGHTED: Final = f"""
+_WEIGHTED: Final = sql(
+    """
 select step, key, sum(total) / sum(count) as plain, sum(tokens * token_mean) / sum(tokens) as by_token,
        sum(sequences * sequence_mean) / sum(sequences) as by_sequence, max(largest) - min(smallest) as spread
 from reductions
-where reducer = 'mean' and tokens is not null and nan_count = 0 and count > 0 and {{where}}
+where reducer = 'mean' and tokens is not null and nan_count = 0 and count > 0 and {where}
 group by step, key
-having spread > 0 and bool_and(abs(value - total / count) <= {SAME} * abs(value)) and sum(count) > 1
-"""
+having spread > 0 and bool_and(abs(value - total / count) <= {same} * abs(value)) and sum(count) > 1
+""",
+    where=Sql("{where}"),  # filled when it is asked
+    same=SAME,
+)
 
 
 def unweighted(run: Run) -> list[Finding]:
@@ -212,7 +227,10 @@ def unweighted(run: Run) -> list[Finding]:
         return []
     told = by_step(
         run,
-        lambda first, last: f"{_WEIGHTED.format(where=f'step between {first} and {last}')} order by step, key",
+        lambda first, last: sql(
+            "{weighted} order by step, key",
+            weighted=sql(_WEIGHTED, where=sql("step between {first} and {last}", first=first, last=last)),
+        ),
         FIRST,
         LAST,
     )
@@ -222,7 +240,7 @@ def unweighted(run: Run) -> list[Finding]:
         return []
     worst = max(found, key=lambda one: one["bias"])
     others = f" So are {len(found) - 1} more metrics." if len(found) > 2 else " So is one more." if found[1:] else ""
-    of = f"key = {literal(worst['key'])} and step = {worst['step']}"
+    of = sql("key = {key} and step = {step}", key=literal(worst["key"]), step=worst["step"])
     return [
         Finding(
             "tuning",
@@ -234,7 +252,9 @@ def unweighted(run: Run) -> list[Finding]:
             since=Since(worst["since"]),
             why="Means of micro-batches with unlike many tokens counted the same, and the long ones have other values.",
             change=Change("Give the weights: probe.reduce_metrics(metrics, weights=…), or a weighted probe.Metric."),
-            evidence_sql=f"select * from reductions where {of} and tokens is not null and value <> token_mean",
+            evidence_sql=sql(
+                "select * from reductions where {of} and tokens is not null and value <> token_mean", of=of
+            ),
             urgency=COSTS,
             weight=20 * min(1.0, worst["bias"]),
         )

@@ -16,6 +16,7 @@ from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Cost, Finding, Since, Where
 from probe.dashboards.courses import over_run
 from probe.dashboards.quantities import quantity
+from probe.sql import Sql, sql
 from probe.text import count, percent, place, ratio, rows, whole
 from probe.text import missing as unknown
 
@@ -35,7 +36,7 @@ GIANT, TIMES = 0.4, 4.0
 #: A giant is the cause where what it has above a usual sequence is this share of what its rank has above the others.
 EXPLAINS: Final = 0.8
 
-_FULLEST: Final = """
+_FULLEST: Final = Sql("""
 with per as (
   select step, phase, round, rank, sum(tokens)::bigint as tokens, count(*) as micro_batches, max(longest) as longest,
          sum(sequences)::bigint as sequences
@@ -45,7 +46,7 @@ select step, phase, round, count(*) as ranks, max(tokens) as most, avg(tokens) a
        sum(tokens) / greatest(sum(sequences), 1) as usual, min(micro_batches) as fewest,
        max(micro_batches) as most_micro_batches
 from per group by all having count(*) > 1 and sum(tokens) > 0
-"""
+""")
 
 
 def over_cap(run: Run) -> list[Finding]:
@@ -81,7 +82,7 @@ def over_cap(run: Run) -> list[Finding]:
 
 def ranks(run: Run) -> list[Finding]:
     """Tokens over ranks: of the whole step, of its mini-batches, and whether one sequence is behind it."""
-    frame = run.sql(f"{_FULLEST} order by step, phase, round")
+    frame = run.sql(sql("{fullest} order by step, phase, round", fullest=_FULLEST))
     if frame.empty:
         return []
     shares = time_shares.of_phases(run)
@@ -163,8 +164,13 @@ def _of_ranks(run: Run, frame: pd.DataFrame, worst: dict[str, Any]) -> Finding:
         why=f"Ranks that have fewer tokens wait {percent(worst['waited'])} of {worst['phase'] or 'that time'}, "
         "if all are equally fast per token.",
         change=Change(advice, change_name, True if change_name and not now else None, now),
-        evidence_sql=f"""select * from ({_FULLEST}) where most > {UNEVEN!r} * mean
-            and {facts.at(where, "phase", "rank")}""",
+        evidence_sql=sql(
+            """select * from ({fullest}) where most > {uneven} * mean
+            and {at}""",
+            fullest=_FULLEST,
+            uneven=UNEVEN,
+            at=facts.at(where, "phase", "rank"),
+        ),
         weight=100 * worst["cost"],
     )
 

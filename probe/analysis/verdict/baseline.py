@@ -8,6 +8,7 @@ import numpy as np
 
 from probe.analysis.change import Change
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where, withheld
+from probe.sql import Sql, joined, sql
 from probe.text import number, percent, rows, whole
 
 if TYPE_CHECKING:
@@ -24,16 +25,19 @@ MASKED: Final = 0.05
 ELSEWHERE: Final = 0.1
 
 #: The batches of the newest steps that have such answers, and the answers of all batches of these steps.
-_NEWEST: Final = f"""
+_NEWEST: Final = sql(
+    """
     with told as (select *, coalesce(step, 0) as in_step from group_baselines),
     newest as (select coalesce(max(coalesce(step, 0)), 0) as last_step from token_fates)
     select step, rank, wall_ns, failed_answers, moved_groups, moved_by_failed, moved_answers, elsewhere_groups,
            shift_mean, coalesce(answers_by_failed, moved_answers) as answers_by_failed,
            coalesce(shift_by_failed, shift_mean) as shift_by_failed, failed_reward_mean, first_group,
            (select sum(batch_samples) from token_fates
-            where fate = 'carried' and coalesce(token_fates.step, 0) > last_step - {STEPS}) as all_answers
-    from told, newest where in_step > last_step - {STEPS}
-    order by in_step, rank nulls last, batch_id"""
+            where fate = 'carried' and coalesce(token_fates.step, 0) > last_step - {steps}) as all_answers
+    from told, newest where in_step > last_step - {steps}
+    order by in_step, rank nulls last, batch_id""",
+    steps=STEPS,
+)
 
 
 _PARTS: Final = (
@@ -130,9 +134,9 @@ def _moved(told: list[dict[str, Any]], groups: str, shift: str) -> str:
     return f"They move it by {number(by)} on average{name}."
 
 
-def _evidence(what: str, step: int | None, rank: int | None) -> str:
+def _evidence(what: str, step: int | None, rank: int | None) -> Sql:
     """The query for the batches that have such groups."""
-    where = [f"{what} > 0"]
-    where += [f"step >= {step}"] if step is not None else []
-    where += [f"rank = {rank}"] if rank is not None else []
-    return f"select * from group_baselines where {' and '.join(where)} order by step, rank"
+    where = [sql("{what} > 0", what=Sql(what))]
+    where += [sql("step >= {step}", step=step)] if step is not None else []
+    where += [sql("rank = {rank}", rank=rank)] if rank is not None else []
+    return sql("select * from group_baselines where {where} order by step, rank", where=joined(where, " and "))

@@ -16,6 +16,7 @@ from probe.analysis.verdict.finding import ENDED, Finding, Since, Where
 from probe.records import TABLES
 from probe.runs import termination
 from probe.runs.now_file import ROUND_NS
+from probe.sql import Sql, joined, sql
 from probe.text import count, own_line, percent, place, rows, short, size, stop, whole
 from probe.text import missing as unknown
 
@@ -161,9 +162,13 @@ def _after(row: Mapping[str, Any], first: Mapping[str, Any]) -> Finding:
     )
 
 
-def _evidence(row: Mapping[str, Any]) -> str:
+def _evidence(row: Mapping[str, Any]) -> Sql:
     process = literal(str(row["process"]))
-    return f"select * from failures where process = {process} and exception_id = {int(row['exception_id'])}"
+    return sql(
+        "select * from failures where process = {process} and exception_id = {exception_id}",
+        process=process,
+        exception_id=int(row["exception_id"]),
+    )
 
 
 def _others(others: list[dict[str, Any]]) -> str:
@@ -275,8 +280,12 @@ def _phases(row: Mapping[str, Any]) -> tuple[str, int] | None:
 
 def _cap(run: Run, row: Mapping[str, Any]) -> int | None:
     frame = run.sql(
-        f"""select max(cap_tokens) as cap from micro_batches where process = {literal(str(row["process"]))}
-        and phase is not distinct from {literal(None if unknown(row["phase"]) else row["phase"])}"""
+        sql(
+            """select max(cap_tokens) as cap from micro_batches where process = {process}
+        and phase is not distinct from {phase}""",
+            process=literal(str(row["process"])),
+            phase=literal(None if unknown(row["phase"]) else row["phase"]),
+        )
     )
     return whole(frame["cap"][0])
 
@@ -289,9 +298,13 @@ def _fitting(run: Run, row: Mapping[str, Any], tokens: int, cap: int | None) -> 
     if cap is None or total is None or floor is None or not tokens:
         return None
     frame = run.sql(
-        f"""select tokens, peak from spans where process = {literal(str(row["process"]))} and kind = 'micro_batch'
-        and phase is not distinct from {literal(None if unknown(row["phase"]) else row["phase"])}
-        and tokens > 0 and peak is not null and peak_kind = 'exact'"""
+        sql(
+            """select tokens, peak from spans where process = {process} and kind = 'micro_batch'
+        and phase is not distinct from {phase}
+        and tokens > 0 and peak is not null and peak_kind = 'exact'""",
+            process=literal(str(row["process"])),
+            phase=literal(None if unknown(row["phase"]) else row["phase"]),
+        )
     )
     if len(frame) < 8:
         return None
@@ -360,9 +373,13 @@ def killed(run: Run) -> list[Finding]:
             since=Since(where.step, _seen_ns(first)),
             cost=lost.since(run, where, _seen_ns(first)),
             why=f"{_why(first)}{_host_memory(run, str(first['process']))}{_UNSURE if unsure else ''}",
-            evidence_sql=f"""select * from last_seen where process = {literal(where.process)} and not alive
+            evidence_sql=sql(
+                """select * from last_seen where process = {process} and not alive
                 and ended_ns is null and """
-            + " and ".join(same(name, getattr(where, name)) for name in ("step", "phase", "micro_batch")),
+                "{listed}",
+                process=literal(where.process),
+                here=joined((same(name, getattr(where, name)) for name in ("step", "phase", "micro_batch")), " and "),
+            ),
             change=Change(_LOOK_FOR_SENDER if told_to else _LOOK_FOR_KILLER),
             alternatives=_SENDERS if told_to else _KILLERS,
             confidence="high" if begun is not None and not unsure else "medium",
@@ -413,8 +430,11 @@ def _host_memory(run: Run, process: str) -> str:
     if not {"cgroup_limit_bytes", "cgroup_used_bytes"} <= set(columns):
         return ""
     frame = run.sql(
-        f"""select arg_max(cgroup_used_bytes, wall_ns) as used, arg_max(cgroup_limit_bytes, wall_ns) as "limit"
-        from host_memory where process = {literal(process)}"""
+        sql(
+            """select arg_max(cgroup_used_bytes, wall_ns) as used, arg_max(cgroup_limit_bytes, wall_ns) as "limit"
+        from host_memory where process = {process}""",
+            process=literal(process),
+        )
     )
     used, limit = frame["used"][0], frame["limit"][0]
     if unknown(used) or unknown(limit) or not limit:

@@ -12,6 +12,7 @@ from probe.analysis.by_step import FIRST, LAST, by_step
 from probe.analysis.grid import Grid
 from probe.analysis.query import literal
 from probe.analysis.verdict.finding import Finding, Where
+from probe.sql import Sql, joined, sql
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -30,8 +31,12 @@ def ended(run: Run) -> Grid:
     return by_step(run, _ended, FIRST, LAST)
 
 
-def _ended(first: int, last: int) -> str:
-    return f"select step, step_time_s from steps where step between {first} and {last} order by step"
+def _ended(first: int, last: int) -> Sql:
+    return sql(
+        "select step, step_time_s from steps where step between {first} and {last} order by step",
+        first=first,
+        last=last,
+    )
 
 
 def window(run: Run, steps: int) -> tuple[int, int | None]:
@@ -104,12 +109,16 @@ def _roles(run: Run) -> dict[str | None, str]:
     return {phase: str(role) for phase, role in pairs if phases.count(phase) == 1 and role is not None}
 
 
-def _roles_of(first: int, last: int) -> str:
-    return f"""select step, list(distinct [phase, role]) as roles from scopes
-        where phase is not null and step between {first} and {last} group by step order by step"""
+def _roles_of(first: int, last: int) -> Sql:
+    return sql(
+        """select step, list(distinct [phase, role]) as roles from scopes
+        where phase is not null and step between {first} and {last} group by step order by step""",
+        first=first,
+        last=last,
+    )
 
 
-def at(where: Where, *columns: str) -> str:
+def at(where: Where, *columns: str) -> Sql:
     """The SQL condition for rows of a place; what isn't known of it restricts nothing.
 
     Args:
@@ -120,4 +129,6 @@ def at(where: Where, *columns: str) -> str:
     "step = 3 and phase = 'update'"
     """
     told = {name: getattr(where, name) for name in columns}
-    return " and ".join(f"{name} = {literal(value)}" for name, value in told.items() if value is not None) or "true"
+    known = {name: value for name, value in told.items() if value is not None}
+    pieces = [sql("{name} = {value}", name=Sql(name), value=literal(value)) for name, value in known.items()]
+    return joined(pieces or [Sql("true")], " and ")

@@ -13,6 +13,7 @@ from probe.analysis.query import literal, same
 from probe.analysis.verdict import lost
 from probe.analysis.verdict.finding import ENDED, Cost, Finding, Since, Where
 from probe.records import TABLES
+from probe.sql import joined, sql
 from probe.text import missing as unknown
 from probe.text import own_line, place, rows, seconds, whole
 
@@ -127,8 +128,12 @@ def _usual(run: Run, one: dict[str, Any]) -> tuple[float | None, int]:
     """The longest of the scopes of its kind and phase that have ended, seconds, on any rank; and how many there are."""
     phase = literal(None if unknown(one["phase"]) else one["phase"])
     frame = run.sql(
-        f"""select max(duration) as longest, count(*) as n from scopes where kind = {literal(one["kind"])}
-        and phase is not distinct from {phase}"""
+        sql(
+            """select max(duration) as longest, count(*) as n from scopes where kind = {kind}
+        and phase is not distinct from {phase}""",
+            kind=literal(one["kind"]),
+            phase=phase,
+        )
     )
     longest = frame["longest"][0]
     return None if unknown(longest) else float(longest), int(frame["n"][0])
@@ -167,9 +172,13 @@ def _counts(run: Run, one: Mapping[str, Any]) -> Counts:
         return Counts({}, frozenset())
     phase = literal(None if unknown(one["phase"]) else one["phase"])
     frame = run.sql(
-        f"""select rank, count(*) as n, bool_and(micro_batches is not null) as whole from micro_batches
-        where step = {whole(one["step"])} and rank is not null and phase is not distinct from {phase}
-        group by rank order by rank"""
+        sql(
+            """select rank, count(*) as n, bool_and(micro_batches is not null) as whole from micro_batches
+        where step = {step} and rank is not null and phase is not distinct from {phase}
+        group by rank order by rank""",
+            step=whole(one["step"]),
+            phase=phase,
+        )
     )
     told = rows(frame)
     ends = frozenset(int(row["rank"]) for row in told if row["whole"])
@@ -291,11 +300,11 @@ def _place(waiting: Mapping[str, Any], culprit: Mapping[str, Any] | None, *, few
     if culprit is not None and fewer:
         return _of_fewer(waiting, culprit)
     where = Where.of(waiting if culprit is None else culprit)
-    stands = f"process = {literal(where.process)} and ended_ns is null"
+    stands = sql("process = {process} and ended_ns is null", process=literal(where.process))
     if culprit is not None and _is_gone(culprit):
-        stands += " and not alive"
-    at = " and ".join(same(name, getattr(where, name)) for name in ("step", "phase", "micro_batch"))
-    return where, f"select * from last_seen where {stands} and {at}"
+        stands = sql("{stands} and not alive", stands=stands)
+    at = joined((same(name, getattr(where, name)) for name in ("step", "phase", "micro_batch")), " and ")
+    return where, sql("select * from last_seen where {stands} and {at}", stands=stands, at=at)
 
 
 def _of_fewer(waiting: Mapping[str, Any], culprit: Mapping[str, Any]) -> tuple[Where, str]:
@@ -303,11 +312,16 @@ def _of_fewer(waiting: Mapping[str, Any], culprit: Mapping[str, Any]) -> tuple[W
     names = ("attempt", "step", "role", "phase")
     told = {name: waiting.get(name) for name in names}
     where = Where.of({**told, "rank": culprit["rank"], "process": culprit["process"]})
-    here = f"step = {where.step} and {same('phase', where.phase)}"
-    many = f"(select count(*) from micro_batches where rank = {{}} and {here})"
+    here = sql("step = {step} and {same_phase}", step=where.step, same_phase=same("phase", where.phase))
+    many = "(select count(*) from micro_batches where rank = {rank} and {here})"
     return where, (
-        f"select * from micro_batches where rank = {where.rank} and {here} "
-        f"and {many.format(where.rank)} < {many.format(whole(waiting['rank']))}"
+        sql(
+            "select * from micro_batches where rank = {rank} and {here} and {theirs} < {own}",
+            rank=where.rank,
+            here=here,
+            theirs=sql(many, rank=where.rank, here=here),
+            own=sql(many, rank=whole(waiting["rank"]), here=here),
+        )
     )
 
 
@@ -320,8 +334,12 @@ def _victim(one: Mapping[str, Any]) -> Finding:
         where=Where.of(one),
         since=Since(whole(one["step"]), _moved_ns(one)),
         cost=Cost(seconds=_open_s(one)),
-        evidence_sql=f"""select * from last_seen where process = {literal(str(one["process"]))} and ended_ns is null
-            and scope_id = {int(one["scope_id"])}""",
+        evidence_sql=sql(
+            """select * from last_seen where process = {process} and ended_ns is null
+            and scope_id = {scope_id}""",
+            process=literal(str(one["process"])),
+            scope_id=int(one["scope_id"]),
+        ),
         urgency=ENDED,
     )
 
@@ -331,8 +349,12 @@ def _seen(run: Run, one: Mapping[str, Any]) -> dict[str, Any] | None:
     if "stacks" not in TABLES:
         return None
     frame = run.sql(
-        f"""select * from stacks where process = {literal(str(one["process"]))} and scope_id = {int(one["scope_id"])}
-        and seen order by wall_ns desc limit 1"""
+        sql(
+            """select * from stacks where process = {process} and scope_id = {scope_id}
+        and seen order by wall_ns desc limit 1""",
+            process=literal(str(one["process"])),
+            scope_id=int(one["scope_id"]),
+        )
     )
     return next(iter(rows(frame)), None)
 

@@ -8,6 +8,7 @@ from probe.analysis.change import Change
 from probe.analysis.framework_settings import framework
 from probe.analysis.query import same
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where, withheld
+from probe.sql import Sql, joined, sql
 from probe.text import rows, short, whole
 
 if TYPE_CHECKING:
@@ -17,14 +18,17 @@ if TYPE_CHECKING:
 STEPS: Final = 30
 
 #: The batches of the newest steps; what was told outside of steps stands as of one.
-_NEWEST: Final = f"""
+_NEWEST: Final = sql(
+    """
     with told as (select *, coalesce(step, 0) as in_step from token_identity)
     select step, rank, process, batch_id, wall_ns, answers, trained_tokens, changed_answers, changed_tokens,
            changed_rows[1] as first_row, first_uid, first_token, sampled_id, trained_id,
            (select min(step) from told where changed_answers > 0) as since_step,
            (select min(wall_ns) from told where changed_answers > 0) as since_wall_ns
-    from told where in_step > (select max(in_step) from told) - {STEPS}
-    order by in_step, rank nulls last, process, batch_id"""
+    from told where in_step > (select max(in_step) from told) - {steps}
+    order by in_step, rank nulls last, process, batch_id""",
+    steps=STEPS,
+)
 
 
 def identity(run: Run) -> Finding | None:
@@ -124,14 +128,20 @@ def _reads(run: Run, one: dict[str, Any]) -> str:
     row = whole(one["first_row"])
     if row is None or not run.has("samples"):
         return ""
-    here = " and ".join(same(name, one[name]) for name in ("process", "step", "batch_id"))
-    text = run.sql(f"select response_text from samples where {here} and row = {row} and response_text is not null")
+    here = joined((same(name, one[name]) for name in ("process", "step", "batch_id")), " and ")
+    text = run.sql(
+        sql(
+            "select response_text from samples where {here} and row = {row} and response_text is not null",
+            here=here,
+            row=row,
+        )
+    )
     return f" The answer reads “{short(text['response_text'][0], 80)}”." if len(text) else ""
 
 
-def _evidence(step: int | None, rank: int | None) -> str:
+def _evidence(step: int | None, rank: int | None) -> Sql:
     """The query for the batches that hold such answers."""
-    where = ["changed_answers > 0"]
-    where += [f"step >= {step}"] if step is not None else []
-    where += [f"rank = {rank}"] if rank is not None else []
-    return f"select * from token_identity where {' and '.join(where)} order by step, rank"
+    where = [Sql("changed_answers > 0")]
+    where += [sql("step >= {step}", step=step)] if step is not None else []
+    where += [sql("rank = {rank}", rank=rank)] if rank is not None else []
+    return sql("select * from token_identity where {where} order by step, rank", where=joined(where, " and "))

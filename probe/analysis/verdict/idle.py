@@ -15,6 +15,7 @@ from probe.analysis.idle.sides import REPLICA, WAITING, Step
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts, rollout
 from probe.analysis.verdict.finding import Cost, Finding, Since, Where
+from probe.sql import Sql, sql
 from probe.text import missing, percent, seconds
 
 if TYPE_CHECKING:
@@ -137,15 +138,23 @@ def _of_the_tail(run: Run) -> float:
 
 def _waits(run: Run, since: int, told: Sequence[Step]) -> tuple[str, str]:
     """The phase that the trainer waits in longest, and the query for those of it that take long."""
-    trainer = of_trainer(f"step between {since} and {told[-1].step}")
+    trainer = of_trainer(sql("step between {since} and {step}", since=since, step=told[-1].step))
     frame = run.sql(
-        f"""with told as (select step, name, max(duration) as longest from scopes where {trainer} and kind = 'phase'
-              and name in ({", ".join(map(literal, WAITING))}) group by step, name)
-            select name, median(longest) as usual from told group by name order by sum(longest) desc, name limit 1"""
+        sql(
+            """with told as (select step, name, max(duration) as longest from scopes where {trainer} and kind = 'phase'
+              and name in ({names}) group by step, name)
+            select name, median(longest) as usual from told group by name order by sum(longest) desc, name limit 1""",
+            trainer=trainer,
+            names=map(literal, WAITING),
+        )
     )
     name, usual = str(frame["name"].iloc[0]), float(frame["usual"].iloc[0])
-    query = f"select * from scopes where kind = 'phase' and name = {literal(name)} and step >= {since}"
-    return name, f"{query} and duration >= {usual / 2!r} order by duration desc"
+    query = sql(
+        "select * from scopes where kind = 'phase' and name = {name} and step >= {since}",
+        name=literal(name),
+        since=since,
+    )
+    return name, sql("{query} and duration >= {usual} order by duration desc", query=query, usual=usual / 2)
 
 
 def _replicas(run: Run, steps: Sequence[Step]) -> Finding:
@@ -223,17 +232,22 @@ def _change(run: Run, told: Sequence[Step], cause: str, share: float, replicas: 
     return Change(f"{advice}.", name, value, now), others
 
 
-def _gaps(run: Run, since: int) -> str:
+def _gaps(run: Run, since: int) -> Sql:
     """The query for the times in which a replica was idle for long, each before the request that ended it."""
-    gaps = _GAPS.format(first=since)
+    gaps = sql(_GAPS, first=since)
     longest = run.sql(
-        f"{gaps} select median(longest) as usual from (select step, max(asked_ns - idle_since_ns) as longest from gaps "
-        "where asked_ns > idle_since_ns group by step)"
+        sql(
+            "{gaps} select median(longest) as usual from (select step, max(asked_ns - idle_since_ns) as longest "
+            "from gaps where asked_ns > idle_since_ns group by step)",
+            gaps=gaps,
+        )
     )["usual"].iloc[0]
     limit = 1 if missing(longest) else max(int(longest) // 2, 1)
-    return (
-        f"{gaps} select *, (asked_ns - idle_since_ns) / 1e9 as idle_s from gaps "
-        f"where asked_ns - idle_since_ns >= {limit} order by idle_s desc"
+    return sql(
+        "{gaps} select *, (asked_ns - idle_since_ns) / 1e9 as idle_s from gaps "
+        "where asked_ns - idle_since_ns >= {limit} order by idle_s desc",
+        gaps=gaps,
+        limit=limit,
     )
 
 

@@ -12,6 +12,7 @@ from probe.analysis.verdict.finding import Cost, Finding
 from probe.dashboards.courses import over_run
 from probe.dashboards.quantities import field_of, quantity
 from probe.dashboards.standing import status_of
+from probe.sql import sql
 from probe.text import count, percent, rows, seconds, short
 from probe.text import missing as unknown
 
@@ -87,7 +88,10 @@ def cost(run: Run) -> list[Finding]:
             cost=Cost(share=float(usual)),
             why=why,
             change=Change("Turn off recorders that you don't need, or make steps larger.") if dear else None,
-            evidence_sql=f"select * from scalars where key = 'probe/cost/overhead_ratio' and value >= {spec['warn']!r}",
+            evidence_sql=sql(
+                "select * from scalars where key = 'probe/cost/overhead_ratio' and value >= {warn}",
+                warn=spec["warn"],
+            ),
             weight=1,
         )
     ]

@@ -14,6 +14,7 @@ from probe.analysis.change import Change
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where
+from probe.sql import Sql, sql
 from probe.text import missing as unknown
 from probe.text import percent, seconds, size, sizes, whole
 
@@ -116,7 +117,11 @@ def _leak(
     why += f"; {keeper.phase} keeps {percent(keeper.share)} of it." if keeper.phase else "."
     half = float(np.nanmedian(level[steps >= (found.since or 0)])) if found.since is not None else 0.0
     place = Where(phase=keeper.phase or None, rank=whole(about["rank"]), process=str(about["process"]))
-    after = "" if keeper.phase is None or not keeper.phase else f"and phase = {literal(keeper.phase)} "
+    after = (
+        Sql("")
+        if keeper.phase is None or not keeper.phase
+        else sql("and phase = {phase} ", phase=literal(keeper.phase))
+    )
     advice = f"Look at what {keeper.phase} keeps" if keeper.phase else "Look at what is kept from step to step"
     advice += ": lists of tensors with their graphs, caches without a limit, buffers that are made anew."
     remaining = _remaining_s(run, found, int(steps[-1]))
@@ -130,8 +135,14 @@ def _leak(
         cost=Cost(bytes=int(found.bytes_per_step), share=None),
         explained=_explained(found, keeper),
         why=why + ("" if remaining is None else f" At the pace of the last steps that is in {seconds(remaining)}."),
-        evidence_sql=f"""select * from memory where edge = 'leave' {after}and process = {literal(str(about["process"]))}
-            and step >= {int(found.since or 0)} and allocated_bytes > {int(half)}""",
+        evidence_sql=sql(
+            """select * from memory where edge = 'leave' {after}and process = {process}
+            and step >= {since} and allocated_bytes > {half}""",
+            after=after,
+            process=literal(str(about["process"])),
+            since=int(found.since or 0),
+            half=int(half),
+        ),
         change=Change(advice),
         missing=() if found.tokens_known else (_NO_TOKENS,),
         alternatives=() if found.explained >= growth.EXPLAINS else ("Batches grow, too, and are part of the rise.",),
@@ -199,7 +210,9 @@ def _undecided(found: growth.Growth, about: dict[str, Any]) -> Finding:
         where=Where(rank=whole(about["rank"]), process=str(about["process"])),
         cost=Cost(bytes=int(found.total_bytes)),
         change=Change("Train a few steps on batches of the same size: if memory still grows, it leaks."),
-        evidence_sql=f"select * from memory where edge = 'leave' and process = {literal(str(about['process']))}",
+        evidence_sql=sql(
+            "select * from memory where edge = 'leave' and process = {process}", process=literal(str(about["process"]))
+        ),
         confidence="low",
         alternatives=("Memory follows batches that grow.", "Something is kept in each step."),
         weight=20,

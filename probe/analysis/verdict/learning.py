@@ -14,6 +14,7 @@ from probe.analysis.framework_settings import setting
 from probe.analysis.query import literal, same
 from probe.analysis.verdict.finding import COSTS, SOON, Cost, Finding, Since, Where
 from probe.analysis.verdict.metrics import RUN_IN_ORDER
+from probe.sql import Sql, joined, sql
 from probe.text import number, percent, place, rows, whole
 
 if TYPE_CHECKING:
@@ -55,15 +56,20 @@ BEFORE: Final = 6
 _BEFORE_MOST: Final = 50
 
 
-def _courses(first: int, last: int) -> str:
+def _courses(first: int, last: int) -> Sql:
     """The query for the last value of each metric that is looked at, and when it was told, by step."""
-    return f"""with told as (
+    return sql(
+        """with told as (
       select step, key, arg_max(value, time_ns) as value, max(wall_ns) as wall_ns from scalars
-      where key in ({", ".join(map(literal, LOOKED_AT))}) and step between {int(first)} and {int(last)}
+      where key in ({keys}) and step between {first} and {last}
       group by step, key)
     select step, list(key order by key) as keys, list(value order by key) as value,
            list(wall_ns order by key) as wall_ns
-    from told group by step order by step"""
+    from told group by step order by step""",
+        keys=map(literal, LOOKED_AT),
+        first=int(first),
+        last=int(last),
+    )
 
 
 def _course(run: Run, keys: tuple[str, ...]) -> tuple[str, np.ndarray, np.ndarray, np.ndarray] | None:
@@ -108,7 +114,7 @@ def equal_rewards(run: Run) -> list[Finding]:
     found = _equal(run)
     if found is None:
         return []
-    key, begin, steps, times, share, sql, before = found
+    key, begin, steps, times, share, evidence, before = found
     since = Since(int(steps[begin]), int(times[begin]))
     every = share >= ALL_EQUAL
     text = (
@@ -131,7 +137,7 @@ def equal_rewards(run: Run) -> list[Finding]:
             change=Change(
                 "Look at the reward function; else draw prompts of another difficulty, or more answers to each."
             ),
-            evidence_sql=sql,
+            evidence_sql=evidence,
             alternatives=(
                 "The reward function fails and gives all answers one value.",
                 "All prompts are too easy or too hard.",
@@ -182,16 +188,18 @@ def _equal(run: Run) -> tuple[str, int, np.ndarray, np.ndarray, float, str, floa
         least, before = MANY_EQUAL, None
         if begin is None and (begin := risen(values, MORE_EQUAL, AT_ONCE)) is not None:
             least, before = float(values[begin:].min()), float(np.median(values[:begin][-_BEFORE_MOST:]))
-        sql = f"select * from scalars where key = {literal(key)} and value >= {least!r}"
-        return None if begin is None else (key, begin, steps, times, float(np.median(values[begin:])), sql, before)
+        evidence = sql("select * from scalars where key = {key} and value >= {least}", key=literal(key), least=least)
+        return None if begin is None else (key, begin, steps, times, float(np.median(values[begin:])), evidence, before)
     for high, low in ADVANTAGES:
         one, other = (_course(run, (name,)) for name in (high, low))
         if one is None or other is None or len(one[1]) != len(other[1]):
             continue
         key, steps, values, times = one
         begin = _stretch((values == 0) & (other[2] == 0))
-        sql = f"select * from scalars where key in ({literal(high)}, {literal(low)}) and value = 0"
-        return None if begin is None else (key, begin, steps, times, 1.0, sql, None)
+        evidence = sql(
+            "select * from scalars where key in ({high}, {low}) and value = 0", high=literal(high), low=literal(low)
+        )
+        return None if begin is None else (key, begin, steps, times, 1.0, evidence, None)
     return None
 
 
@@ -224,7 +232,11 @@ def cut_off(run: Run) -> list[Finding]:
                 value=None if limit is None else 2 * limit,
                 now=limit,
             ),
-            evidence_sql=f"select * from scalars where key = {literal(key)} and value >= {MANY_CUT!r}",
+            evidence_sql=sql(
+                "select * from scalars where key = {key} and value >= {many_cut}",
+                key=literal(key),
+                many_cut=MANY_CUT,
+            ),
             urgency=COSTS,
             weight=60 * share,
         )
@@ -311,15 +323,22 @@ def gradient(run: Run) -> list[Finding]:
     ]
 
 
-def _jumped(key: str, step: int, above: float, where: Where) -> str:
+def _jumped(key: str, step: int, above: float, where: Where) -> Sql:
     """The rows of a jump, none once the norm is what it was: the value of the micro-batch behind it, or the norm
     itself where none is known to be.
     """
-    norm = f"select * from scalars where key = {literal(key)} and step = {step} and value > {above!r}"
+    norm = sql(
+        "select * from scalars where key = {key} and step = {step} and value > {above}",
+        key=literal(key),
+        step=step,
+        above=above,
+    )
     if where.micro_batch is None:
         return norm
-    here = " and ".join(same(name, getattr(where, name)) for name in ("process", "phase", "micro_batch"))
-    return f"select * from ({_outliers(step)}) where {here} and exists ({norm})"
+    here = joined((same(name, getattr(where, name)) for name in ("process", "phase", "micro_batch")), " and ")
+    return sql(
+        "select * from ({outliers}) where {here} and exists ({norm})", outliers=_outliers(step), here=here, norm=norm
+    )
 
 
 def _outlier(run: Run, step: int) -> dict[str, Any] | None:
@@ -327,18 +346,23 @@ def _outlier(run: Run, step: int) -> dict[str, Any] | None:
 
     Values of a metric that was given as many as the process ran micro-batches in a phase are those of these.
     """
-    frame = run.sql(f"{_outliers(step)} order by share desc, key limit 1")
+    frame = run.sql(sql("{outliers} order by share desc, key limit 1", outliers=_outliers(step)))
     return rows(frame)[0] if len(frame) else None
 
 
-def _outliers(step: int) -> str:
+def _outliers(step: int) -> Sql:
     """The query for the values that make up most of a metric in a step, each with its micro-batch."""
-    return f"""
+    return sql(
+        """
         with told as (
           select attempt, process, rank, role, step, key, count,
                  if(abs(largest) >= abs(smallest), largest, smallest) as largest, outlier_at,
                  outlier_share_ratio as share
-          from reductions where step = {int(step)} and outlier_share_ratio >= {EXPLAINED!r}),
-        {RUN_IN_ORDER.format(where=f"step = {int(step)}")}
+          from reductions where step = {step} and outlier_share_ratio >= {explained}),
+        {run_in_order}
         select told.*, ran.phase, ran.micro_batch from told join ran
-          on ran.process = told.process and ran.ran = told.count and ran.nth = told.outlier_at"""
+          on ran.process = told.process and ran.ran = told.count and ran.nth = told.outlier_at""",
+        step=int(step),
+        explained=EXPLAINED,
+        run_in_order=sql(RUN_IN_ORDER, where=sql("step = {step}", step=int(step))),
+    )

@@ -13,6 +13,7 @@ from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Cost, Finding, Since, Where
 from probe.dashboards.courses import over_run
 from probe.dashboards.quantities import quantity
+from probe.sql import sql
 from probe.text import at, count, percent, place, rows, size, whole
 from probe.text import memory as memory_of
 from probe.text import missing as unknown
@@ -41,8 +42,12 @@ def peak(run: Run) -> list[Finding]:
     text += f" ({_said(batch)})." if batch else "."
     where, since = Where.of(row), Since(whole(row["step"]), whole(row["wall_ns"]))
     here = facts.at(where, "step", "process", "phase", "micro_batch")
-    evidence = f"""select * from memory where edge = 'leave' and {here}
-        and peak_allocated_bytes >= {int(row["peak_allocated_bytes"])}"""
+    evidence = sql(
+        """select * from memory where edge = 'leave' and {here}
+        and peak_allocated_bytes >= {peak_allocated_bytes}""",
+        here=here,
+        peak_allocated_bytes=int(row["peak_allocated_bytes"]),
+    )
     if row["source"] == "process_rss" or unknown(row["headroom_ratio"]):
         why = "No capacity of an accelerator is known to compare it with."
         cost = Cost(bytes=whole(high))
@@ -63,7 +68,11 @@ def peak(run: Run) -> list[Finding]:
             where=where,
             since=since,
             cost=Cost(bytes=whole(high), share=1 - left),
-            evidence_sql=f"{evidence} and peak_reserved_bytes > {1 - TIGHT_HEADROOM!r} * device_total_bytes"
+            evidence_sql=sql(
+                "{evidence} and peak_reserved_bytes > {most} * device_total_bytes",
+                evidence=evidence,
+                most=1 - TIGHT_HEADROOM,
+            )
             if tight
             else evidence,
             change=_smaller(run, batch) if tight else None,
@@ -111,9 +120,14 @@ def unequal(run: Run) -> list[Finding]:
             where=Where.of(row),
             cost=Cost(bytes=difference, share=share),
             change=Change("Balance tokens across ranks, or look at what only that rank holds."),
-            evidence_sql=f"""select * from memory where edge = 'leave' and rank = {whole(row["rank"])}
-                and phase is not distinct from {literal(None if unknown(row["phase"]) else row["phase"])}
-                and peak_allocated_bytes > {int(row["least_rank_bytes"] + UNEQUAL * of)}""",
+            evidence_sql=sql(
+                """select * from memory where edge = 'leave' and rank = {rank}
+                and phase is not distinct from {phase}
+                and peak_allocated_bytes > {least_rank_bytes}""",
+                rank=whole(row["rank"]),
+                phase=literal(None if unknown(row["phase"]) else row["phase"]),
+                least_rank_bytes=int(row["least_rank_bytes"] + UNEQUAL * of),
+            ),
             weight=30 * share,
         )
     ]

@@ -15,6 +15,7 @@ from probe.analysis.change import Change
 from probe.analysis.query import literal, same
 from probe.analysis.verdict import facts, needs
 from probe.analysis.verdict.finding import SOON, Cost, Finding, Since, Where
+from probe.sql import Sql, joined, sql
 from probe.text import count, missing, number, place, rows, whole
 
 if TYPE_CHECKING:
@@ -49,12 +50,15 @@ RUN_IN_ORDER: Final = """ran as (
   from micro_batches where {where})"""
 
 
-def _named(where: str) -> str:
+def _named(where: Sql) -> Sql:
     """The query for the metrics that were reduced by their name, of each step by itself."""
-    return f"""select step, key, reducer,
+    return sql(
+        """select step, key, reducer,
           coalesce(bool_or(largest > smallest or (reducer = 'sum' and count > 1)), false) as differs from reductions
         where chosen_by = 'name' and reducer in ('min', 'max', 'sum') and {where} group by step, key, reducer
-        order by step, key, reducer"""
+        order by step, key, reducer""",
+        where=where,
+    )
 
 
 def _accidental(run: Run) -> pd.DataFrame:
@@ -69,7 +73,7 @@ def _accidental(run: Run) -> pd.DataFrame:
         chosen=_by_accident,
         needs=needs.NAMES,
     )
-    rest = unstepped(run, _named("step is null"))
+    rest = unstepped(run, _named(Sql("step is null")))
     rest = rest[_doubtful(rest)]
     if not len(told) and rest.empty:
         return pd.DataFrame()
@@ -91,8 +95,8 @@ def _doubtful(columns: Mapping[str, Any] | pd.DataFrame) -> NDArray[np.bool_]:
     return np.array([reduction.accidental(key, how) for key, how in pairs], dtype=bool)
 
 
-def _between(first: int, last: int) -> str:
-    return f"step between {int(first)} and {int(last)}"
+def _between(first: int, last: int) -> Sql:
+    return sql("step between {first} and {last}", first=int(first), last=int(last))
 
 
 _KEPT: Final = {"min": "smallest value", "max": "largest value", "sum": "sum of its values"}
@@ -116,7 +120,7 @@ def accidental(run: Run) -> list[Finding]:
         for row in rows(shown.head(3))
     )
     more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-    keys = ", ".join(literal(row["key"]) for row in rows(shown))
+    keys = [literal(row["key"]) for row in rows(shown)]
     known = [whole(one) for one in shown["first"] if not missing(one)]
     first = min((one for one in known if one is not None), default=None)
     return [
@@ -128,16 +132,19 @@ def accidental(run: Run) -> list[Finding]:
             since=Since(first),
             why="" if matters else "Their values never differed so far.",
             change=Change("Rename the key, or give a typed Metric, which carries its own reducer."),
-            evidence_sql=f"""select * from reductions where key in ({keys}) and chosen_by = 'name'
+            evidence_sql=sql(
+                """select * from reductions where key in ({keys}) and chosen_by = 'name'
                 and (largest > smallest or (reducer = 'sum' and count > 1))""",
+                keys=keys,
+            ),
             urgency=SOON,
             weight=70,
         )
     ]
 
 
-def _means(steps: str) -> str:
-    return _MEANS.format(wrong=WRONG, steps=steps)
+def _means(steps: Sql) -> Sql:
+    return sql(_MEANS, wrong=WRONG, steps=steps)
 
 
 def unequal_means(run: Run) -> list[Finding]:
@@ -156,7 +163,7 @@ def unequal_means(run: Run) -> list[Finding]:
     frame = pd.DataFrame({"step": told.steps, **told.columns})
     wrong = (frame["plain"] - frame["correct"]).abs() / frame["spread"]
     frame = frame.assign(wrong=-wrong).sort_values(["wrong", "key", "step"], kind="stable")
-    worst, query = rows(frame)[0], _means("step is not null")
+    worst, query = rows(frame)[0], _means(Sql("step is not null"))
     since = rows(frame.sort_values("step"))[0]
     keys = sorted(set(frame["key"]))
     more = f" {len(keys) - 1} more metrics are, too." if len(keys) > 1 else ""
@@ -180,7 +187,12 @@ def unequal_means(run: Run) -> list[Finding]:
             change=Change(
                 "Give a typed Metric, which keeps how many values stand behind it, or pool the values before."
             ),
-            evidence_sql=f"select * from ({query}) where key = {literal(worst['key'])} and step = {int(worst['step'])}",
+            evidence_sql=sql(
+                "select * from ({query}) where key = {key} and step = {step}",
+                query=query,
+                key=literal(worst["key"]),
+                step=int(worst["step"]),
+            ),
             urgency=SOON,
             weight=72,
         )
@@ -202,15 +214,20 @@ having count(*) > 1 and max(value) - min(value) > 1e-9 * greatest(abs(max(value)
 """
 
 
-def _repeated(steps: str) -> str:
-    return _REPEATED.format(steps=steps)
+def _repeated(steps: Sql) -> Sql:
+    return sql(_REPEATED, steps=steps)
 
 
 def last_wins(run: Run) -> list[Finding]:
     """Metrics that were logged several times in one step with unlike values, of which the last one stays."""
     if not run.has("scalars"):
         return []
-    told = by_step(run, lambda first, last: f"{_repeated(_between(first, last))} order by step, key", FIRST, LAST)
+    told = by_step(
+        run,
+        lambda first, last: sql("{repeated} order by step, key", repeated=_repeated(_between(first, last))),
+        FIRST,
+        LAST,
+    )
     if not len(told):
         return []
     frame = pd.DataFrame({"step": told.steps, **told.columns})
@@ -234,19 +251,27 @@ def last_wins(run: Run) -> list[Finding]:
             since=Since(whole(first["step"]), whole(first["wall_ns"])),
             cost=Cost(steps=int(frame["step"].nunique())),
             change=Change("Collect the values of a step with append_to_dict, reduce them, and log them once."),
-            evidence_sql=f"""select * from ({_repeated("step is not null")}) where key = {literal(worst["key"])}
-                and {facts.at(Where.of(worst), "step", "process")}""",
+            evidence_sql=sql(
+                """select * from ({repeated}) where key = {key}
+                and {at}""",
+                repeated=_repeated(Sql("step is not null")),
+                key=literal(worst["key"]),
+                at=facts.at(Where.of(worst), "step", "process"),
+            ),
             urgency=SOON,
             weight=71,
         )
     ]
 
 
-def _nan(where: str) -> str:
+def _nan(where: Sql) -> Sql:
     """The query for the steps in which metrics were given NaN, with their names."""
-    return f"""
+    return sql(
+        """
         select step, min(wall_ns) as wall_ns, sum(nan_count)::bigint as n, list(distinct key order by key) as names
-        from reductions where nan_count > 0 and {where} group by step order by step"""
+        from reductions where nan_count > 0 and {where} group by step order by step""",
+        where=where,
+    )
 
 
 def nan(run: Run) -> list[Finding]:
@@ -254,18 +279,22 @@ def nan(run: Run) -> list[Finding]:
     if not run.has("reductions"):
         return _logged_nan(run)
     told = by_step(run, lambda first, last: _nan(_between(first, last)), FIRST, LAST, needs=needs.NAN)
-    rest = unstepped(run, _nan("step is null"))
+    rest = unstepped(run, _nan(Sql("step is null")))
     if not len(told) and rest.empty:
         return _logged_nan(run)
     found = pd.concat([pd.DataFrame({"step": told.steps, **told.columns}), rest])
     when = rows(found.sort_values("wall_ns", kind="stable"))[0]["step"]
-    step = "step is null" if missing(when) else f"step = {whole(when)}"
-    row = rows(run.sql(f"{_placed_nan(step)} order by wall_ns, nan_count, key, phase nulls last limit 1"))[0]
+    step = Sql("step is null") if missing(when) else sql("step = {step}", step=whole(when))
+    row = rows(
+        run.sql(
+            sql("{placed_nan} order by wall_ns, nan_count, key, phase nulls last limit 1", placed_nan=_placed_nan(step))
+        )
+    )[0]
     text = f"NaN went into {row['key']} ({place(row)}): {count(row['nan_count'])} of {count(row['count'])} values"
     others = len({name for names in found["names"] for name in names}) - 1
     text += f"; {others} other metric{'s' if others > 1 else ''} had some after it." if others else "."
     where = Where.of(row)
-    here = " and ".join(same(name, getattr(where, name)) for name in ("process", "phase", "micro_batch"))
+    here = joined((same(name, getattr(where, name)) for name in ("process", "phase", "micro_batch")), " and ")
     many, spoilt = int(found["n"].sum()), int(found["step"].nunique())
     why = "It is the only value that was NaN."
     if many > 1:
@@ -281,24 +310,33 @@ def nan(run: Run) -> list[Finding]:
             cost=Cost(steps=spoilt or None),
             why=why + _samples_with_nan(run, where),
             change=Change("Look at the samples of that micro-batch: an empty mask, a division by zero, or log 0."),
-            evidence_sql=f"select * from ({_placed_nan(step)}) where key = {literal(row['key'])} and {here}",
+            evidence_sql=sql(
+                "select * from ({placed_nan}) where key = {key} and {here}",
+                placed_nan=_placed_nan(step),
+                key=literal(row["key"]),
+                here=here,
+            ),
             urgency=SOON,
             weight=95,
         )
     ]
 
 
-def _placed_nan(step: str) -> str:
+def _placed_nan(step: Sql) -> Sql:
     """The query for the reductions of a step that were given NaN, each with the phase, the micro-batch and the time of
     its first: values that a process collected as many as it ran micro-batches in a phase are those of these. Where NaN
     reaches the weights, what comes after it on all ranks is reduced in the same moment, and computed later.
     """
-    return f"""with {RUN_IN_ORDER.format(where=step)}
+    return sql(
+        """with {run_in_order}
         select given.* replace (coalesce(ran.phase, given.phase) as phase,
                                 coalesce(ran.micro_batch, given.micro_batch) as micro_batch,
                                 coalesce(ran.wall_ns, given.wall_ns) as wall_ns)
         from (select * from reductions where nan_count > 0 and {step}) given
-        left join ran on ran.process = given.process and ran.ran = given.count and ran.nth = given.nan_at"""
+        left join ran on ran.process = given.process and ran.ran = given.count and ran.nth = given.nan_at""",
+        run_in_order=sql(RUN_IN_ORDER, where=step),
+        step=step,
+    )
 
 
 def _samples_with_nan(run: Run, where: Where) -> str:
@@ -306,8 +344,13 @@ def _samples_with_nan(run: Run, where: Where) -> str:
     if where.step is None or where.micro_batch is None or not run.has("samples"):
         return ""
     frame = run.sql(
-        f"""select "row", uid from samples where nan_count > 0 and step = {where.step}
-        and {same("process", where.process)} and list_contains(micro_batches, {where.micro_batch}) order by "row" """
+        sql(
+            """select "row", uid from samples where nan_count > 0 and step = {step}
+        and {same_process} and list_contains(micro_batches, {micro_batch}) order by "row" """,
+            step=where.step,
+            same_process=same("process", where.process),
+            micro_batch=where.micro_batch,
+        )
     )
     if frame.empty:
         return ""
@@ -355,8 +398,12 @@ def _logged_nan(run: Run) -> list[Finding]:
             since=Since(whole(row["step"]), whole(row["wall_ns"])),
             cost=Cost(steps=whole(row["steps"]) or None),
             change=Change("Look at the batch of that step, and at the last checkpoint before it."),
-            evidence_sql=f"""select * from scalars where isnan(value) and key = {literal(row["key"])}
-                and {facts.at(Where.of(row), "step", "rank")}""",
+            evidence_sql=sql(
+                """select * from scalars where isnan(value) and key = {key}
+                and {at}""",
+                key=literal(row["key"]),
+                at=facts.at(Where.of(row), "step", "rank"),
+            ),
             urgency=SOON,
             weight=95,
         )

@@ -14,6 +14,7 @@ from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Cost, Finding, Since, Where
 from probe.dashboards.courses import over_run
 from probe.dashboards.quantities import quantity
+from probe.sql import Sql, sql
 from probe.text import count, percent, place, rows, size, whole
 from probe.text import missing as unknown
 
@@ -46,11 +47,11 @@ COMES_FROM: Final[Mapping[str, str]] = {
 }
 
 #: Micro-batches that are rectangles, with the width that they would have without their longest row.
-_WIDTHS: Final = """
+_WIDTHS: Final = Sql("""
 select process, rank, step, role, phase, micro_batch, wall_ns, width_tokens as width, sequences, tokens,
        list_sort(lengths)[-1] as longest, list_sort(lengths)[-2] as second
 from micro_batches where width_tokens is not null and sequences >= 3 and step is not null
-"""
+""")
 
 
 def tax(run: Run) -> list[Finding]:
@@ -76,7 +77,12 @@ def tax(run: Run) -> list[Finding]:
         )
         change = Change("Limit the length of sequences, or put such rows into a micro-batch of their own.")
         here = facts.at(where, "step", "rank", "role", "phase", "micro_batch")
-        evidence = f"select * from ({_WIDTHS}) where longest - second > {IMPOSED!r} * width and {here}"
+        evidence = sql(
+            "select * from ({widths}) where longest - second > {imposed} * width and {here}",
+            widths=_WIDTHS,
+            imposed=IMPOSED,
+            here=here,
+        )
     else:
         name, where = "computed_padding", Where(phase=phase)
         most = float(causes["share_ratio"][0])
@@ -90,11 +96,15 @@ def tax(run: Run) -> list[Finding]:
         if what == "fixed_width" and number(now) is not None and longest is not None and longest < int(now):
             value = longest
         change = Change(ADVICE.get(cause, "See which field and source it comes from."), setting_name, value, now)
-        evidence = f"""select padding.* from padding join padding_widest counts
+        evidence = sql(
+            """select padding.* from padding join padding_widest counts
             on counts.process = padding.process and counts.step is not distinct from padding.step
               and counts.source = padding.source and counts.cause = padding.cause and counts.counted = 2
-            where padding.cause = {literal(cause)} and padding.tokens > 0"""
-        evidence += "" if phase is None else f" and phase = {literal(phase)}"
+            where padding.cause = {cause} and padding.tokens > 0""",
+            cause=literal(cause),
+        )
+        if phase is not None:
+            evidence = sql("{evidence} and phase = {phase}", evidence=evidence, phase=literal(phase))
     why = "" if explained is not None else "No cause alone explains 80 % of it."
     if share is not None:
         why += f" Computing on it takes about {percent(share)} of a step, if time goes with token slots."
@@ -154,18 +164,26 @@ def _longest(run: Run) -> int | None:
 def _imposed(run: Run) -> dict[str, Any] | None:
     """The worst micro-batch whose width one row imposes, where such ones explain most of the padding."""
     found = run.sql(
-        f"""select sum((width * sequences - tokens)) as padding,
+        sql(
+            """select sum((width * sequences - tokens)) as padding,
         sum(least(width - second, longest - second) * (sequences - 1))
-          filter (longest - second > {IMPOSED!r} * width) as imposed,
-        count(*) filter (longest - second > {IMPOSED!r} * width) as many, count(*) as every from ({_WIDTHS})"""
+          filter (longest - second > {imposed} * width) as imposed,
+        count(*) filter (longest - second > {imposed} * width) as many, count(*) as every from ({widths})""",
+            imposed=IMPOSED,
+            widths=_WIDTHS,
+        )
     )
     row = rows(found)[0]
     if not row["padding"] or unknown(row["imposed"]) or row["imposed"] < EXPLAINS * row["padding"]:
         return None
     worst = rows(
         run.sql(
-            f"""select * from ({_WIDTHS}) where longest - second > {IMPOSED!r} * width
-            order by (longest - second) * (sequences - 1) desc, step, rank, micro_batch limit 1"""
+            sql(
+                """select * from ({widths}) where longest - second > {imposed} * width
+            order by (longest - second) * (sequences - 1) desc, step, rank, micro_batch limit 1""",
+                widths=_WIDTHS,
+                imposed=IMPOSED,
+            )
         )
     )[0]
     text = (

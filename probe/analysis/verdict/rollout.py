@@ -15,6 +15,7 @@ from probe.analysis.long_tail.tail import Step
 from probe.analysis.query import literal
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Cost, Finding, Since, withheld
+from probe.sql import Sql, sql
 from probe.text import missing, percent, seconds
 
 if TYPE_CHECKING:
@@ -70,8 +71,12 @@ def _meanwhile(steps: Sequence[Step]) -> float:
 def _untimed(run: Run, first: int, last: int) -> list[Finding]:
     """That no request was timed, where steps have answers; nothing where they are sampled as one batch."""
     frame = run.sql(
-        f"""select count(distinct step) as steps, sum(timed) as timed, bool_or(together) as together from rollouts
-        where step between {first} and {last}"""
+        sql(
+            """select count(distinct step) as steps, sum(timed) as timed, bool_or(together) as together from rollouts
+        where step between {first} and {last}""",
+            first=first,
+            last=last,
+        )
     )
     told = frame.iloc[0]
     if int(told["steps"]) < LEAST or told["timed"] or told["together"]:
@@ -136,8 +141,12 @@ def _cut_off(run: Run, since: int, limit_ns: int) -> bool:
     if not run.has("samples"):
         return False
     frame = run.sql(
-        f"""select avg(truncated::int) as share from samples
-            where step >= {int(since)} and end_ns - begin_ns >= {int(limit_ns)}"""
+        sql(
+            """select avg(truncated::int) as share from samples
+            where step >= {since} and end_ns - begin_ns >= {limit_ns}""",
+            since=int(since),
+            limit_ns=int(limit_ns),
+        )
     )
     share = frame["share"].iloc[0]
     return not missing(share) and float(share) >= 0.5
@@ -154,7 +163,12 @@ def _why(steps: Sequence[Step]) -> str:
     return said
 
 
-def _evidence(since: int, limit_ns: int, replica: str | None) -> str:
+def _evidence(since: int, limit_ns: int, replica: str | None) -> Sql:
     """The replicas' rows with a request that takes longer than the middle between nine of ten and the longest."""
-    named = "" if replica is None else f" and replica = {literal(replica)}"
-    return f"select * from rollouts where step >= {since} and longest_ns >= {limit_ns}{named} order by longest_ns desc"
+    named = Sql("") if replica is None else sql(" and replica = {replica}", replica=literal(replica))
+    return sql(
+        "select * from rollouts where step >= {since} and longest_ns >= {limit_ns}{named} order by longest_ns desc",
+        since=since,
+        limit_ns=limit_ns,
+        named=named,
+    )

@@ -15,6 +15,7 @@ from probe.analysis.query import literal
 from probe.analysis.rank_times import LISTS
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Cost, Finding, Since, Where
+from probe.sql import Sql, sql
 from probe.text import missing, percent, ratio, seconds
 
 if TYPE_CHECKING:
@@ -111,23 +112,37 @@ def _clocks(error_s: float | None) -> str:
     return "" if error_s is None or error_s < 1e-6 else f" The ranks' clocks agree within {seconds(error_s)}."
 
 
-def _evidence(one: waiting.Waiting, phases: Mapping[str, RankTimes]) -> str:
+def _evidence(one: waiting.Waiting, phases: Mapping[str, RankTimes]) -> Sql:
     """The scopes of the rank that take longer than the other ranks' in the same step, by half of what they usually do
     or more: its micro-batches for each token where that is the cause, else the phases that brought its data.
     """
     if one.cause == "machine":
-        here, value = f"phase = {literal(one.phase)} and kind = 'micro_batch' and tokens > 0", "duration / tokens"
+        here = sql("phase = {phase} and kind = 'micro_batch' and tokens > 0", phase=literal(one.phase))
+        value = Sql("duration / tokens")
     else:
-        here, value = f"phase = {literal(one.cause_phase or one.phase)} and kind = 'phase'", "duration"
-    here += f" and step between {one.since} and {one.until}"
+        here = sql("phase = {phase} and kind = 'phase'", phase=literal(one.cause_phase or one.phase))
+        value = Sql("duration")
+    here = sql("{here} and step between {since} and {until}", here=here, since=one.since, until=one.until)
     times = phases[one.phase if one.cause == "machine" else one.cause_phase or one.phase]
     usual = _times_others(one, times, times.ran / times.tokens if one.cause == "machine" else times.busy)
     if usual is None:
-        return f"select * from spans where rank = {one.culprit} and {here}"
-    compared = f"""select step, median({value}) filter (rank <> {one.culprit}) as others from spans
-        where {here} group by step"""
-    return f"""select spans.* from spans join ({compared}) compared using (step)
-        where rank = {one.culprit} and {here} and {value} > {(1 + usual) / 2!r} * others"""
+        return sql("select * from spans where rank = {culprit} and {here}", culprit=one.culprit, here=here)
+    compared = sql(
+        """select step, median({value}) filter (rank <> {culprit}) as others from spans
+        where {here} group by step""",
+        value=value,
+        culprit=one.culprit,
+        here=here,
+    )
+    return sql(
+        """select spans.* from spans join ({compared}) compared using (step)
+        where rank = {culprit} and {here} and {value} > {ratio} * others""",
+        compared=compared,
+        culprit=one.culprit,
+        here=here,
+        value=value,
+        ratio=(1 + usual) / 2,
+    )
 
 
 def _times_others(one: waiting.Waiting, times: RankTimes, values: np.ndarray) -> float | None:

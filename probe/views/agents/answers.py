@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import InputError, RunError
+from probe.sql import Sql
+from probe.sql import sql as with_limit
 from probe.text import rows
 
 if TYPE_CHECKING:
@@ -135,7 +137,9 @@ def sql(root: str, query: str, run: str = "", limit: int = ROWS) -> dict[str, An
     text = query.strip().rstrip(";")
     inner = bool(_SELECTS.match(text))
     with _opened(root, run) as opened:
-        asked = f"select * from (\n{text}\n) limit {limit + 1}" if inner else text  # noqa: S608  (it can only read)
+        asked = (
+            with_limit("select * from (\n{text}\n) limit {limit}", text=Sql(text), limit=limit + 1) if inner else text
+        )
         frame = opened.sql(asked)
         names = [str(one) for one in frame.columns]
         twice = sorted({name for name in names if names.count(name) > 1})

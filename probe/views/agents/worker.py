@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import threading
@@ -107,9 +108,8 @@ def _serve(pipe: Connection, root: str, most_bytes: int) -> None:
     """Answer until the other end is closed. What is printed goes to standard error: the protocol has the output."""
     os.dup2(2, 1)
     threading.Thread(target=_end_with_the_server, name="probe-mcp-watch", daemon=True).start()
-    import duckdb  # noqa: F401  (what answers need is loaded before time counts)
-    import pandas as pd  # noqa: F401
-
+    for needed in ("duckdb", "pandas"):  # what answers need is loaded before time counts
+        importlib.import_module(needed)
     from probe.views.agents.answers import TOOLS
 
     pipe.send("ready")

@@ -90,7 +90,7 @@ class Aside:
             if self._closed:
                 raise OSError(f"the process that {self._job} isn't wanted any more")
             if self.process is None:
-                self.process = subprocess.Popen(  # noqa: S603  (this interpreter, or what a test asks for)
+                self.process = subprocess.Popen(
                     self._command,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

@@ -195,8 +195,9 @@ class Panel:
         self._outputs.show_live(*view, self._copy())
         self._outputs.watch_cells(self._cell_ended)
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:  # noqa: ARG002  (IPython's)
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """All forms in one, for hosts that give a value one output."""
+        del include, exclude  # IPython chooses from all forms itself
         view, metadata = self._view() or ({}, {})
         return {**view, **self._static()}, metadata
 

@@ -36,5 +36,6 @@ class Tab:
             f"(pip install 'probe-rl[notebook]'); elsewhere: probe.open({self.path!r}).panel()"
         )
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:  # noqa: ARG002  (IPython's)
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        del include, exclude  # IPython chooses from all forms itself
         return {MIME: {"run": self.path, "asked_s": time.time()}, "text/plain": repr(self)}

@@ -26,6 +26,7 @@ from probe.analysis.what_if.numbers import StepNumbers
 from probe.analysis.what_if.settings import Settings
 from probe.core.balancing.replay import COMPARED, Cut
 from probe.errors import InputError
+from probe.sql import sql
 from probe.text import missing, rows
 
 if TYPE_CHECKING:
@@ -380,5 +381,9 @@ def _unknown(memory: MemoryModel | None, seconds: TimeModel | None) -> list[str]
 
 
 def _steps_until(run: Run, step: int, count: int) -> list[int]:
-    query = f"select distinct step from micro_batches where step <= {int(step)} order by step desc limit {int(count)}"  # noqa: S608
+    query = sql(
+        "select distinct step from micro_batches where step <= {step} order by step desc limit {count}",
+        step=int(step),
+        count=int(count),
+    )
     return [int(one) for one in run.sql(query)["step"]] if run.has("micro_batches") else []

@@ -11,6 +11,7 @@ from probe import text as words
 from probe.analysis.found_samples import became_of, name_of, wish_of, worst_step
 from probe.analysis.query import literal
 from probe.analysis.step_samples import Arranged, Key, StepSamples, Wish, key_of
+from probe.sql import joined, sql
 
 if TYPE_CHECKING:
     from probe.analysis.verdict import Findings
@@ -166,14 +167,17 @@ def _signed(value: float | None) -> str:
 
 def _texts(run: Run, step: int, keys: Sequence[Key]) -> dict[Key, str]:
     """What was recorded of the texts of some answers, shortened; without those of which nothing was."""
-    places = " or ".join(
-        f"(process = {literal(process)} and batch_id = {int(batch)} and row = {int(row)})"
-        for process, batch, row in keys
-    )
+    place = "(process = {process} and batch_id = {batch} and row = {row})"
+    places = (sql(place, process=literal(process), batch=int(batch), row=int(row)) for process, batch, row in keys)
     frame = run.sql(
-        f"""select process, batch_id, row, left(prompt_text, {LETTERS + 1}) as prompt,
-                   left(response_text, {LETTERS + 1}) as answer
-            from samples where step = {int(step)} and ({places})"""  # noqa: S608  (numbers, and names that are quoted)
+        sql(
+            """select process, batch_id, row, left(prompt_text, {letters}) as prompt,
+                   left(response_text, {letters}) as answer
+            from samples where step = {step} and ({places})""",
+            letters=LETTERS + 1,
+            step=int(step),
+            places=joined(places, " or "),
+        )
     )
     found = {}
     for one in words.rows(frame):

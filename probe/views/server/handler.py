@@ -157,8 +157,9 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.close_connection = True
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002  (http.server's)
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """As http.server's, without a word about what was asked."""
+        del message, explain  # they may quote the URL, which holds the token
         self._refuse(HTTPStatus(code))
 
     def log_message(self, format: str, *args: Any) -> None:

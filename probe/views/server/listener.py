@@ -62,8 +62,9 @@ class Listener(ThreadingHTTPServer):
         with self._lock:
             self._open.pop(request, None)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  (socketserver's)
+    def handle_error(self, request: Any, client_address: Any) -> None:
         """A page that goes while it is answered is no failure."""
+        del request, client_address  # socketserver gives them; the log names neither
         if not isinstance(sys.exception(), OSError):
             _log.exception("a request for the page of %s failed", self.panel.path)
 
