@@ -9,7 +9,7 @@ Letters in shapes: N rows, S entries of a padded row, ``*`` anything.
 from __future__ import annotations
 
 from collections import UserDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Self, TypeVar, overload
 
 import torch
@@ -425,7 +425,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
 
     def _micro_batches(
         self, spans: Sequence[tuple[int, int]], planned: list[list[int]] | None
-    ) -> Iterator[SlicedDataDict]:
+    ) -> Generator[SlicedDataDict, None, None]:
         tokens = [one for batch in planned for one in batch] if planned is not None else None
         for index, (start, stop) in enumerate(spans):
             known: dict[str, Any] = {} if tokens is None else {"tokens": tokens[index]}
@@ -451,7 +451,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
                 part.data = columns.truncated(part.data, sequence_dim, length, aligned)
                 yield part
         finally:
-            parts.close()  # type: ignore[attr-defined]  # a generator; its scope ends with this loop
+            parts.close()  # its scope ends with this loop
 
 
 class SlicedDataDict(BatchedDataDict[Any]):

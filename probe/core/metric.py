@@ -11,7 +11,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, SupportsFloat, cast
+from typing import Any, ClassVar, Final, SupportsFloat, cast
 
 from probe._check import also_named
 from probe.core.flattening import flattened
@@ -249,7 +249,7 @@ class Metric:
             return NotImplemented
         return all(_same(getattr(self, name), getattr(other, name)) for name in Metric.__slots__)
 
-    __hash__ = None  # type: ignore[assignment]  # mutable, as a list is
+    __hash__: ClassVar[Any] = None  # mutable, as a list is
 
 
 _PLAIN: Final = frozenset({float, int})

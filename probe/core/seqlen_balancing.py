@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -73,10 +73,10 @@ def get_reverse_idx(idx_map: Index) -> Index:
             raise InputError(f"idx_map: got {index} at {place}, expected each of 0 … {len(given) - 1} once")
         inverse[index] = place
     if isinstance(idx_map, torch.Tensor):
-        return torch.tensor(inverse, dtype=idx_map.dtype, device=idx_map.device)  # type: ignore[return-value]  # same kind
+        return cast("Index", torch.tensor(inverse, dtype=idx_map.dtype, device=idx_map.device))
     if isinstance(idx_map, np.ndarray):
-        return np.array(inverse, dtype=idx_map.dtype)  # type: ignore[return-value]  # same kind
-    return tuple(inverse) if isinstance(idx_map, tuple) else inverse  # type: ignore[return-value]  # same kind
+        return cast("Index", np.array(inverse, dtype=idx_map.dtype))
+    return cast("Index", tuple(inverse) if isinstance(idx_map, tuple) else inverse)
 
 
 @observed("seqlen_balancing.get_seqlen_balanced_partitions", "lengths are cut into balanced parts")
@@ -306,9 +306,9 @@ class MicroBatches:
         tensors = self._selector.select(rows)
         if self._columns is None:
             return tensors
+        names = tensors.keys()  # a TensorDict itself refuses `in`
         return {
-            key: tensors.get(key) if key in tensors.keys() else _rows_of(value, rows)  # noqa: SIM118  (a TensorDict)
-            for key, value in self._columns.items()
+            key: tensors.get(key) if key in names else _rows_of(value, rows) for key, value in self._columns.items()
         }
 
 

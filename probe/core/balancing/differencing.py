@@ -234,7 +234,7 @@ class _InArrays(_Method[_Sorted]):
         sums = one.sums + two.sums[::-1]
         order = np.argsort(-sums, kind="stable")
 
-        def made(names: Ints, parts: Ints) -> list[tuple[_Sorted, Ints]]:  # noqa: ARG001  (the signature of all)
+        def made(names: Ints, _parts: Ints) -> list[tuple[_Sorted, Ints]]:
             before = np.empty_like(names)
             before[order] = names
             return [(one, before), (two, before[::-1])]

@@ -290,7 +290,7 @@ def _slime(cuts: Sequence[Cut], agreed: int | None) -> list[Parts]:
     return slime_ranks([one.lengths for one in cuts], cuts[0].needed("cap_tokens"), agreed_count=agreed)
 
 
-def _nemo_rl_dynamic(cuts: Sequence[Cut], agreed: int | None) -> list[Parts]:  # noqa: ARG001  (one signature for all)
+def _nemo_rl_dynamic(cuts: Sequence[Cut], _agreed: int | None) -> list[Parts]:
     """Of ranks that sort and deal together; their rows are numbered anew in each, as they are dealt."""
     if len(cuts) > 1:
         raise InputError("cuts: NeMo-RL deals the rows itself; expected one cut, of the whole batch of all ranks")

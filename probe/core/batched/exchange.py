@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from probe.core.columns import batch_columns as columns
 from probe.core.columns import rows
 from probe.core.columns.jagged import is_jagged
-from probe.core.data_proto.exchange import gather_columns
+from probe.core.data_proto.exchange import gather_columns, unpickled
 from probe.errors import MissingKeyError, PeerError, SessionError, ShapeError
 
 
@@ -74,7 +74,7 @@ def _read(told: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[di
             raise MissingKeyError(f"all_gather: only one of ranks 0 and {rank} has the column {odd[0]!r}")
         if odd := sorted(set(one["facts"]) ^ set(told[0]["facts"])):
             raise ShapeError(f"all_gather: {odd[0]!r} is a tensor on only one of ranks 0 and {rank}")
-    objects = [pickle.loads(one["objects"]) for one in told]  # noqa: S301  (from members of our own process group)
+    objects = [unpickled(one["objects"]) for one in told]
     return [one["facts"] for one in told], objects
 
 

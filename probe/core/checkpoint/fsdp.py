@@ -99,9 +99,10 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         lr_scheduler: Any = None,
         processing_class: Any = None,
         checkpoint_contents: Mapping[str, Any] | None = None,
-        trust_remote_code: bool = False,  # noqa: ARG002  (see Args)
+        trust_remote_code: bool = False,
         **kwargs: Any,
     ) -> None:
+        del trust_remote_code  # see Args
         for name in kwargs:
             if name not in _OPTIONS:
                 raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(_OPTIONS)}")
@@ -155,7 +156,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         peers = Peers(self._group)
         peers.together(lambda: _check_save(local_path, hdfs_path, global_step, max_ckpt_to_keep))
         peers.together(lambda: self._check_optimizer("save"))
-        target = Path(os.path.abspath(local_path))  # noqa: PTH100  (resolve() would follow a link that the caller made on purpose)
+        target = _absolute(local_path)
         stepped = any(peers.together(lambda: self.optimizer is not None and bool(self.optimizer.state)))
         peers.on_first(lambda: _begin(target, global_step))
         staging = files.staging_of(target)
@@ -254,7 +255,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             return
         peers = Peers(self._group)
         peers.together(lambda: self._check_optimizer("load"))
-        target = Path(os.path.abspath(local_path))  # noqa: PTH100  (as in save_checkpoint)
+        target = _absolute(local_path)
         peers.on_first(lambda: _fetch(target, hdfs_path))
         manifest = self._checked(target, peers)
         extra: list[dict[str, Any]] = []
@@ -340,6 +341,10 @@ class FSDPCheckpointManager(BaseCheckpointManager):
             self.lr_scheduler.load_state_dict(found["lr_scheduler"])
         if "rng" in found:
             load_rng_state(found["rng"])
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(path))  # noqa: PTH100  (resolve() would follow a link that the caller made on purpose)
 
 
 def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_keep: Any) -> None:

@@ -41,7 +41,7 @@ def encode(value: Any, path: str = "") -> tuple[Any, dict[str, torch.Tensor]]:
     return _encode(value, path, tensors), tensors
 
 
-def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:  # noqa: PLR0911  (one for each kind)
+def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     kind = type(value)
     if kind in _PLAIN:
         return value
@@ -49,10 +49,9 @@ def _encode(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:  # 
         return _taken_out("$tensor", path, value.detach(), tensors)
     if isinstance(value, np.ndarray):
         return _taken_out("$array", path, _from_array(value, path), tensors)
-    if kind is list:
-        return [_encode(one, _join(path, index), tensors) for index, one in enumerate(value)]
-    if kind is tuple:
-        return {"$tuple": [_encode(one, _join(path, index), tensors) for index, one in enumerate(value)]}
+    if kind in (list, tuple):
+        made = [_encode(one, _join(path, index), tensors) for index, one in enumerate(value)]
+        return made if kind is list else {"$tuple": made}
     if kind in (dict, OrderedDict, Counter):
         return _encode_dict(value, path, tensors)
     return _encode_scalar(value, path)
@@ -128,7 +127,7 @@ def decode(tree: Any, lookup: Lookup) -> Any:
         raise SerializationError(f"{tag}: can't read {tree[tag]!r} back: {error}") from error
 
 
-def _decode_tagged(tag: str, tree: dict[str, Any], lookup: Lookup) -> Any:  # noqa: PLR0911  (one for each tag)
+def _decode_tagged(tag: str, tree: dict[str, Any], lookup: Lookup) -> Any:
     content = tree[tag]
     if tag == "$tensor":
         return lookup(content, tree)
@@ -139,6 +138,10 @@ def _decode_tagged(tag: str, tree: dict[str, Any], lookup: Lookup) -> Any:  # no
     if tag in ("$dict", "$counter"):
         made = {decode(key, lookup): decode(one, lookup) for key, one in content}
         return Counter(made) if tag == "$counter" else made
+    return _decode_scalar(tag, content)
+
+
+def _decode_scalar(tag: str, content: Any) -> Any:
     if tag == "$numpy":
         return np.dtype(content[0]).type(content[1])
     if tag == "$bytes":
@@ -186,7 +189,8 @@ def read_plain(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+            names = file.keys()  # the file itself can't be iterated
+            tensors = {name: file.get_tensor(name) for name in names}
         tree = json.loads(header[_TREE_KEY])
     except (SafetensorError, KeyError, ValueError, RecursionError) as error:
         raise SerializationError(f"{path}: not a state that probe wrote: {error!r}") from error

@@ -36,7 +36,7 @@ def get_rng_state() -> dict[str, Any]:
     """
     state: dict[str, Any] = {
         "random": random.getstate(),
-        "numpy": np.random.get_state(legacy=True),  # noqa: NPY002  (the global generator is what trainers use)
+        "numpy": np.random.get_state(legacy=True),
         "cpu": torch.get_rng_state(),
     }
     device = _accelerator()
@@ -60,7 +60,7 @@ def load_rng_state(rng_state: Mapping[str, Any]) -> None:
     if missing:
         raise MissingKeyError(f"rng_state: no {', '.join(sorted(missing))}; there is {', '.join(sorted(rng_state))}")
     random.setstate(rng_state["random"])
-    np.random.set_state(rng_state["numpy"])  # noqa: NPY002  (the global generator is what trainers use)
+    np.random.set_state(rng_state["numpy"])
     torch.set_rng_state(rng_state["cpu"])
     device = _accelerator()
     if device is not None and device in rng_state:

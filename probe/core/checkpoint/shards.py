@@ -81,8 +81,9 @@ class _Reader(FileSystemReader):
 class _TensorsOnly(DefaultLoadPlanner):
     """torch's planner unpickles what isn't a tensor; this one refuses."""
 
-    def load_bytes(self, read_item: Any, value: Any) -> None:  # noqa: ARG002  (refused unread)
+    def load_bytes(self, read_item: Any, value: Any) -> None:
         """Refuse."""
+        del value  # refused unread
         raise SerializationError(f"{read_item.dest_index.fqn}: the checkpoint holds bytes, expected a tensor")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
@@ -39,13 +39,13 @@ def is_fsdp1(model: nn.Module) -> bool:
 
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside FSDP1, DDP and ``torch.compile``."""
-    inner: Any = model
+    inner = model
     while True:
         modules = inner._modules
         name = next((one for one in (*_WRAPPERS, "module") if one in modules and len(modules) == 1), None)
         if name is None:
-            return inner  # type: ignore[no-any-return]  # modules hold modules
-        inner = modules[name]
+            return inner
+        inner = cast("nn.Module", modules[name])
 
 
 def model_state(model: nn.Module) -> State:

@@ -12,7 +12,7 @@ Letters in shapes: N rows, S width of a rectangle, T tokens of all rows together
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -179,8 +179,8 @@ def take_spans(flat: Tensor, spans: Spans) -> Tensor:
     tensor([0, 3, 4])
     """
     if flat.requires_grad and torch.is_grad_enabled():
-        taken: Tensor = _Take.apply(flat, spans)  # type: ignore[no-untyped-call]  # torch's own lack of types
-        return taken
+        take: Callable[..., Tensor] = _Take.apply
+        return take(flat, spans)
     bits = _bits(flat)
     if not _on_host(flat):
         return _of_bits(bits.index_select(0, spans.index(flat.device)), flat.dtype)
@@ -208,8 +208,8 @@ def put_spans(values: Tensor, spans: Spans, size: int, fill: float | bool) -> Te
     tensor([ 7, -1, -1,  8,  9, -1])
     """
     if values.requires_grad and torch.is_grad_enabled():
-        put: Tensor = _Put.apply(values, spans, size, fill)  # type: ignore[no-untyped-call]  # as above
-        return put
+        put: Callable[..., Tensor] = _Put.apply
+        return put(values, spans, size, fill)
     made = _filled_with(fill, empty((size, *values.shape[1:]), values))
     bits = _bits(values)
     if not _on_host(values):

@@ -210,13 +210,14 @@ def _aligned(column: Any, tokens: Any, dim: int) -> bool:
 
 
 def _clipped(column: Any, dim: int, length: int, shared: Shared) -> torch.Tensor:
+    whole: torch.Tensor = column
     ragged: int = column._ragged_idx
     shortest, longest = jagged_bounds(column)
     if dim != ragged:
         values = column._values.narrow(dim - 1, 0, min(length, column._values.shape[dim - 1]))
         return build_jagged(values, column.offsets(), shortest, longest, lengths=column.lengths(), ragged_dim=ragged)
     if longest <= length:
-        return column  # type: ignore[no-any-return]  # Any above is for nested tensors' own attributes
+        return whole
 
     def plan() -> tuple[torch.Tensor, torch.Tensor]:
         kept = jagged_lengths(column).clamp(max=length)

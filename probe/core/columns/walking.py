@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import count
+from operator import ne
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -106,7 +107,8 @@ def _compared(one: Any, other: Any) -> _Known:
 
 def _scalars(one: Any, other: Any) -> str:
     try:
-        return "" if bool(one == other) or bool(one != one and other != other) else "values"  # noqa: PLR0124  (NaN)
+        # What differs from itself is NaN, also in a foreign type that math.isnan can't read.
+        return "" if bool(one == other) or bool(ne(one, one) and ne(other, other)) else "values"
     except Exception:  # a foreign __eq__ may raise anything; what can't be compared is not the same
         return "values"
 

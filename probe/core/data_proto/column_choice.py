@@ -31,10 +31,11 @@ def pop(data: M, batch_keys: Keys, non_tensor_batch_keys: Keys, meta_info_keys: 
     meta = picked("meta_info", data.meta_info, meta_info_keys or ())
     batch = rows.rebuilt(data.batch, columns, len(data)) if data.batch is not None else None
     taken = like(data, batch, arrays, meta)
-    if data.batch is not None and data.batch.is_locked:
-        data.batch = rows.unalias(data.batch)
-    for key in columns:
-        data.batch.pop(key)  # type: ignore[union-attr]  # there are columns, so there is a batch
+    if data.batch is not None:
+        if data.batch.is_locked:
+            data.batch = rows.unalias(data.batch)
+        for key in columns:
+            data.batch.pop(key)
     for key in arrays:
         del data.non_tensor_batch[key]
     for key in meta:

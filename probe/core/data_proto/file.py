@@ -133,7 +133,8 @@ def _read(name: str) -> Sections:
             raise InputError("its JSON is damaged")
         document = json.loads(text)
         checksums = document["checksums"]
-        tensors = {key: file.get_tensor(key) for key in file.keys() if key != _JSON}  # noqa: SIM118
+        names = file.keys()  # the file itself can't be iterated
+        tensors = {key: file.get_tensor(key) for key in names if key != _JSON}
     if tensors.keys() != checksums.keys():
         raise InputError("it lacks tensors, or has some too many")
     for key, tensor in tensors.items():
@@ -148,7 +149,7 @@ def _read(name: str) -> Sections:
 def _checksum(tensor: torch.Tensor) -> int:
     if not tensor.numel():
         return 0
-    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]  # has a buffer
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data)
 
 
 # ------------------------------------------------------------------------------------------------ writing
@@ -221,7 +222,7 @@ class _Encoder:
             "bounds": list(jagged_bounds(column)),
         }
 
-    def value(self, where: str, value: Any) -> Any:  # noqa: PLR0911  (a line for each type)
+    def value(self, where: str, value: Any) -> Any:
         kind = type(value)
         if value is None or kind in (bool, int, str):
             return value
@@ -231,6 +232,10 @@ class _Encoder:
             return self.tensor(where, where, value)
         if kind in (list, tuple, dict, set, frozenset, np.ndarray) or isinstance(value, np.ndarray):
             return self._container(where, value)
+        return self._scalar(where, value)
+
+    def _scalar(self, where: str, value: Any) -> dict[str, Any]:
+        kind = type(value)
         if isinstance(value, np.generic):
             return self._array(where, np.asarray(value), tag="scalar")
         if kind is complex:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from tensordict import TensorDictBase
 
@@ -34,7 +34,7 @@ class DataProtoItem:
             return NotImplemented
         return same_members(self, other)
 
-    __hash__ = None  # type: ignore[assignment]  # equal by content, and mutable
+    __hash__: ClassVar[Any] = None  # equal by content, and mutable
 
     def __getstate__(self) -> dict[str, Any]:
         members = dict(self.__dict__)

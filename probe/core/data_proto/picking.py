@@ -38,11 +38,12 @@ def column(data: Members, name: str) -> Any:
     Raises:
         MissingKeyError: There is none; the message names what there is.
     """
-    if data.batch is not None and name in data.batch.keys():  # noqa: SIM118  (a TensorDict asks for it)
+    names = () if data.batch is None else data.batch.keys()  # a TensorDict itself refuses `in`
+    if data.batch is not None and name in names:
         return data.batch.get(name)
     if name in data.non_tensor_batch:
         return data.non_tensor_batch[name]
-    known = [*(() if data.batch is None else data.batch.keys()), *data.non_tensor_batch]
+    known = [*names, *data.non_tensor_batch]
     raise MissingKeyError(f"index: there is no column {name!r}; the batch has {', '.join(map(repr, known)) or 'none'}")
 
 

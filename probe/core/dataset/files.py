@@ -7,6 +7,7 @@ import glob
 import itertools
 import json
 import os
+import posixpath
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ def file_list(data_files: Any) -> list[str]:
 
 
 def _suffix(name: str | os.PathLike[str]) -> str:
-    return os.path.splitext(os.fspath(name))[1].lower()  # noqa: PTH122  (a URL isn't a path)
+    return posixpath.splitext(os.fspath(name))[1].lower()  # no Path, which a URL isn't
 
 
 class Files:

@@ -206,7 +206,8 @@ def _leaves(tensors: Any) -> dict[_Key, Any]:
 
 def _pairs(tensors: Any) -> Iterator[tuple[_Key, Any]]:
     if isinstance(tensors, TensorDictBase):
-        for name in tensors.keys():  # noqa: SIM118  (iterating a TensorDict gives rows)
+        names = tensors.keys()  # iterating the TensorDict itself gives rows
+        for name in names:
             value = tensors.get(name)  # TensorDict's own walk over its leaves leaves out what isn't a tensor
             if isinstance(value, TensorDictBase) and not is_non_tensor(value):
                 yield from (((name, *rest), leaf) for rest, leaf in _pairs(value))

@@ -314,7 +314,7 @@ def makedirs(name: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = F
     """
     location = as_location("name", name)
     if not is_non_local(location):
-        os.makedirs(local_path(location), mode, exist_ok)  # noqa: PTH103  (Path.mkdir gives parents another mode)
+        os.makedirs(local_path(location), mode, exist_ok)  # noqa: PTH103  (Path.mkdir raises others at broken links)
         return
     target = RemoteSource(location, kwargs)
     with telling(location):

@@ -347,17 +347,14 @@ class RemoteSource:
 def _watching(stopped: Callable[[], bool], at: At | None) -> Any:
     from fsspec.callbacks import Callback
 
-    class Watching(Callback):  # type: ignore[misc]  # fsspec is untyped
+    def watch(_size: int | None, value: int, **_: Any) -> None:
         """Clients report each chunk; that's the place to end a transfer that nobody waits for any more."""
+        if stopped():
+            raise InterruptedError("given up, since another file failed")
+        if at is not None:
+            at(value)
 
-        def call(self, *args: Any, **kwargs: Any) -> None:
-            del args, kwargs
-            if stopped():
-                raise InterruptedError("given up, since another file failed")
-            if at is not None:
-                at(self.value)
-
-    return Watching()
+    return Callback(hooks={"watch": watch})
 
 
 def open_store(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:

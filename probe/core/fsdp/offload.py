@@ -120,9 +120,9 @@ def _own_tensors(model: nn.Module, *, with_weights: bool) -> Iterator[Tensor]:
         yield from model.parameters()
 
 
-def _sharded(flat: Any) -> Tensor:
-    shard = getattr(flat, "_local_shard", None)
-    return flat if shard is None else shard  # type: ignore[no-any-return]  # torch's own attribute has no type
+def _sharded(flat: Tensor) -> Tensor:
+    shard: Tensor | None = getattr(flat, "_local_shard", None)
+    return flat if shard is None else shard
 
 
 def _flat_handles(model: nn.Module) -> Iterator[Any]:
@@ -235,6 +235,6 @@ def _elsewhere(tensor: Tensor, device: torch.device) -> bool:
 
 def _empty_cache() -> None:
     kind = compute_device().type
-    module = getattr(torch, kind, None)
-    if hasattr(module, "empty_cache"):
-        module.empty_cache()  # type: ignore[union-attr]  # of torch.cuda, torch.xpu …
+    module: Any = getattr(torch, kind, None)
+    if hasattr(module, "empty_cache"):  # torch.cuda, torch.xpu …
+        module.empty_cache()

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 import torch.distributed as dist
@@ -275,7 +275,8 @@ def _parameters_on_meta() -> Iterator[None]:
         empty.__dict__.update(parameter.__dict__)
         return empty
 
-    handle = register_module_parameter_registration_hook(emptied)  # type: ignore[arg-type]  # it may return one
+    # torch's type leaves out that a hook may return a parameter.
+    handle = register_module_parameter_registration_hook(cast("Callable[..., None]", emptied))
     try:
         with _on_cpu():
             yield

@@ -232,7 +232,8 @@ class _Held(torch.autograd.Function):
         return tensor.sum()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:  # noqa: ARG004  # torch's signature
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
+        del gradient  # only who holds the saved tensor is asked
         tensor, _ = ctx.saved_tensors
         ctx.told.append(_holders(tensor))
         return None, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -89,7 +89,8 @@ def gathered(x: Tensor, dim: int, scaled: bool, group: ProcessGroup, size: int) 
     """
     if size == 1:
         return x
-    return cast("Tensor", Gather.apply(group, x, dim, scaled))  # type: ignore[no-untyped-call]  # torch's
+    gather: Callable[..., Tensor] = Gather.apply
+    return gather(group, x, dim, scaled)
 
 
 class SeqAllToAll(torch.autograd.Function):
@@ -154,7 +155,8 @@ class SeqAllToAll(torch.autograd.Function):
             ctx: What :meth:`forward` kept.
             grad_output: The gradient of what came.
         """
-        back = SeqAllToAll.apply(ctx.group, grad_output, *ctx.dims)  # type: ignore[no-untyped-call]  # torch's
+        exchange: Callable[..., Tensor] = SeqAllToAll.apply
+        back = exchange(ctx.group, grad_output, *ctx.dims)
         return None, back, None, None, None
 
 
@@ -167,7 +169,8 @@ def exchanged(x: Tensor, scatter_dim: int, gather_dim: int, group: ProcessGroup 
         gather_dim: The dimension that what comes is joined along.
         group: The ranks; None means the group that was set.
     """
-    return cast("Tensor", SeqAllToAll.apply(group, x, scatter_dim, gather_dim))  # type: ignore[no-untyped-call]  # torch's
+    exchange: Callable[..., Tensor] = SeqAllToAll.apply
+    return exchange(group, x, scatter_dim, gather_dim)
 
 
 def _refuse_async(async_op: bool) -> None:
