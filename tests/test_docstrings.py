@@ -37,7 +37,8 @@ def test_the_front_door_is_among_what_needs_arguments(check: ModuleType) -> None
     shown = {one.path for one in check.shown(root)}
     assert {
         "probe.session.starting.start",
-        "probe.core.protocol.DataProto.select",
+        "probe.core.protocol.DataProto.concat",
+        "probe.core.protocol.DataProto.select",  # of a base class
         "probe.inspection.inspector.inspect",
     } <= shown
     assert "probe.core.seqlen_balancing.karmarkar_karp" not in shown  # it is met where it is defined
@@ -126,3 +127,30 @@ def test_what_is_shown_says_its_arguments_and_begins_with_a_sentence(check: Modu
     assert len(found) == 2
     assert "expected an Args section, as it takes a, b" in found[0]
     assert "expected it to begin with a sentence" in found[1]
+
+
+def test_what_a_class_shows_of_its_bases_is_read_too(
+    check: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted").mkdir()
+    (tmp_path / "planted" / "__init__.py").touch()
+    (tmp_path / "planted" / "base.py").write_text(
+        'class Base:\n    """A base."""\n\n'
+        '    def two(self, a: int, b: int) -> None:\n        """It takes two."""\n\n'
+        '    def one(self, a: int) -> None:\n        """It takes one.\n\n'
+        '        Args:\n            c: Not there.\n        """\n'
+    )
+    (tmp_path / "planted" / "whole.py").write_text(
+        'from planted.base import Base\n\n\nclass Whole(Base):\n    """All."""\n'
+    )
+    found = [one for one in check.problems("planted", tmp_path) if "Args: got c, expected a" in one]
+    assert len(found) == 1  # where it is defined
+    assert "planted.base.Base.one" in found[0]
+    whole = check._loaded("planted", tmp_path)["whole.Whole"]
+    assert [one.path for one in check._with_methods(whole)] == ["planted.whole.Whole"]
+    monkeypatch.setattr(check.api, "WITH_INHERITED", frozenset({"planted.whole.Whole"}))
+    said = [line for one in check._with_methods(whole) for line in check._of_shown(one)]
+    assert len(said) == 1
+    assert "Whole.two" in said[0]
+    assert "base.py" in said[0]
+    assert "expected an Args section, as it takes a, b" in said[0]

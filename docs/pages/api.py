@@ -22,7 +22,10 @@ _MAGIC: Final = "load_ipython_extension,unload_ipython_extension"
 _MEDIA: Final = "Histogram,Table,Text,Figure,Image"
 
 #: Classes that show what they inherit, too: who uses one sees it as one class.
-WITH_INHERITED: Final = frozenset({"probe.opened.Run"})
+WITH_INHERITED: Final = frozenset({"probe.opened.Run", "probe.core.protocol.DataProto"})
+
+#: Those of them that show methods alone, class by class. The others' members are shown in the order of their lines.
+CLASS_BY_CLASS: Final = frozenset({"probe.core.protocol.DataProto"})
 
 #: Modules of the front door's names must all be here; a test compares.
 GROUPS: Final = (
@@ -158,5 +161,13 @@ def _page(group: Group, seen: set[str]) -> str:
                 options = ["heading_level: 3"]
                 if anchor in WITH_INHERITED:
                     options += ["inherited_members: true", "show_bases: false"]
+                if anchor in CLASS_BY_CLASS:
+                    options.append(f"members: [{', '.join(_methods(one))}]")
                 text.append("\n      ".join([f"::: {anchor}\n    options:", *options]) + "\n")
     return "\n".join(text)
+
+
+def _methods(one: type) -> list[str]:
+    """The public methods of a class, its own first, then those of each class that it derives from."""
+    every = dict.fromkeys(name for kind in one.__mro__ for name in vars(kind) if not name.startswith("_"))
+    return [name for name in every if callable(getattr(one, name))]

@@ -9,7 +9,8 @@ What is shared: results share tensors with their source wherever torch can make 
 ``meta_info`` or ``non_tensor_batch``, so that adding a key to one batch doesn't add it to another.
 
 Jagged columns (nested tensors) work everywhere that rows are taken, cut or joined; see
-:mod:`probe.core.columns.rows`. Here is what is documented; what the methods do is in functions of
+:mod:`probe.core.columns.rows`. Here is how a batch is made, indexed, compared, moved, pickled and joined; the other
+documented methods are in :mod:`probe.core.data_proto.methods`. What the methods do is in functions of
 :mod:`probe.core.data_proto`, one group a file: :mod:`~probe.core.data_proto.members` (all three members),
 :mod:`~probe.core.data_proto.picking` (rows), :mod:`~probe.core.data_proto.cutting` (parts),
 :mod:`~probe.core.data_proto.column_choice` (columns), :mod:`~probe.core.data_proto.merging` (``union`` and ``concat``),
@@ -19,15 +20,14 @@ Jagged columns (nested tensors) work everywhere that rows are taken, cut or join
 
 from __future__ import annotations
 
-import os
-import sys
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
-from tensordict import TensorDict, TensorDictBase
+from tensordict import TensorDictBase
 
 from probe.core.columns import rows
 from probe.core.columns.serialization import (
@@ -36,21 +36,24 @@ from probe.core.columns.serialization import (
     serialize_single_tensor,
     serialize_tensordict,
 )
-from probe.core.data_proto import column_choice, cutting, from_dicts, members, merging, padding, picking, reshaping
-from probe.core.data_proto import file as data_file
-from probe.core.data_proto import info as data_info
-from probe.core.data_proto.checks import Array, Keys
+from probe.core.data_proto import column_choice, from_dicts, members, merging, padding, picking
+from probe.core.data_proto.checks import Array
 from probe.core.data_proto.config import DataProtoConfig
-from probe.core.data_proto.exchange import from_mixed_tensordict, gather_columns, to_mixed_tensordict
+from probe.core.data_proto.exchange import gather_columns
 from probe.core.data_proto.future import DataProtoFuture, batches_are
 from probe.core.data_proto.item import DataProtoItem, same_members
 from probe.core.data_proto.merging import (
     list_of_dict_to_dict_of_list,
-    plan_meta_union,
     union_numpy_dict,
     union_tensor_dict,
     union_two_dict,
 )
+from probe.core.data_proto.methods.columns import ColumnMethods
+from probe.core.data_proto.methods.conversion import ConversionMethods
+from probe.core.data_proto.methods.looks import LookMethods
+from probe.core.data_proto.methods.parts import PartMethods
+from probe.core.data_proto.methods.rows import RowMethods
+from probe.core.data_proto.methods.shape import ShapeMethods
 from probe.core.data_proto.stacking import stacked
 from probe.errors import InputTypeError, RowIndexError
 from probe.hooks import observed
@@ -79,7 +82,7 @@ __all__ = [
 
 
 @dataclass(eq=False, repr=False)
-class DataProto:
+class DataProto(ConversionMethods, RowMethods, ColumnMethods, PartMethods, ShapeMethods, LookMethods):
     """A batch: tensors, objects and facts about both.
 
     Attributes:
@@ -103,8 +106,9 @@ class DataProto:
     meta_info: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.non_tensor_batch is None:  # as verl's callers write it
-            self.non_tensor_batch = {}  # type: ignore[unreachable]  # the annotation says what it is from here on
+        given: Any = self.non_tensor_batch
+        if given is None:  # as verl's callers write it
+            self.non_tensor_batch = {}
         self.check_consistency()
 
     # ------------------------------------------------------------------------------------ making one
@@ -163,58 +167,7 @@ class DataProto:
         """
         return cls(*from_dicts.members_of(tensors, non_tensors, meta_info, num_batch_dims, auto_padding))
 
-    @classmethod
-    @observed("data_proto.from_tensordict", "a batch is made from a TensorDict that holds objects too")
-    def from_tensordict(
-        cls, tensor_dict: TensorDictBase, meta_info: Mapping[str, Any] | None = None, num_batch_dims: int = 1
-    ) -> Self:
-        """A batch of what a TensorDict holds: the way back from :meth:`to_tensordict`.
-
-        A NonTensorStack becomes a column of ``non_tensor_batch``, NonTensorData an entry of ``meta_info``,
-        and anything else stays in ``batch``.
-
-        Args:
-            tensor_dict: A TensorDict with at least one batch dimension.
-            meta_info: Further entries of ``meta_info``.
-            num_batch_dims: How many batch dimensions to keep; a DataProto has 1.
-
-        Raises:
-            InputTypeError: It is not a TensorDict.
-            InputError: It has fewer batch dimensions.
-            ConflictError: ``meta_info`` has another value for a key.
-            MissingDependencyError: It holds objects and tensordict is older than 0.10.
-
-        >>> data = DataProto.from_dict({"a": torch.zeros(2)}, {"uid": ["x", "y"]}, {"step": 3})
-        >>> DataProto.from_tensordict(data.to_tensordict()) == data
-        True
-        """
-        batch, arrays, found = from_mixed_tensordict(tensor_dict, num_batch_dims)
-        added = plan_meta_union(found, dict(meta_info or {}))
-        return cls(batch, arrays, {**found, **added})
-
-    @observed("data_proto.to_tensordict", "the three members become one TensorDict")
-    def to_tensordict(self) -> TensorDict:
-        """All three members in one TensorDict: columns of objects as NonTensorStack, ``meta_info`` as
-        NonTensorData.
-
-        Raises:
-            ConflictError: Two members have the same key.
-            MissingDependencyError: There is something that isn't a tensor, and tensordict is older than 0.10.
-
-        >>> both = DataProto.from_dict({"a": torch.zeros(2)}, {"uid": ["x", "y"]}).to_tensordict()
-        >>> sorted(both.keys()), both["uid"][1]
-        (['a', 'uid'], 'y')
-        """
-        return to_mixed_tensordict(self.batch, self.non_tensor_batch, self.meta_info, len(self))
-
     # ------------------------------------------------------------------------------- reading and rows
-
-    def __len__(self) -> int:
-        if self.batch is not None:
-            return int(self.batch.batch_size[0])
-        for column in self.non_tensor_batch.values():
-            return int(column.shape[0])
-        return 0
 
     def __contains__(self, key: object) -> bool:
         """Whether ``key`` is a column, of tensors or of objects."""
@@ -245,31 +198,6 @@ class DataProto:
         ([1, 2], [3, 0], tensor(3))
         """
         return picking.got(self, item)
-
-    @observed("data_proto.select_idxs", "rows are picked")
-    def select_idxs(self, idxs: Any) -> Self:
-        """The rows that ``idxs`` (integers or booleans, in a list, array or tensor) picks, copied.
-
-        Raises: as ``data[idxs]``; a single integer is an InputTypeError.
-
-        >>> DataProto.from_dict({"a": torch.arange(3)}).select_idxs([2, 2]).batch["a"].tolist()
-        [2, 2]
-        """
-        return picking.rows_of(self, idxs)
-
-    @observed("data_proto.slice", "a stretch of rows is cut out")
-    def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> Self:
-        """Rows ``start`` to ``end``; views, if ``step`` is 1 or None.
-
-        Args:
-            start: The first row; None means the beginning.
-            end: The row after the last one; None means the end.
-            step: Take each so-many-th row; None means 1.
-
-        >>> DataProto.from_dict({"a": torch.arange(5)}).slice(1, 4, 2).batch["a"].tolist()
-        [1, 3]
-        """
-        return picking.stretch(self, slice(start, end, step))
 
     def __eq__(self, other: object) -> bool:
         """Whether all three members are equal by content (NaN equals NaN). Never raises."""
@@ -323,98 +251,7 @@ class DataProto:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return members.deep(self, memo)
 
-    @observed("data_proto.save_to_disk", "a batch is written to a file")
-    def save_to_disk(self, filepath: str | os.PathLike[str]) -> None:
-        """Write the batch to one file, without pickle; see :mod:`probe.core.data_proto.file`.
-
-        The file appears when it is complete: a failure leaves what was there before.
-
-        Raises:
-            SerializationError: An object can't be stored so; its key is named.
-            OSError: The file can't be written.
-        """
-        data_file.write(filepath, self.batch, self.non_tensor_batch, self.meta_info)
-
-    @classmethod
-    @observed("data_proto.load_from_disk", "a batch is read from a file")
-    def load_from_disk(cls, filepath: str | os.PathLike[str]) -> Self:
-        """The batch that :meth:`save_to_disk` wrote, on the CPU. Reading can't run code from the file.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            SerializationError: It is not such a file, or a damaged one.
-        """
-        return data_file.read(filepath, cls)
-
-    # -------------------------------------------------------------------------------------- columns
-
-    @observed("data_proto.select", "columns are picked")
-    def select(
-        self,
-        batch_keys: Keys = None,
-        non_tensor_batch_keys: Keys = None,
-        meta_info_keys: Keys = None,
-        deepcopy: bool = False,
-    ) -> Self:
-        """A batch of some columns. It shares the tensors and arrays, never the dicts.
-
-        Args:
-            batch_keys: Names of columns in ``batch``; None keeps all.
-            non_tensor_batch_keys: Names of columns in ``non_tensor_batch``; None keeps all. As in verl a name that
-                isn't there is left out, here and in ``meta_info``: not every worker sets every fact.
-            meta_info_keys: Names of entries in ``meta_info``; None keeps all.
-            deepcopy: Whether tensors, arrays and meta info are copied too.
-
-        Raises:
-            MissingKeyError: There is no such column of tensors; the message names what there is.
-
-        >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)}, meta_info={"t": 1})
-        >>> data.select(["b"])
-        DataProto(2 rows; batch: b float32(2,); meta_info: t)
-        """
-        return column_choice.select(self, batch_keys, non_tensor_batch_keys, meta_info_keys, deepcopy)
-
-    @observed("data_proto.pop", "columns are taken out")
-    def pop(self, batch_keys: Keys = None, non_tensor_batch_keys: Keys = None, meta_info_keys: Keys = None) -> Self:
-        """Take columns out of this batch; all of them or, on an error, none.
-
-        Args:
-            batch_keys: Names of columns in ``batch``; None takes none.
-            non_tensor_batch_keys: Names of columns in ``non_tensor_batch``; None takes none.
-            meta_info_keys: Names of entries in ``meta_info``; None takes none.
-
-        Returns:
-            A batch of what was taken out.
-
-        Raises:
-            MissingKeyError: A name isn't there, in any member.
-
-        >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)})
-        >>> data.pop("a"), data
-        (DataProto(2 rows; batch: a float32(2,)), DataProto(2 rows; batch: b float32(2,)))
-        """
-        return column_choice.pop(self, batch_keys, non_tensor_batch_keys, meta_info_keys)
-
-    @observed("data_proto.rename", "tensor columns get other names")
-    def rename(self, old_keys: Keys = None, new_keys: Keys = None) -> Self:
-        """Give tensor columns other names, in place; the order of the columns stays.
-
-        Args:
-            old_keys: One name or several, as they are now.
-            new_keys: Equally many names, as they shall be.
-
-        Returns:
-            This batch.
-
-        Raises:
-            MissingKeyError: There is no such old name.
-            InputError: The two aren't equally many, or a name would be there twice.
-
-        >>> data = DataProto.from_dict({"a": torch.zeros(2), "b": torch.ones(2)})
-        >>> data.rename(["a", "b"], ["b", "a"]).batch["a"]
-        tensor([1., 1.])
-        """
-        return column_choice.rename(self, old_keys, new_keys)
+    # -------------------------------------------------------------------------------------- joining
 
     @observed("data_proto.union", "another batch's columns are added")
     def union(self, other: DataProto) -> Self:
@@ -439,8 +276,6 @@ class DataProto:
         if not isinstance(other, DataProto):
             raise InputTypeError(f"other: got {type(other).__name__}, expected a DataProto")
         return column_choice.union(self, other)
-
-    # ----------------------------------------------------------------------------- joining and cutting
 
     @staticmethod
     @observed("data_proto.concat", "batches are joined")
@@ -470,217 +305,15 @@ class DataProto:
         """
         return merging.concat(data, DataProto)
 
-    @observed("data_proto.chunk", "a batch is cut into equal parts")
-    def chunk(self, chunks: int) -> list[Self]:
-        """``chunks`` batches of the same size, as views.
-
-        Where padding is enabled (:meth:`is_padding_enabled`) and the rows don't divide evenly, copies of the
-        first rows are added at the end, and ``meta_info["pad_rows"]`` of each part says how many of its last
-        rows are such copies. ``concat`` adds these up, so that ``unpad_dataproto(joined,
-        joined.meta_info["pad_rows"])`` takes them off again.
-
-        Raises:
-            InputError: ``chunks`` is below 1, or the rows don't divide evenly without padding.
-
-        >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(6)}).chunk(3)]
-        [2, 2, 2]
-        """
-        return cutting.chunk(self, chunks)
-
-    @observed("data_proto.split", "a batch is cut into parts of a given size")
-    def split(self, split_size: int) -> list[Self]:
-        """Batches of ``split_size`` rows, as views; the last may be shorter.
-
-        Raises:
-            InputError: ``split_size`` is below 1.
-
-        >>> [len(part) for part in DataProto.from_dict({"a": torch.arange(5)}).split(2)]
-        [2, 2, 1]
-        """
-        return cutting.split(self, split_size)
-
-    @observed("data_proto.repeat", "every row is repeated")
-    def repeat(self, repeat_times: int = 2, interleave: bool = True) -> Self:
-        """Every row ``repeat_times`` times: side by side (a a b b) or, without ``interleave``, in turns (a b
-        a b).
-
-        Args:
-            repeat_times: How often each row is there in the result.
-            interleave: Whether copies of a row stand side by side rather than in turns.
-
-        Raises:
-            InputError: ``repeat_times`` is below 0.
-
-        >>> data = DataProto.from_dict({"a": torch.tensor([1, 2])})
-        >>> data.repeat(2).batch["a"].tolist(), data.repeat(2, interleave=False).batch["a"].tolist()
-        ([1, 1, 2, 2], [1, 2, 1, 2])
-        """
-        return picking.repeat(self, repeat_times, interleave)
-
-    @observed("data_proto.sample_level_repeat", "each row is repeated its own number of times")
-    def sample_level_repeat(self, repeat_times: Sequence[int] | torch.Tensor | Array) -> Self:
-        """Row ``i`` ``repeat_times[i]`` times, side by side; 0 leaves it out.
-
-        Raises:
-            ShapeError: There isn't one number for each row.
-            InputError: A number is negative.
-            InputTypeError: They are not integers.
-
-        >>> data = DataProto.from_dict({"a": torch.tensor([7, 8, 9])})
-        >>> data.sample_level_repeat([2, 0, 1]).batch["a"].tolist()
-        [7, 7, 9]
-        """
-        return picking.sample_level_repeat(self, repeat_times)
-
-    @observed("data_proto.reorder", "the rows are put in another order")
-    def reorder(self, indices: Any) -> None:
-        """Put the rows in the order of ``indices`` (list, array or tensor), in place.
-
-        Raises: as ``data[indices]``; nothing has changed then.
-
-        >>> data = DataProto.from_dict({"a": torch.tensor([7, 8, 9])})
-        >>> data.reorder([2, 0, 1])
-        >>> data.batch["a"].tolist()
-        [9, 7, 8]
-        """
-        picking.reorder(self, indices)
-
-    @observed("data_proto.unfold_column_chunks", "columns are cut along dimension 1 into rows of their own")
-    def unfold_column_chunks(self, n_split: int, split_keys: Keys = None) -> Self:
-        """Each row becomes ``n_split`` rows: the columns ``split_keys`` are cut along dimension 1, the
-        others repeated.
-
-        Args:
-            n_split: How many rows each row becomes.
-            split_keys: Columns (B, n_split · k, ...), which become (B · n_split, k, ...). None cuts none. A column of
-                objects (B,) that are lists of n_split · k entries each becomes objects (B · n_split, k).
-
-        Raises:
-            InputError: ``n_split`` is below 1.
-            MissingKeyError: There is no such column.
-            ShapeError: A column can't be cut so.
-
-        >>> data = DataProto.from_dict({"pair": torch.tensor([[1, 2], [3, 4]]), "id": torch.tensor([7, 8])})
-        >>> both = data.unfold_column_chunks(2, ["pair"]).batch
-        >>> both["pair"].tolist(), both["id"].tolist()
-        ([[1], [2], [3], [4]], [7, 7, 8, 8])
-        """
-        return reshaping.unfold_column_chunks(self, n_split, split_keys)
-
-    @observed("data_proto.make_iterator", "an iterator over mini-batches is made")
-    def make_iterator(
-        self,
-        mini_batch_size: int,
-        epochs: int,
-        seed: int | None = None,
-        dataloader_kwargs: Mapping[str, Any] | None = None,
-    ) -> Iterator[Self]:
-        """Mini-batches of this batch through torch's DataLoader, ``epochs`` times over.
-
-        Args:
-            mini_batch_size: Rows in each mini-batch; it must divide the number of rows.
-            epochs: How many times all rows are gone through.
-            seed: Seed of the one generator that all epochs draw from. Rows are shuffled only on request.
-            dataloader_kwargs: Further arguments of the DataLoader, such as ``{"shuffle": True}``.
-
-        Returns:
-            An iterator of ``len(self) * epochs // mini_batch_size`` batches, each with meta info of its own.
-
-        Raises:
-            InputError: The rows don't divide evenly (raised at once and not at the first step), or an argument of the
-                DataLoader is one that is set here.
-
-        >>> data = DataProto.from_dict({"a": torch.arange(4)})
-        >>> [part.batch["a"].tolist() for part in data.make_iterator(2, epochs=1)]
-        [[0, 1], [2, 3]]
-        """
-        return cutting.mini_batches(self, mini_batch_size, epochs, seed, dataloader_kwargs)
-
-    # -------------------------------------------------------------------------------------- padding
-
-    def is_padding_enabled(self) -> bool:
-        """Whether :meth:`chunk` may add rows: this batch opted in, or :class:`DataProtoConfig` says so for
-        all."""
-        return bool(self.meta_info.get(DataProtoConfig.auto_padding_key, False)) or DataProtoConfig.auto_padding
-
-    @observed("data_proto.padding", "copies of one row are added at the end")
-    def padding(self, padding_size: int, padding_candidate: str = "") -> None:
-        """Add ``padding_size`` copies of the first (``padding_candidate="first"``) or else the last row, in place.
-
-        Args:
-            padding_size: How many rows are added.
-            padding_candidate: With ``"first"`` the first row is copied, with anything else the last.
-
-        Raises:
-            InputError: The size is negative, or the batch has no rows.
-
-        >>> data = DataProto.from_dict({"a": torch.tensor([1, 2])})
-        >>> data.padding(2)
-        >>> data.batch["a"].tolist()
-        [1, 2, 2, 2]
-        """
-        padding.padding(self, padding_size, padding_candidate)
-
-    # -------------------------------------------------------------------------------------- its looks
-
-    def print_size(self, prefix: str = "") -> None:
-        """Write the size of tensors and of arrays, in GB (1024³ bytes), to standard output."""
-        sys.stdout.write(data_info.size_text(self.batch, self.non_tensor_batch, prefix) + "\n")
-
-    def get_data_info(self) -> str:
-        """All keys with their shapes, dtypes and devices, as text.
-
-        >>> print(DataProto.from_dict({"a": torch.zeros(2, 3)}, meta_info={"t": 1.0}).get_data_info())
-        rows: 2
-        batch:
-          a: (2, 3) float32 cpu
-        non_tensor_batch:
-        meta_info:
-          t: float
-        """
-        return data_info.schema_text(len(self), self.batch, self.non_tensor_batch, self.meta_info)
-
-    def __repr__(self) -> str:
-        name = type(self).__name__
-        return data_info.one_line(name, len(self), self.batch, self.non_tensor_batch, self.meta_info)
-
-    def _repr_html_(self) -> str:
-        name = type(self).__name__
-        return data_info.html_table(name, len(self), self.batch, self.non_tensor_batch, self.meta_info)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return data_info.mime_bundle(repr(self), self._repr_html_(), include, exclude)
-
-    # ---------------------------------------------------------------------------------- a deeper batch
-
-    @observed("data_proto.fold_batch_dim", "rows are grouped")
-    def fold_batch_dim(self, new_batch_size: int) -> Self:
-        """Columns (B, ...) as (b, B / b, ...), with ``b = new_batch_size`` rows. This batch stays as it is.
-
-        Raises:
-            InputError: ``new_batch_size`` doesn't divide the rows.
-            ShapeError: A column is jagged.
-
-        >>> DataProto.from_dict({"a": torch.zeros(6, 5)}).fold_batch_dim(2)
-        DataProto(2 rows; batch: a float32(2, 3, 5))
-        """
-        return reshaping.fold_batch_dim(self, new_batch_size)
-
-    @observed("data_proto.unfold_batch_dim", "groups become rows again")
-    def unfold_batch_dim(self, batch_dims: int = 2) -> Self:
-        """The first ``batch_dims`` dimensions of all columns as one. This batch stays as it is.
-
-        Raises:
-            InputError: ``batch_dims`` is below 1.
-            ShapeError: A column has fewer dimensions, or others than its neighbours, or is jagged.
-
-        >>> DataProto.from_dict({"a": torch.zeros(2, 3, 5)}).unfold_batch_dim()
-        DataProto(6 rows; batch: a float32(6, 5))
-        """
-        return reshaping.unfold_batch_dim(self, batch_dims)
-
 
 batches_are(DataProto)
+
+#: Inherited methods, whose examples doctest runs here; those that DataProto defines it finds by itself.
+__test__: Final = {
+    f"DataProto.{name}": method
+    for name, method in inspect.getmembers(DataProto, inspect.isroutine)
+    if not name.startswith("_") and name not in vars(DataProto)
+}
 
 
 # ------------------------------------------------------------------------------------------ free functions

@@ -6,7 +6,8 @@ Copies and the state that is pickled are made here as well.
 from __future__ import annotations
 
 import copy
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from tensordict import TensorDictBase
@@ -14,24 +15,34 @@ from tensordict import TensorDictBase
 from probe.core.columns import rows
 from probe.core.columns.serialization import batch_of, own_bytes, payload_of
 from probe.core.data_proto.checks import Array, check_types
+from probe.core.data_proto.config import DataProtoConfig
+from probe.core.data_proto.methods.naming import method_group
 from probe.errors import InputTypeError, SerializationError, ShapeError
 
 #: The names of the members.
 MEMBERS: Final = frozenset({"batch", "non_tensor_batch", "meta_info"})
 
 
-class Members(Protocol):
-    """What the functions of this package ask of a DataProto."""
+@dataclass(eq=False, repr=False)
+@method_group
+class Members:
+    """The three members of a DataProto, and how many rows they have: what the classes of its methods derive from."""
 
-    batch: TensorDictBase | None
-    non_tensor_batch: dict[str, Array]
-    meta_info: dict[str, Any]
+    batch: TensorDictBase | None = None
+    non_tensor_batch: dict[str, Array] = field(default_factory=dict)
+    meta_info: dict[str, Any] = field(default_factory=dict)
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        if self.batch is not None:
+            return int(self.batch.batch_size[0])
+        for column in self.non_tensor_batch.values():
+            return int(column.shape[0])
+        return 0
 
     def is_padding_enabled(self) -> bool:
-        """Whether ``chunk`` may add rows."""
-        ...
+        """Whether :meth:`chunk` may add rows: this batch opted in, or :class:`DataProtoConfig` says so for
+        all."""
+        return bool(self.meta_info.get(DataProtoConfig.auto_padding_key, False)) or DataProtoConfig.auto_padding
 
 
 M = TypeVar("M", bound=Members)
