@@ -47,17 +47,18 @@ def also_named(**names: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            placed: Any = args
             for second in names.keys() & kwargs.keys():
                 value, first = kwargs.pop(second), names[second]
-                given = args[places[first]] if places[first] < len(args) else kwargs.get(first)
+                given = placed[places[first]] if places[first] < len(placed) else kwargs.get(first)
                 if given is None and value is not None:
-                    if places[first] < len(args):
-                        args = (*args[: places[first]], value, *args[places[first] + 1 :])  # type: ignore[assignment]
+                    if places[first] < len(placed):
+                        placed = (*placed[: places[first]], value, *placed[places[first] + 1 :])
                     else:
                         kwargs[first] = value
                 elif value is not None and value is not given:
                     raise ConflictError(f"{first} and {second}: both were given, expected one of them")
-            return function(*args, **kwargs)
+            return function(*placed, **kwargs)
 
         return call
 

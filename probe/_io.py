@@ -63,6 +63,15 @@ def expanded(argument: str, place: str | os.PathLike[str]) -> Path:
         ) from None
 
 
+def expanded_or_same(place: str) -> str:
+    """A path whose ``~`` is the home directory; the same text where there is none.
+
+    Args:
+        place: The path.
+    """
+    return os.path.expanduser(place)  # noqa: PTH111  (a Path raises where there is no home)
+
+
 class AsideFile:
     """A name beside ``target`` to write to; :meth:`commit` gives what is there the target's name, in one step.
 

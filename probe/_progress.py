@@ -77,9 +77,9 @@ class _Bar:
 
         name = escape(self._what, quote=True)
         told = f"{name}: {done:,} of {total:,}. Interrupting the kernel ends it."
-        page: Any = HTML(f'<progress aria-label="{name}" max="{total}" value="{done}"></progress> {told}')  # type: ignore[no-untyped-call]
+        page: Any = HTML(f'<progress aria-label="{name}" max="{total}" value="{done}"></progress> {told}')
         if self._shown is None:
-            self._shown = display(page, display_id=True)  # type: ignore[no-untyped-call]
+            self._shown = display(page, display_id=True)
         else:
             self._shown.update(page)
 
@@ -87,7 +87,7 @@ class _Bar:
         if self._shown is not None:
             from IPython.display import HTML
 
-            self._shown.update(HTML(""))  # type: ignore[no-untyped-call]
+            self._shown.update(HTML(""))
 
 
 def _in_notebook() -> bool:

@@ -87,7 +87,8 @@ def _passed_on(code: CodeType, raised_at: int, instruction: int) -> bool:
     if code.co_code[instruction] != _RERAISE:
         return False
     with contextlib.suppress(Exception):  # a Python whose tables are others
-        table = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+        private: Any = dis
+        table = private._parse_exception_table(code)
         return any(one.start <= raised_at < one.end and one.target <= instruction for one in table)
     return False
 

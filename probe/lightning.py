@@ -52,9 +52,9 @@ class Recording:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         project, experiment, options = state["_given"]
-        self.__init__(project, experiment, **options)  # type: ignore[misc]
+        type(self).__init__(self, project, experiment, **options)
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # a hook's signature
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Begin to record, unless somebody has.
 
         Args:
@@ -66,6 +66,7 @@ class Recording:
             InputError: An option is none of :func:`probe.start`.
             RunError: The run directory can't be made.
         """
+        del trainer, pl_module, stage  # a hook is given more than this one needs
         if self.session is not None:
             return
         self.session = current_session()
@@ -74,7 +75,7 @@ class Recording:
             self.session = start(project, experiment, **options)
             self._own = True
 
-    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:  # noqa: ARG002  # a hook's signature
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """End the session that :meth:`setup` began.
 
         Args:
@@ -82,9 +83,10 @@ class Recording:
             pl_module: Likewise.
             stage: Likewise.
         """
+        del trainer, pl_module, stage  # as above
         self._close(0)
 
-    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """End step and session.
 
         Args:
@@ -92,6 +94,7 @@ class Recording:
             pl_module: Likewise.
             exception: Likewise.
         """
+        del pl_module  # as above
         self._hear(trainer, "on_exception", exception)
         self._close(code_of(exception))
 
@@ -108,7 +111,8 @@ class Recording:
 
 
 def _hook(name: str) -> Any:
-    def run(self: Recording, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG001
+    def run(self: Recording, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
+        del pl_module  # what is told is the trainer's
         self._hear(trainer, name, *args, *kwargs.values())
 
     run.__name__, run.__qualname__ = name, f"Recording.{name}"

@@ -223,7 +223,8 @@ class FakeDevice(Device):
     def elapsed_ns(self, begin: FakeEvent, end: FakeEvent) -> int | None:
         return end.position_ns - begin.position_ns if self.done(begin) and self.done(end) else None
 
-    def watch_out_of_memory(self, observer: Callable[[], None], entries: int) -> bool:  # noqa: ARG002  (no history)
+    def watch_out_of_memory(self, observer: Callable[[], None], entries: int) -> bool:
+        del entries  # it has no history
         self._observers.append(observer)
         return True
 
@@ -267,7 +268,8 @@ class FakeDevice(Device):
     def _rounded(self, size_bytes: int) -> int:
         return -(-size_bytes // self._segment_bytes) * self._segment_bytes
 
-    def _statistics(self, index: int) -> dict[str, Any]:  # noqa: ARG002  (as torch's)
+    def _statistics(self, index: int) -> dict[str, Any]:
+        del index  # there is one device
         with self._lock:
             return {
                 "num_ooms": 0,
@@ -276,7 +278,8 @@ class FakeDevice(Device):
                 "reserved_bytes": {"all": {"current": self._reserved, "peak": self._peak_reserved}},
             }
 
-    def _reset(self, index: int) -> None:  # noqa: ARG002  (as torch's)
+    def _reset(self, index: int) -> None:
+        del index  # there is one device
         with self._lock:
             self._peak_allocated, self._peak_reserved = self._allocated, self._reserved
 
@@ -309,7 +312,8 @@ class Collect(Listener):
     def fire(self, event: Event) -> None:
         self.items.append(self.recorder.fire(event))
 
-    def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:  # noqa: ARG002  (the contract)
+    def failed(self, event: Event, error: BaseException, count: int, switched_off: bool) -> None:
+        del event, count, switched_off  # only the error is raised again
         self.errors.append(error)
 
     def rows(self) -> list[Row]:

@@ -70,7 +70,7 @@ def missing(value: Any) -> bool:
     >>> missing(None), missing(float("nan")), missing(0), missing("")
     (True, True, False, False)
     """
-    return value is None or type(value).__name__ in _NO_VALUE or bool(value != value)  # noqa: PLR0124  (NaN)
+    return value is None or type(value).__name__ in _NO_VALUE or bool(value != value)  # noqa: PLR0124  (NaN, of whatever type)
 
 
 def size(value: float | None) -> str:
@@ -289,7 +289,11 @@ def in_order(name: Any) -> tuple[tuple[str, int], ...]:
     return tuple((text, int(number or -1)) for text, number in parts if text or number)
 
 
-def plain(value: Any) -> Any:  # noqa: PLR0911  (one line for each kind of value)
+def _not_finite(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def plain(value: Any) -> Any:
     """``value`` as JSON can hold it. A missing value is null; NaN and the infinities are the texts that the run's own
     files have for them, so that nothing is taken for missing that was a number.
 
@@ -297,9 +301,7 @@ def plain(value: Any) -> Any:  # noqa: PLR0911  (one line for each kind of value
     {'a': 'NaN', 'b': [None, '-Infinity', 0.5]}
     """
     if isinstance(value, float):
-        if math.isfinite(value):
-            return float(value)
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return float(value) if math.isfinite(value) else _not_finite(value)
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, Mapping):

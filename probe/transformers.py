@@ -43,7 +43,7 @@ class TrainerCallback(_Base):
         self._own = False
         attach("trl")
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to record, unless somebody has.
 
         Args:
@@ -56,6 +56,7 @@ class TrainerCallback(_Base):
             InputError: An option is none of :func:`probe.start`.
             RunError: The run directory can't be made.
         """
+        del state, control, kwargs  # a hook is given more than this one needs
         attach("trl")  # detached since, perhaps
         self.session = current_session()
         if self.session is None:
@@ -63,7 +64,7 @@ class TrainerCallback(_Base):
             self.session = start(project, experiment, **{"config": args.to_dict(), **options})
             self._own = True
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the last step, and the session that :meth:`on_train_begin` began.
 
         Args:
@@ -72,6 +73,7 @@ class TrainerCallback(_Base):
             control: Likewise.
             **kwargs: Likewise.
         """
+        del args, state, control, kwargs  # as above
         opened, self.session = self.session, None
         if self._own and opened is not None:
             self._own = False

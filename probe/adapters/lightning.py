@@ -39,8 +39,9 @@ class Fit:
         self._loader = 0  # of an evaluation: the number of the one that its batches come from
         self._arrivals = Arrivals()
 
-    def train_batch_begins(self, trainer: Any, batch: Any, batch_idx: int) -> None:  # noqa: ARG002  # a hook's
+    def train_batch_begins(self, trainer: Any, batch: Any, batch_idx: int) -> None:
         """A batch is on its device, its forward and backward follow."""
+        del batch_idx  # micro-batches are counted from the begin of their step
         number = int(trainer.global_step) + 1
         if number != self._step:
             self.leave()
@@ -49,8 +50,9 @@ class Fit:
         self._begin_micro_batch(trainer, batch, self._computed)
         self._computed += 1
 
-    def optimizer_begins(self, trainer: Any, optimizer: Any) -> None:  # noqa: ARG002  # a hook's
+    def optimizer_begins(self, trainer: Any, optimizer: Any) -> None:
         """Gradients are there. A module that optimises by its own hand may go on with another forward."""
+        del optimizer  # whichever it is
         if self._micro_batch is None or not getattr(trainer.lightning_module, "automatic_optimization", True):
             return
         self._end_micro_batch()
@@ -63,20 +65,23 @@ class Fit:
         if self._step is not None and int(trainer.global_step) >= self._step:
             self.leave()
 
-    def evaluation_begins(self, trainer: Any) -> None:  # noqa: ARG002  # a hook's
+    def evaluation_begins(self, trainer: Any) -> None:
         """Validation or a test."""
+        del trainer
         self.leave()
         self._enter_phase("evaluate")
         self._evaluated = self._loader = 0
 
-    def prediction_begins(self, trainer: Any) -> None:  # noqa: ARG002  # a hook's
+    def prediction_begins(self, trainer: Any) -> None:
         """``trainer.predict``."""
+        del trainer
         self.leave()
         self._enter_phase("predict")
         self._evaluated = self._loader = 0
 
-    def batch_begins(self, trainer: Any, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> None:  # noqa: ARG002  # a hook's
+    def batch_begins(self, trainer: Any, batch: Any, batch_idx: int = 0, dataloader_idx: int = 0) -> None:
         """A batch of an evaluation or prediction. Those of each loader count anew."""
+        del batch_idx  # they are counted here
         if self._phase is None:
             return
         if dataloader_idx != self._loader:
@@ -86,16 +91,18 @@ class Fit:
         self._begin_micro_batch(trainer, batch, self._evaluated, dataloader_idx)
         self._evaluated += 1
 
-    def batch_ends(self, trainer: Any, *_: Any) -> None:  # noqa: ARG002  # a hook's
+    def batch_ends(self, trainer: Any, *_: Any) -> None:
         """A batch of an evaluation or prediction has been computed."""
+        del trainer
         self._end_micro_batch()
 
     def leave(self, *_: Any) -> None:
         """What follows is no part of the phase."""
         self._leave_phase()
 
-    def failed(self, trainer: Any, exception: BaseException, *_: Any) -> None:  # noqa: ARG002  # a hook's
+    def failed(self, trainer: Any, exception: BaseException, *_: Any) -> None:
         """An exception has ended the training, in whatever is open."""
+        del trainer
         self._leave_phase(exception)
         self.ended()
 
@@ -220,7 +227,8 @@ def _hooks(call: Call) -> Generator[None, None, None]:
         yield from heard(call)
 
 
-def _save(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # a Tell's signature
+def _save(call: Call) -> Generator[None, None, None]:
+    del call
     with phase("save_checkpoint"):
         yield
 

@@ -8,6 +8,7 @@ the number of a step, so that rows have none. Events of the data plane and spans
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from typing import Any, Final
 
 from probe.adapters.nemo_rl_events import client_made, provider_made, tell_events
@@ -50,11 +51,11 @@ def _materialized(call: Call) -> None:
         widest = max(names, key=lambda name: int(call.result[name].shape[1]))
         width = int(call.result[widest].shape[1])
         fields = [TokenField(name, _bytes_per_token(nested[name])) for name in names]
-        told = {"tokens": sum(lengths), "rows": len(lengths), "source": f"{_CODEC}.materialize", "fields": fields}
-        longest = max(lengths, default=0)
-        tell_added(cause="longest_row", pad_tokens=len(lengths) * longest - sum(lengths), **told)  # type: ignore[arg-type]
+        rows, tokens, longest = len(lengths), sum(lengths), max(lengths, default=0)
+        tell = partial(tell_added, tokens=tokens, rows=rows, source=f"{_CODEC}.materialize", fields=fields)
+        tell(cause="longest_row", pad_tokens=rows * longest - tokens)
         if width > longest:
-            tell_added(cause="fixed_width", pad_tokens=len(lengths) * (width - longest), **told)  # type: ignore[arg-type]
+            tell(cause="fixed_width", pad_tokens=rows * (width - longest))
 
 
 def _bytes_per_token(tensor: Any) -> int:

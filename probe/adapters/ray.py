@@ -10,6 +10,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
+from probe._io import expanded_or_same
 from probe.adapters.automatic import VARIABLE
 from probe.adapters.ray_environment import is_asked, joins, with_ours
 from probe.adapters.seams import Call, Seam
@@ -50,7 +51,9 @@ def _job_begins(call: Call) -> Generator[None, None, None]:
         _give_environment(call)
     yield
     if session() is not None or os.environ.get(VARIABLE):
-        import probe.runs.ending  # noqa: F401
+        from probe.runs import ending
+
+        del ending  # only to have it loaded
 
 
 def _give_environment(call: Call) -> None:
@@ -76,7 +79,7 @@ def _run() -> tuple[Path | None, int | None]:
     place = os.environ.get(VARIABLE)
     if not place:
         return None, None
-    directory = Path(os.path.expanduser(place)).absolute()  # noqa: PTH111  (without a home it raises nothing)
+    directory = Path(expanded_or_same(place)).absolute()
     return directory, launch_of(directory)
 
 

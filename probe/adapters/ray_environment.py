@@ -10,8 +10,10 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
+from probe._io import expanded_or_same
 from probe.adapters import startup
 from probe.adapters.automatic import VARIABLE
 from probe.hooks import SWITCH, is_off
@@ -74,7 +76,7 @@ def passed(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _ours(environ: Mapping[str, str]) -> dict[str, str]:
     ours = {name: environ[name] for name in PASSED if environ.get(name)}
-    ours[VARIABLE] = os.path.abspath(os.path.expanduser(ours[VARIABLE]))  # noqa: PTH100, PTH111  (without a home it raises nothing)
+    ours[VARIABLE] = os.path.normpath(Path(expanded_or_same(ours[VARIABLE])).absolute())
     return ours
 
 

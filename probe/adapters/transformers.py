@@ -328,7 +328,8 @@ def _evaluate(call: Call) -> Telling:
         yield
 
 
-def _save(call: Call) -> Telling:  # noqa: ARG001  # a Tell's signature
+def _save(call: Call) -> Telling:
+    del call
     with phase("save_checkpoint"):
         yield
 
@@ -341,24 +342,28 @@ def _log(call: Call) -> Telling:
         emit(LOG, metrics=metrics, step=step)
 
 
-def _predicted(call: Call) -> Telling:  # noqa: ARG001  # a Tell's signature
+def _predicted(call: Call) -> Telling:
+    del call
     if _here.loop is not None:
         _here.loop.end_micro_batch()
     yield
 
 
-def _before_optimizer(call: Call) -> None:  # noqa: ARG001  # a Tell's signature
+def _before_optimizer(call: Call) -> None:
+    del call
     if _here.loop is not None:
         _here.loop.begin_optimizer()
 
 
-def _after_optimizer(call: Call) -> Telling:  # noqa: ARG001  # a Tell's signature
+def _after_optimizer(call: Call) -> Telling:
+    del call
     if _here.loop is not None:
         _here.loop.end_optimizer()
     yield
 
 
-def _after_step(call: Call) -> Telling:  # noqa: ARG001  # a Tell's signature
+def _after_step(call: Call) -> Telling:
+    del call
     if _here.loop is not None:
         _here.loop.end_update()
     yield

@@ -6,6 +6,7 @@ the queued work, as everywhere.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple
@@ -174,7 +175,7 @@ def _rewards(trainer: Any, first: int, count: int) -> list[float] | None:
 
 def _sum_of_known(values: tuple[float, ...]) -> float:
     """NaN is a function that gave nothing; of nothing at all it is the sum."""
-    known = [one for one in values if one == one]  # noqa: PLR0124  (NaN)
+    known = [one for one in values if not math.isnan(one)]
     return sum(known) if known else float("nan")
 
 

@@ -74,8 +74,9 @@ _under_way: Final[dict[tuple[int | None, str], Samples]] = {}
 _lock = threading.Lock()  # an actor may have several event loops
 
 
-def made(call: Call) -> None:  # noqa: ARG001  # the contract's signature
+def made(call: Call) -> None:
     """A process has become an agent loop: it begins to record now, where no sample waits for that."""
+    del call
     if automatic.is_counting():
         _be_an_agent_loop()
 
@@ -163,8 +164,8 @@ def _end(samples: Samples, request: Request | None) -> None:
             return
         del _under_way[samples.step, samples.phase]
     for name, tally in samples.tallies.items():
-        about = {"step": samples.step, "phase": samples.phase, "role": ROLE}
-        tell_counted(tally, name=name, source="verl.simple_timer", **about)  # type: ignore[arg-type]
+        source = "verl.simple_timer"
+        tell_counted(tally, name=name, source=source, step=samples.step, phase=samples.phase, role=ROLE)
     if TIMED.listeners and samples.ended and samples.phase != "testing":
         begin_ns, end_ns, replicas = zip(*samples.ended, strict=True)
         about = {"step": samples.step, "phase": samples.phase, "source": "verl.AgentLoopWorker"}

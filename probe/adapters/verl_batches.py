@@ -83,8 +83,9 @@ class Engines:
 ENGINES: Final = Engines()
 
 
-def batch(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # the contract's signature
+def batch(call: Call) -> Generator[None, None, None]:
     """An engine works on a batch; at its end, also where it raises, the last micro-batch has ended."""
+    del call
     around = ENGINES.batch
     made = ENGINES.batch = Batch()
     try:
@@ -106,15 +107,17 @@ def micro_batch(call: Call) -> Generator[None, None, None]:
     yield
 
 
-def all_done(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # the contract's signature
+def all_done(call: Call) -> Generator[None, None, None]:
     """The results of all micro-batches are put together: the last one has ended."""
+    del call
     if ENGINES.batch is not None:
         ENGINES.batch.end()
     yield
 
 
-def optimizer_step(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # the contract's signature
+def optimizer_step(call: Call) -> Generator[None, None, None]:
     """An actor that runs several mini-batches in one call has accumulated the gradients of one."""
+    del call
     if ENGINES.batch is not None:
         ENGINES.batch.restart([])
     with scope("watch", "optimizer_step"):
@@ -300,7 +303,8 @@ def _bytes_per_token(values: Any) -> int:
 
 
 def _column(data: Any, key: str) -> Any:
-    return data[key] if key in data.keys() else None  # noqa: SIM118  # a TensorDict is no mapping
+    keys = data.keys()  # a TensorDict is no mapping: `in` asks its keys
+    return data[key] if key in keys else None
 
 
 def _cpu_offsets(column: Any) -> Any:

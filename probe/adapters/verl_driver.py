@@ -82,7 +82,8 @@ def engines(name: str) -> Tell:
         name: The phase.
     """
 
-    def tell(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # the contract's signature
+    def tell(call: Call) -> Generator[None, None, None]:
+        del call
         if DRIVER.trainer is None or _runs_tasks():
             return
         with phase(name):

@@ -35,7 +35,10 @@ def debugged(call: Call) -> None:
     """Old log-probabilities and entropies have come to the driver, padded, on its CPU."""
     NOW.entropies = None
     batch = getattr(call.argument("data"), "batch", None)
-    if SAMPLES.listeners and DRIVER.trainer is not None and batch is not None and "entropy" in batch.keys():  # noqa: SIM118  # a TensorDict is no mapping
+    if not SAMPLES.listeners or DRIVER.trainer is None or batch is None:
+        return
+    keys = batch.keys()  # a TensorDict is no mapping: `in` asks its keys
+    if "entropy" in keys:
         found = batch["entropy"]
         if found.device.type == "cpu":
             NOW.entropies = found.detach().half().numpy()
@@ -58,7 +61,8 @@ def computed(call: Call) -> None:
         return
     data = call.result
     kept = [at for at, tag in enumerate(tags) if not tag.get("is_padding", False)]
-    columns = {name: data.batch[name] for name in data.batch.keys()}  # noqa: SIM118  # a TensorDict is no mapping
+    keys = data.batch.keys()  # a TensorDict is no mapping: it iterates over rows
+    columns = {name: data.batch[name] for name in keys}
 
     def column(name: str) -> Any:
         found = columns.get(name)

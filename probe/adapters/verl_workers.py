@@ -44,7 +44,8 @@ def within(name: str, *, role: str | None = None) -> Tell:
         role: Who works; None inherits.
     """
 
-    def tell(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # the contract's signature
+    def tell(call: Call) -> Generator[None, None, None]:
+        del call
         if current_scope().phase == name:
             yield
             return
@@ -70,7 +71,8 @@ def inside(name: str) -> Tell:
         name: What the part is called.
     """
 
-    def tell(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # the contract's signature
+    def tell(call: Call) -> Generator[None, None, None]:
+        del call
         with scope("watch", name):
             yield
 
@@ -146,8 +148,9 @@ def _begin_supervised_step(call: Call) -> None:
     tell_dealt(lengths=[int(one) for one in lengths], partitions=parts, source="verl.SFTTrainer")
 
 
-def ended(call: Call) -> Generator[None, None, None]:  # noqa: ARG001  # the contract's signature
+def ended(call: Call) -> Generator[None, None, None]:
     """The process group goes: the SFT trainer has ended its last step."""
+    del call
     if COUNTS.supervised is not None:
         COUNTS.supervised = None
         end_step()

@@ -20,7 +20,7 @@ def write_problems(path: Path, *, rows: int, seed: int) -> Path:
 
     ``prompt`` is a chat of one message, ``reward_model`` holds the answer as ``ground_truth``.
     """
-    rng = random.Random(seed)  # noqa: S311  (arithmetic, not cryptography)
+    rng = random.Random(seed)
     found: dict[str, dict[str, str]] = {}
     while len(found) < rows:
         one = problem(rng)

@@ -86,9 +86,10 @@ def work(rank: int, ranks: int, settings: Settings, problems: Path, meeting: Pat
     torch.set_num_threads(1)
     # FSDP asks torch something that it warns of once a process, into the middle of the progress bar.
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+    distributed: Any = dist  # FileStore is public, but not in its __all__
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(meeting), ranks),  # type: ignore[attr-defined]  # public, but not in __all__
+        store=distributed.FileStore(str(meeting), ranks),
         rank=rank,
         world_size=ranks,
         timeout=timedelta(seconds=PATIENCE_S),

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812  (torch's own convention)
+from torch.nn import functional
 
 from probe.demo.tokenizer import PAD
 
@@ -37,7 +37,7 @@ class Block(nn.Module):
             if cache:
                 k, v = torch.cat([cache[0][0], k], dim=2), torch.cat([cache[0][1], v], dim=2)
             cache[:] = [(k, v)]
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         x = x + self.out(attended.transpose(1, 2).reshape(rows, queries, width))
         added: Tensor = self.feed(self.norm_feed(x))
         return x + added

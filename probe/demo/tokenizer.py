@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 ALPHABET: Final = "0123456789+*=,r"
 PAD: Final = 0
 EOS: Final = 1
+_PADDING: Final = "<pad>"
+_END: Final = "<eos>"
 VOCABULARY: Final = 2 + len(ALPHABET)
 
 #: A prompt is the text of its messages and nothing else.
@@ -26,12 +28,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     from tokenizers import Regex, Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    inner = Tokenizer(models.WordLevel({"<pad>": PAD, "<eos>": EOS, **_ids}, unk_token="<pad>"))  # noqa: S106  (no password)
+    inner = Tokenizer(models.WordLevel({_PADDING: PAD, _END: EOS, **_ids}, unk_token=_PADDING))
     inner.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,
-        pad_token="<pad>",  # noqa: S106
-        eos_token="<eos>",  # noqa: S106
+        pad_token=_PADDING,
+        eos_token=_END,
         padding_side="left",
         chat_template=CHAT_TEMPLATE,
     )

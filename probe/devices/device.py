@@ -91,23 +91,26 @@ class Device(ABC):
         """A timing event recorded on the current stream, or None where there is no such thing."""
         return None
 
-    def done(self, event: Any) -> bool:  # noqa: ARG002  (there is no event to ask)
+    def done(self, event: Any) -> bool:
         """Whether the device has come to the event. Any thread may ask; it does not wait."""
+        del event  # there is none to ask
         return True
 
-    def elapsed_ns(self, begin: Any, end: Any) -> int | None:  # noqa: ARG002  (as above)
+    def elapsed_ns(self, begin: Any, end: Any) -> int | None:
         """Device time between two events; None while one isn't done, and where it can't be known.
 
         Args:
             begin: The event before the work.
             end: The event after the work.
         """
+        del begin, end  # there is nothing to measure
         return None
 
-    def recycle(self, *events: Any) -> None:  # noqa: B027  (not every device can use them again)
+    def recycle(self, *events: Any) -> None:
         """Take back events that nobody needs any longer."""
+        del events  # not every device can use them again
 
-    def watch_out_of_memory(self, observer: Callable[[], None], entries: int) -> bool:  # noqa: ARG002  (it can't)
+    def watch_out_of_memory(self, observer: Callable[[], None], entries: int) -> bool:
         """Call ``observer`` in the thread that asks for more memory than there is, before that is raised, and remember
         from now on what allocated what.
 
@@ -118,13 +121,16 @@ class Device(ABC):
         Returns:
             Whether this device can, and does from now on.
         """
+        del observer, entries  # this device can't
         return False
 
-    def ignore_out_of_memory(self, observer: Callable[[], None]) -> None:  # noqa: B027  (where it can't watch)
+    def ignore_out_of_memory(self, observer: Callable[[], None]) -> None:
         """End what :meth:`watch_out_of_memory` has begun."""
+        del observer  # it can't watch
 
-    def label_allocations(self, text: str) -> None:  # noqa: B027  (as above)
+    def label_allocations(self, text: str) -> None:
         """What is allocated from now on is called so in :meth:`snapshot`."""
+        del text  # not every device has snapshots
 
     def snapshot(self) -> dict[str, Any]:
         """What is allocated, in the form of ``torch.cuda.memory._snapshot``."""

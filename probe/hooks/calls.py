@@ -23,7 +23,7 @@ _current: Final = current
 _spent_ns: Final = spent_by_thread
 
 
-class call_of:  # noqa: N801  (reads as a noun at the point of use: `with call_of(point, function, args, kwargs):`)
+class call_of:  # reads as a noun at the point of use: `with call_of(point, function, args, kwargs):`
     """Context manager: the block is the call of a function that somebody else made a point, such as a framework's.
 
     Args:

@@ -29,7 +29,7 @@ def spend(begin_ns: int) -> None:
     spent_by_thread[thread] = spent_by_thread.get(thread, 0) + _clock() - begin_ns
 
 
-class spending:  # noqa: N801  (reads as a word at the point of use: `with spending():`)
+class spending:  # reads as a word at the point of use: `with spending():`
     """The block's time is probe's own: it counts in :func:`spent_ns`, what hooks in it take not twice.
 
     For what stands before a point, such as the reading of lengths that it is to carry.

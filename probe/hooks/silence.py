@@ -15,7 +15,7 @@ if hasattr(os, "register_at_fork"):  # the child's threads may get the numbers o
     os.register_at_fork(after_in_child=busy.clear)
 
 
-class silenced:  # noqa: N801  (reads as an adjective at the point of use: `with silenced():`)
+class silenced:  # reads as an adjective at the point of use: `with silenced():`
     """What the calling thread does inside the block is not observed."""
 
     __slots__ = ("_before",)

@@ -62,7 +62,7 @@ def in_graph() -> bool:
 SCOPE: Final = point("scope", "a scope (step, phase, watch, micro-batch) is entered and left; carries its values")
 
 
-class scope:  # noqa: N801  (reads as a verb at the point of use: `with scope("phase", "update")`)
+class scope:  # reads as a verb at the point of use: `with scope("phase", "update")`
     """Context manager: the block runs in a new :class:`Scope`, and listeners of :data:`SCOPE` hear of both ends.
 
     Args:
@@ -277,7 +277,7 @@ def told_call(where: Point, function: Callable[..., Any], args: tuple[Any, ...],
     return result
 
 
-class watch:  # noqa: N801  (a decorator and a context manager, like contextlib's)
+class watch:  # a decorator and a context manager, like contextlib's
     """A scope around a function or a block, with a role: ``@watch(role="actor")`` or ``with watch(role="actor"):``.
 
     Works on functions, methods, coroutines, generators and async generators, on objects that are called like one of
@@ -343,7 +343,7 @@ class watch:  # noqa: N801  (a decorator and a context manager, like contextlib'
         return functools.wraps(function)(cast("Callable[P, R]", bare(wrapper(function, make, in_graph))))
 
 
-class phase(watch):  # noqa: N801  (a decorator and a context manager, like contextlib's)
+class phase(watch):  # a decorator and a context manager, like contextlib's
     """A named stretch of a step: ``with phase("old_log_prob"):``, or a decorator like :class:`watch`.
 
     Args:

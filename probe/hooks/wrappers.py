@@ -40,7 +40,7 @@ def kind_of(function: Callable[..., Any]) -> str:
     }
     found = [inner]
     if not inspect.isroutine(inner) and not inspect.isclass(inner):  # an object: its class says how it is called
-        found.append(getattr(type(inner), "__call__", None))  # noqa: B004  (as what, and not whether)
+        found.append(type(inner).__call__)
     return next((kind for kind, test in tests.items() if any(map(test, found))), "")
 
 

@@ -142,9 +142,10 @@ def fields_of(batch: Any) -> str:
 
 
 def _columns(batch: Any) -> Iterator[tuple[Any, Any]]:
-    for one in (getattr(batch, "batch", None), getattr(batch, "non_tensor_batch", None)):
+    parts: tuple[Any, ...] = (getattr(batch, "batch", None), getattr(batch, "non_tensor_batch", None))
+    for one in parts:
         if isinstance(one, Mapping) or hasattr(one, "items"):
-            yield from one.items()  # type: ignore[union-attr]
+            yield from one.items()
     if isinstance(batch, Mapping) or (hasattr(batch, "items") and not hasattr(batch, "non_tensor_batch")):
         yield from batch.items()
 

@@ -13,9 +13,9 @@ The causes sum exactly to rectangle − valid tokens. A packing that nobody told
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from probe.hooks import Event
 from probe.recorders.columns import lengths_of, next_batch_id, partitions_of
@@ -43,7 +43,7 @@ def packing_rows(event: Event) -> list[Padding]:
     Args:
         event: The event of one of :data:`POINTS`.
     """
-    return list(deferred_packing_rows(event).build())  # type: ignore[arg-type]  # it builds Padding
+    return list(cast("Iterable[Padding]", deferred_packing_rows(event).build()))
 
 
 def deferred_packing_rows(event: Event) -> Deferred:

@@ -12,7 +12,7 @@ import copy
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 
 from probe.devices import UNKNOWN, Counters, Device, Statistics, counters_of
 from probe.errors import UnknownNameError
@@ -96,7 +96,13 @@ class PeakLedger:
         # Reentrant: in the middle of an edge the garbage collector may close a generator, hence a scope.
         self._lock = threading.RLock()
 
-    def open(self, kind: Callable[[Counters], _Open] = OpenPeaks) -> _Open:  # type: ignore[assignment]
+    @overload
+    def open(self) -> OpenPeaks: ...
+
+    @overload
+    def open(self, kind: Callable[[Counters], _Open]) -> _Open: ...
+
+    def open(self, kind: Callable[[Counters], OpenPeaks] = OpenPeaks) -> OpenPeaks:
         """A scope begins. The caller holds what is returned for as long as the scope is open.
 
         Args:
@@ -366,7 +372,8 @@ class _Pair:
                 return action(fold, self)
             return original(device, *args, **kwargs)
 
-        stand_in.probe_fold = fold  # type: ignore[attr-defined]  # a later fold finds a retired one by it
+        marked: Any = stand_in
+        marked.probe_fold = fold  # a later fold finds a retired one by it
         return stand_in
 
 

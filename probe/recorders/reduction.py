@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import isfinite, isnan
 from typing import Any, ClassVar, Final, NamedTuple
 
 from probe.core.metric import AggregationType, Metric, as_metric, numbers_of, reducer_for
@@ -239,7 +239,7 @@ def _places(values: list[float] | Metric | None, nan_count: int) -> tuple[int | 
     if not isinstance(values, list):
         return None, None, None
     if nan_count:
-        return next(at for at, value in enumerate(values) if value != value), None, None  # noqa: PLR0124  (NaN)
+        return next(at for at, value in enumerate(values) if isnan(value)), None, None
     if len(values) < 3:
         return None, None, None
     sizes = list(map(abs, values))

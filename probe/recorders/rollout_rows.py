@@ -97,7 +97,7 @@ def _wholes(values: Any) -> Array:
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":
         return values.astype(np.int64)
     listed = values.tolist() if hasattr(values, "tolist") else values
-    return np.array([UNTOLD if one is None or one != one else int(one) for one in listed], np.int64)  # noqa: PLR0124  (NaN)
+    return np.array([UNTOLD if one is None or one != one else int(one) for one in listed], np.int64)  # noqa: PLR0124  (NaN, of whatever type)
 
 
 def rollouts(answers: Answers, count: int, batch_id: int, source: str) -> Iterator[Rollout]:

@@ -419,7 +419,10 @@ def _of(batch: _Batch, at: int) -> slice:
 
 def _floats(values: Array) -> list[float | None]:
     """NaN here means that there is none."""
-    return [None if one != one else one for one in values.tolist()]  # noqa: PLR0124  (NaN)
+    found: list[float | None] = values.tolist()
+    for at in np.flatnonzero(np.isnan(values)).tolist():
+        found[at] = None
+    return found
 
 
 def _wholes(values: Array | None, at: Array) -> list[int | None]:

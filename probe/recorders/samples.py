@@ -98,8 +98,9 @@ class SamplesRecorder(Recorder):
         self._open.setdefault(step, []).append(told)
         return None
 
-    def leave(self, event: Event, state: Any) -> Rows:  # noqa: ARG002  (the contract of a recorder)
+    def leave(self, event: Event, state: Any) -> Rows:
         """A step has ended: what became of its tokens is known."""
+        del state  # none was made
         if not self._open or event.scope.kind != "step" or event.scope.step is None:
             return None
         told = self._open.pop(event.scope.step, None)

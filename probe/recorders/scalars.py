@@ -25,8 +25,9 @@ class ScalarsRecorder(Recorder):
         """``session.log``: a session without backends."""
         return _rows(event.values["metrics"], event.values["step"])
 
-    def leave(self, event: Event, state: Any) -> Rows:  # noqa: ARG002  (the contract of a recorder)
+    def leave(self, event: Event, state: Any) -> Rows:
         """``Tracking.log``."""
+        del state  # none was made
         return None if event.error is not None else _rows(event.argument("data"), event.argument("step"))
 
 

@@ -167,7 +167,7 @@ def mean_by(values: Sequence[float], weights: Sequence[float] | None) -> tuple[f
     """
     if weights is None or len(weights) != len(values):
         return None, None
-    pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight and value == value]  # noqa: PLR0124  (NaN)
+    pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if weight and value == value]  # noqa: PLR0124  (NaN, without a call for each)
     whole = exact_sum([weight for _, weight in pairs])
     if not whole:
         return None, None

@@ -90,27 +90,30 @@ class InertSession(Session):
         """What stands where the run would be: see :class:`probe.nothing.Nothing`."""
         return cast("Run", Nothing())
 
-    def panel(self, **options: Any) -> Panel:  # noqa: ARG002  # the session's signature
+    def panel(self, **options: Any) -> Panel:
         """What says why there is no panel, where one would be shown."""
+        del options  # there is nothing to show
         return cast("Panel", NoPanel())
 
     def on_alarm(self, callback: Any) -> None:
         """Nothing is looked for."""
 
-    def flush(self, timeout_s: float = 5.0) -> bool:  # noqa: ARG002  # likewise
+    def flush(self, timeout_s: float = 5.0) -> bool:
         """There is nothing to wait for.
 
         Args:
             timeout_s: Is not used.
         """
+        del timeout_s  # there is nothing to wait for
         return True
 
-    def close(self, exit_code: int | None = None) -> None:  # noqa: ARG002  # likewise
+    def close(self, exit_code: int | None = None) -> None:
         """The process can start another session.
 
         Args:
             exit_code: Is not used.
         """
+        del exit_code  # there is no run to give it to
         self.closed = True
         if CURRENT.session is self:
             CURRENT.session = None

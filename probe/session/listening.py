@@ -28,7 +28,8 @@ class Listening(Listener):
 
     def __init__(self, recorder: Recorder, add_rows: Callable[[Rows, Scope, int], None], tell: Tell) -> None:
         self.recorder = recorder
-        self.enter = recorder.enter  # type: ignore[method-assign]  # nothing is done to what it says
+        own: Any = self
+        own.enter = recorder.enter  # nothing is done to what it says
         self._leave, self._fire = recorder.leave, recorder.fire
         self._add_rows = add_rows
         self._tell = tell
@@ -75,7 +76,8 @@ class Thinned(Listening):
         scopes: bool,
     ) -> None:
         super().__init__(recorder, add_rows, tell)
-        self.enter = self._enter  # type: ignore[method-assign]
+        own: Any = self
+        own.enter = self._enter
         self._budget = budget
         self._scopes = scopes
         self._table = table_name(recorder.rows[0])

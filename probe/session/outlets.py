@@ -101,7 +101,7 @@ def _send_leftovers(directory: Path, attempt: int) -> None:
     try:
         if is_behind(directory, before=attempt):
             command = [sys.executable, "-c", code, str(directory), str(attempt)]
-            subprocess.run(command, check=True, **quiet)  # noqa: S603  (our own command)
+            subprocess.run(command, check=True, **quiet)
     except Exception:  # what is missing stays where it is, and `probe doctor` tells of it
         _log.warning("what backends lack of earlier attempts couldn't be sent", exc_info=True)
 

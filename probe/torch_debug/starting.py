@@ -38,7 +38,7 @@ def start(directory: Path, port: int) -> None:
     # Its own name for the module, which nobody else uses.
     loaded.multiprocessing = SimpleNamespace(Process=Launched, get_context=lambda _: SimpleNamespace(Process=Launched))
     try:
-        debug.start_debug_server(port, handlers=[*default_handlers(), Page(str(directory))])  # type: ignore[list-item]
+        loaded.start_debug_server(port, handlers=[*default_handlers(), Page(str(directory))])
     finally:
         loaded.multiprocessing = usual
 
@@ -61,7 +61,7 @@ class Launched:
         """Run it."""
         command = [sys.executable, "-m", "probe.torch_debug.served", str(os.getpid())]
         environ = {**os.environ, SWITCH: "off"}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)  # noqa: S603  (our own module)
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=environ)
         if self._process.stdin is not None:
             with self._process.stdin as told:
                 told.write(self._work)

@@ -6,6 +6,11 @@ It waits for the import of a framework and does nothing else: a process that nev
 
 import sys
 
+TYPE_CHECKING = False  # that of `typing`, whose import costs a process more than all of this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+
 #: Top-level packages whose import brings probe: those of ``probe.adapters.attachment.ADAPTERS``.
 PACKAGES = (
     "lightning",
@@ -27,7 +32,7 @@ class _Waiting:
 
     waits = True
 
-    def find_spec(self, name: str, path=None, target=None):  # type: ignore[no-untyped-def]
+    def find_spec(self, name: str, path: "Sequence[str] | None" = None, target: object = None) -> "ModuleSpec | None":
         """None; for the first framework what probe's own finder says, which was put on too late to be asked."""
         if not self.waits or name not in PACKAGES:
             return None
@@ -36,7 +41,8 @@ class _Waiting:
             from probe_rl import load
 
             load("probe.adapters.attachment").attach()
-            return load("probe.adapters.imports").find_spec(name, path, target)
+            found: ModuleSpec | None = load("probe.adapters.imports").find_spec(name, path, target)
+            return found
         except Exception as error:  # the program's import goes on as it would without probe
             _say(f"probe can't observe process {__import__('os').getpid()}: {type(error).__name__}: {error}")
             return None
@@ -53,11 +59,11 @@ def _tidy_the_path() -> None:
     """
     import os  # which ``site`` has imported
 
-    here = os.path.dirname(__file__)  # noqa: PTH120  # pathlib costs a process more than all of this
+    here = os.path.dirname(__file__)
     if os.environ.get("PYTHONPATH") == here + os.pathsep:
         os.environ["PYTHONPATH"] = here
         at = sys.path.index(here) + 1 if here in sys.path else len(sys.path)
-        if sys.path[at : at + 1] == [os.getcwd()]:  # noqa: PTH109
+        if sys.path[at : at + 1] == [os.getcwd()]:
             del sys.path[at]
 
 
@@ -68,7 +74,7 @@ def _run_the_other() -> None:
     sys.path[:] = [one for one in before if one.rstrip("/\\") != here]
     ours = sys.modules.pop(__name__)
     try:
-        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
+        __import__("sitecustomize")
     except ModuleNotFoundError as error:
         if error.name != __name__:
             raise

@@ -34,8 +34,9 @@ class Console(Backend):
         """Write the numbers of one step."""
         _write(render(values, step, shutil.get_terminal_size((120, 24)).columns))
 
-    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Write a text, or a table as markdown, under its name."""
+        del wall_ns  # a line tells no time
         body = visible(medium.text if isinstance(medium, Text) else cast("Table", medium).markdown())
         _write(f"step {step} | {visible(name, lines=False)}:" + ("\n" if "\n" in body else " ") + body)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -51,7 +52,7 @@ class File(Backend):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # Unbuffered and appending: a line is one write, so that lines of several processes don't mix.
             opener = partial(os.open, mode=0o600 if setup.private else 0o666)
-            self._file = open(self._path, "ab", buffering=0, opener=opener)  # noqa: SIM115  (a Path has no opener)
+            self._file = io.FileIO(self._path, "ab", opener=opener)
             if setup.private:  # it may have been there before
                 os.fchmod(self._file.fileno(), 0o600)
             self._torn = not _ends_in_newline(self._path)
@@ -110,8 +111,9 @@ class File(Backend):
             raise OSError(f"only {written} of {len(text)} bytes fitted into {self._path}")
         self._torn = False
 
-    def close(self, exit_code: int) -> None:  # noqa: ARG002  (the protocol)
+    def close(self, exit_code: int) -> None:
         """Close the file."""
+        del exit_code  # a file has no status
         self._file.close()
 
 

@@ -167,8 +167,9 @@ class MLflow(Backend):
                 self._client.log_batch(self.run_id, params=batch, synchronous=True)
                 self._parameters.update((param.key, param.value) for param in batch)
 
-    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Keep it as an artifact: a figure's newest state, and anything else of each step."""
+        del wall_ns  # MLflow takes its own time
         path = self._names(name)
         with self._artifacts():
             if isinstance(medium, Figure):

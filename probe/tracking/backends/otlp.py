@@ -65,8 +65,9 @@ class OTLP(Backend):
     }
 
     @classmethod
-    def reach(cls, directory: Path | None) -> tuple[str, str]:  # noqa: ARG003  (the protocol)
+    def reach(cls, directory: Path | None) -> tuple[str, str]:
         """Whether the collector answers."""
+        del directory  # nothing is written there
         url = _endpoint("METRICS")
         why = unanswered(url)
         return "reachable", f"{url}: {why}" if why else ""
@@ -254,7 +255,7 @@ class Poster:
             body, headers["Content-Encoding"] = gzip.compress(body, 1), "gzip"
         request = urllib.request.Request(_endpoint(signal), data=body, headers=headers)  # noqa: S310  (see _endpoint)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._context) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._context) as answer:  # noqa: S310  (as above)
                 return cast("bytes", answer.read())
         except urllib.error.HTTPError as error:
             with error:

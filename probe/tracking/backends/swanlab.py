@@ -156,8 +156,9 @@ class SwanLab(Backend):
         with suppress(Exception):
             self._run._core._store.ensure_flushed()
 
-    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:  # noqa: ARG002  (the protocol)
+    def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Send one text, image, figure or table."""
+        del wall_ns  # SwanLab takes its own time
         with self._quiet(), tempfile.TemporaryDirectory() as folder:
             self._run.log({self._names(name): self._own(medium, Path(folder))}, step=step)
 

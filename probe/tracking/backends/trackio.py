@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+from probe._io import expanded_or_same
 from probe.errors import BackendError, MissingDependencyError
 from probe.tracking.backends.base import Alert, Backend, Setup, wall_ns_of
 from probe.tracking.media import Histogram, Image, Medium, Table, Text
@@ -54,7 +55,7 @@ class Trackio(Backend):
         if url:
             why = unanswered(url)
             return "reachable", f"{url.partition('?')[0]}: {why}" if why else ""  # what follows is a token
-        home = os.path.expanduser("~")  # noqa: PTH111  (without a home it raises nothing)
+        home = expanded_or_same("~")
         place = os.environ.get("TRACKIO_DIR") or (home if directory is None else directory / "trackio")
         return "writable", unwritable(Path(place))
 
@@ -197,8 +198,9 @@ class Trackio(Backend):
             told = (alerts.AlertLevel.ERROR, alert.title, alert.text, self._project, self._name, step, when)
             alerts.send_webhook(url, *told)
 
-    def close(self, exit_code: int) -> None:  # noqa: ARG002  (Trackio has no status)
+    def close(self, exit_code: int) -> None:
         """Send what its own thread still holds."""
+        del exit_code  # Trackio has no status
         if self._run is not None:
             self._run.finish()
 

@@ -113,7 +113,7 @@ class WandB(Backend):
         """The run's page, or its directory where it isn't online."""
         if not _offline() and self._run.url:
             return str(self._run.url)
-        return str(os.path.abspath(self._run.settings.sync_dir))  # noqa: PTH100  (W&B gives a str)
+        return os.path.normpath(Path(self._run.settings.sync_dir).absolute())
 
     def log(self, values: dict[str, float], step: int) -> None:
         """Send the numbers of one step."""
