@@ -13,7 +13,6 @@ from probe.devices import cpu
 from probe.hooks import calls, guard, own_time, telling
 from probe.recorders import memory
 
-
 #: Modules that have read the clock under a name of their own.
 _READERS: Final = (calls, cpu, guard, memory, own_time, telling)
 
