@@ -22,8 +22,7 @@ from probe.errors import InputError, InputTypeError
 class Sql(str):
     """A piece of SQL that may stand in a query as it is: out of our source, or made by a function of this module.
 
-    Args:
-        text: The SQL. Never a text that a user, a file or a run gave.
+    ``Sql(text)`` is never called with a text that a user, a file or a run gave.
     """
 
     __slots__ = ()
