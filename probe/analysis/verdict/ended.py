@@ -376,7 +376,7 @@ def killed(run: Run) -> list[Finding]:
             evidence_sql=sql(
                 """select * from last_seen where process = {process} and not alive
                 and ended_ns is null and """
-                "{listed}",
+                "{here}",
                 process=literal(where.process),
                 here=joined((same(name, getattr(where, name)) for name in ("step", "phase", "micro_batch")), " and "),
             ),
