@@ -16,7 +16,7 @@ from probe.core.columns import rows
 from probe.core.columns.serialization import batch_of, own_bytes, payload_of
 from probe.core.data_proto.checks import Array, check_types
 from probe.core.data_proto.config import DataProtoConfig
-from probe.core.data_proto.methods.naming import method_group
+from probe.core.data_proto.naming import method_group
 from probe.errors import InputTypeError, SerializationError, ShapeError
 
 #: The names of the members.

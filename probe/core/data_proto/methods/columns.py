@@ -7,7 +7,7 @@ from typing import Self
 from probe.core.data_proto import column_choice
 from probe.core.data_proto.checks import Keys
 from probe.core.data_proto.members import Members
-from probe.core.data_proto.methods.naming import method_group
+from probe.core.data_proto.naming import method_group
 from probe.hooks import observed
 
 

@@ -12,7 +12,7 @@ from probe.core.data_proto import file as data_file
 from probe.core.data_proto.exchange import from_mixed_tensordict, to_mixed_tensordict
 from probe.core.data_proto.members import Members
 from probe.core.data_proto.merging import plan_meta_union
-from probe.core.data_proto.methods.naming import method_group
+from probe.core.data_proto.naming import method_group
 from probe.hooks import observed
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from probe.core.data_proto import info as data_info
 from probe.core.data_proto.members import Members
-from probe.core.data_proto.methods.naming import method_group
+from probe.core.data_proto.naming import method_group
 
 
 @method_group

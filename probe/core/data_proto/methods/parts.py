@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from probe.core.data_proto import cutting, padding
 from probe.core.data_proto.members import Members
-from probe.core.data_proto.methods.naming import method_group
+from probe.core.data_proto.naming import method_group
 from probe.hooks import observed
 
 

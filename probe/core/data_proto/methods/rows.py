@@ -10,7 +10,7 @@ import torch
 from probe.core.data_proto import picking
 from probe.core.data_proto.checks import Array
 from probe.core.data_proto.members import Members
-from probe.core.data_proto.methods.naming import method_group
+from probe.core.data_proto.naming import method_group
 from probe.hooks import observed
 
 
