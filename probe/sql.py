@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, Final
 
@@ -44,20 +45,27 @@ def sql(text: str, /, **parts: Part) -> Sql:
         InputError: A hole has no part, a part has no hole, or a number isn't finite.
         InputTypeError: A part is plain text, or nothing that SQL has.
     """
-    filled = {name: _filling(name, part) for name, part in parts.items()}
-    used: set[str] = set()
+    words = list(_parsed(text))
+    for at in range(1, len(words), 2):
+        name = words[at]
+        if name not in parts:
+            raise InputError(f"text: nothing was given for {{{name}}} in {text!r:.200}")
+        words[at] = _filling(name, parts[name])
+    if not parts.keys() <= _holes(text):
+        unused = sorted(parts.keys() - _holes(text))
+        raise InputError(f"parts: got {unused}, which have no place in {text!r:.200}")
+    return Sql("".join(words))
 
-    def fill(hole: re.Match[str]) -> str:
-        name = hole[1]
-        if name not in filled:
-            raise InputError(f"text: nothing was given for {hole[0]} in {text!r:.200}")
-        used.add(name)
-        return filled[name]
 
-    made = Sql(_HOLE.sub(fill, text))
-    if len(used) < len(filled):
-        raise InputError(f"parts: got {sorted(filled.keys() - used)}, which have no place in {text!r:.200}")
-    return made
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[str, ...]:
+    """What stands between the holes, and in between the name of each hole."""
+    return tuple(_HOLE.split(text))
+
+
+@lru_cache(maxsize=4096)
+def _holes(text: str) -> frozenset[str]:
+    return frozenset(_parsed(text)[1::2])
 
 
 def _filling(name: str, part: Any) -> str:
