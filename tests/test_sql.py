@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -74,3 +78,40 @@ def test_pieces_in_a_row() -> None:
     assert joined([Sql("a = 1"), Sql("b = 2")], " and ") == "a = 1 and b = 2"
     with pytest.raises(InputTypeError, match="expected Sql"):
         joined(["a"])  # type: ignore[list-item]
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def queries(tree: ast.Module) -> Iterator[tuple[int, str, set[str]]]:
+    """Calls of `sql` whose text stands in the file: line, text, names of the parts."""
+    texts = {}
+    for one in tree.body:
+        if isinstance(one, ast.Assign | ast.AnnAssign) and one.value is not None:
+            place = one.targets[0] if isinstance(one, ast.Assign) else one.target
+            plain = isinstance(one.value, ast.Call) and getattr(one.value.func, "id", "") == "Sql"
+            value = one.value.args[0] if plain else one.value
+            if isinstance(place, ast.Name) and isinstance(value, ast.Constant):
+                texts[place.id] = value.value
+    for one in ast.walk(tree):
+        if isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "sql" and one.args:
+            first = one.args[0]
+            text = first.value if isinstance(first, ast.Constant) else texts.get(getattr(first, "id", ""))
+            names = {word.arg for word in one.keywords if word.arg is not None}
+            if isinstance(text, str) and len(names) == len(one.keywords):
+                yield one.lineno, text, names
+
+
+def test_every_query_of_the_source_names_its_parts() -> None:
+    """A hole without a part raises only where somebody asks that very question."""
+    found = 0
+    for path in sorted((ROOT / "probe").rglob("*.py")):
+        for line, text, names in queries(ast.parse(path.read_text(encoding="utf-8"))):
+            found += 1
+            assert set(re.findall(r"\{([a-z_][a-z_0-9]*)\}", text)) == names, f"{path.relative_to(ROOT)}:{line}"
+    assert found > 200
+
+
+def test_a_hole_that_is_named_otherwise_is_found() -> None:
+    planted = 'TEXT = Sql("select {a}")\nsql(TEXT, b=1)\nsql("select {c}", c=2)\n'
+    assert list(queries(ast.parse(planted))) == [(2, "select {a}", {"b"}), (3, "select {c}", {"c"})]

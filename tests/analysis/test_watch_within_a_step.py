@@ -17,6 +17,7 @@ from probe.records import Reduction, Row, Scalar
 from probe.runs.asked_again import AskedAgain
 from probe.runs.layout import Segment
 from probe.runs.lines import encode
+from probe.sql import Sql
 from tests.analysis.test_watch import anew, plain
 from tests.sample_run import open_run, sample_rows
 
@@ -148,13 +149,14 @@ def test_3_where_nothing_is_asked_the_query_has_no_answer(name: str, tmp_path: P
             newest = run.newest(0)
             assert newest is not None
             may = need.table in newest.rows and need.found(newest.rows[need.table])
-            assert may or run.sql(queries[name]("step between 0 and 9")).empty
+            assert may or run.sql(queries[name](Sql("step between 0 and 9"))).empty
             seen.add(may)
     assert seen == {True, False}
 
 
 def test_what_is_asked_by_itself_needs_nothing(tmp_path: Path) -> None:
     with open_run(tmp_path, sample_rows(1, 3)) as run:
-        found = by_step(run, lambda first, last: metrics._nan(f"step between {first} and {last}"), FIRST, LAST,
-                        needs=needs.NAN)  # fmt: skip
-        assert len(found) == len(run.sql(metrics._nan("step is not null")))
+        found = by_step(
+            run, lambda first, last: metrics._nan(metrics._between(first, last)), FIRST, LAST, needs=needs.NAN
+        )
+        assert len(found) == len(run.sql(metrics._nan(Sql("step is not null"))))
