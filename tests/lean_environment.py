@@ -19,9 +19,15 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def make(folder: Path) -> None:
-    """Build the wheel into ``folder``, and an environment ``folder/env`` that has it and its requirements."""
-    pip(sys.executable, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT))
+def make(folder: Path, source: Path = ROOT) -> None:
+    """Build the wheel into ``folder``, and an environment ``folder/env`` that has it and its requirements.
+
+    Args:
+        folder: Exists.
+        source: What the wheel is built of: the tree, or a source distribution.
+    """
+    alone = ["--no-deps", "--no-index", "--no-build-isolation"]
+    pip(sys.executable, "wheel", "--quiet", *alone, "--wheel-dir", str(folder), str(source))
     (wheel,) = folder.glob("*.whl")
     venv.EnvBuilder(symlinks=True).create(folder / "env")
     python = python_of(folder)
