@@ -208,8 +208,8 @@ def test_e_many_small_steps_cost_what_they_cost_together(clocks, tmp_path):
         said = findings(run).named("own_cost").sentence
     assert tile["value"] == pytest.approx((0.2 + 0.016) / 0.8, rel=1e-3)
     assert (tile["text"], tile["status"]) == ("27 %", "alarm")
-    assert said.startswith("probe took 27 % of the time of the steps")
-    assert "The first step, which isn't in it, paid" in said
+    assert said.startswith("probe took 27 % of step time")
+    assert "The first step isn't counted: probe took" in said
 
 
 def test_e_three_steps_of_which_the_first_warms_up(clocks, tmp_path):

@@ -93,7 +93,7 @@ class Judged:
         name, limit = self.limit.name, self.limit
         if self.kept is None:
             lacks = "base run" if math.isnan(self.bound) else "run"
-            return f"{name} can't be checked: the {lacks} doesn't tell it."
+            return f"{name} can't be checked: the {lacks} doesn't have it."
         bound = "at most" if limit.side == "max" else "at least"
         told = f"{name} is {'within' if self.kept else 'beyond'} its limit: {spell(self.value, self.unit)}, "
         told += f"{bound} {spell(self.bound, self.unit)}"

@@ -65,7 +65,7 @@ class Group(NamedTuple):
     """Answers of one prompt, as far as they have a row.
 
     Attributes:
-        name: Its name; "" where nobody told one, and the answer stands alone.
+        name: Its name; "" where it has none, and the answer stands alone.
         members: Places of its answers in :attr:`StepSamples.answers`, in the batch's order.
         equal: Whether the rewards of the whole group, two or more, are equal; None where not all of them are known.
     """

@@ -24,7 +24,7 @@ _FIELDS: Final = ("rows", "parts_before", "parts_after", "segments", "seconds", 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``probe compact``."""
     add_run(parser)
-    about = "also merge what may not have ended, such as another host's rows; only when no process writes any more"
+    about = "also merge files that may not be finished, such as another host's; only when no process writes any more"
     parser.add_argument("--force", action="store_true", help=about)
     add_json(parser)
 

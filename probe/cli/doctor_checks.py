@@ -126,7 +126,7 @@ def _torch() -> Iterator[Check]:
     if lengths != [3, 5]:
         yield Check("environment", "torch", "error", f"{pair}: rows of 3 and 5 tokens came back as {lengths}")
         return
-    yield Check("environment", "torch", "ok", f"{pair}: rows of unlike length pass through a TensorDict")
+    yield Check("environment", "torch", "ok", f"{pair}: jagged rows round-trip through a TensorDict")
 
 
 def _device() -> Iterator[Check]:

@@ -74,7 +74,7 @@ def _trace(place: str, arguments: argparse.Namespace) -> int:
 
     trace = export_perfetto(place, arguments.output, arguments.attempt)
     if trace.unplaced:
-        remark("export", f"{trace.unplaced:,} rows are left out: their process never told the wall-clock time")
+        remark("export", f"{trace.unplaced:,} rows are left out: their process never recorded the wall-clock time")
     if arguments.json:
         print_json({"run": place, "format": "perfetto", **asdict(trace)})
         return 0

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it. The exit code is 1 where nobody told when answers were sampled."""
+    """Print it. The exit code is 1 where sampling times weren't recorded."""
     from probe.analysis.idle import idle
 
     nothing = "probe idle: no step is known in which answers were sampled to their end; see probe.samples"

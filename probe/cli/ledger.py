@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it. The exit code is 1 where nobody told what was sampled."""
+    """Print it. The exit code is 1 where no samples were recorded."""
     from probe.analysis.ledger import ledger
 
-    nothing = "probe ledger: nobody told what was sampled in these steps; see probe.samples"
+    nothing = "probe ledger: no samples were recorded in these steps; see probe.samples"
     return step_range.answer(arguments, lambda run, first, last: ledger(run, first=first, last=last), nothing)

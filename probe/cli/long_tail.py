@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it. The exit code is 1 where nobody told of any rollout."""
+    """Print it. The exit code is 1 where no rollout was recorded."""
     from probe.analysis.long_tail import long_tail
 
-    nothing = "probe long-tail: nobody told when answers were sampled; see probe.samples"
+    nothing = "probe long-tail: when answers were sampled wasn't recorded; see probe.samples"
     return step_range.answer(arguments, lambda run, first, last: long_tail(run, first=first, last=last), nothing)

@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print it. The exit code is 1 where nobody told both log-probabilities."""
+    """Print it. The exit code is 1 where either log-probability wasn't recorded."""
     from probe.analysis.mismatch import mismatch
 
-    nothing = "probe mismatch: nobody told the log-probabilities of rollout and training; see probe.samples"
+    nothing = "probe mismatch: log-probabilities of rollout and training weren't recorded; see probe.samples"
     return step_range.answer(arguments, lambda run, first, last: mismatch(run, first=first, last=last), nothing)

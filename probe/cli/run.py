@@ -81,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _tell(directory, attempt, well=code == 0)
     except Exception as error:  # the command has done its work: its exit code stands
-        _say(f"what was recorded can't be told: {error!r}")
+        _say(f"the recorded run can't be summarised: {error!r}")
     return end_as(code)
 
 

@@ -7,7 +7,7 @@ For n rows of lengths l, and the row that is the longest of a micro-batch over a
 * dynamic batching: ``longest_row`` is n·max(l) − Σl, ``fixed_width`` n·(longest over all ranks − max(l)),
   ``rounding`` n·(width − longest over all ranks). Jagged rows aren't padded: cause "none".
 
-The causes sum exactly to rectangle − valid tokens. A packing that nobody told the batch of is recorded as one field
+The causes sum exactly to rectangle − valid tokens. A packing whose batch isn't known is recorded as one field
 "tokens" of 0 bytes, since the size of a token is unknown.
 """
 

@@ -25,7 +25,7 @@ BELOW, ABOVE = 0.5, 2.0
 #: What is told of the mismatch of a step: see probe/analysis/mismatch/measures.py, which has the same names.
 MEASURES: Final = ("k1", "k3", "effective_ratio", "below_ratio", "above_ratio")
 
-#: Stands for a time that nobody told.
+#: Stands for a time that wasn't recorded.
 UNTOLD: Final = -1
 
 
@@ -49,7 +49,7 @@ class Times(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What is known of the samples of a batch; None is nobody told.
+    """What is known of the samples of a batch; None is not recorded.
 
     Attributes:
         replicas: The name of each one's engine.
@@ -72,12 +72,12 @@ def times_of(begin_ns: Any, end_ns: Any, count: int) -> Times | None:
     """What was told of times: one each, or one for all.
 
     Args:
-        begin_ns: Whole numbers, or one; None is nobody told.
+        begin_ns: Whole numbers, or one; None is not recorded.
         end_ns: Likewise.
         count: How many samples there are.
 
     Returns:
-        None where nobody told, or the numbers are on a device.
+        None where it wasn't recorded, or the numbers are on a device.
 
     >>> times_of([5, None], [9, 9], 2).known.tolist(), times_of(5, 9, 2).together
     ([True, False], True)

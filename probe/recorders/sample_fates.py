@@ -71,7 +71,7 @@ class Given(NamedTuple):
     Attributes:
         layout: Where its tokens are.
         loss: Which tokens the loss counts, bool (tokens,); None where that can't be known.
-        advantages: Of each token; None where nobody told.
+        advantages: Of each token; None where it wasn't recorded.
         clipped: Which tokens were held back in every pass, bool (tokens,); None leaves it to ``passes``.
         passes: As they were told one by one.
         dropped: Of each answer its place in :data:`OF_ANSWERS`, or −1; int64 (n,).
@@ -89,7 +89,7 @@ def fates(given: Given) -> Array:
     """The fate of each token, as its place in :data:`probe.records.FATES`.
 
     Args:
-        given: All that is known. An answer of which nobody told a pass, where passes are told, was dropped.
+        given: All that is known. An answer without a pass, where passes are recorded, was dropped.
 
     Returns:
         int64 (tokens,).

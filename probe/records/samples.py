@@ -46,11 +46,11 @@ class Sample(Row, kw_only=True, tag="samples"):
     replica: str = ""  #: name of the engine that sampled it
     begin_ns: int | None = None  #: of its request, monotonic; None where only those of the whole batch are known
     end_ns: int | None = None  #: when its answer was whole, likewise
-    has_error: bool | None = None  #: whether its rollout failed; None where nobody told
+    has_error: bool | None = None  #: whether its rollout failed; None where it wasn't recorded
     masked: bool | None = None  #: whether the loss counts none of its tokens
     trainable: bool | None = None  #: whether it reaches the loss: it isn't dropped, and the loss counts a token of it
     dropped: str = ""  #: why it was never trained: "truncated", "stale", "filtered", "failed", or another word
-    passes: int | None = None  #: how often it was trained in this step; None where nobody told
+    passes: int | None = None  #: how often it was trained in this step; None where it wasn't recorded
     #: of each pass the index of its micro-batch, −1 where that isn't known
     micro_batches: list[int] = field(default_factory=list)
     masked_tokens: int = 0  #: its tokens by fate, with these sums to response_tokens
@@ -97,7 +97,7 @@ class Rollout(Row, kw_only=True, tag="rollouts"):
 
     batch_id: int  #: unique in the process: the told batch; −1 for samples that were only timed
     source: str  #: who told
-    replica: str = ""  #: its name; "" where nobody told
+    replica: str = ""  #: its name; "" where it wasn't recorded
     samples: int
     timed: int = 0  #: of these, with begin and end of its own
     together: bool = False  #: begin and end are those of the whole batch: when each answer ended isn't known
@@ -111,7 +111,7 @@ class Rollout(Row, kw_only=True, tag="rollouts"):
     trainer_version: int | None = None  #: of the weights that the trainer has as it trains these samples
     weight_versions: list[int] = field(default_factory=list)  #: of the weights that sampled, each once
     version_samples: list[int] = field(default_factory=list)  #: how many samples of each
-    compared_tokens: int | None = None  #: None where nobody told both log-probabilities
+    compared_tokens: int | None = None  #: None where either log-probability wasn't recorded
     minus_log_ratio_sum: float = 0.0  #: of −log r
     k3_sum: float = 0.0  #: of r − 1 − log r
     ratio_sum: float = 0.0  #: of r
@@ -143,7 +143,7 @@ class TokenFate(Row, kw_only=True, tag="token_fates"):
 
 
 #: What becomes of a sampled token: the first that applies. "clip_unknown" has reached the loss with an advantage, and
-#: nobody told whether it was clipped; "unknown" is what nobody told.
+#: it isn't known whether it was clipped; "unknown": it wasn't recorded.
 FATES: Final = (
     "truncated",
     "stale",

@@ -105,7 +105,7 @@ def _of_others(root: Path, rollouts: str | os.PathLike[str] | None, tell: Callab
     chosen = max(places, key=lambda one: one.stat().st_mtime_ns, default=None)
     made = None if chosen is None else read(chosen, None if rollouts is None else Path(rollouts))
     if made is not None and tell is not None:
-        tell(f"{chosen} was not written by probe; what it tells is read, and what it doesn't is missing")
+        tell(f"{chosen} was not written by probe; what it doesn't record is shown as missing")
     return None if made is None else str(made)
 
 

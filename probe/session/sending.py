@@ -209,7 +209,7 @@ class Sending:
             # A session that closes at this moment has told of it.
             recording.incident("backend", "tracking", f"it can't be set up: {error!r}", error)
             self.tracking = self.spans = None
-            _log.exception("what was asked for by track can't be had; the run goes on without")
+            _log.exception("the backends of track= can't be set up; the run goes on without them")
             return
         with CURRENT.lock:
             if not self.closed:

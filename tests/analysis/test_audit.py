@@ -82,7 +82,7 @@ def test_15_1_it_is_data_and_can_be_read(run):
     page = found._repr_html_()
     assert TRAPS["nan"] in page
     assert page.count("<tr>") == 4
-    assert repr(Audit()) == "No number was logged or reduced yet, so that there is nothing to audit."
+    assert repr(Audit()) == "No metric was logged or reduced yet: there is nothing to audit."
     assert repr(found[:0]) == repr(Audit())
 
 

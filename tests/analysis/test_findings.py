@@ -86,7 +86,7 @@ def test_own_cost_is_worth_a_change_where_its_tile_is(tmp_path: Path, share: flo
         assert (cost.kind, tile["status"]) == (kind, status)
         assert len(run.sql(cost.evidence_sql)) == (4 if kind == "tuning" else 0)
     assert (cost.change is not None) == (kind == "tuning")
-    assert cost.why == "probe's target is 0.5 %. From 1.0 % on its cost is worth a change."
+    assert cost.why == "The target is 0.5 %; from 1.0 % on it is worth a change."
 
 
 def test_without_an_accelerator_memory_is_called_rss(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_d_padding_is_judged_by_the_slots_that_are_computed(tmp_path: Path, pack
     if packed:
         assert (one.kind, tile["value"], tile["status"]) == ("fine", 0, "good")
         # Of 80 slots 54, in each of 3 steps; in bytes of the two columns of 8 bytes a token.
-        assert "The batches that are put together before hold 68 % of it, 2.53 KiB over the run" in one.sentence
+        assert "Before packing, 68 % of the batches is padding, 2.53 KiB over the run" in one.sentence
     else:
         assert (one.kind, tile["status"]) == ("tuning", "alarm")
         assert "Padding fills 68 % of the token slots" in one.sentence

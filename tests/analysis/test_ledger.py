@@ -147,7 +147,7 @@ def test_a_run_without_samples_has_no_ledger(tmp_path, capsys):
     with Run(tmp_path / "run") as run:
         assert run.ledger() is None
     assert main(["ledger", str(tmp_path / "run")]) == 1
-    assert "nobody told what was sampled" in capsys.readouterr().err
+    assert "no samples were recorded" in capsys.readouterr().err
 
 
 def test_run_ledger_the_command_and_the_funnel_say_the_same(run, capsys):

@@ -172,7 +172,7 @@ def test_13_other_weights_than_those_that_are_told_are_not_called_stale() -> Non
     found = Mismatch(from_step_4(drawing, lambda step: {"weight_version": step}))
     judged = found.judgement
     assert (judged.cause, judged.since, judged.version) == ("unsynced", 4, None)
-    assert "no longer renewed, though the engine tells that they are no older." in judged.why
+    assert "no longer renewed, though the engine says that they are no older." in judged.why
     assert found.sentence.startswith("Since step 4 the rollout samples with weights that aren't those whose version")
     finding = agreement._finding(found)
     assert (finding.kind, finding.missing, finding.since.step) == ("alarm", (), 4)

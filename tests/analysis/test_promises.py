@@ -93,7 +93,7 @@ def test_5_a_number_that_one_run_lacks_is_no_pass(tmp_path: Path, capsys: Any) -
     with open_run(tmp_path / "a", rows) as a, open_run(tmp_path / "b", {0: []}) as b:
         paths = [a.path, b.path]
     assert main(["check", *paths, "--min", "reward/mean=-2%"]) == 2
-    assert "reward/mean can't be checked: the run doesn't tell it." in capsys.readouterr().out
+    assert "reward/mean can't be checked: the run doesn't have it." in capsys.readouterr().out
     assert main(["check", *reversed(paths), "--min", "reward/mean=0.5"]) == 0
 
 

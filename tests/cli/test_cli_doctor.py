@@ -50,7 +50,7 @@ def test_a_sound_environment(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines[-1].endswith("checks: no errors, no warnings")
     assert any(line.startswith("ok      environment, torch: torch 2") for line in lines)
-    assert any("rows of unlike length pass through" in line for line in lines)
+    assert any("jagged rows round-trip through" in line for line in lines)
     assert any(line.startswith("ok      hooks, rows: a session of one step was read back") for line in lines)
     assert any(line.startswith("ok      tracking, console: can be used") for line in lines)
     assert done.stderr == ""

@@ -201,7 +201,7 @@ def test_the_finding_says_what_failed_rollouts_count_as_and_whom_they_move(tmp_p
     assert (found.name, found.kind, found.where.rank, found.since.step) == ("failed_in_baseline", "alarm", 0, 0)
     assert found.sentence == (
         "Failed rollouts count as reward 0 in the baseline of 12 groups since step 0: 24 answers that are trained get "
-        "another advantage by that."
+        "another advantage because of it."
     )
     assert found.cost.share == pytest.approx(24 / 120)
     assert "They move it by 0.25 on average; the first is 0." in found.why

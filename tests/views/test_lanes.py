@@ -68,7 +68,10 @@ def test_15_6_who_looks_hands_over_the_last_step_and_any_other_is_asked_for(serv
     answer = browsing.answer({**question, "attempt": None})
     assert [answer["step"], len(answer["lanes"])] == [1, 3]
     nothing = browsing.answer({**question, "step": 9, "attempt": None})
-    assert (nothing["lanes"], nothing["sentence"]) == ([], "Nobody told when the answers of step 9 began and ended.")
+    assert (nothing["lanes"], nothing["sentence"]) == (
+        [],
+        "When the answers of step 9 began and ended wasn't recorded.",
+    )
     browsing.close()
 
 

@@ -77,7 +77,7 @@ def test_2_where_nobody_told_of_the_packer_nothing_can_be_turned_and_it_says_so(
     assert packet is not None
     for phase in packet["phases"]:
         assert (phase["settings"], phase["lengths"]) == ([], "")
-        assert phase["why"] == "Nobody told which packer cut these batches."
+        assert phase["why"] == "Which packer cut these batches wasn't recorded."
 
 
 def test_2_what_travels_is_bounded(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,4 +82,4 @@ def test_4_a_run_without_both_log_probabilities_has_no_mismatch(
         assert run.mismatch() is None
         assert not {"mismatch", "agreement"} & {one.name for one in run.findings()}
     assert main(["mismatch", str(tmp_path / "run")]) == 1
-    assert "nobody told the log-probabilities" in capsys.readouterr().err
+    assert "log-probabilities of rollout and training weren't recorded" in capsys.readouterr().err

@@ -262,7 +262,7 @@ class Asking:
     # -------------------------------------------------------------------------------------------------- other changes
 
     def dynamic(self, phases: Sequence[tuple[str | None, str | None]]) -> list[Suggestion]:
-        """Micro-batches by tokens in the place of fixed rows, none larger than the largest of today; one suggestion for
+        """Micro-batches by tokens instead of fixed rows, none larger than the largest of today; one suggestion for
         phases that must be cut alike.
         """
         groups: dict[str, list[_Cap]] = {}
@@ -279,7 +279,7 @@ class Asking:
                 values |= dict.fromkeys(switches_beside(self.run, values), True)
             answer = together([one.answer for one in caps])
             told = " and ".join(f"{one.phase or 'the batch'} under a cap of {count(one.tokens)}" for one in caps)
-            advice = f"Cut by tokens in the place of fixed rows: {told}."
+            advice = f"Cut by tokens instead of fixed rows: {told}."
             suggestion = self._uneven("dynamic", values, advice, answer)
             found += [] if suggestion is None else [suggestion]
         return found
@@ -313,7 +313,9 @@ class Asking:
                 worth = least > 0 and (least >= _FEWER if share is None else share >= WORTH)
                 gains.insert(0, f"padding {count(padding[0])} → {count(padding[1])} tokens a step")
                 told = "" if share is None else f"{percent(share)} of a step, "
-                gains.append(f"{told}{percent(least)} fewer tokens on the fullest rank, if time goes by tokens")
+                gains.append(
+                    f"{told}{percent(least)} fewer tokens on the fullest rank, if time is proportional to tokens"
+                )
             if not worth or not one.values:
                 continue
             because, confidence = sure(answer, False)

@@ -38,7 +38,7 @@ class Gain:
     def told(self) -> str:
         """In words, to go on a sentence with."""
         if self.seconds is None:
-            return ", if time goes by tokens"
+            return ", if time is proportional to tokens"
         value, reach = self.seconds
         if not value and not reach:  # no term of its time is changed by it
             return ""

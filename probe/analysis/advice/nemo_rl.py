@@ -73,9 +73,7 @@ def _of(run: Run, kind: str, told: Sequence[tuple[str | None, Replayer, WhatIf]]
             for phase, own, _ in told
         }
         values = {_DYNAMIC: False, _PACKS: True, **caps, **values}
-        advice = (
-            "Pack sequences into bins in the place of padded micro-batches; the model has to take packed sequences."
-        )
+        advice = "Pack sequences into bins instead of padded micro-batches; the model must accept packed sequences."
     fewer = {phase: _fewer(own) for phase, own, _ in told}
     new = {key: value for key, value in values.items() if value_of(run, key) != value}
     return Packed(kind, new, advice, tuple(answer for *_, answer in told), fewer)

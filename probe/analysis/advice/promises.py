@@ -95,7 +95,7 @@ def _times(one: Suggestion, difference: Difference, *, alone: bool) -> list[tupl
     saved, reach = one.gain_s
     number = "seconds of a step that are saved"
     if not alone:
-        about = "Several changes were carried out at once: what each saves can't be told apart."
+        about = "Several changes were made at once, so what each saves isn't known."
         return [(_change(one), number, "s", 0.0, saved, saved - reach, saved + reach, math.nan, None, about)]
     came = -sum(found[0].of(cause) for cause in _OF_SETTINGS)
     interval = found[0].interval

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from probe.runs.reader import Run
 
-NOTHING: Final = "No number was logged or reduced yet, so that there is nothing to audit."
+NOTHING: Final = "No metric was logged or reduced yet: there is nothing to audit."
 
 #: Metrics that a notebook's cell and the report show; the frame has all of them.
 _SHOWN: Final = 40
@@ -108,7 +108,7 @@ class Audit(Sequence[Audited]):
         many, wrong = len(self._rows), len(self.trapped)
         said = f"{count(wrong)} of {count(many)} metric{'' if many == 1 else 's'} aren't what they say."
         if not wrong:
-            said = f"None of {count(many)} metric{'' if many == 1 else 's'} fell into a trap that is known."
+            said = f"None of {count(many)} metric{'' if many == 1 else 's'} fell into a known trap."
         some = f" {count(self.looked_at)} of {count(self.steps)} steps were looked at."
         return said + (some if self.looked_at < self.steps else "")
 

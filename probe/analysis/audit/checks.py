@@ -98,7 +98,7 @@ def of_step(numbers: By, counted: Counted) -> Iterator[tuple[str, Judged]]:
             continue
         name = metric.lower()
         if _MFU.search(name) and not _PERCENT.search(name) and reported > 1:
-            why = f"{number(reported)} of the peak can't be; is it in per cent, or summed over ranks?"
+            why = f"{number(reported)} of the peak is impossible; is it in per cent, or summed over ranks?"
             yield metric, Judged(reported, trap="share_above_1", why=why)
         elif _RATE.search(name):
             yield from _rate(metric, reported, counted, each=bool(_EACH.search(name)))

@@ -21,7 +21,7 @@ TRAPS: Final[dict[str, str]] = {
     "averaged_extreme": "The largest (or smallest) values of ranks or micro-batches were averaged.",
     "scaled_sum": "The number is larger or smaller by the number of ranks or of accumulated values.",
     "uneven_counts": "Ranks without a value counted as 0.",
-    "mean_of_unequal_means": "Means over unlike many tokens, sequences or values counted the same.",
+    "mean_of_unequal_means": "Means of different numbers of tokens, sequences or values counted the same.",
 }
 
 #: Numbers that differ by less are the same: loggers keep at least the digits of float32.
@@ -282,7 +282,7 @@ def _means_of_means(found: Judged, parts: Sequence[Part], plain: Any) -> Judged:
     if len(parts) > 1 and min(counts) != max(counts):
         what = f"The processes averaged {min(counts)} to {max(counts)} values each, and all means counted the same."
     else:
-        what = "The values stand for unlike many tokens and sequences, and all counted the same."
+        what = "The values stand for different numbers of tokens and sequences, and all counted the same."
     return replace(found, trap="mean_of_unequal_means", why=what)
 
 

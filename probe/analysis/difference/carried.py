@@ -48,7 +48,7 @@ def carried(a: Run, b: Run) -> Waterfall | str:
     """
     before, after = (_factors(run) for run in (a, b))
     if before is None or after is None:
-        return "Tokens that carried policy gradient aren't compared: one of the runs doesn't tell of them."
+        return "Tokens that carried policy gradient aren't compared: one of the runs has no record of them."
     found = shares(_number, before, after)
     told = {name: f"{words}: {percent(before[name])} → {percent(after[name])}" for name, words in _LOST.items()}
     told["sequences"] = f"{count(before['sequences'])} → {count(after['sequences'])} sequences a step"

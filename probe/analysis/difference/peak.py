@@ -80,7 +80,7 @@ def peak(a: Run, b: Run) -> Waterfall | str:
             parts.append(Part("rest", str(other["phase"] or ""), seen - before, told))
         model = _model(here)
         if model is None:
-            notes.append("Its micro-batches don't tell what a token needs.")
+            notes.append("Its micro-batches don't show what a token needs.")
         else:
             parts += _of_pair(str(other["phase"] or ""), _peak_of(here[0]), _peak_of(here[1]), model)
     rest = f"in {where[0]}" if where[0] == where[1] else f"in {where[0]} → in {where[1]}"

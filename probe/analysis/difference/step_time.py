@@ -188,7 +188,7 @@ def _modelled(sides: tuple[_Side, _Side]) -> tuple[list[str], dict[_Key, Fit]]:
     models: dict[_Key, Fit] = {}
     frames = [side.work for side in sides]
     if any(one is None for one in frames):
-        return ["Seconds aren't told apart by tokens: micro-batches of one of the runs have no times."], models
+        return ["Seconds can't be split by tokens: one run has no times of its micro-batches."], models
     grouped = [
         {(_known(role), _known(phase)): here for (role, phase), here in one.groupby(["role", "phase"], dropna=False)}
         for one in frames
@@ -198,7 +198,7 @@ def _modelled(sides: tuple[_Side, _Side]) -> tuple[list[str], dict[_Key, Fit]]:
         here = [one[key] for one in grouped]
         made = _common(here)
         if made is None:
-            notes.append(f"{name(key[1], 'No phase')}: its micro-batches don't tell what a token takes.")
+            notes.append(f"{name(key[1], 'No phase')}: its micro-batches don't show what a token takes.")
             continue
         model, paces = made
         models[key] = model

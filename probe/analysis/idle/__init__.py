@@ -22,7 +22,7 @@ def idle(run: Run, *, first: int | None = None, last: int | None = None) -> Idle
         last: The last step; None ends with the run's.
 
     Returns:
-        Of each step the time of both sides; None where nobody told when answers were sampled, or no step is known to
+        Of each step the time of both sides; None where sampling times weren't recorded, or no step is known to
         its end.
     """
     steps = gathered(run, first, last)

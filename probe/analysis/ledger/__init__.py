@@ -36,7 +36,7 @@ def ledger(
             there is no money.
 
     Returns:
-        The ledgers; None where nobody told what was sampled, or no such step has ended.
+        The ledgers; None where no samples were recorded, or no such step has ended.
     """
     return gathered(run, first, last, _price(gpu_hour))
 

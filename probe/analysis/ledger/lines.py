@@ -17,7 +17,7 @@ FATES: Final = {
     "no_advantage": ("No advantage", "the advantage is 0, as where all rewards of a group are equal"),
     "clipped": ("Clipped in every epoch", "the ratio had left its range in each pass"),
     "clip_unknown": ("Reached the loss", "with an advantage; whether it was clipped isn't known"),
-    "unknown": ("Not known", "nobody told what became of it"),
+    "unknown": ("Not known", "what became of it wasn't recorded"),
     "carried": ("Carried policy gradient", ""),
 }
 

@@ -22,7 +22,7 @@ def long_tail(run: Run, *, first: int | None = None, last: int | None = None) ->
         last: The last step; None ends with the run's.
 
     Returns:
-        Of each step the tail, its replicas and the staleness of its samples; None where nobody told of any.
+        Of each step the tail, its replicas and the staleness of its samples; None where none was recorded.
     """
     steps = gathered(run, first, last)
     return LongTail(steps) if steps else None

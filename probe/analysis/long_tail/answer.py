@@ -74,18 +74,18 @@ class LongTail:
         if not whole or max(len(one.replicas) for one in newest) < 2:
             return ""
         share = sum(one.idle_ns or 0 for one in newest) / whole
-        return f" Replicas have nothing to do for {words.percent(share)} of that time."
+        return f" Replicas are idle for {words.percent(share)} of that time."
 
     def _unknown(self) -> str:
         if any(one.tail_ns is not None for one in self.steps):
             return "No step with timed answers has ended yet."
         if any(one.begin_ns is not None for one in self.steps):
             return "Answers come in whole batches: when each of them ended isn't known, and so no tail."
-        return "Nobody told when answers began and ended."
+        return "When answers began and ended wasn't recorded."
 
     @property
     def staleness(self) -> dict[int, int]:
-        """Samples of all steps by how many versions their weights were behind the trainer's; {} where nobody told."""
+        """Samples of all steps by how many versions their weights were behind the trainer's; {} where unknown."""
         found: dict[int, int] = defaultdict(int)
         for step in self.steps:
             for behind, samples in step.staleness.items():
@@ -107,7 +107,7 @@ class LongTail:
             found.append("Of steps with more than 4,096 answers every k-th is counted, in the order of their ends.")
         untimed = sum(one.samples - one.timed for one in self.steps if one.ninth_ns is not None)
         if untimed > 0:
-            found.append(f"Of {words.count(untimed)} answers nobody told when they ended.")
+            found.append(f"The end of {words.count(untimed)} answer{'s' * (untimed > 1)} wasn't recorded.")
         return tuple(found)
 
     def to_frame(self) -> pd.DataFrame:

@@ -93,7 +93,7 @@ class _Known:
 
 
 def gathered(run: Run, first: int | None, last: int | None) -> list[Step]:
-    """The rollouts of some steps, in their order; [] where nobody told of any.
+    """The rollouts of some steps, in their order; [] where none was recorded.
 
     Args:
         run: The run.

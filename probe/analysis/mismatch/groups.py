@@ -166,11 +166,11 @@ def _by_step(rows: _Rows) -> Judgement | None:
     tails = patterns.heaviness(rows.tokens, rows.tokens.compared & inside[rows.tokens.row])
     other = tails is not None and tails >= NOISE_TAILS
     if fresh:
-        versions = ", though the engine tells that they are no older"
+        versions = ", though the engine says that they are no older"
     elif rows.behind is None:
         versions = "; no version tells of it"
     else:
-        versions = f"; the engine tells that they are up to {rows.behind[later].max()} versions old"
+        versions = f"; the engine says that they are up to {rows.behind[later].max()} versions old"
     return Judgement(
         "unsynced" if fresh else "stale",
         "medium" if other or found.times >= SUDDEN else "low",

@@ -97,7 +97,7 @@ def _tempered(tokens: Tokens, kept: Array) -> Judgement | None:
     if found is None or abs(found.temperature - 1) < FAR or found.explained < (FITS if found.exact else FITS_GUESSED):
         return None
     sure: Confidence = "high" if found.exact and found.explained >= 0.9 else "medium"
-    rest = "" if found.exact else " Entropies weren't told, so that the fit is a guess."
+    rest = "" if found.exact else " Entropies weren't recorded, so the fit is a guess."
     return Judgement(
         "temperature",
         sure,
@@ -117,7 +117,7 @@ def _left(tokens: Tokens, kept: Array, told: Measures) -> Judgement:
     everyone = tuple(range(len(tokens.answers)))
     if tails is not None and tails >= NOISE_TAILS and k3 > NOISE_K3:
         own = _own(tokens)
-        why = heavy(tails) + (" The engine tells that its weights are the trainer's." if own else "")
+        why = heavy(tails) + (" The engine says that its weights are the trainer's." if own else "")
         return Judgement("unsynced" if own else "stale", "low", why, ("kernels", "rows"), 1.0, affected=everyone)
     if k3 <= NOISE_K3:
         return Judgement(

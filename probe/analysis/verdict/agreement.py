@@ -64,7 +64,7 @@ def tokens(run: Run) -> list[Finding]:
 
 
 _VERSIONS: Final = (
-    "Which weights sampled them wasn't recorded: probe.samples(weight_versions=…, trainer_version=…) tells it."
+    "Which weights sampled them wasn't recorded: probe.samples(weight_versions=…, trainer_version=…) records it."
 )
 
 #: The question that is asked of the newest steps.
@@ -120,7 +120,7 @@ def _unknown(run: Run) -> list[Finding]:
     sentence += "." if sides else " of the same answers."
     change = None if now else Change("Record them.", name, True, now)
     if name is None:
-        change = Change("Tell both: probe.samples(rollout_log_probs=…, log_probs=…).")
+        change = Change("Record both: probe.samples(rollout_log_probs=…, log_probs=…).")
     return [withheld("agreement", sentence, "token_balance", change)]
 
 
@@ -151,7 +151,7 @@ def _finding(found: Mismatch) -> Finding:
 
 
 def _untold_versions(found: Mismatch) -> tuple[str, ...]:
-    """That nobody told which weights sampled the answers, where other weights may be why they differ."""
+    """That it wasn't recorded which weights sampled the answers, where other weights may be why they differ."""
     if found.judgement.cause not in ("stale", "rows", "rank"):
         return ()
     return (_VERSIONS,) if (found.tokens.known("weight_version") == NOT_KNOWN).all() else ()

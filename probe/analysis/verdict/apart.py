@@ -105,8 +105,8 @@ def _reserved(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.nd
         return None
     rank = _rank(run, process)
     who = "" if rank is None else f" on rank {rank}"
-    text = f"PyTorch{who} keeps {size(one.gap_bytes)} reserved that no tensor uses even at the peak, "
-    text += f"{percent(one.share)} of what it has reserved"
+    text = f"PyTorch{who} reserves {size(one.gap_bytes)} that no tensor uses even at the peak: "
+    text += f"{percent(one.share)} of all it reserves"
     retried = one.pressure == "retries"
     if retried:
         text += f"; {count(one.retries)} allocation{'s' if one.retries != 1 else ''} failed at first and had to empty "
@@ -119,7 +119,7 @@ def _reserved(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.nd
         where=Where(rank=rank, process=process),
         since=Since(one.since),
         cost=Cost(bytes=int(one.gap_bytes), share=float(one.share)),
-        why="The allocator keeps pieces that no tensor fits into; each retry waits for the device.",
+        why="The free pieces are too small for new tensors (fragmentation); each retry waits for the device.",
         evidence_sql=sql(
             """select * from memory where process = {process} and edge = 'leave'
             and step >= {since}
@@ -129,7 +129,7 @@ def _reserved(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.nd
             least=1 / (1 - memory_apart.IDLE),
         ),
         change=Change(
-            "Let the allocator's segments grow in place; it is set in the environment before the training starts.",
+            "Let the allocator expand its segments; set this in the environment before the training starts.",
             "PYTORCH_CUDA_ALLOC_CONF",
             "expandable_segments:True",
         ),
@@ -149,7 +149,7 @@ def _non_torch(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.n
     return Finding(
         "alarm",
         "non_torch_growth",
-        f"Memory of the device{who} that isn't PyTorch's grows by {size(found.bytes_per_step)} a step since step "
+        f"Non-PyTorch memory of the device{who} has grown by {size(found.bytes_per_step)} a step since step "
         f"{found.since}, by {size(found.total_bytes)} so far.",
         topic="memory",
         where=Where(rank=rank, process=process),
@@ -259,6 +259,6 @@ def _occasional(run: Run, one: memory_apart.Occasional, process: str, total: flo
             phase=literal(one.phase),
             without_bytes=int(one.without_bytes),
         ),
-        change=Change(f"Lower the batch size of {one.phase}: what training itself needs leaves more room."),
+        change=Change(f"Lower the batch size of {one.phase}: training itself needs less memory."),
         weight=50,
     )

@@ -250,7 +250,7 @@ def unweighted(run: Run) -> list[Finding]:
             topic="reductions",
             where=Where(step=int(worst["step"])),
             since=Since(worst["since"]),
-            why="Means of micro-batches with unlike many tokens counted the same, and the long ones have other values.",
+            why="Micro-batches with few tokens counted as much as those with many, whose values differ.",
             change=Change("Give the weights: probe.reduce_metrics(metrics, weights=…), or a weighted probe.Metric."),
             evidence_sql=sql(
                 "select * from reductions where {of} and tokens is not null and value <> token_mean", of=of

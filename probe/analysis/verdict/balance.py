@@ -146,10 +146,10 @@ def _of_ranks(run: Run, frame: pd.DataFrame, worst: dict[str, Any]) -> Finding:
     elif several and _balanced_as_a_whole(run, worst["phase"]):
         name = "uneven_mini_batches"
         text = (
-            f"The ranks' whole batches are balanced, and their mini-batches aren't: in a usual step the fullest rank "
+            f"Batches are balanced over the ranks, but mini-batches aren't: in a usual step the fullest rank "
             f"of a mini-batch has {ratio(worst['uneven'])} the mean tokens, and the others wait for it in each."
         )
-        advice = "Balance the lengths within each mini-batch, not over the whole batch alone."
+        advice = "Balance the lengths within each mini-batch too."
     change_name, now = setting(run, setting_name) if name == "uneven_ranks" else (None, None)
     cost = Cost(seconds=None if unknown(worst["seconds"]) else worst["seconds"], share=worst["cost"])
     return Finding(
@@ -213,7 +213,7 @@ def micro_batches(run: Run) -> list[Finding]:
     if wait >= 1.02:
         text += f"; where ranks wait for each other after each one, that costs {percent(wait - 1)} more time"
     uneven = wait >= UNEVEN
-    advice = "Let all ranks cut together (dp_group), and order micro-batches by size."
+    advice = "Cut on all ranks together (dp_group), and sort micro-batches by size."
     return [
         Finding(
             "tuning" if uneven else "fine",
@@ -224,7 +224,7 @@ def micro_batches(run: Run) -> list[Finding]:
             change=Change(advice) if uneven else None,
             evidence_sql="select * from micro_batches_counted" if uneven else "",
             confidence="medium",
-            alternatives=("Ranks don't wait after each micro-batch: then it costs nothing.",) if uneven else (),
+            alternatives=("It costs nothing if ranks don't wait after each micro-batch.",) if uneven else (),
             weight=40 * (wait - 1),
         )
     ]

@@ -42,9 +42,9 @@ _NEWEST: Final = sql(
 
 _PARTS: Final = (
     "Whether failed rollouts move the baseline of their group isn't known: many advantages are relative to something "
-    "else than the told answers of a group."
+    "other than the recorded answers of a group."
 )
-_WHOLE: Final = Change("Tell whole groups: give all answers of a prompt to one call of probe.samples.")
+_WHOLE: Final = Change("Record whole groups: give all answers of a prompt to one call of probe.samples.")
 
 
 def group_baseline(run: Run) -> list[Finding]:
@@ -73,7 +73,7 @@ def _failed(told: list[dict[str, Any]], everything: float) -> Finding:
     when = "" if since.step is None else f" since step {since.step}"
     said = f"Failed rollouts count{as_what} in the baseline of {_many(groups, 'group')}{when}: "
     got = "answer that is trained gets" if answers == 1 else "answers that are trained get"
-    said += f"{answers:,} {got} another advantage by that."
+    said += f"{answers:,} {got} another advantage because of it."
     return Finding(
         "alarm" if share is None or share >= ALARM else "tuning",
         "failed_in_baseline",
@@ -82,8 +82,8 @@ def _failed(told: list[dict[str, Any]], everything: float) -> Finding:
         where=Where(rank=_rank(told)),
         since=since,
         cost=Cost(share=share, steps=len({one["step"] for one in told})),
-        why=f"{_moved(told, 'moved_by_failed', 'shift_by_failed')} The advantages of the answers that are trained say "
-        "so: they are 0 at the mean of all answers of the group, those that failed included.",
+        why=f"{_moved(told, 'moved_by_failed', 'shift_by_failed')} The trained answers' advantages show "
+        "it: they are 0 at the mean of all answers of the group, failed ones included.",
         change=Change("Leave failed rollouts out of the mean of their group, or sample them again."),
         evidence_sql=_evidence("moved_by_failed", since.step, _rank(told)),
         alternatives=("The reward function gives these answers 0 on purpose, and they aren't failures.",),
@@ -99,17 +99,17 @@ def _masked(told: list[dict[str, Any]], everything: float) -> Finding:
     return Finding(
         "tuning",
         "masked_in_baseline",
-        f"Answers of which the loss counts no token still move the baseline of their group{when}: {percent(share)} of "
-        "the answers get another advantage by that.",
+        f"Answers that the loss leaves out still move the baseline of their group{when}: {percent(share)} of "
+        "the answers get another advantage because of it.",
         topic="token_balance",
         where=Where(rank=_rank(told)),
         since=since,
         cost=Cost(share=share, steps=len({one["step"] for one in told})),
         why=f"{_moved(told, 'moved_groups', 'shift_mean')} It concerns {_many(answers, 'answer')}.",
-        change=Change("Leave them out of the mean of their group, too, if they are to have no say."),
+        change=Change("Leave them out of their group's mean too, if they should not count."),
         evidence_sql=_evidence("moved_groups", since.step, _rank(told)),
         confidence="medium",
-        alternatives=("It is meant so: what is cut off is left out of the loss, and its reward still compares.",),
+        alternatives=("This is intended: truncated answers are left out of the loss and still serve as a comparison.",),
         weight=25,
     )
 

@@ -41,7 +41,7 @@ FAILURES: Final = frozenset({"failed", "killed", "out_of_memory"})
 #: Characters of a line of text.
 _WIDTH: Final = 100
 
-NOTHING: Final = "Nothing was recorded yet, so that nothing was found."
+NOTHING: Final = "Nothing was recorded yet, so nothing was found."
 
 
 @dataclass(frozen=True, slots=True)

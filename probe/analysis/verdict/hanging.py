@@ -288,8 +288,8 @@ def _silent(overdue: Sequence[Mapping[str, Any]]) -> str:
     if not silent:
         return ""
     return (
-        f" The interpreter of {_who(silent[0])} doesn't run: it is stuck in code that holds its lock, and can't be "
-        "watched from inside."
+        f" The interpreter of {_who(silent[0])} is blocked by native code that holds its lock (GIL), so what it "
+        "does there isn't known."
     )
 
 

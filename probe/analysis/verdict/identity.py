@@ -32,7 +32,7 @@ _NEWEST: Final = sql(
 
 
 def identity(run: Run) -> Finding | None:
-    """What the comparison of ids says of the newest steps; None where nobody told both sides."""
+    """What the comparison of ids says of the newest steps; None where one side wasn't recorded."""
     told = rows(run.sql(_NEWEST)) if run.has("token_identity") else []
     compared = sum(int(one["answers"]) for one in told)
     if not compared:
@@ -72,14 +72,14 @@ def identity(run: Run) -> Finding | None:
 
 
 def untold(run: Run) -> list[Finding]:
-    """That nobody told which tokens were sampled, where answers are told."""
+    """That it wasn't recorded which tokens were sampled, where answers were."""
     if not run.has("samples"):
         return []
     sentence = "Whether the trained tokens are those that were sampled isn't known: "
     if framework(run) == "trl":
         why = "a rollout_func samples, or a turn doesn't begin with the tokens of those before it."
         return [withheld("identity", f"{sentence}{why}", "token_balance")]
-    change = Change("Tell the ids of both: probe.samples(sampled_ids=…, response_ids=…).")
+    change = Change("Record the ids of both: probe.samples(sampled_ids=…, response_ids=…).")
     return [withheld("identity", f"{sentence}their ids weren't compared.", "token_balance", change)]
 
 

@@ -35,7 +35,7 @@ def missing_rows(run: Run) -> list[Finding]:
         Finding(
             "tuning",
             "dropped_rows",
-            f"{count(total)} row{many} dropped because the queue was full ({tables}), so that sums are too low.",
+            f"{count(total)} row{many} dropped because the queue was full ({tables}), so sums are too low.",
             change=Change("Record fewer points, or make the queue larger."),
             evidence_sql="select * from incidents where kind = 'dropped_rows'",
             weight=90,
@@ -73,13 +73,15 @@ def cost(run: Run) -> list[Finding]:
         return []
     frame, worst = own_cost.by_step(run), max(one for one in found.values if not unknown(one))
     frame, first = frame[frame[field_of(quantity("own_cost"))].notna()], own_cost.first_step_ms(run)
-    text = f"probe took {percent(usual)} of the time of the steps on the training thread of its worst rank"
+    text = f"probe took {percent(usual)} of step time on the training thread of the worst rank"
     hooks, writer = (seconds(frame[key].mean() / 1e3) for key in ("hooks_ms", "writer_cpu_ms"))
-    text += f" ({percent(worst)} in the worst step); on the mean rank {hooks} a step, and its writer thread {writer}."
-    text += "" if unknown(first) else f" The first step, which isn't in it, paid {seconds(first / 1e3)}."
+    text += (
+        f" ({percent(worst)} in the worst step). The mean rank spends {hooks} a step, and its writer thread {writer}."
+    )
+    text += "" if unknown(first) else f" The first step isn't counted: probe took {seconds(first / 1e3)} of it."
     spec = quantity("own_cost")
     dear = status_of(spec, usual) != "good"  # as its tile judges it
-    why = f"probe's target is {percent(COST_TARGET)}. From {percent(spec['warn'])} on its cost is worth a change."
+    why = f"The target is {percent(COST_TARGET)}; from {percent(spec['warn'])} on it is worth a change."
     return [
         Finding(
             "tuning" if dear else "fine",
@@ -87,7 +89,7 @@ def cost(run: Run) -> list[Finding]:
             text,
             cost=Cost(share=float(usual)),
             why=why,
-            change=Change("Turn off recorders that you don't need, or make steps larger.") if dear else None,
+            change=Change("Turn off recorders you don't need: probe.start(recorders=['memory']).") if dear else None,
             evidence_sql=sql(
                 "select * from scalars where key = 'probe/cost/overhead_ratio' and value >= {warn}",
                 warn=spec["warn"],
@@ -108,6 +110,6 @@ def left_out(run: Run) -> list[Finding]:
     text = f"{count(frame['count'].sum())} rows of inner points were left out to keep the budget: {points}{more}"
     usual = over_run(quantity("own_cost"), course(run, "own_cost"))
     text += "." if unknown(usual) else f"; probe took {percent(usual)} of the time of the steps all the same."
-    why = "Counts and times of these points are too low; all else is whole."
+    why = "Counts and times of these points are too low; all else is complete."
     sql = "select * from incidents where kind = 'budget'"
     return [Finding("tuning", "left_out", text, why=why, evidence_sql=sql, weight=6)]

@@ -199,9 +199,7 @@ def _follows(found: growth.Growth, about: dict[str, Any]) -> Finding:
 
 
 def _undecided(found: growth.Growth, about: dict[str, Any]) -> Finding:
-    text = (
-        f"Memory grew by {size(found.total_bytes)}, and whether it leaks can't be told: tokens and steps rise together."
-    )
+    text = f"Memory grew by {size(found.total_bytes)}, but tokens rise with the steps, so whether it leaks isn't known."
     return Finding(
         "tuning",
         "growing_memory",

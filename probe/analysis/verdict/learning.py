@@ -118,7 +118,7 @@ def equal_rewards(run: Run) -> list[Finding]:
     since = Since(int(steps[begin]), int(times[begin]))
     every = share >= ALL_EQUAL
     text = (
-        f"In each group all answers have equal rewards since step {since.step}, so that these steps teach nothing."
+        f"All answers of each group have had equal rewards since step {since.step}: these steps teach nothing."
         if every
         else f"{percent(share)} of the groups of answers have equal rewards since step {since.step}, and teach nothing"
         + ("." if before is None else f"; {percent(before)} had in the steps before.")
@@ -220,12 +220,12 @@ def cut_off(run: Run) -> list[Finding]:
         Finding(
             "alarm" if alarm else "tuning",
             "cut_off",
-            f"{percent(share)} of the answers are cut off at the limit of their length since step {steps[begin]}.",
+            f"{percent(share)} of the answers have been cut off at the length limit since step {steps[begin]}.",
             topic="overview",
             since=Since(int(steps[begin]), int(times[begin])),
             cost=Cost(share=share, steps=len(steps) - begin),
             why=f"{key} is at least {percent(float(values[begin:].min()))} in the last {len(steps) - begin} steps; "
-            "an answer that is cut off is rewarded for what it hadn't come to.",
+            "a truncated answer is scored without its end.",
             change=Change(
                 "Allow longer answers, or shape the reward so that shorter ones win.",
                 setting=name,
@@ -272,8 +272,8 @@ def _high(values: np.ndarray) -> list[int]:
 
 
 _NO_VALUES: Final = (
-    "Which micro-batch was behind it isn't known: no metric tells it by its values. probe.reduce_metrics keeps them, "
-    "where it gets one of each micro-batch."
+    "Which micro-batch caused it isn't known: no metric has a value per micro-batch. Give probe.reduce_metrics one of "
+    "each."
 )
 
 

@@ -49,7 +49,7 @@ def peak(run: Run) -> list[Finding]:
         peak_allocated_bytes=int(row["peak_allocated_bytes"]),
     )
     if row["source"] == "process_rss" or unknown(row["headroom_ratio"]):
-        why = "No capacity of an accelerator is known to compare it with."
+        why = "The device's capacity isn't known."
         cost = Cost(bytes=whole(high))
         return [
             Finding(

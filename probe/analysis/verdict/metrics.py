@@ -184,9 +184,7 @@ def unequal_means(run: Run) -> list[Finding]:
             cost=Cost(steps=int(frame["step"].nunique())),
             explained=_explained(worst),
             why=why,
-            change=Change(
-                "Give a typed Metric, which keeps how many values stand behind it, or pool the values before."
-            ),
+            change=Change("Give a typed Metric, which keeps the number of values, or pool the values first."),
             evidence_sql=sql(
                 "select * from ({query}) where key = {key} and step = {step}",
                 query=query,

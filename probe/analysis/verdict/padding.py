@@ -107,7 +107,7 @@ def tax(run: Run) -> list[Finding]:
             evidence = sql("{evidence} and phase = {phase}", evidence=evidence, phase=literal(phase))
     why = "" if explained is not None else "No cause alone explains 80 % of it."
     if share is not None:
-        why += f" Computing on it takes about {percent(share)} of a step, if time goes with token slots."
+        why += f" Computing on it takes about {percent(share)} of a step, if time is proportional to token slots."
     why = why.strip()
     return [
         Finding(
@@ -123,10 +123,10 @@ def tax(run: Run) -> list[Finding]:
             change=change,
             evidence_sql=evidence,
             confidence="medium" if share is None else "high",
-            missing=() if share is not None else ("How long phases take wasn't recorded, and so what it costs.",),
+            missing=() if share is not None else ("Phase times weren't recorded, so its cost isn't known.",),
             alternatives=()
             if share is not None
-            else ("The model packs rows before it computes: then this costs bytes and no compute.",),
+            else ("If the model packs rows before it computes, this costs memory and no compute.",),
             weight=100 * (share if share is not None else 0.5 * total),
         )
     ]
@@ -187,9 +187,9 @@ def _imposed(run: Run) -> dict[str, Any] | None:
         )
     )[0]
     text = (
-        f"one row imposes its width on its micro-batch, {count(worst['longest'])} tokens where the next longest has "
-        f"{count(worst['second'])} ({place(worst)}); {count(row['many'])} of {count(row['every'])} micro-batches are "
-        f"so, and {percent(row['imposed'] / row['padding'])} of the computed padding is theirs."
+        f"one long row widens its whole micro-batch: {count(worst['longest'])} tokens, next longest "
+        f"{count(worst['second'])} ({place(worst)}). {count(row['many'])} of {count(row['every'])} micro-batches have "
+        f"such a row, and {percent(row['imposed'] / row['padding'])} of the computed padding."
     )
     return {**worst, "text": text, "explained": float(min(1.0, row["imposed"] / row["padding"]))}
 
@@ -202,7 +202,7 @@ def _kept(run: Run) -> Finding:
         return Finding("fine", "no_padding", text, "padding_tax", weight=3)
     share = kept["padding_tokens"] / kept["rectangle_tokens"]
     text = (
-        f"Nothing is computed on padding: micro-batches are packed. The batches that are put together before hold"
-        f" {percent(share)} of it, {size(kept['bytes'])} over the run, which cost memory and no compute."
+        f"Nothing is computed on padding: micro-batches are packed. Before packing, {percent(share)} of the batches is"
+        f" padding, {size(kept['bytes'])} over the run, which costs memory and no compute."
     )
     return Finding("fine", "packed", text, "padding_tax", cost=Cost(bytes=whole(kept["bytes"])), weight=5)

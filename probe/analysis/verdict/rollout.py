@@ -82,7 +82,7 @@ def _untimed(run: Run, first: int, last: int) -> list[Finding]:
     if int(told["steps"]) < LEAST or told["timed"] or told["together"]:
         return []
     text = "How long a step waits for its last answers isn't known: when requests began and ended wasn't recorded."
-    change = Change("Tell both: probe.samples(begin_ns=…, end_ns=…).")
+    change = Change("Record both: probe.samples(begin_ns=…, end_ns=…).")
     return [withheld("rollout_ends", text, "token_balance", change)]
 
 
@@ -155,11 +155,11 @@ def _cut_off(run: Run, since: int, limit_ns: int) -> bool:
 def _why(steps: Sequence[Step]) -> str:
     late = median(sum(one.late or 0 for one in step.replicas) for step in steps)
     samples = median(step.samples for step in steps)
-    said = f"In the middle of {len(steps)} steps {late:.0f} of {samples:.0f} answers end in it."
+    said = f"In the median of {len(steps)} steps, {late:.0f} of {samples:.0f} answers end in that time."
     many = [step for step in steps if len(step.replicas) > 1 and step.tail_ns]
     if many:
         idle = sum(step.idle_ns or 0 for step in many) / sum((step.tail_ns or 0) * len(step.replicas) for step in many)
-        said += f" Replicas have nothing to do for {percent(idle)} of that time."
+        said += f" Replicas are idle for {percent(idle)} of that time."
     return said
 
 

@@ -58,7 +58,7 @@ _NORMS: Final = ", ".join(learning.GRADIENT)
 
 
 def _metrics(run: Run) -> list[Finding]:
-    """That nobody told what metrics were reduced from, in a loop of one's own that has several values of a step."""
+    """That the values of metrics weren't recorded, in a loop of one's own that has several values of a step."""
     if run.has("reductions") or not run.has("micro_batches") or not run.has("scalars") or framework(run):
         return []
     most = run.sql(

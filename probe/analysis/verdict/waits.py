@@ -82,9 +82,9 @@ def _finding(run: Run, one: waiting.Waiting, step_s: float | None, phases: Mappi
         others: tuple[str, ...] = ("Its host is busy with other work.", "Its device is throttled.")
         why = ""
         if one.tokens_others:
-            why = f"It has {ratio(one.tokens / one.tokens_others)} the tokens of the others, which isn't the reason."
+            why = f"Tokens aren't the reason: it has {ratio(one.tokens / one.tokens_others)} those of the others."
     else:
-        text = f"The data of rank {one.culprit} come late since step {one.since}: {victims} wait for it in "
+        text = f"The data of rank {one.culprit} have come late since step {one.since}: {victims} wait for it in "
         text += f"{one.phase}, {late}."
         name, now = setting(run, "loader_workers")
         change = Change("Give the loader more workers, or prefetch; look at the storage of that rank.", name, now=now)

@@ -85,7 +85,7 @@ class StepBatch:
         phase: Of the step.
         rounds: In their order: mini-batches, and epochs over them.
         dealt: Lengths of the rows that were dealt to the ranks in this step, in the order in which they came; None
-            where nobody told.
+            where it wasn't recorded.
         undealt: Where one rule deals rows and cuts micro-batches, as NeMo-RL's do: of each round the lengths of all
             ranks' rows, in the order in which they came. None elsewhere.
     """

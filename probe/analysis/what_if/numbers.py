@@ -18,7 +18,7 @@ NUMBERS: Final = {
     "rank_imbalance_ratio": "tokens of the fullest rank in the step ÷ the mean over ranks",
     "mini_batch_imbalance_ratio": "sum over rounds of the fullest rank's tokens ÷ the sum of the means",
     "padding_tokens": "tokens that are computed and hold nothing, of all ranks",
-    "waiting_ratio": "share of their time in which ranks wait for the fullest of each round, if time goes by tokens",
+    "waiting_ratio": "share of their time in which ranks wait for the fullest of each round, if time follows tokens",
     "micro_batch_waiting_ratio": "the same where ranks wait for each other after each micro-batch, as under FSDP",
 }
 

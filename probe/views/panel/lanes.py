@@ -31,7 +31,7 @@ where step in (select step from scopes where kind = 'step')"""
 
 
 def kept(run: Run) -> dict[str, Any] | None:
-    """The lanes of the last step that has ended; None where nobody told when answers were sampled.
+    """The lanes of the last step that has ended; None where sampling times weren't recorded.
 
     Args:
         run: The run.
@@ -58,7 +58,7 @@ def told(run: Run, step: int) -> dict[str, Any]:
     """
     found = gathered(run, step, step)
     if not found or found[0].begin_ns is None:
-        reason = f"Nobody told when the answers of step {step} began and ended."
+        reason = f"When the answers of step {step} began and ended wasn't recorded."
         return {"step": step, "sentence": reason, "notes": [], "lanes": [], "phases": []}
     one, answer = found[0], LongTail(found)
     first, last = extent(one)

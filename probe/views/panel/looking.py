@@ -4,7 +4,7 @@ Each line of its input is a JSON object: ``attempt`` (null shows each step of th
 (whether to look for everything; else for what an alarm may come of, and the rest stays as it was found) and ``live``
 (false where nobody writes any more). Its answer is
 one line: ``findings``, ``post_mortem`` (of a run that has failed, else null), ``ledger`` (where the tokens went, null
-where nobody told what was sampled), ``samples`` (what a saved copy keeps of them, see
+where no samples were recorded), ``samples`` (what a saved copy keeps of them, see
 :func:`probe.views.panel.browsing.kept`, else null), ``what_if`` (the batches of the last step
 that has ended, see :func:`probe.views.panel.what_if.told_batches`, else null), ``long_tail`` (the lanes of the replicas
 of the last step that has ended, see :func:`probe.views.panel.lanes.told`, else null), ``failed`` (what couldn't be

@@ -104,14 +104,14 @@ class Verdict:
         told: What a page is told: ``findings`` as :func:`probe.views.panel.looking.told` gives them, None where nothing
             is known; ``looking``, whether something will be; ``whole``, whether everything could be looked for;
             ``post_mortem`` as :func:`probe.views.panel.looking.shown` gives it, None where nothing has ended the run;
-            ``ledger`` as :func:`probe.views.panel.looking.funnel` gives it, None where nobody told what was sampled;
+            ``ledger`` as :func:`probe.views.panel.looking.funnel` gives it, None where no samples were recorded;
             ``advice`` as :func:`probe.views.panel.looking.advised` gives it, None where no change is worth it.
         samples: What a saved copy keeps of the samples, as :func:`probe.views.panel.browsing.kept` gives it; None where
             there are none. No page is told it unasked.
         what_if: The batches of the last step that has ended, as :func:`probe.views.panel.what_if.told_batches` gives
             them, so that a page answers what-ifs while a cell runs; None where nothing was cut.
         long_tail: The lanes of the replicas of the last step that has ended, as :func:`probe.views.panel.lanes.told`
-            gives them; None where nobody told when answers were sampled.
+            gives them; None where sampling times weren't recorded.
     """
 
     def __init__(self, path: str, command: Sequence[str] | None = None) -> None:

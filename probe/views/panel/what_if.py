@@ -283,7 +283,7 @@ def _phase(run: Run, dealing: Dealing, before: StepNumbers, models: Models) -> d
         "packer": "" if cut is None else cut.packer,
         "compared": cut is not None and cut.packer in COMPARED,
         "in_page": in_page,
-        "why": "" if cut is not None else "Nobody told which packer cut these batches.",
+        "why": "" if cut is not None else "Which packer cut these batches wasn't recorded.",
         "settings": [one.to_dict() for one in adjustable(run, dealing)],
         "cuts": _cuts(cut, dealing) if in_page else {},
         "parallel": parallel_of(first),
@@ -372,7 +372,7 @@ def _unknown(memory: MemoryModel | None, seconds: TimeModel | None) -> list[str]
     """Why a time or a peak isn't predicted, a sentence each."""
     told = []
     if seconds is None:
-        told.append("The time isn't predicted: the micro-batches' times don't tell what a token costs.")
+        told.append("The time isn't predicted: the micro-batches' times don't show what a token costs.")
     if memory is None:
         told.append("The peak isn't predicted: no micro-batch has a peak of its own.")
     elif memory.fit is None:

@@ -35,7 +35,7 @@ def findings_section(found: Findings, anchors: Mapping[int, str]) -> str:
         anchors: Where findings lead that have a section of their own, by their place.
     """
     if not found.everything:
-        rows = '<p class="missing">Nothing was recorded yet, so that nothing was found.</p>'
+        rows = '<p class="missing">Nothing was recorded yet, so nothing was found.</p>'
     else:
         cells = "".join(_finding(one, anchors.get(at, one.topic)) for at, one in enumerate(found.everything))
         rows = (

@@ -31,7 +31,7 @@ class Section:
     """The section, and where in it findings lead.
 
     Attributes:
-        html: It; "" where nobody told of samples.
+        html: It; "" where no samples were recorded.
         anchors: By the place of a finding in its list.
     """
 

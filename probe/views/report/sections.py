@@ -59,7 +59,7 @@ def advice_section(run: Run) -> str:
 
 
 def tokens_section(run: Run) -> str:
-    """Where the tokens went; nothing where nobody told what was sampled."""
+    """Where the tokens went; nothing where no samples were recorded."""
     found = ledger(run)
     if found is None:
         return ""
@@ -69,7 +69,7 @@ def tokens_section(run: Run) -> str:
 
 
 def mismatch_section(run: Run) -> str:
-    """Whether rollout and training agree; nothing where nobody told both log-probabilities."""
+    """Whether rollout and training agree; nothing where either log-probability wasn't recorded."""
     found = mismatch(run)
     if found is None:
         return ""
@@ -77,7 +77,7 @@ def mismatch_section(run: Run) -> str:
 
 
 def long_tail_section(run: Run) -> str:
-    """How long the last answers let all others wait; nothing where nobody told when answers were sampled."""
+    """How long the last answers let all others wait; nothing where sampling times weren't recorded."""
     found = long_tail(run)
     if found is None or found.shown.begin_ns is None:
         return ""

@@ -28,7 +28,7 @@ const EMPTY = {
   memory: "No memory was sampled yet.",
   micro: "No micro-batches were recorded: nothing was cut by probe.micro_batches or rearrange_micro_batches yet.",
   padding: "No padded batch was formed yet.",
-  fates: "Nobody told what was sampled: probe.samples does, and so do the adapters of verl and TRL.",
+  fates: "No samples were recorded. probe.samples(…) records them; verl and TRL need no line.",
   scalars: "No metric was logged yet.",
   reductions: "reduce_metrics was not called yet.",
   calls: "No call of an observed function was recorded yet.",

@@ -51,5 +51,5 @@ export function factsOf(line) {
 /** @type {Record<string, string>} */
 const FATES = {
   carried: "carried policy gradient", clipped: "clipped in every pass", no_advantage: "without advantage", masked: "outside of the loss", dropped: "dropped",
-  clip_unknown: "perhaps clipped", unknown: "of which nobody told",
+  clip_unknown: "perhaps clipped", unknown: "not recorded",
 };

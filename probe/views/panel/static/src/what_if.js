@@ -129,7 +129,7 @@ export class WhatIf {
     this.back.hidden = true;
     this.best.hidden = true;
     const waits = step === null ? "No step has ended yet." : "The batches of this step are on their way.";
-    if (!answers || step === null || !this.wanted) this._say(answers || step === null ? waits : "This copy keeps no batches, and nobody can be asked for them.");
+    if (!answers || step === null || !this.wanted) this._say(answers || step === null ? waits : "This copy has no batches, and no process to ask for them.");
   }
 
   /**

@@ -23,7 +23,7 @@ const LINES = [
   { name: "over_cap", title: "Micro-batches above the cap", about: "", spell: whole },
   { name: "rank_imbalance_ratio", title: "Imbalance over ranks", about: "fullest ÷ mean", spell: times },
   { name: "mini_batch_imbalance_ratio", title: "Imbalance over mini-batches", about: "fullest ÷ mean, of each", spell: times },
-  { name: "waiting_ratio", title: "Waiting for the fullest rank", about: "if time goes by tokens", spell: percent },
+  { name: "waiting_ratio", title: "Waiting for the fullest rank", about: "if time is proportional to tokens", spell: percent },
   { name: "padding_tokens", title: "Padding computed, tokens", about: "", spell: whole },
 ];
 
