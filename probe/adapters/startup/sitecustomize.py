@@ -37,20 +37,17 @@ class _Waiting:
         if not self.waits or name not in PACKAGES:
             return None
         self.waits = False  # and stays where it is: another thread may be going through the finders
+        found: ModuleSpec | None = None
         try:
-            from probe_rl import load
-
-            load("probe.adapters.attachment").attach()
-            found: ModuleSpec | None = load("probe.adapters.imports").find_spec(name, path, target)
+            from probe_rl import harmless, load
+        except (ImportError, SyntaxError) as error:  # a Python without probe, or one that is too old for it
+            if sys.stderr is not None:
+                sys.stderr.write(f"probe can't observe process {__import__('os').getpid()}: {error}\n")
             return found
-        except Exception as error:  # the program's import goes on as it would without probe
-            _say(f"probe can't observe process {__import__('os').getpid()}: {type(error).__name__}: {error}")
-            return None
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(f"{text}\n")
+        with harmless():  # the program's import goes on as it would without probe
+            load("probe.adapters.attachment").attach()
+            found = load("probe.adapters.imports").find_spec(name, path, target)
+        return found
 
 
 def _tidy_the_path() -> None:
