@@ -29,12 +29,12 @@ def runtime_env(given: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     if not os.environ.get("PROBE_RUN_DIR"):
         return given
-    made = given
     with harmless():
         load("probe.adapters.attachment").attach()
         load("probe.runs.ending")  # which the end of the interpreter needs, where some modules can't be imported
-        made = load("probe.adapters.ray_environment").for_workers(given, os.environ, _observe)
-    return made
+        made: dict[str, Any] | None = load("probe.adapters.ray_environment").for_workers(given, os.environ, _observe)
+        return made
+    return given
 
 
 def _observe(environ: dict[str, str] | None = None) -> None:

@@ -37,17 +37,17 @@ class _Waiting:
         if not self.waits or name not in PACKAGES:
             return None
         self.waits = False  # and stays where it is: another thread may be going through the finders
-        found: ModuleSpec | None = None
         try:
             from probe_rl import harmless, load
         except (ImportError, SyntaxError) as error:  # a Python without probe, or one that is too old for it
             if sys.stderr is not None:
                 sys.stderr.write(f"probe can't observe process {__import__('os').getpid()}: {error}\n")
-            return found
+            return None
         with harmless():  # the program's import goes on as it would without probe
             load("probe.adapters.attachment").attach()
-            found = load("probe.adapters.imports").find_spec(name, path, target)
-        return found
+            found: ModuleSpec | None = load("probe.adapters.imports").find_spec(name, path, target)
+            return found
+        return None
 
 
 def _tidy_the_path() -> None:
