@@ -324,6 +324,14 @@ def test_a_listener_that_fails_at_being_told_of_its_failure(caplog):
     assert "told of its failure" in caplog.text
 
 
+def test_strictly_what_a_listener_raises_is_raised_after_it_was_told(monkeypatch):
+    monkeypatch.setenv("PROBE_STRICT", "1")
+    broken = Broken("leave")
+    with subscribe(broken, "test.add"), pytest.raises(type(broken.error), match=str(broken.error)):
+        add(1)
+    assert [count for _, _, count, _ in broken.failures] == [1]
+
+
 @pytest.mark.usefixtures("lenient")
 def test_failures_start_anew_with_a_new_subscription():
     broken = Broken("enter")
