@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from probe.adapters import automatic
 from probe.adapters.lightning import HOOKS, heard
-from probe.adapters.seams import Armed, Call, Seam
+from probe.adapters.seams import Armed, Seam, ToldCall
 from probe.errors import MissingDependencyError
 from probe.exits import code_of
 from probe.session import Session, current_session, start
@@ -44,7 +44,7 @@ class Recording:
         self._given = (project, experiment, options)
         self._own = False
         where = Seam("probe.lightning", "Callback", "hooks", heard)
-        self._armed = Armed(where, automatic.is_recording, automatic.failed)
+        self._armed = Armed(where, automatic.is_recording)
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to the processes that Lightning starts: how to begin a session, not the session."""
@@ -106,8 +106,8 @@ class Recording:
 
     def _hear(self, trainer: Any, hook: str, *given: Any) -> None:
         if not self._armed.off:
-            call = Call(self._hear, (trainer, hook, *given), {})
-            self._armed.end(call, self._armed.begin(call))
+            with ToldCall(self._armed, self._hear, (trainer, hook, *given), {}):
+                pass
 
 
 def _hook(name: str) -> Any:

@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # typing's own would bring typing, which takes ten times 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from importlib.metadata import Distribution
+    from types import TracebackType
     from typing import Any, Final
 
 #: Ours, as pip knows it; our ``probe`` says it in ``__distribution__``.
@@ -92,15 +93,35 @@ def _brings(one: Distribution, place: str | None) -> bool:
     return place is None or os.path.realpath(str(one.locate_file(name))) == os.path.realpath(place)
 
 
-def say(error: Exception) -> None:
-    """Say that probe can't observe this process, whose training goes on.
+class harmless:  # reads as an adjective at the point of use: `with harmless():`
+    """A block of ours in somebody else's program, which goes on whatever is raised in it: that is said.
+
+    With ``PROBE_STRICT=1`` in the environment, as in probe's own tests, it is said and raised. What is no ``Exception``
+    goes on as it is.
 
     Args:
-        error: Why.
+        failed: What is said before the reason; None says that probe can't observe this process, "" says nothing.
     """
-    if sys.stderr is not None:
-        why = str(error) if isinstance(error, NotOursError) else repr(error)
-        sys.stderr.write(f"probe can't observe process {os.getpid()}: {why}\n")
+
+    def __init__(self, failed: str | None = None) -> None:
+        self._failed = failed
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        import os  # the class is sent by value to processes without this module: see probe_rl.ray
+        import sys
+
+        if not isinstance(error, Exception):
+            return False
+        failed = f"probe can't observe process {os.getpid()}" if self._failed is None else self._failed
+        if failed and sys.stderr is not None:
+            why = str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"
+            sys.stderr.write(f"{failed}: {why}\n")
+        return os.environ.get("PROBE_STRICT") != "1"
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-from probe_rl import load, say
+from probe_rl import harmless, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,31 +29,26 @@ def runtime_env(given: dict[str, Any] | None) -> dict[str, Any] | None:
     """
     if not os.environ.get("PROBE_RUN_DIR"):
         return given
-    try:
+    with harmless():
         load("probe.adapters.attachment").attach()
         load("probe.runs.ending")  # which the end of the interpreter needs, where some modules can't be imported
         made: dict[str, Any] | None = load("probe.adapters.ray_environment").for_workers(given, os.environ, _observe)
-    except Exception as error:  # the job goes on without
-        say(error)
-        return given
-    return made
+        return made
+    return given
 
 
 def _observe(environ: dict[str, str] | None = None) -> None:
     """In a worker, before it trains: whatever it imports, or has imported, is observed, and recorded to where these
-    variables say. An environment without probe says so.
+    variables say. An environment without probe says so: what a setup hook raises ends the worker.
     """
     import os
-    import sys
 
-    try:
+    with harmless():
         for name, value in (environ or {}).items():
             os.environ.setdefault(name, value)
         from probe_rl import load
 
         load("probe.adapters.attachment").attach()
-    except Exception as error:  # what a setup hook raises ends the worker
-        sys.stderr.write(f"probe can't observe process {os.getpid()}: {type(error).__name__}: {error}\n")
 
 
 # -------------------------------------------------------------------------------------------------------- Ray Train v2
@@ -81,26 +76,22 @@ def _driver_begins(self: Any) -> None:
     self.environ = {}
     if not os.environ.get("PROBE_RUN_DIR"):
         return
-    from probe_rl import load, say
+    from probe_rl import load
 
-    try:
+    with harmless():
         load("probe.adapters.attachment").attach()
         load("probe.runs.ending")
         self.environ = load("probe.adapters.ray_environment").passed(os.environ)
-    except Exception as error:  # the training goes on without
-        say(error)
 
 
 def _workers_begin(self: Any, worker_group: Any) -> None:
-    """Have each worker observed before it trains, and again where Ray has begun them anew."""
-    import sys
-
+    """Have each worker observed before it trains, and again where Ray has begun them anew. What is wrong with a worker
+    is for Ray to find out.
+    """
     if not self.environ:
         return
-    try:
+    with harmless("probe can't observe the workers of Ray Train"):
         worker_group.execute(_observe, self.environ)
-    except Exception as error:  # what is wrong with a worker is for Ray to find out
-        sys.stderr.write(f"probe can't observe the workers of Ray Train: {type(error).__name__}: {error}\n")
 
 
 def _workers_end(self: Any, worker_group: Any) -> None:
@@ -111,11 +102,9 @@ def _workers_end(self: Any, worker_group: Any) -> None:
 
     if not self.environ:
         return
-    try:
+    with harmless("probe can't ask the workers of Ray Train to write"):
         asked = worker_group.execute_async(_write)
         sys.modules["ray"].wait(asked, num_returns=len(asked), timeout=5)
-    except Exception as error:  # they end all the same
-        sys.stderr.write(f"probe can't ask the workers of Ray Train to write: {type(error).__name__}: {error}\n")
 
 
 def _write() -> None:
@@ -129,5 +118,6 @@ def _write() -> None:
 
 
 #: Sent as they stand, so that a process without this module can load them.
-for _sent in (_observe, _driver_begins, _workers_begin, _workers_end, _write):
+_FUNCTIONS = (_observe, _driver_begins, _workers_begin, _workers_end, _write)
+for _sent in (*_FUNCTIONS, harmless, harmless.__init__, harmless.__enter__, harmless.__exit__):
     _sent.__module__ = "__main__"

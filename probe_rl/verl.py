@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from probe_rl import load, say
+from probe_rl import harmless, load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,11 +31,10 @@ class _Waiting:
         if not self.waits or name != _TRACKER:
             return None
         self.waits = False  # and stays where it is: another thread may be going through the finders
-        try:
+        with harmless(""):  # nobody has asked for probe yet: verl says it where its logger is asked for
             load(_PLUGIN)
             return load("probe.adapters.imports").find_spec(name, path, target)
-        except Exception:  # nobody has asked for probe yet: verl says it where its logger is asked for
-            return None
+        return None
 
 
 def _arm() -> None:
@@ -44,10 +43,8 @@ def _arm() -> None:
     if not asked and _TRACKER not in sys.modules:
         sys.meta_path.insert(0, _Waiting())
         return
-    try:
+    with harmless():
         load(_PLUGIN)
-    except Exception as error:
-        say(error)
 
 
 _arm()

@@ -137,6 +137,9 @@ def test_lightning_s_factory_loads_nothing_where_nobody_asks_and_a_foreign_probe
     done = python(LIGHTNING, tmp_path, ROOT, PROBE_RUN_DIR="run")
     assert (done.returncode, done.stdout) == (0, "[] []\n"), done.stderr
     assert f"{tmp_path / 'probe.py'}, is not of probe-rl" in done.stderr
+    done = python(LIGHTNING, tmp_path, ROOT, PROBE_RUN_DIR="run", PROBE_STRICT="1")
+    assert done.returncode == 1
+    assert "\nprobe_rl.NotOursError: " in done.stderr
 
 
 # -------------------------------------------------------------------------------------------------------------- Ray

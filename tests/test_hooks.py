@@ -264,6 +264,7 @@ def test_silenced_is_for_one_thread_and_nests(diary):
 # ---------------------------------------------------------------------------------------- listeners that fail
 
 
+@pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("moment", ["enter", "leave", "fire"])
 def test_a_failing_listener_never_reaches_training(moment, caplog, diary):
     broken = Broken(moment)
@@ -280,6 +281,7 @@ def test_a_failing_listener_never_reaches_training(moment, caplog, diary):
     assert broken not in MOMENT.listeners
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_listener_that_failed_to_enter_isnt_asked_to_leave():
     broken = Broken("enter")
     with subscribe(broken, "test.add"):
@@ -287,6 +289,7 @@ def test_a_listener_that_failed_to_enter_isnt_asked_to_leave():
     assert broken.calls == 1
 
 
+@pytest.mark.usefixtures("lenient")
 def test_both_the_functions_and_the_listeners_error(diary):
     broken = Broken("leave")
     with subscribe(broken, "test.add"), pytest.raises(ZeroDivisionError, match="scale"):
@@ -294,6 +297,7 @@ def test_both_the_functions_and_the_listeners_error(diary):
     assert len(broken.failures) == 1
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_listener_that_exits_the_process_doesnt():
     broken = Broken("enter", error=SystemExit(3))
     with subscribe(broken, "test.add"):
@@ -309,6 +313,7 @@ def test_control_c_inside_a_listener_is_the_users():
     assert broken.failures == []
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_listener_that_fails_at_being_told_of_its_failure(caplog):
     class Worse(Broken):
         def failed(self, event, error, count, switched_off):
@@ -319,6 +324,15 @@ def test_a_listener_that_fails_at_being_told_of_its_failure(caplog):
     assert "told of its failure" in caplog.text
 
 
+def test_strictly_what_a_listener_raises_is_raised_after_it_was_told(monkeypatch):
+    monkeypatch.setenv("PROBE_STRICT", "1")
+    broken = Broken("leave")
+    with subscribe(broken, "test.add"), pytest.raises(type(broken.error), match=str(broken.error)):
+        add(1)
+    assert [count for _, _, count, _ in broken.failures] == [1]
+
+
+@pytest.mark.usefixtures("lenient")
 def test_failures_start_anew_with_a_new_subscription():
     broken = Broken("enter")
     for _ in range(2):

@@ -218,6 +218,7 @@ class Broken(Recorder):
         raise RuntimeError("close is broken")
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_broken_recorder_changes_nothing_but_the_incidents(directory, caplog):
     weights, losses = train()
     with start("p", run_dir=directory, recorders=["token_balance", Broken()]) as session:

@@ -17,6 +17,7 @@ from probe.adapters.imports import forget, when_imported
 from probe.adapters.seams import Patches, Seam
 from probe.errors import UnknownNameError
 from probe.frameworks import ATTACHED, LOCK
+from probe.guard import on_error
 from probe.hooks import is_off
 
 
@@ -74,7 +75,7 @@ class Attachment:
         self._seams: list[Seam] = []
         self._looked: set[str] = set()
         self._on: set[Seam] = set()
-        self._patches = Patches(automatic.is_recording, automatic.failed)
+        self._patches = Patches(automatic.is_recording)
         self._error = ""
         self._begin()
 
@@ -150,15 +151,15 @@ class Attachment:
             if self._seams:
                 return
             table, _, attribute = self._adapter.table.partition(":")
-            try:
+            with on_error(self._not_armed):
                 self._seams = list(getattr(importlib.import_module(table), attribute))
-            except Exception as error:
-                self._error = repr(error)
-                self.revision += 1
-                raise
             for name in dict.fromkeys(seam.module for seam in self._seams):
                 when_imported(name, self._look)
             self.revision += 1
+
+    def _not_armed(self, error: BaseException) -> None:
+        self._error = repr(error)
+        self.revision += 1
 
     def _look(self, module: ModuleType) -> None:
         with LOCK:

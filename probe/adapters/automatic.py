@@ -5,13 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from probe.current import CURRENT
+from probe.guard import Guard
 from probe.hooks import is_off
-
-if TYPE_CHECKING:
-    from probe.adapters.seams import Seam
 
 #: The run directory of all processes of a job.
 VARIABLE: Final = "PROBE_RUN_DIR"
@@ -49,17 +47,16 @@ def _begin(project: str | None = None, experiment: str | None = None, *, counts_
         if os.getpid() in _tried:
             return False
         _tried.add(os.getpid())
-    try:
+    where = os.environ.get(VARIABLE) or f"runs/{project}/{experiment}"
+    # A full disk, a directory that can't be written: there is no run that could be told.
+    with Guard("probe.start", f"probe can't record to {where}; training goes on", tell=None, log=_log):
         if is_off():
             return False
         from probe.session import start_automatically
 
         start_automatically(os.environ.get(VARIABLE), project, experiment, counts_alone=counts_alone)
-    except Exception:  # a full disk, a directory that can't be written: training goes on without
-        where = os.environ.get(VARIABLE) or f"runs/{project}/{experiment}"
-        _log.exception("probe can't record to %s; training goes on", where)
-        return False
-    return True
+        return True
+    return False
 
 
 def begin_named(project: str, experiment: str) -> None:
@@ -72,18 +69,3 @@ def begin_named(project: str, experiment: str) -> None:
     if is_recording(begin=True) or os.environ.get(VARIABLE):
         return
     _begin(project, experiment)
-
-
-def failed(seam: Seam, error: BaseException, count: int, switched_off: bool) -> None:
-    """A seam couldn't tell of a call: an incident of the run.
-
-    Args:
-        seam: That failed.
-        error: What it raised.
-        count: How often it has failed.
-        switched_off: Whether it is switched off now.
-    """
-    open_now = CURRENT.session
-    if open_now is not None:
-        where = f"{seam.module}.{seam.name}"
-        open_now.recording.incident("adapter", where, f"{seam.point}: {error!r}", error, count, switched_off)

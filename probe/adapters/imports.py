@@ -1,4 +1,4 @@
-"""Tell of modules as they are imported, and of those that are there already. Standard library only.
+"""Tell of modules as they are imported, and of those that are there already. Nothing of a framework.
 
 A finder at the front of ``sys.meta_path`` asks the others for the module and puts itself between it and its loader, for
 the one moment in which the module is executed: the module has its own loader while it runs and after it.
@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
+
+from probe.guard import Guard
 
 _log = logging.getLogger("probe.adapters")
 
@@ -138,7 +140,6 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 
 def _tell(told: Told, module: ModuleType) -> None:
-    try:
+    failed = f"probe couldn't look at {module.__name__}; it is imported as it is"
+    with Guard(module.__name__, failed, kind="adapter", log=_log):
         told(module)
-    except Exception:  # the import is the framework's: nothing of ours stops it
-        _log.exception("probe couldn't look at %s; it is imported as it is", module.__name__)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from probe.adapters import automatic, telling
 from probe.adapters.seams import Call
+from probe.guard import Guard
 from probe.hooks import current_scope, spending
 from probe.moments import Tally, tell_counted
 
@@ -34,9 +35,6 @@ MAX_SPANS: Final = 64
 
 #: The name of those beyond.
 OTHERS: Final = "(others)"
-
-#: Failures after which a source is read no more.
-_MAX_FAILURES: Final = 3
 
 _log = logging.getLogger("probe.adapters")
 _lock = threading.Lock()
@@ -82,7 +80,7 @@ def client_made(call: Call) -> None:
 
 
 def _both(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    count = _guarded(_count_event, "an event of NeMo-RL's data plane", begins=True)
+    count = _guarded(_count_event, _SOURCE, "an event of NeMo-RL's data plane", begins=True)
 
     def told(*args: Any, **kwargs: Any) -> Any:
         result = theirs(*args, **kwargs)
@@ -96,7 +94,7 @@ def provider_made(call: Call) -> None:
     """A provider of tracers is there: its spans are told to us, after what its owner has given it."""
     from opentelemetry.sdk.trace import SpanProcessor
 
-    count = _guarded(_count_span, "a span of OpenTelemetry", begins=False)
+    count = _guarded(_count_span, "opentelemetry", "a span of OpenTelemetry", begins=False)
 
     class Spans(SpanProcessor):
         def on_end(self, span: Any) -> None:
@@ -105,22 +103,16 @@ def provider_made(call: Call) -> None:
     call.args[0].add_span_processor(Spans())
 
 
-def _guarded(count: Callable[[Any], None], what: str, *, begins: bool) -> Callable[[Any], None]:
-    """``count``, where somebody listens, and never raising: training goes on, and what can't be read is said once.
+def _guarded(count: Callable[[Any], None], source: str, what: str, *, begins: bool) -> Callable[[Any], None]:
+    """``count``, where somebody listens, and never raising: a source that can't be read isn't read any more.
     ``begins`` says whether it is reason enough for the process to begin to record.
     """
-    failures = 0
+    guard = Guard(source, f"probe can't read {what}", kind="adapter", log=_log)
 
     def told(one: Any) -> None:
-        nonlocal failures
-        if failures < _MAX_FAILURES and _is_attached() and automatic.is_recording(begin=begins):
-            try:
-                with spending():
-                    count(one)
-            except Exception:
-                failures += 1
-                if failures == 1:
-                    _log.exception("probe can't read %s; training goes on", what)
+        if not guard.off and _is_attached() and automatic.is_recording(begin=begins):
+            with guard, spending():
+                count(one)
 
     return told
 

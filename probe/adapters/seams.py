@@ -15,10 +15,8 @@ from collections.abc import Callable, Generator
 from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
+from probe.guard import Guard, to_session
 from probe.hooks import spending
-
-#: Failures of one seam after which it tells nothing any more.
-MAX_FAILURES: Final = 3
 
 _log = logging.getLogger("probe.adapters")
 
@@ -113,83 +111,92 @@ class Seam(NamedTuple):
 
 
 class Armed:
-    """A seam that was put on: counts what fails, and can be switched off.
+    """A seam that was put on, and can be switched off: what fails again and again is.
 
     Args:
         seam: What it is.
         ready: Whether anybody listens; asked at the begin of each call. Given whether the call is reason to begin.
-        failed: Called with the seam, the error, how often it has failed and whether it is switched off now.
 
     Attributes:
         seam: What it is.
+        around: Whether calls are told of as they begin, too.
         off: Whether calls are told no more.
-        failures: How often telling has failed.
+        guard: Keeps what telling raises from the framework.
     """
 
-    def __init__(
-        self,
-        seam: Seam,
-        ready: Callable[[bool], bool],
-        failed: Callable[[Seam, BaseException, int, bool], None],
-    ) -> None:
+    def __init__(self, seam: Seam, ready: Callable[[bool], bool]) -> None:
         self.seam = seam
+        self.around = inspect.isgeneratorfunction(seam.tell)
         self.off = False
-        self.failures = 0
+        where = f"{seam.module}.{seam.name}"
+        failed = f"probe can't tell of {seam.point} at {where}"
+        self.guard = Guard(where, failed, kind="adapter", tell=self._failed, log=_log)
         self._ready = ready
-        self._told_failed = failed
-        self._around = inspect.isgeneratorfunction(seam.tell)
 
-    def begin(self, call: Call) -> Generator[None, None, None] | None:
-        """Tell that a call begins. Never raises, but for Ctrl-C.
+    def is_ready(self) -> bool:
+        """Whether a call that begins or has ended now is told of."""
+        return self.seam.always or self._ready(self.seam.begins)
 
-        Returns:
-            What is to be given to :meth:`end`.
-        """
+    def _failed(self, kind: str, where: str, message: str, error: BaseException | None, count: int, off: bool) -> None:
+        self.off = self.off or off
+        to_session(kind, where, message, error, count, off)
+
+
+class ToldCall(Call):
+    """A call, as a block in which its function runs: it is told of as it begins, and as it has ended, whichever way.
+
+    Nothing that telling raises leaves it, but for Ctrl-C.
+
+    Args:
+        armed: Who tells.
+        function: See :class:`Call`.
+        args: See :class:`Call`.
+        kwargs: See :class:`Call`.
+    """
+
+    __slots__ = ("_armed", "_told")
+
+    def __init__(
+        self, armed: Armed, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.function = function
+        self.args = args
+        self.kwargs = kwargs
+        self.result = None
+        self.error = None
+        self._armed = armed
+        self._told: Generator[None, None, None] | None = None
+
+    def __enter__(self) -> ToldCall:
+        armed = self._armed
         try:
-            if not self._around or not self._is_ready():
-                return None
-            with spending():
-                told = self.seam.tell(call)
-                if told is not None:
-                    next(told)
+            if armed.around and armed.is_ready():
+                with spending():
+                    told = armed.seam.tell(self)
+                    if told is not None:
+                        next(told)
+                self._told = told
         except StopIteration:  # it has nothing to tell of this one
-            return None
-        except Exception as error:
-            self._failed(error)
-            return None
-        return told
+            pass
+        except Exception as error:  # the framework's call goes on; a guard's own block would cost more at each
+            armed.guard.caught(error)
+        return self
 
-    def end(self, call: Call, told: Generator[None, None, None] | None) -> None:
-        """Tell that a call has ended. Never raises, but for Ctrl-C.
-
-        Args:
-            call: With its result, or its error.
-            told: What :meth:`begin` gave.
-        """
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.error = error
+        armed = self._armed
+        told, self._told = self._told, None  # which holds this call
         try:
             if told is not None:
                 with spending():
-                    _finish(told, call.error)
-            elif not self._around and call.error is None and self._is_ready():
+                    _finish(told, error)
+            elif error is None and not armed.around and armed.is_ready():
                 with spending():
-                    self.seam.tell(call)
-        except Exception as error:
-            if error is not call.error:
-                self._failed(error)
-
-    def _is_ready(self) -> bool:
-        return self.seam.always or self._ready(self.seam.begins)
-
-    def _failed(self, error: Exception) -> None:
-        self.failures += 1
-        self.off = self.failures >= MAX_FAILURES
-        if self.failures == 1 or self.off:
-            what = "is switched off" if self.off else "training goes on"
-            _log.error("probe failed at %s.%s; %s", self.seam.module, self.seam.name, what, exc_info=error)
-        try:
-            self._told_failed(self.seam, error, self.failures, self.off)
-        except Exception:
-            _log.exception("probe failed while it told of a failure")
+                    armed.seam.tell(self)
+        except Exception as raised:  # likewise
+            armed.guard.caught(raised)
 
 
 def _finish(told: Generator[None, None, None], error: BaseException | None) -> None:
@@ -202,7 +209,7 @@ def _finish(told: Generator[None, None, None], error: BaseException | None) -> N
         told.throw(error)
     except StopIteration:
         pass
-    except BaseException as raised:
+    except type(error) as raised:
         if raised is not error:
             raise
     finally:
@@ -225,15 +232,8 @@ def wrapped(function: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
         async def run_async(*args: Any, **kwargs: Any) -> Any:
             if armed.off:
                 return await function(*args, **kwargs)
-            call = Call(function, args, kwargs)
-            told = armed.begin(call)
-            try:
+            with ToldCall(armed, function, args, kwargs) as call:
                 call.result = result = await function(*args, **kwargs)
-            except BaseException as error:
-                call.error = error
-                armed.end(call, told)
-                raise
-            armed.end(call, told)
             return result
 
         return run_async
@@ -243,15 +243,8 @@ def wrapped(function: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
         def run_generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             if armed.off:
                 return (yield from function(*args, **kwargs))
-            call = Call(function, args, kwargs)
-            told = armed.begin(call)
-            try:
+            with ToldCall(armed, function, args, kwargs) as call:
                 call.result = result = yield from function(*args, **kwargs)
-            except BaseException as error:
-                call.error = error
-                armed.end(call, told)
-                raise
-            armed.end(call, told)
             return result
 
         return run_generator
@@ -260,15 +253,8 @@ def wrapped(function: Callable[..., Any], armed: Armed) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if armed.off:
             return function(*args, **kwargs)
-        call = Call(function, args, kwargs)
-        told = armed.begin(call)
-        try:
+        with ToldCall(armed, function, args, kwargs) as call:
             call.result = result = function(*args, **kwargs)
-        except BaseException as error:
-            call.error = error
-            armed.end(call, told)
-            raise
-        armed.end(call, told)
         return result
 
     return run
@@ -287,16 +273,10 @@ class Patches:
 
     Args:
         ready: See :class:`Armed`.
-        failed: See :class:`Armed`.
     """
 
-    def __init__(
-        self,
-        ready: Callable[[bool], bool],
-        failed: Callable[[Seam, BaseException, int, bool], None],
-    ) -> None:
+    def __init__(self, ready: Callable[[bool], bool]) -> None:
         self._ready = ready
-        self._failed = failed
         self._patches: list[_Patch] = []
 
     def put(self, seam: Seam, module: ModuleType) -> bool:
@@ -318,7 +298,7 @@ class Patches:
         inner = found.__func__ if isinstance(found, staticmethod | classmethod) else found
         if not callable(inner) or inspect.isclass(inner):
             return False
-        armed = Armed(seam, self._ready, self._failed)
+        armed = Armed(seam, self._ready)
         after: Any = wrapped(inner, armed)
         if isinstance(found, staticmethod | classmethod):
             after = type(found)(after)

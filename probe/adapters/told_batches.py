@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from probe.adapters.lengths import Arrivals, rows_of
 from probe.adapters.telling import session
+from probe.guard import attempt
 from probe.hooks import scope
 from probe.moments import Content, tell_cut, tell_micro_batch
 
@@ -40,7 +41,7 @@ class ToldBatch:
     def __init__(self, arrivals: Arrivals, source: str, rule: Callable[[], Rule], count: int | None = None) -> None:
         self._arrivals = arrivals
         self._source = source
-        self._rule = self._asked(rule)
+        self._rule = attempt(rule, self._untold)
         self._count = count
         self._parts: list[list[int]] = []
         self._rows = 0
@@ -87,15 +88,13 @@ class ToldBatch:
         self._arrivals.later(_now, self._tell)
         self._arrivals.deliver()
 
-    def _asked(self, rule: Callable[[], Rule]) -> Rule:
-        try:
-            return rule()
-        except Exception as error:  # a user's loader or sampler: its batches are told all the same
-            message = f"by whose rule batches are made isn't known: {error!r}"
-            open_now = session()
-            if open_now is not None and self._arrivals.first_time(message):
-                open_now.recording.incident("adapter", self._source, message, error)
-            return UNKNOWN
+    def _untold(self, error: Exception) -> Rule:
+        """A user's loader or sampler was asked, and raised: its batches are told all the same."""
+        message = f"by whose rule batches are made isn't known: {error!r}"
+        open_now = session()
+        if open_now is not None and self._arrivals.first_time(message):
+            open_now.recording.incident("adapter", self._source, message, error)
+        return UNKNOWN
 
     def _tell(self) -> None:
         if self._parts:

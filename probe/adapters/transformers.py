@@ -22,6 +22,7 @@ from probe.adapters.seams import Call, Seam
 from probe.adapters.telling import drop_step, end_step, follow_step, session
 from probe.adapters.told_batches import Rule, ToldBatch
 from probe.adapters.trl_packing import evaluation_packer_of, packer_of, tell_waiting
+from probe.guard import on_error
 from probe.hooks import current_scope, emit, phase, point, scope
 
 LOG: Final = point("session.log", "a trainer logs the metrics of a step; carries metrics and step")
@@ -150,11 +151,8 @@ class Loop:
         self._evaluation = self._begun(lambda: evaluation_packer_of(self.trainer, loader), None)
         try:
             with phase("evaluate"):
-                try:
+                with on_error(self.end_micro_batch):
                     yield
-                except BaseException as error:
-                    self.end_micro_batch(error)
-                    raise
                 self.end_micro_batch()
                 self._evaluation.end()
         finally:
@@ -276,10 +274,8 @@ def _train(call: Call) -> Telling:
     outer = _here.loop
     _here.loop = Loop(call.args[0])
     try:
-        yield
-    except BaseException as error:
-        finish(error)
-        raise
+        with on_error(finish):
+            yield
     finally:
         finish()
         _here.loop = outer
@@ -297,10 +293,8 @@ def _training_step(call: Call) -> Telling:
     loop = loop_of(call.args[0])
     outer, loop.training, loop.inputs = loop.training, True, None
     try:
-        yield
-    except BaseException as error:
-        loop.end_micro_batch(error)
-        raise
+        with on_error(loop.end_micro_batch):
+            yield
     finally:
         loop.training, loop.inputs = outer, None
         loop.end_micro_batch()

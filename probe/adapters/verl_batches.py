@@ -10,6 +10,7 @@ from typing import Any, Final
 from probe.adapters.seams import Call
 from probe.adapters.verl_settings import packer, setting
 from probe.adapters.verl_workers import COUNTS
+from probe.guard import on_error
 from probe.hooks import scope
 from probe.moments import Content, TokenField, tell_added, tell_partition
 
@@ -89,10 +90,8 @@ def batch(call: Call) -> Generator[None, None, None]:
     around = ENGINES.batch
     made = ENGINES.batch = Batch()
     try:
-        yield
-    except BaseException as error:
-        made.end(error)
-        raise
+        with on_error(made.end):
+            yield
     finally:
         ENGINES.batch = around
         made.end()

@@ -49,7 +49,7 @@ def _learn(project: str, config: Any) -> None:
 #: Where verl's tracker is made. It is told where nobody records, too: it may be what asks for a recording.
 LOGGER: Final = Seam("verl.utils.tracking", "Tracking.__init__", "logger", made, always=True)
 
-_patches: Final = Patches(automatic.is_recording, automatic.failed)
+_patches: Final = Patches(automatic.is_recording)
 
 
 def accept(module: ModuleType) -> None:

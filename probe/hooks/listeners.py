@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from probe.guard import Guard, is_strict
 from probe.hooks.scopes import NOTHING, Scope
 from probe.hooks.switch import is_off
 
@@ -281,6 +282,9 @@ def note_failure(listener: Listener, event: Event, error: BaseException) -> None
         listener: Which failed.
         event: Of which it heard.
         error: What it raised.
+
+    Raises:
+        BaseException: ``error``, where that is asked for (:func:`~probe.guard.is_strict`).
     """
     with _lock:
         count = _failures[id(listener)] = _failures.get(id(listener), 0) + 1
@@ -290,7 +294,8 @@ def note_failure(listener: Listener, event: Event, error: BaseException) -> None
     if switched_off:
         _log.error("%r failed %d times and is switched off", listener, count)
         unsubscribe(listener)
-    try:
+    said = f"{type(listener).__name__} failed while it was told of its failure"
+    with Guard(event.point.name, said, tell=None, log=_log):
         listener.failed(event, error, count, switched_off)
-    except Exception:
-        _log.exception("%r failed while it was told of its failure", listener)
+    if is_strict():
+        raise error

@@ -118,6 +118,7 @@ class scope:  # reads as a verb at the point of use: `with scope("phase", "updat
             around = found
         opened = self.scope = inherited(self.kind, self.name, around, step, role, phase, micro_batch)
         opened._block = _reference(self)
+        begun = False
         try:
             _current.set(opened)
             thread = _thread_id()
@@ -129,11 +130,12 @@ class scope:  # reads as a verb at the point of use: `with scope("phase", "updat
                 self._notice = (event, enter(event, thread))
                 event.begin_ns = now = _clock()
                 _spent_ns[thread] = _spent_ns.get(thread, 0) + now - begin_ns
-        except BaseException:  # Ctrl-C: the block won't run
-            _current.set(found)
-            if _left is not None:
-                _left(opened, found, _thread_id())
-            raise
+            begun = True
+        finally:
+            if not begun:  # Ctrl-C: the block won't run
+                _current.set(found)
+                if _left is not None:
+                    _left(opened, found, _thread_id())
         return self
 
     def __exit__(
@@ -266,7 +268,7 @@ def told_call(where: Point, function: Callable[..., Any], args: tuple[Any, ...],
     _spent_ns[thread] = _spent_ns.get(thread, 0) + now - begin_ns
     try:
         result = function(*args, **kwargs)
-    except BaseException as error:
+    except BaseException as error:  # told of, and raised again: a block of its own would cost more at each call
         event.end_ns = _clock()
         event.error = error
         leave(event, states)

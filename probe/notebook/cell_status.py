@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from probe import devices, hooks
 from probe.errors import ProbeError
+from probe.guard import attempt
 from probe.inspection.look import STYLE, table
 from probe.inspection.plain_text import one_line
 from probe.session import current_session
@@ -92,13 +93,15 @@ def _listeners() -> list[tuple[str, str]]:
 
 
 def _device() -> list[tuple[str, str]]:
+    """A driver in trouble is one line of the status, and not its end."""
+    return [("device", attempt(_allocated, lambda error: f"can't be read: {one_line(error)}"))]
+
+
+def _allocated() -> str:
     from probe import text as words
 
-    try:
-        device = devices.detect()
-        now = device.read()
-    except Exception as error:  # a driver in trouble is one line of the status, and not its end
-        return [("device", f"can't be read: {one_line(error)}")]
+    device = devices.detect()
+    now = device.read()
     if now.allocated_bytes is None:
-        return [("device", f"{device.name}: not in use yet")]
-    return [("device", f"{device.name}: {words.size(now.allocated_bytes)} {words.memory(device.source)}")]
+        return f"{device.name}: not in use yet"
+    return f"{device.name}: {words.size(now.allocated_bytes)} {words.memory(device.source)}"

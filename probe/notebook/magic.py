@@ -18,7 +18,8 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from probe.errors import InputError, ProbeError
-from probe.hooks import OFF, is_off, phase, scope, watch
+from probe.guard import Guard, on_error
+from probe.hooks import OFF, Scope, is_off, phase, scope, watch
 from probe.inspection.plain_text import one_line
 from probe.notebook.cell_status import Status
 from probe.notebook.cell_summary import CellSummary, Direct, from_session
@@ -119,6 +120,9 @@ class ProbeMagic:
     def __init__(self, shell: Any) -> None:
         self._shell = shell
         self._run: Run | None = None
+        self._why = ""  # the last summary couldn't be made
+        failed = "the summary of a cell could not be made"
+        self._guard = Guard("%%probe", failed, tell=self._unmade, most=None, log=_log, level=logging.WARNING)
 
     def probe(self, line: str, cell: str | None = None) -> Any:
         """%%probe [phase=NAME] [role=NAME] [step=N]   run the cell in this scope; a summary stands under it
@@ -166,22 +170,19 @@ class ProbeMagic:
         codes = self._compiled(cell)
         session = current_session()
         direct = Direct() if session is None else None
-        failure: BaseException | None = None
+        failures: list[BaseException] = []
         begin_ns = end_ns = time.monotonic_ns()
         outermost: scope | None = None
         try:
-            with direct or nullcontext(), asked.entered(session) as outermost:
+            with on_error(failures.append), direct or nullcontext(), asked.entered(session) as outermost:
                 begin_ns = time.monotonic_ns()
                 try:
                     self._execute(codes)
                 finally:
                     end_ns = time.monotonic_ns()
-        except BaseException as error:
-            failure = error
-            raise
         finally:
             if outermost is not None:
-                base = _base(asked, end_ns - begin_ns, failure)
+                base = _base(asked, end_ns - begin_ns, failures)
                 self._show(base, session, direct, outermost, (begin_ns, end_ns))
 
     def _compiled(self, cell: str) -> list[CodeType]:
@@ -215,18 +216,25 @@ class ProbeMagic:
 
         if opened.scope is None:
             return
-        try:
-            if is_off():
-                base = replace(base, measured="nothing", note=OFF)
-            elif session is not None:
-                base = from_session(session, self._reader(session), opened.scope, span, base)
-            elif direct is not None:
-                base = direct.summary(opened.scope, base)
-        except Exception as error:  # the cell has run; its summary never makes it fail
-            _log.warning("the summary of a cell could not be made", exc_info=True)
-            base = replace(base, measured="the summary failed", note=one_line(error, 300))
+        inside = opened.scope
+        shown = self._guard.call(lambda: self._summary(base, session, direct, inside, span))
+        if shown is None:  # the cell has run all the same
+            shown = replace(base, measured="the summary failed", note=self._why)
         put: Any = ipython.display  # its functions have no annotations
-        put(base)
+        put(shown)
+
+    def _summary(
+        self, base: CellSummary, session: Session | None, direct: Direct | None, opened: Scope, span: tuple[int, int]
+    ) -> CellSummary:
+        if is_off():
+            return replace(base, measured="nothing", note=OFF)
+        if session is not None:
+            return from_session(session, self._reader(session), opened, span, base)
+        return base if direct is None else direct.summary(opened, base)
+
+    def _unmade(self, kind: str, where: str, message: str, error: BaseException | None, count: int, off: bool) -> None:
+        del kind, where, message, count, off  # the cell shows the error alone
+        self._why = one_line(error, 300)
 
     def _reader(self, session: Session) -> Run:
         """A reader of the session's run, kept: it then reads what is new alone."""
@@ -260,8 +268,8 @@ def _tab(words: Sequence[str]) -> Tab:
     return Tab(str(session.directory))
 
 
-def _base(asked: Scoped, host_ns: int, failure: BaseException | None) -> CellSummary:
-    error = None if failure is None else f"{type(failure).__name__}: {one_line(failure)}"
+def _base(asked: Scoped, host_ns: int, failures: Sequence[BaseException]) -> CellSummary:
+    error = f"{type(failures[0]).__name__}: {one_line(failures[0])}" if failures else None
     return CellSummary(asked.title, "", host_ns, error=error)
 
 

@@ -52,7 +52,7 @@ class Training(Generic[R]):
     def _run(self) -> None:
         try:
             self._result.append(self._call())
-        except BaseException as error:  # also Ctrl-C from interrupt(): it is kept, shown, and raised by result()
+        except BaseException as error:  # Ctrl-C of interrupt() too: it is kept, shown, and raised by result()
             self.error = error
             _log.error("%s failed in its thread", self.name, exc_info=error)
         finally:

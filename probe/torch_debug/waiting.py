@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from probe.guard import Guard
+
 _log = logging.getLogger("probe.torch_debug")
 
 #: The port of the page; where it is set each rank starts a server.
@@ -52,12 +54,11 @@ def begin(directory: Path, environ: Mapping[str, str] | None = None) -> threadin
 def _wait_and_start(directory: Path, port: str) -> None:
     while not _stands():
         time.sleep(_EVERY_S)
-    try:
+    failed = "PyTorch's debug server can't be started"
+    with Guard("torch_debug", failed, tell=None, log=_log, level=logging.WARNING):
         from probe.torch_debug.starting import start  # who isn't asked for it loads none of it
 
         start(directory, int(port))
-    except Exception as error:  # the training goes on without it
-        _log.warning("PyTorch's debug server can't be started: %s: %s", type(error).__name__, error)
 
 
 def _stands() -> bool:

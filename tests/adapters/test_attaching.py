@@ -154,6 +154,7 @@ def test_5_an_error_of_the_framework_passes_unchanged_and_is_told(acme, table, s
     assert observed.value.__context__ is plain.value.__context__ is None
 
 
+@pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("moment", ["begin", "end", "both yields"])
 def test_5_what_a_seam_raises_never_reaches_the_framework_and_is_an_incident(acme, table, session, moment, caplog):
     def tell(call):
@@ -293,6 +294,7 @@ def test_1_probe_off_observes_nothing(acme, tmp_path):
     assert not (tmp_path / "shared").exists()
 
 
+@pytest.mark.usefixtures("lenient")
 def test_1_a_directory_that_cannot_be_made_stops_no_training(acme, tmp_path):
     (tmp_path / "file").write_text("")
     code = BEGINS.replace("print(session.automatic, session.directory.name)", "print(session)")

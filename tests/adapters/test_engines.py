@@ -291,6 +291,7 @@ def test_12_a_row_is_of_one_step_and_of_about_a_second(there, session, monkeypat
     assert rows["step"].notna().tolist() == [True, True, False, False, False, False]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_12_points_of_engines_that_raise_differ_in_nothing(there, session, caplog):
     attach("vllm")
     scheduler = importlib.import_module("vllm.v1.core.sched.scheduler").Scheduler(SimpleNamespace(usage=0.5))

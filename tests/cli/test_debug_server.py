@@ -162,6 +162,7 @@ def test_13_nothing_waits_where_no_server_is_asked_for_or_no_launcher_began_the_
     assert waiting.begin(tmp_path, environ) is None
 
 
+@pytest.mark.usefixtures("lenient")
 @pytest.mark.parametrize("port", ["twelve", "25999"])
 def test_13_what_cannot_be_started_is_a_warning_and_nothing_else(
     port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

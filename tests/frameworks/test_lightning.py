@@ -305,6 +305,7 @@ def test_2_several_optimizers_of_a_module_by_hand_are_in_their_micro_batch(tmp_p
     assert not [one for one in run.table("memory")["scope"] if "optimizer_step" in one]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_5_lightnings_points_that_raise_differ_in_nothing(tmp_path, monkeypatch, caplog):
     import probe.lightning
     from probe.adapters import lightning

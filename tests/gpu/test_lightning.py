@@ -13,7 +13,7 @@ import torch
 
 import probe
 from probe import frameworks
-from probe.adapters.seams import Armed
+from probe.adapters.seams import ToldCall
 from tests.frameworks import test_lightning as small
 from tests.gpu.waiting_is_an_error import nobody_waits
 
@@ -29,8 +29,8 @@ pytestmark = [
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Whatever of the adapter waits for the device raises, which is an incident; how often it was looked at."""
     seen = [0]
-    for name in ("begin", "end"):
-        monkeypatch.setattr(Armed, name, _watched(getattr(Armed, name), seen))
+    for name in ("__enter__", "__exit__"):
+        monkeypatch.setattr(ToldCall, name, _watched(getattr(ToldCall, name), seen))
     yield seen
     for one in frameworks.attached():
         one.detach()

@@ -209,6 +209,7 @@ def test_device_time_and_exact_peaks_come_from_the_device():
     assert "device time 2.00 ms" in repr(found)
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_broken_run_never_fails_the_cell(shell, session, monkeypatch):
     session.run  # noqa: B018  (it is there)
     (session.directory / "run.json").rename(session.directory / "gone.json")
@@ -238,6 +239,7 @@ def test_status_says_what_is_recorded(shell, tmp_path):
     assert "<i>" not in again.result._repr_html_()
 
 
+@pytest.mark.usefixtures("lenient")
 def test_status_leaves_out_a_listener_that_was_switched_off(shell, session):
     class Broken(hooks.Listener):
         def fire(self, event):

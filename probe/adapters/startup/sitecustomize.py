@@ -38,19 +38,16 @@ class _Waiting:
             return None
         self.waits = False  # and stays where it is: another thread may be going through the finders
         try:
-            from probe_rl import load
-
+            from probe_rl import harmless, load
+        except (ImportError, SyntaxError) as error:  # a Python without probe, or one that is too old for it
+            if sys.stderr is not None:
+                sys.stderr.write(f"probe can't observe process {__import__('os').getpid()}: {error}\n")
+            return None
+        with harmless():  # the program's import goes on as it would without probe
             load("probe.adapters.attachment").attach()
             found: ModuleSpec | None = load("probe.adapters.imports").find_spec(name, path, target)
             return found
-        except Exception as error:  # the program's import goes on as it would without probe
-            _say(f"probe can't observe process {__import__('os').getpid()}: {type(error).__name__}: {error}")
-            return None
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(f"{text}\n")
+        return None
 
 
 def _tidy_the_path() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from probe.adapters.seams import Armed
+from probe.adapters.seams import ToldCall
 
 _seen = 0
 
@@ -41,5 +41,5 @@ def _tell() -> None:
     Path(os.environ["COUNTER_DIR"], f"watched-{os.getpid()}").write_text(str(_seen))
 
 
-Armed.begin = _watched(Armed.begin)  # type: ignore[method-assign]
-Armed.end = _watched(Armed.end)  # type: ignore[method-assign]
+ToldCall.__enter__ = _watched(ToldCall.__enter__)  # type: ignore[method-assign]
+ToldCall.__exit__ = _watched(ToldCall.__exit__)  # type: ignore[method-assign]

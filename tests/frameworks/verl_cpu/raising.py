@@ -27,4 +27,4 @@ for _attached in attachment.attach("verl"):
         _attached._seams[_index] = _seam._replace(tell=_TELLS[_index % len(_TELLS)])
     for _index, _patch in enumerate(_attached._patches._patches):
         _patch.armed.seam = _patch.armed.seam._replace(tell=_TELLS[_index % len(_TELLS)])
-        _patch.armed._around = True
+        _patch.armed.around = True
