@@ -164,7 +164,7 @@ class Guard:
         self.off = self._most is not None and self.failures >= self._most
         if self.failures == 1:
             self._log.log(self._level, "%s", self._failed, exc_info=error)
-        if self.off:
+        elif self.off:
             self._log.log(self._level, "%s: failed %d times and is switched off", self._where, self.failures)
         tell = self._tell
         if tell is not None:
