@@ -11,7 +11,6 @@ exception that came from the body has, in its traceback, the very instruction th
 
 from __future__ import annotations
 
-import contextlib
 import dis
 import json
 import logging
@@ -28,6 +27,7 @@ import msgspec
 
 from probe import exits
 from probe.devices import Device
+from probe.guard import Guard, attempt
 from probe.hooks import Scope, current_scope, scope, silenced, spending
 from probe.oom_snapshots import Snapshots
 from probe.recorders.failures import failure_row, fields_of, is_failure
@@ -86,11 +86,13 @@ def _passed_on(code: CodeType, raised_at: int, instruction: int) -> bool:
     """
     if code.co_code[instruction] != _RERAISE:
         return False
-    with contextlib.suppress(Exception):  # a Python whose tables are others
-        private: Any = dis
+    private: Any = dis
+
+    def in_table() -> bool:
         table = private._parse_exception_table(code)
         return any(one.start <= raised_at < one.end and one.target <= instruction for one in table)
-    return False
+
+    return attempt(in_table, lambda _: False)  # of a Python whose tables are others
 
 
 class _Pending:
@@ -141,6 +143,9 @@ class Failing:
         self.save_batch, self.snapshots = save_batch, snapshots
         self._put, self._directory, self._device, self._process = put, directory, device, process
         self._lock = threading.Lock()
+        self._recorded = Guard("failures", "a failure can't be recorded", most=None, log=_log, level=logging.WARNING)
+        failed = "the micro-batch of a failure can't be kept"
+        self._kept = Guard("failures", failed, most=None, log=_log, level=logging.WARNING)
         self._last_id = 0
         self._pending: dict[int, _Pending] = {}  # by thread
         self._left: dict[int, _Left] = {}
@@ -155,12 +160,12 @@ class Failing:
         if isinstance(error, SystemExit) and block.scope is not None and block.scope.kind == "step":
             self.exited = exits.code_of(error)
         if is_failure(error) and block.scope is not None:
-            with contextlib.suppress(Exception), spending(), silenced():
+            with self._recorded, spending(), silenced():
                 self._raised(block.scope, block.values.get("content"), error)
 
     def abandoned(self, block: scope, frame: FrameType | None) -> None:
         """The generator of a micro-batch is closed inside it."""
-        with contextlib.suppress(Exception):
+        with self._recorded:
             self._left[threading.get_ident()] = _Left(block, frame)
 
     def exit_code(self) -> int:
@@ -240,17 +245,15 @@ class Failing:
 
     def _saved(self, batch: Any, row: Failure) -> str:
         """The micro-batch in a file, by its path below the run directory."""
-        try:
+        with self._kept:
             from probe.core.protocol import DataProto
 
             whole = batch if isinstance(batch, DataProto) else DataProto.from_single_dict(dict(batch.items()))
             name = f"{FAILURES_NAME}/{self._process()}-{row.exception_id}.batch"
             (self._directory / FAILURES_NAME).mkdir(exist_ok=True)
             whole.save_to_disk(self._directory / name)
-        except Exception:
-            _log.warning("the micro-batch of a failure can't be kept", exc_info=True)
-            return ""
-        return name
+            return name
+        return ""
 
     # ----------------------------------------------------------------------------------------- the process's end
 
@@ -278,7 +281,7 @@ class Failing:
             left: "process" or "thread".
         """
         if is_failure(error):
-            with contextlib.suppress(Exception), silenced():
+            with self._recorded, silenced():
                 self._ended(error, left)
 
     def _ended(self, error: BaseException, left: str) -> None:

@@ -7,7 +7,6 @@ it was made in, and calls us before the exception is raised. Its snapshot is wri
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import pickle
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import Any, Final
 
 from probe._io import write_atomically
 from probe.devices import Device
+from probe.guard import Guard
 from probe.hooks import Scope, silenced, spending
 from probe.runs.layout import FAILURES_NAME
 
@@ -49,6 +49,8 @@ class Snapshots:
         self._device = device
         self._directory = directory
         self._process = process
+        self._labels = _guard("the device's allocations can't be labelled")
+        self._keeps = _guard("the device's memory snapshot can't be kept")
         self._watches = False
         self._count = 0
         self._newest = ""  # its path below the run directory, as long as no failure has taken it
@@ -79,7 +81,9 @@ class Snapshots:
         Args:
             at: Which.
         """
-        with contextlib.suppress(Exception):
+        if self._labels.off:
+            return
+        with self._labels:
             if not self._watches and self._device.bind():  # the trainer has begun to use it
                 self._watches = self._device.watch_out_of_memory(self._ran_out, ENTRIES)
             if self._watches:
@@ -94,19 +98,16 @@ class Snapshots:
         """Nothing more is remembered or taken."""
         if self._watches:
             self._watches = False
-            with contextlib.suppress(Exception):
+            with self._labels:
                 self._device.label_allocations("")
                 self._device.ignore_out_of_memory(self._ran_out)
 
     def _ran_out(self) -> None:
         """In the thread that asked for memory, before it is told that there is none. Nothing may be raised here."""
-        try:
-            with spending(), silenced():
-                if self._count < MOST:
-                    self._count += 1
-                    self._newest = self._kept()
-        except Exception:
-            _log.warning("the device's memory snapshot can't be kept", exc_info=True)
+        with self._keeps, spending(), silenced():
+            if self._count < MOST:
+                self._count += 1
+                self._newest = self._kept()
 
     def _kept(self) -> str:
         data = packed(self._device.snapshot(), LIMIT_BYTES)
@@ -117,6 +118,10 @@ class Snapshots:
         (self._directory / FAILURES_NAME).mkdir(exist_ok=True)
         write_atomically(self._directory / name, data)
         return name
+
+
+def _guard(failed: str) -> Guard:
+    return Guard("oom_snapshot", failed, log=_log, level=logging.WARNING)
 
 
 def name_of(at: Scope) -> str:

@@ -113,6 +113,7 @@ def test_5_a_device_that_can_not_say_so_changes_nothing(tmp_path: Path) -> None:
         assert session.run.failures()["snapshot_path"].tolist() == [""]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_5_a_snapshot_that_can_not_be_taken_leaves_the_exception_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from probe import _signals
 from probe._io import child_environment
 from probe.errors import InputError
+from probe.guard import Guard
 from probe.hooks import silenced
 from probe.text import visible
 from probe.tracking.tracking import Tracking
@@ -166,18 +167,15 @@ class Alarms:
 
     def add(self, callback: Callable[[Alarm], None]) -> None:
         """Call it with each alarm that comes from now on."""
-        self._callbacks.append(callback)
+        failed = "a callback of on_alarm failed, and isn't called again"
+        self._callbacks.append(Guard("on_alarm", failed, tell=None, most=1, log=_log)(callback))
 
     def hand_on(self) -> None:
         """Call who asked, with what has come; on the writer's thread. What they raise is logged, once each."""
         while self._waiting:
             alarm = self._waiting.popleft()
             for callback in list(self._callbacks):
-                try:
-                    callback(alarm)
-                except Exception:  # a user's code: training goes on
-                    self._callbacks.remove(callback)
-                    _log.exception("a callback of on_alarm failed, and isn't called again")
+                callback(alarm)
 
     def finish(self, timeout_s: float = LAST_S) -> None:
         """The session ends: one last look, what it finds is handed on, and the process ends. One that sends, and takes

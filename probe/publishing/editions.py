@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis.verdict.watch import Watch
+from probe.guard import Guard, attempt
 from probe.publishing import across_ranks, lengths, pictures, summary
 from probe.publishing.messages import Arranged, Described, Done, Message, Numbers, Shown, Steps, Tagged, Trouble, encode
 from probe.publishing.system import System
@@ -21,6 +24,8 @@ from probe.tracking.backends.mlflow import END_TAG, NO_END
 
 if TYPE_CHECKING:
     from probe.analysis.verdict import Findings
+
+_log = logging.getLogger("probe.publishing")
 
 #: Steps whose numbers are worked out at once; a run that was going for long before has many.
 STEPS_AT_ONCE: Final = 500
@@ -71,6 +76,7 @@ class Editions:
         self._named: set[str] = set()  # those that were told
         self._digests: dict[str, bytes] = {}
         self._troubles: set[tuple[str, str]] = set()
+        self._parts: dict[str, Guard] = {}
 
     def settled(self) -> bool:
         """Whether all ranks have ended every step that one of them has ended."""
@@ -195,11 +201,26 @@ class Editions:
         return steps[-1] if steps else 0
 
     def _try(self, what: str, make: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        try:
-            make(*args, **kwargs)
-        except BrokenPipeError:  # nobody listens any more
-            raise
-        except Exception as error:  # isolation boundary: one part that can't be made must not take the others with it
-            if (what, repr(error)) not in self._troubles:
-                self._troubles.add((what, repr(error)))
-                self._say(Trouble(what, repr(error), traceback.format_exc()))
+        gone = None
+        with self._part(what):  # one that can't be made must not take the others with it
+            try:
+                make(*args, **kwargs)
+            except BrokenPipeError as error:  # nobody listens any more
+                gone = error
+        if gone is not None:
+            raise gone
+
+    def _part(self, what: str) -> Guard:
+        if what not in self._parts:
+            failed = f"{what} can't be made"
+            self._parts[what] = Guard(what, failed, tell=self._tell, most=None, log=_log, level=logging.DEBUG)
+        return self._parts[what]
+
+    def _tell(self, kind: str, what: str, message: str, error: BaseException | None, *_: object) -> None:
+        del kind
+        told = attempt(lambda: repr(error), lambda _: message)
+        if (what, told) not in self._troubles:
+            self._troubles.add((what, told))
+            trace = "" if error is None else "".join(traceback.format_exception(error))
+            with contextlib.suppress(BrokenPipeError):  # nobody listens any more, as whatever is said next finds
+                self._say(Trouble(what, told, trace))

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
@@ -22,6 +23,7 @@ import msgspec
 from probe import _signals
 from probe._io import child_environment
 from probe.errors import InputError
+from probe.guard import Guard
 from probe.hooks import silenced
 from probe.publishing import last
 from probe.publishing.delivery import hand_on, showing
@@ -78,6 +80,10 @@ class Publisher:
         self._numbers: set[int] = set()  # and since then
         self._lengths: set[tuple[str, int]] = set()
         self._handing_on = threading.Lock()
+        failed = "what the publisher said can't be handed on"
+        self._hands_on = Guard(
+            "publishing", failed, kind="publisher", tell=self._tell_failure, most=None, log=_log, level=logging.WARNING
+        )
         self._left = False  # it makes the last edition alone
         self._pid = os.getpid()
         self._newest = 0
@@ -226,12 +232,11 @@ class Publisher:
             return not self._muted or self._left
 
     def _handle_line(self, line: bytes) -> None:
-        try:
-            self._hand_on(decode(line))
-        except msgspec.MsgspecError as error:
-            self._tell(f"the publisher said something that can't be read: {error}", error=repr(line[:200]))
-        except Exception as error:  # isolation boundary: whatever comes, the next message is taken
-            self._tell(f"what the publisher said can't be handed on: {error!r}")
+        with self._hands_on:  # whatever comes, the next message is taken
+            try:
+                self._hand_on(decode(line))
+            except msgspec.MsgspecError as error:
+                self._tell(f"the publisher said something that can't be read: {error}", error=repr(line[:200]))
 
     def _hand_on(self, message: Message) -> None:
         if isinstance(message, Trouble):
@@ -256,6 +261,10 @@ class Publisher:
     def _tell(self, message: str, error: str = "") -> None:
         _log.warning("publisher: %s%s", message, f"\n{error}" if error else "")
         self._report(Incident(kind="publisher", where="publishing", message=message, traceback=error or None))
+
+    def _tell_failure(self, kind: str, where: str, message: str, error: BaseException | None, *_: object) -> None:
+        trace = None if error is None else "".join(traceback.format_exception(error))
+        self._report(Incident(kind=kind, where=where, message=message, traceback=trace))
 
     def _said_last(self) -> str:
         """The end of what it wrote to standard error, such as its traceback."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from probe.errors import BackendError, UnknownNameError
+from probe.guard import attempt
 from probe.records import Incident
 from probe.text import size
 from probe.tracking.backends import backend_class, load_backend
@@ -114,10 +115,8 @@ def check_backend(name: str, *, directory: Path | None = None) -> list[Finding]:
         backend = backend_class(name)
     except (UnknownNameError, BackendError) as error:
         return [Finding("error", name, "backend", str(error))]
-    try:
-        check, why = backend.reach(directory)
-    except Exception as error:  # a setting that it refuses, or a user's own backend
-        check, why = "backend", str(error) or repr(error)
+    # It may refuse a setting, or be a user's own.
+    check, why = attempt(lambda: backend.reach(directory), lambda error: ("backend", str(error) or repr(error)))
     return [Finding("error", name, check, why)] if why else []
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from probe import exits
 from probe._check import whole_number
 from probe.errors import InputTypeError
+from probe.guard import on_error
 from probe.tracking.backends import load_backend
 from probe.tracking.numbers import Snapshot
 from probe.tracking.stream import Entry
@@ -87,11 +88,8 @@ class HeldTracking(Tracking):
             self._begins = True
             self._forget_end()
             project, experiment, names, config = self._asked
-            try:
+            with on_error(lambda _: self._drop()):
                 super().__init__(project, experiment, names, config, **self._options)
-            except BaseException:
-                self._drop()
-                raise
             with self._keeping:
                 while self._calls:  # one may leave another
                     kind, given = self._calls.popleft()

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from probe._io import FileLock, write_atomically
+from probe.guard import on_error
 from probe.tracking.media import Medium, medium_of, strict_json
 from probe.tracking.reports import Reports
 from probe.tracking.state import FOLDER, backend_name, file_name, homes
@@ -131,29 +132,29 @@ class Journal:
 
     def _open(self, folder: Path, lasting: set[str]) -> None:
         try:
-            folder.mkdir(0o700 if self._private else 0o777, parents=True, exist_ok=True)
-            if self._private:  # it may have been there before
-                folder.chmod(0o700)
-            lock = FileLock(folder / "lock")
-            if not lock.acquire():
-                self._tell(f"another process has {folder} open; what can't be sent waits in memory only")
-                return
-            self._lock = lock
-            self._put_damaged_aside(folder)
-            self.last = self._written = max([_last_number(folder), *_marks(folder).values()])
-            known = _marks(folder)
-            for name in self._names:
-                if name in lasting:
-                    self._cursors[name] = known.get(name, self.last)
-                    self._marks[name] = os.open(_mark(folder, name), os.O_RDWR | os.O_CREAT, 0o666)
-                    os.pwrite(self._marks[name], _mark_text(self._cursors[name]), 0)
-            self.folder = folder
+            with on_error(lambda _: self.release()):
+                self._lock_and_read(folder, lasting)
         except OSError as error:
             self._tell(f"{folder} can't be written: {error!r}; what can't be sent waits in memory only", error)
-            self.release()
-        except BaseException:
-            self.release()
-            raise
+
+    def _lock_and_read(self, folder: Path, lasting: set[str]) -> None:
+        folder.mkdir(0o700 if self._private else 0o777, parents=True, exist_ok=True)
+        if self._private:  # it may have been there before
+            folder.chmod(0o700)
+        lock = FileLock(folder / "lock")
+        if not lock.acquire():
+            self._tell(f"another process has {folder} open; what can't be sent waits in memory only")
+            return
+        self._lock = lock
+        self._put_damaged_aside(folder)
+        self.last = self._written = max([_last_number(folder), *_marks(folder).values()])
+        known = _marks(folder)
+        for name in self._names:
+            if name in lasting:
+                self._cursors[name] = known.get(name, self.last)
+                self._marks[name] = os.open(_mark(folder, name), os.O_RDWR | os.O_CREAT, 0o666)
+                os.pwrite(self._marks[name], _mark_text(self._cursors[name]), 0)
+        self.folder = folder
 
     def _put_damaged_aside(self, folder: Path) -> None:
         """Move lines that are no calls out of the journal. A torn last line isn't one: its process was killed."""

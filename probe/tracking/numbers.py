@@ -10,11 +10,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from probe.core.metric import Metric
+from probe.guard import attempt
 from probe.tracking.media import Medium, as_medium
 from probe.tracking.transfer import Transfer
 
@@ -31,6 +33,26 @@ class Unusable(NamedTuple):
     """Stands where a value was that isn't one number."""
 
     why: str
+
+
+def _not_copied(error: Exception) -> Unusable:
+    return Unusable(f"it can't be copied from its device: {error!r}")
+
+
+def _not_arrived(error: Exception) -> Unusable:
+    return Unusable(f"it couldn't be read from its device: {error!r}")
+
+
+def _unreadable(error: Exception) -> Unusable:
+    return Unusable(f"it can't be read: {error!r}")
+
+
+def _no_number(error: Exception) -> Unusable:
+    return Unusable(str(error)) if isinstance(error, TypeError | ValueError | OverflowError) else _unreadable(error)
+
+
+def _unreadable_name(error: Exception) -> str:
+    return f"a name whose repr raised {type(error).__name__}"
 
 
 class Snapshot:
@@ -64,21 +86,19 @@ class Snapshot:
             self._send(on_device, start)
 
     def _send(self, on_device: list[torch.Tensor], start: StartTransfer) -> None:
-        try:
-            self.transfer = start(on_device)
-        except Exception as error:  # a lost device must not reach training through its logging
-            for name in self.waiting:
-                self.values[name] = Unusable(f"it can't be copied from its device: {error!r}")
+        # A lost device must not reach training through its logging.
+        sent = attempt(lambda: start(on_device), _not_copied)
+        if isinstance(sent, Unusable):
+            self.values.update(dict.fromkeys(self.waiting, sent))
         else:
-            for name in self.waiting:
-                self.values[name] = None  # let go of the device's memory
+            self.transfer = sent
+            self.values.update(dict.fromkeys(self.waiting))  # let go of the device's memory
 
     def ready(self) -> bool:
         """Whether :meth:`floats` would wait for nothing."""
-        try:
-            return self.transfer is None or self.transfer.ready()
-        except Exception:  # a failed device; reading will say what it was
+        if self.transfer is None:
             return True
+        return attempt(self.transfer.ready, lambda _: True)  # of a failed device; reading will say what it was
 
     def abandon(self) -> None:
         """Stop waiting for what is under way from a device."""
@@ -94,7 +114,9 @@ class Snapshot:
         bad: dict[str, str] = {}
         for name, value in self.values.items():
             if not isinstance(name, str):
-                bad[repr(name)] = f"its name is a {type(name).__name__}, expected a str"
+                bad[attempt(partial(repr, name), _unreadable_name)] = (
+                    f"its name is a {type(name).__name__}, expected a str"
+                )
                 continue
             if isinstance(value, Unusable):
                 bad[name] = value.why
@@ -102,19 +124,21 @@ class Snapshot:
             if isinstance(value, Medium):
                 self.media[name] = value
                 continue
-            try:
-                good[name] = value if type(value) is float else to_float(value)
-            except (TypeError, ValueError, OverflowError) as error:
-                bad[name] = str(error)
+            number = value if type(value) is float else attempt(partial(to_float, value), _no_number)
+            if isinstance(number, Unusable):
+                bad[name] = number.why
+            else:
+                good[name] = number
         return good, bad
 
     def _arrive(self, transfer: Transfer) -> None:
         self.transfer = None
-        try:
-            arrived: Sequence[Any] = transfer.read()
-        except Exception as error:  # the device may have failed since; its values are missing, the others are not
-            arrived = [Unusable(f"it couldn't be read from its device: {error!r}")] * len(self.waiting)
-        self.values.update(zip(self.waiting, arrived, strict=True))
+        # The device may have failed since; its values are missing, the others are not.
+        arrived = attempt(transfer.read, _not_arrived)
+        if isinstance(arrived, Unusable):
+            self.values.update(dict.fromkeys(self.waiting, arrived))
+        else:
+            self.values.update(zip(self.waiting, arrived, strict=True))
 
 
 def to_float(value: Any) -> float:
@@ -147,17 +171,18 @@ def to_float(value: Any) -> float:
 
 def _freeze(value: Any) -> Any:
     """``value`` as it is now: something immutable, :class:`Unusable`, or a tensor on a device, unchanged."""
-    try:
-        if isinstance(value, Metric):
-            return value.aggregate()
-        if _is_tensor(value):
-            return _freeze_tensor(value)
-        if isinstance(value, np.ndarray | np.generic):
-            return _freeze_array(value)
-        if not hasattr(value, "__float__"):
-            return as_medium(value) or Unusable(f"got {type(value).__name__}, expected a number")
-    except Exception as error:  # odd subclasses of tensors and arrays raise what they like
-        return Unusable(f"it can't be read: {error!r}")
+    return attempt(partial(_frozen, value), _unreadable)  # odd subclasses of tensors and arrays raise what they like
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, Metric):
+        return value.aggregate()
+    if _is_tensor(value):
+        return _freeze_tensor(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return _freeze_array(value)
+    if not hasattr(value, "__float__"):
+        return as_medium(value) or Unusable(f"got {type(value).__name__}, expected a number")
     return value
 
 
@@ -170,6 +195,8 @@ def _item(tensor: torch.Tensor) -> Any:
             return _freeze(tensor)
         if type(number) is not complex:
             return number
+    elif tensor.numel() == 1 and not tensor.is_complex():
+        return tensor
     return _freeze(tensor)
 
 

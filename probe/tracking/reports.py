@@ -8,6 +8,7 @@ import threading
 import traceback
 from collections.abc import Callable
 
+from probe.guard import Guard
 from probe.records import Incident
 
 _log = logging.getLogger("probe.tracking")
@@ -17,11 +18,12 @@ class Reports:
     """Warnings that don't flood: the first of each kind is logged and made an ``Incident``; more are counted.
 
     Args:
-        on_incident: Is given each Incident, on whatever thread it happened; what it raises is logged and ignored.
+        on_incident: Is given each Incident, on whatever thread it happened; the first thing that it raises is logged.
     """
 
     def __init__(self, on_incident: Callable[[Incident], None] | None = None) -> None:
         self._on_incident = on_incident
+        self._telling = Guard("on_incident", "on_incident failed; training goes on", tell=None, most=None, log=_log)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._counts: dict[tuple[str, str, str], int] = {}
@@ -58,6 +60,21 @@ class Reports:
             self._reported[key] = count
         self._publish(kind, where, message, count, error)
 
+    def guard(self, kind: str, failed: str, *, about: str) -> Guard:
+        """A guard whose failures are reported here.
+
+        Args:
+            kind: As of :meth:`tell`.
+            failed: What happened; the exception is added.
+            about: As of :meth:`tell`.
+        """
+
+        def told(kind: str, where: str, message: str, error: BaseException | None, *_: object) -> None:
+            self.tell(kind, where, message, about=about, error=error)
+
+        # What is reported is logged here, too.
+        return Guard("tracking", failed, kind=kind, tell=told, most=None, log=_log, level=logging.DEBUG)
+
     def count(self, kind: str, where: str, about: str = "") -> int:
         """How often that has happened so far."""
         return self._counts.get((kind, where, about), 0)
@@ -76,7 +93,5 @@ class Reports:
         if self._on_incident is None:
             return
         trace = None if error is None else "".join(traceback.format_exception(error))
-        try:
+        with self._telling:  # reporting a trouble must not make another
             self._on_incident(Incident(kind=kind, where=where, message=message, traceback=trace, count=count))
-        except Exception:  # reporting a trouble must not make another
-            _log.exception("on_incident failed; training goes on")

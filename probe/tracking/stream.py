@@ -85,6 +85,7 @@ class Stream:
         self._change = threading.Condition(self._lock)  # tells flush and close of progress
         self._lanes = [Lane(name, backend, self._journal, reports, self._lock) for name, backend in backends.items()]
         self._reports = reports
+        self._converts = reports.guard("value", "left out", about="convert")
         self._capacity = capacity
         self._stall_s = stall_s
         self._queue: deque[Entry] = deque()
@@ -251,9 +252,8 @@ class Stream:
         with silenced():
             while (job := self._next()) is not None:
                 try:
-                    job()
-                except Exception as error:  # such as notes that somebody changed on disk: the next call goes on
-                    self._reports.tell("value", "tracking", f"left out: {error!r}", about="convert", error=error)
+                    with self._converts:  # whatever it is, the next call goes on
+                        job()
                 finally:
                     with self._lock:
                         self._converting = False
@@ -380,7 +380,7 @@ class Stream:
         error: BaseException | None = None
         try:
             job()
-        except BaseException as caught:  # whatever a backend raises, training and its neighbours go on
+        except BaseException as caught:  # a backend's answer, SystemExit too: training and its neighbours go on
             error = caught
         what = ""
         with self._lock:

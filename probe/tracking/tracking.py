@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Final, Self
 from probe import exits
 from probe._check import whole_number
 from probe.errors import InputTypeError, UnknownNameError
+from probe.guard import attempt, on_error
 from probe.hooks import SWITCH, is_off, observed
 from probe.nothing import Nothing, say_so
 from probe.records import Incident
@@ -138,17 +139,10 @@ class Tracking:
             _announce(self.locations)
         lasting = {name for name, backend in self._backends.items() if backend.lasting}
         kept = home_of(place, attempt) if lasting and place is not None else None
-        try:
+        with on_error(lambda _: self._close_backends()):
             journal = Journal(kept, list(self.logger), lasting, self._reports, capacity, private=self._private)
-        except BaseException:
-            self._close_backends()
-            raise
-        try:
-            self._begin(journal, project_name, experiment_name, lasting, kept, capacity)
-        except BaseException:  # such as a system that gives no more threads
-            journal.release()
-            self._close_backends()
-            raise
+            with on_error(lambda _: journal.release()):  # such as a system that gives no more threads
+                self._begin(journal, project_name, experiment_name, lasting, kept, capacity)
         self._forget_end = exits.at_end(self.finish)
 
     def _begin_nothing(self, asked: Any, attempt: int) -> None:
@@ -181,26 +175,21 @@ class Tracking:
             self._stream.note("params", self._parameters)
 
     def _check_start(self, kept: Path | None) -> None:
-        try:
+        # What it looks at may be damaged in any way: the run starts all the same.
+        with self._reports.guard("backend", "the start couldn't be checked", about="start"):
             for one in start_checks(None, kept):
                 self._reports.tell(one.kind, one.where, one.message, about="start")
-        except Exception as error:  # what it looks at may be damaged in any way: the run starts all the same
-            message = f"the start couldn't be checked: {error!r}"
-            self._reports.tell("backend", "tracking", message, about="start", error=error)
 
     def _open(self, names: Sequence[str], project: str, experiment: str, directory: Path | None) -> None:
         names = [_current_name(name) for name in names]
         experiment = experiment if self.attempt == 1 else f"{experiment} (attempt {self.attempt})"
         for name in names:
             load_backend(name)  # nothing is opened when one of them can't be
-        try:
+        with on_error(lambda _: self._close_backends()):
             for name in names:
                 report = partial(self._report, name)
                 setup = Setup(project, experiment, directory, report, self._parameters, self.attempt, self._private)
                 self._backends[name] = self._opened(name, setup)
-        except BaseException:
-            self._close_backends()
-            raise
 
     def _close_backends(self) -> None:
         for opened, backend in self._backends.items():
@@ -220,11 +209,12 @@ class Tracking:
         self._reports.tell("name" if about.startswith("name ") else "value", name, message, about=about)
 
     def _flat(self, config: Any) -> dict[str, Any]:
-        try:
-            return dict(flatten(config, self._redact))
-        except Exception as error:  # a config object of the user's own making; the metrics matter more
-            self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
-            return {}
+        # A config object may be of the user's own making; the metrics matter more.
+        return attempt(lambda: dict(flatten(config, self._redact)), self._without_config)
+
+    def _without_config(self, error: Exception) -> dict[str, Any]:
+        self._reports.tell("value", "tracking", f"config is left out: {error!r}", about="config", error=error)
+        return {}
 
     @observed("tracking.log", "metrics are logged for a step; arguments data (name to number), step, backend")
     def log(self, data: Mapping[str, Any], step: int, backend: str | Sequence[str] | None = None) -> None:
@@ -422,7 +412,7 @@ def _announce(locations: Mapping[str, str]) -> None:
 
 
 def _close_quietly(name: str, backend: Backend) -> None:
-    try:
-        backend.close(1)
-    except Exception:  # another backend's error is on its way to the user
-        _log.exception("backend %s failed to close", name)
+    def failed(error: Exception) -> None:  # another backend's error is on its way to the user
+        _log.error("backend %s failed to close", name, exc_info=error)
+
+    attempt(lambda: backend.close(1), failed)

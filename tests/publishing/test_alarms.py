@@ -138,6 +138,7 @@ def test_3_the_end_of_rank_0_is_posted_by_who_outlives_it(tmp_path: Path, hook: 
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
+@pytest.mark.usefixtures("lenient")
 def test_3_a_callback_hears_of_another_rank_while_a_step_is_open(tmp_path: Path) -> None:
     heard: list[dict[str, Any]] = []
     threads: list[str] = []

@@ -180,6 +180,7 @@ def test_one_that_hangs_costs_its_deadline_and_no_more(tmp_path: Path, incidents
     assert "within 0.5 s" in incidents[0].message
 
 
+@pytest.mark.usefixtures("lenient")
 def test_what_can_t_be_read_or_handed_on_is_told_and_the_rest_is_taken(tmp_path: Path, incidents) -> None:
     class Refusing(Heard):
         def tag(self, tags):

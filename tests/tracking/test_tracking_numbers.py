@@ -110,6 +110,22 @@ def test_a_name_that_is_no_string_is_named():
     assert "expected a str" in bad["3"]
 
 
+def test_a_value_and_a_name_of_others_that_raise_leave_out_themselves_alone():
+    class Odd:
+        def __float__(self):
+            raise RuntimeError("lost")
+
+        def __repr__(self):
+            raise RuntimeError("no name")
+
+    good, bad = Snapshot({"odd": Odd(), Odd(): 1.0, "x": 2.0}, no_device).floats()
+    assert good == {"x": 2.0}
+    assert bad == {
+        "odd": "it can't be read: RuntimeError('lost')",
+        "a name whose repr raised RuntimeError": "its name is a Odd, expected a str",
+    }
+
+
 def test_later_changes_do_not_show():
     tensor, array, metric = torch.tensor(1.0), np.array(1.0), Metric("sum", [1.0])
     data = {"tensor": tensor, "array": array, "metric": metric, "plain": 1.0}

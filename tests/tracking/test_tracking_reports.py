@@ -46,6 +46,7 @@ def test_a_second_end_tells_only_what_is_new(told):
     assert [one.count for one in told] == [4]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_what_fails_while_it_is_told_is_logged_and_goes_no_further(caplog):
     def fail(incident):
         raise OSError(f"no room for {incident.message}")

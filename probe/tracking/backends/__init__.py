@@ -10,7 +10,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from probe.errors import BackendError, ProbeError, UnknownNameError
+from probe.errors import BackendError, UnknownNameError
+from probe.guard import raised_as
 from probe.tracking.backends.base import Backend, Setup, UnreachableError, Values, adapted, adapted_class
 
 __all__ = [
@@ -46,12 +47,8 @@ def open_backend(name: str, setup: Setup) -> Backend:
         MissingDependencyError: It needs a package that isn't installed.
     """
     make = load_backend(name)
-    try:
+    with raised_as(lambda error: BackendError(f"backend {name!r} can't be set up: {error!r}")):
         backend = make(setup)
-    except ProbeError:
-        raise
-    except Exception as error:
-        raise BackendError(f"backend {name!r} can't be set up: {error!r}") from error
     return adapted(backend, name)
 
 

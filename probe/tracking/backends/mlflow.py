@@ -11,10 +11,12 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from probe.errors import BackendError
+from probe.guard import raised_as
 from probe.tracking.backends.base import Backend, Setup, UnreachableError, wall_ns_of
 from probe.tracking.backends.mlflow_client import LASTING, import_client, quiet, stores, switched_on, translated
 from probe.tracking.media import Figure, Histogram, Image, Medium, Table, Text
@@ -96,16 +98,10 @@ class MLflow(Backend):
         why = _unanswered(uri)
         if why:
             raise UnreachableError(f"backend 'mlflow' can't use {uri}: {why}")
-        with quiet():
-            try:
-                self._client: MlflowClient = client_class(tracking_uri=uri)
-                earlier = self._resume() or self._go_on(setup, uri)
-                run = earlier or self._create(setup, uri, artifacts)
-            except BackendError:
-                raise
-            except Exception as error:
-                kind = BackendError if getattr(error, "error_code", "") in LASTING else UnreachableError
-                raise kind(f"backend 'mlflow' can't use {uri}: {error}") from error
+        with quiet(), raised_as(partial(_unusable, uri), but=BackendError):
+            self._client: MlflowClient = client_class(tracking_uri=uri)
+            earlier = self._resume() or self._go_on(setup, uri)
+            run = earlier or self._create(setup, uri, artifacts)
         self.tracking_uri = uri
         self.run_id = str(run.info.run_id)
         self.experiment_id: str = run.info.experiment_id
@@ -196,15 +192,15 @@ class MLflow(Backend):
     @contextmanager
     def _artifacts(self) -> Iterator[None]:
         """Tell artifacts that can't be put, often for want of a right, from a server that isn't there: values go on."""
-        try:
-            with translated():
-                yield
-        except Exception as error:
-            if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
-                raise
-            with translated():
-                self._client.get_run(self.run_id)
-            raise BackendError(f"backend 'mlflow' can't put an artifact: {error}") from error
+        with raised_as(self._not_put, but=()), translated():
+            yield
+
+    def _not_put(self, error: Exception) -> BackendError | None:
+        if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
+            return None
+        with translated():
+            self._client.get_run(self.run_id)
+        return BackendError(f"backend 'mlflow' can't put an artifact: {error}")
 
     def _put_text(self, text: str, path: str) -> None:
         self._client.log_text(self.run_id, text, path)
@@ -411,6 +407,11 @@ def _listed_tables(run: Run) -> list[str]:
         return [one["path"] for one in listed if one["type"] == "table"]
     except (ValueError, TypeError, KeyError):  # somebody edited it
         return []
+
+
+def _unusable(uri: str, error: Exception) -> BackendError:
+    kind = BackendError if getattr(error, "error_code", "") in LASTING else UnreachableError
+    return kind(f"backend 'mlflow' can't use {uri}: {error}")
 
 
 def _unanswered(uri: str) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, cast
 
 from probe.errors import BackendError, MissingDependencyError
+from probe.guard import attempt, raised_as
 from probe.tracking.backends.base import Backend, Setup, UnreachableError
 from probe.tracking.media import Figure, Image, Medium, Table, Text, page
 from probe.tracking.names import NameMap, swanlab_name
@@ -68,13 +69,10 @@ class SwanLab(Backend):
             self.shows = frozenset({"text", "image"})
         place, hook = _place(setup), sys.excepthook
         try:
-            place.mkdir(parents=True, exist_ok=True)
-            with self._quiet():
-                self._run: Any = _apart(lambda: self._swanlab.init(**self._options(setup, place)))
-        except (ConnectionError, TimeoutError) as error:
-            raise UnreachableError(f"backend 'swanlab' can't be reached: {error}") from error
-        except Exception as error:  # its errors have no common base
-            raise BackendError(f"backend 'swanlab' can't be used: {error!r}") from error
+            with raised_as(_unusable, but=()):  # its errors have no common base
+                place.mkdir(parents=True, exist_ok=True)
+                with self._quiet():
+                    self._run: Any = _apart(lambda: self._swanlab.init(**self._options(setup, place)))
         finally:
             sys.excepthook = hook  # else it ends the run itself at an error, before what waits is sent
         if self._run is None:
@@ -112,11 +110,12 @@ class SwanLab(Backend):
         return options
 
     def _where(self, place: Path) -> str:
-        with suppress(Exception):  # only an online run has a page, and each version says so in its own way
-            url = self._run.url if hasattr(self._run, "url") else None
-            if url:
-                return str(url)
-        return str(getattr(self._run, "dir", place))
+        # Only an online run has a page, and each version says so in its own way.
+        return attempt(self._page, lambda _: "") or str(getattr(self._run, "dir", place))
+
+    def _page(self) -> str:
+        url = self._run.url if hasattr(self._run, "url") else None
+        return str(url) if url else ""
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -143,7 +142,7 @@ class SwanLab(Backend):
     def missing(self, values: dict[str, float], step: int) -> dict[str, float]:
         """Those that aren't in the files of the process before."""
         if self._written is None:
-            self._written = set(_written_in(Path(self._before))) if self._before else set()
+            self._written = _written_in(Path(self._before)) if self._before else set()
         return {name: value for name, value in values.items() if (self._names(name), step) not in self._written}
 
     def flush(self) -> None:
@@ -152,9 +151,11 @@ class SwanLab(Backend):
         self._flush_file()
 
     def _flush_file(self) -> None:
-        # A killed process loses what is in the buffer, and there is no public way to it.
-        with suppress(Exception):
+        def write_through() -> None:
             self._run._core._store.ensure_flushed()
+
+        # A killed process loses what is in the buffer, and there is no public way to it.
+        attempt(write_through, lambda _: None)
 
     def show(self, name: str, medium: Medium, step: int, wall_ns: int) -> None:
         """Send one text, image, figure or table."""
@@ -198,20 +199,32 @@ class SwanLab(Backend):
                 self._run.finish(state="success")
 
 
-def _written_in(folder: Path) -> Iterator[tuple[str, int]]:
+def _unusable(error: Exception) -> BackendError:
+    if isinstance(error, ConnectionError | TimeoutError):
+        return UnreachableError(f"backend 'swanlab' can't be reached: {error}")
+    return BackendError(f"backend 'swanlab' can't be used: {error!r}")
+
+
+def _written_in(folder: Path) -> set[tuple[str, int]]:
     """Name and step of the numbers in an earlier run's files, as far as they can be read."""
-    with suppress(Exception):  # torn at its end, or of another version: then they are sent again
-        reader = importlib.import_module("swanlab.sdk.internal.core_python.store").DataStoreReader()
-        record = importlib.import_module("swanlab.proto.swanlab.record.v1.record_pb2").Record
-        for path in folder.glob("run-*.swanlab"):
-            try:
-                reader.open(str(path))
-                for data in reader:
-                    found = record.FromString(data)
-                    if found.WhichOneof("record_type") == "scalar":
-                        yield found.scalar.key, found.scalar.step
-            finally:
-                reader.close()
+    found: set[tuple[str, int]] = set()
+    # A file may be torn at its end, or of another version: what is behind that is sent again.
+    attempt(lambda: found.update(_read(folder)), lambda _: None)
+    return found
+
+
+def _read(folder: Path) -> Iterator[tuple[str, int]]:
+    reader = importlib.import_module("swanlab.sdk.internal.core_python.store").DataStoreReader()
+    record = importlib.import_module("swanlab.proto.swanlab.record.v1.record_pb2").Record
+    for path in folder.glob("run-*.swanlab"):
+        try:
+            reader.open(str(path))
+            for data in reader:
+                found = record.FromString(data)
+                if found.WhichOneof("record_type") == "scalar":
+                    yield found.scalar.key, found.scalar.step
+        finally:
+            reader.close()
 
 
 def _not_at_exit(run: Any) -> None:

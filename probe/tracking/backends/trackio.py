@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast
 
 from probe._io import expanded_or_same
 from probe.errors import BackendError, MissingDependencyError
+from probe.guard import raised_as
 from probe.tracking.backends.base import Alert, Backend, Setup, wall_ns_of
 from probe.tracking.media import Histogram, Image, Medium, Table, Text
 from probe.tracking.reach import unanswered, unwritable
@@ -70,7 +71,7 @@ class Trackio(Backend):
         self._config_waits = False
         self._last_step = 0
         self.run_id = setup.run_id("trackio")
-        try:
+        with raised_as(lambda error: BackendError(f"backend 'trackio' can't be used: {error!r}"), but=()):
             if self._remote:
                 self._run = self._open_remote()
                 self.location = str(self._run.url)
@@ -78,8 +79,6 @@ class Trackio(Backend):
                 self._storage.validate_project_name(setup.project)
                 self.location = str(self._storage.init_db(setup.project))
                 self._tell_place(setup.directory)
-        except Exception as error:  # its errors have no common base
-            raise BackendError(f"backend 'trackio' can't be used: {error!r}") from error
 
     def _open_remote(self) -> Any:
         with contextlib.redirect_stdout(io.StringIO()):  # its greeting
