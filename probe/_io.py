@@ -265,25 +265,21 @@ class FileLock:
         """
         while True:
             descriptor = os.open(self._path, self._flags | getattr(os, "O_CLOEXEC", 0), 0o666)
-            try:
+            with contextlib.ExitStack() as unless_held:
+                unless_held.callback(os.close, descriptor)
                 ours = lock_descriptor(descriptor, shared=self._shared)
                 if not ours and before_waiting is not None:
                     before_waiting()
                     before_waiting = _nothing
                     ours = lock_descriptor(descriptor, wait=True, shared=self._shared)
+                if not ours:
+                    return False
                 # Whoever had it may have deleted the file with it: then others lock the one that is there now.
-                if not ours or _is_at(descriptor, self._path):
-                    break
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
-        if ours:
-            self._descriptor = descriptor
-            _held.add(self)
-        else:
-            os.close(descriptor)
-        return ours
+                if _is_at(descriptor, self._path):
+                    unless_held.pop_all()
+                    self._descriptor = descriptor
+                    _held.add(self)
+                    return True
 
     def release(self) -> None:
         """Let go. Safe to call twice."""

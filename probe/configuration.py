@@ -6,7 +6,10 @@ import argparse
 import dataclasses
 import types
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Final
+
+from probe.guard import attempt
 
 #: Nothing that people write by hand is as deep.
 DEEPEST: Final = 40
@@ -60,10 +63,9 @@ class Plain:
         return made
 
     def _opened(self, value: Any, place: str, depth: int) -> tuple[Any, int]:
-        try:
-            inside = opened(value)
-        except Exception as error:  # anybody's object
-            return f"<{type(value).__name__}: it can't be opened: {type(error).__name__}>", 1
+        inside, why_not = attempt(lambda: (opened(value), ""), lambda error: (None, type(error).__name__))
+        if why_not:
+            return f"<{type(value).__name__}: it can't be opened: {why_not}>", 1
         if isinstance(inside, Mapping):
             made, size = self._several(((str(name), one) for name, one in inside.items()), place, depth)
             return made, size
@@ -122,7 +124,6 @@ def _attributes(config: Any) -> Any:
 def _omegaconf(config: Any) -> Any:
     from omegaconf import OmegaConf
 
-    try:
-        return OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
-    except Exception:  # an interpolation that leads nowhere; show it as it is written
-        return OmegaConf.to_container(config, resolve=False, throw_on_missing=False)
+    made = partial(OmegaConf.to_container, config, throw_on_missing=False)
+    # An interpolation that leads nowhere is shown as it is written.
+    return attempt(lambda: made(resolve=True), lambda _: made(resolve=False))

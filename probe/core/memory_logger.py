@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from probe.devices import Counters, Device, detect
+from probe.guard import attempt
 from probe.hooks import scope, watch
 
 _log = logging.getLogger(__name__)
@@ -103,12 +104,13 @@ def log_gpu_memory_usage(
 
 
 def _write(logger: logging.Logger, level: int, head: str) -> None:
-    try:
-        text = _text(_device())
-    except Exception:  # a device in an error state must not hide the trainer's own exception
-        logger.log(level, "%s, memory unknown", head, exc_info=True)
-        return
-    logger.log(level, "%s, %s", head, text)
+    def unknown(error: Exception) -> None:
+        """A device in an error state must not hide the trainer's own exception."""
+        logger.log(level, "%s, memory unknown", head, exc_info=error)
+
+    text = attempt(lambda: _text(_device()), unknown)
+    if text is not None:
+        logger.log(level, "%s, %s", head, text)
 
 
 def _text(device: Device) -> str:

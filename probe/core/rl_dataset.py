@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -26,6 +25,7 @@ from probe.core.dataset.prompts import (
     without_none,
 )
 from probe.errors import InputError, InputTypeError, ProbeError
+from probe.guard import attempt, raised_as
 from probe.hooks import emit, point
 
 __all__ = ["DatasetConfig", "RLHFDataset", "collate_fn"]
@@ -234,13 +234,14 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         return lengths
 
     def _counted(self, files: Files, texts: list[str], numbers: list[int]) -> list[int]:
-        try:
-            return self._encoder.count(texts)
-        except Exception:  # whatever a tokenizer may raise: one by one, the text that it fails on names its row
+        def name_row(error: Exception) -> NoReturn:
+            """Whatever a tokenizer may raise: one by one, the text that it fails on names its row."""
             for text, number in zip(texts, numbers, strict=True):
                 with _located(files, number):
                     self._encoder.count([text])
-            raise
+            raise error
+
+        return attempt(lambda: self._encoder.count(texts), name_row)
 
     def _workers(self, rows: int) -> int:
         """How many processes measure: this one alone where the tokenizer can't be sent to others."""
@@ -308,15 +309,15 @@ def _pad_id(tokenizer: Any) -> int:
     return pad_id
 
 
-@contextmanager
-def _located(files: Files, row: int) -> Iterator[None]:
+def _located(files: Files, row: int) -> raised_as:
     """What goes wrong inside is said to have gone wrong in this row of its file."""
-    try:
-        yield
-    except Exception as error:  # a row may fail in the template, the tokenizer, the processor or PIL
+
+    def named(error: Exception) -> InputError:  # of the template, the tokenizer, the processor or PIL
         text = str(error) if isinstance(error, ProbeError) else f"{type(error).__name__}: {error}"
         kind = type(error) if isinstance(error, InputError | InputTypeError) else InputError
-        raise kind(f"{files.origin(row)}: {text}") from error
+        return kind(f"{files.origin(row)}: {text}")
+
+    return raised_as(named, but=())
 
 
 def _packed(keep: np.ndarray[Any, np.dtype[np.bool_]]) -> bytes:

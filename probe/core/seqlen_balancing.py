@@ -30,6 +30,7 @@ from probe.core.columns.jagged import is_jagged
 from probe.core.columns.row_selection import RowSelector, host_lengths, select_jagged, sequence_lengths
 from probe.core.protocol import DataProto
 from probe.errors import InputError, InputTypeError, PeerError, ShapeError
+from probe.guard import attempt
 from probe.hooks import emit, observed, scope
 from probe.moments import PARTITION, Content
 
@@ -340,17 +341,7 @@ def micro_batches(
 
 def _partition(batch: TensorDictBase, options: Options, source: str) -> tuple[list[list[int]], list[int]]:
     """Rows of each micro-batch, and the length of each row; tells :data:`PARTITION`."""
-    units: Units | None = None
-    fitting: list[list[int]] = []
-    failure: Exception | None = None
-    try:
-        options.check()
-        if not isinstance(batch, TensorDictBase):
-            raise InputTypeError(f"batch: got {type(batch).__name__}, expected a TensorDict")
-        units = Units.of(*sequence_lengths(batch), options)
-        fitting = fitting_parts(units, options)
-    except Exception as error:  # told to the other ranks first: they would wait for this one
-        failure = error
+    units, fitting, failure = attempt(lambda: _own_parts(batch, options), _no_parts)  # the other ranks wait to be told
     count = _agreed(max(len(fitting), options.min_num_micro_batch or 0), failure, options)
     if units is None:  # _agreed has raised; this is for the type checker
         raise InputError("batch: no lengths")
@@ -371,6 +362,18 @@ def _partition(batch: TensorDictBase, options: Options, source: str) -> tuple[li
             arguments=options.told(),
         )
     return partitions, units.lengths
+
+
+def _own_parts(batch: TensorDictBase, options: Options) -> tuple[Units, list[list[int]], None]:
+    options.check()
+    if not isinstance(batch, TensorDictBase):
+        raise InputTypeError(f"batch: got {type(batch).__name__}, expected a TensorDict")
+    units = Units.of(*sequence_lengths(batch), options)
+    return units, fitting_parts(units, options), None
+
+
+def _no_parts(failure: Exception) -> tuple[None, list[list[int]], Exception]:
+    return None, [], failure
 
 
 def _agreed(count: int, failure: Exception | None, options: Options) -> int:
@@ -404,11 +407,8 @@ def _fail_together(failure: Exception | None, group: Any) -> None:
     )
     if failure is None:
         raise PeerError(text)
-    try:
-        same = type(failure)(text)
-    except Exception:  # an exception whose constructor wants more than a message
-        same = PeerError(text)
-    raise same from failure
+    kind = type(failure)
+    raise attempt(lambda: kind(text), lambda _: PeerError(text)) from failure  # a constructor may want more than that
 
 
 def _tensors(data: DataProto) -> TensorDictBase:

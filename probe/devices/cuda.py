@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from probe.devices.device import UNKNOWN, Counters, Device, Statistics, counters_of
 from probe.devices.timing_events import elapsed_ns, query
+from probe.guard import attempt
 
 #: Timing events that a device keeps for the next scope instead of making new ones.
 _SPARE_EVENTS: Final = 1024
@@ -40,18 +41,20 @@ class Nvml:
         """
         if self._missing:
             return None
-        try:
-            if self._library is None:
-                self._library = importlib.import_module("pynvml")
-                self._library.nvmlInit()
-            if uuid not in self._handles:
-                self._handles[uuid] = self._library.nvmlDeviceGetHandleByUUID(uuid)
-            running = self._library.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid])
-        except Exception:  # not installed, no driver, no permission: it isn't asked again
+        running = attempt(lambda: self._running(uuid), lambda _: None)
+        if running is None:  # not installed, no driver, no permission: it isn't asked again
             self._missing = True
             return None
         own = [one.usedGpuMemory for one in running if one.pid == pid and one.usedGpuMemory is not None]
         return sum(own) if own else None
+
+    def _running(self, uuid: str) -> Any:
+        if self._library is None:
+            self._library = importlib.import_module("pynvml")
+            self._library.nvmlInit()
+        if uuid not in self._handles:
+            self._handles[uuid] = self._library.nvmlDeviceGetHandleByUUID(uuid)
+        return self._library.nvmlDeviceGetComputeRunningProcesses(self._handles[uuid])
 
 
 class CudaDevice(Device):

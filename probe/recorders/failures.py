@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from probe.devices import Counters, Device
+from probe.guard import attempt
 from probe.records import Failure
 
 #: Exceptions that say nothing of a failure: a generator, a task or the program is told to end.
@@ -58,10 +59,8 @@ def failure_row(error: BaseException, device: Device | None) -> Failure:
 
 
 def _add_memory(row: Failure, device: Device) -> None:
-    try:
-        held = device.read(whole=True) if device.bound else Counters()
-    except Exception:  # after an error of its own a device may answer nothing more
-        held = Counters()
+    # After an error of its own a device may answer nothing more.
+    held = attempt(lambda: device.read(whole=True) if device.bound else Counters(), lambda _: Counters())
     row.device, row.source = device.name, device.source
     row.allocated_bytes, row.reserved_bytes = held.allocated_bytes, held.reserved_bytes
     row.device_total_bytes = held.total_bytes
@@ -79,19 +78,15 @@ def qualified(error: BaseException) -> str:
 
 def message_of(error: BaseException) -> str:
     """What it says, bounded; a user's ``__str__`` may raise itself."""
-    try:
-        return str(error)[:MESSAGE]
-    except Exception as other:
-        return f"<its text raised {type(other).__name__}>"
+    return attempt(lambda: str(error)[:MESSAGE], lambda other: f"<its text raised {type(other).__name__}>")
 
 
 def trace_of(error: BaseException) -> str:
     """Its traceback as text, with those that it came from; of a long one the beginning and the end."""
-    try:
-        text = "".join(traceback.format_exception(error))
-    except Exception as other:
-        return f"<its traceback can't be told: {type(other).__name__}>"
-    return bounded(text, TRACE)
+    return attempt(
+        lambda: bounded("".join(traceback.format_exception(error)), TRACE),
+        lambda other: f"<its traceback can't be told: {type(other).__name__}>",
+    )
 
 
 def bounded(text: str, size: int) -> str:

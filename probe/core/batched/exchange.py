@@ -15,6 +15,7 @@ from probe.core.columns import rows
 from probe.core.columns.jagged import is_jagged
 from probe.core.data_proto.exchange import gather_columns, unpickled
 from probe.errors import MissingKeyError, PeerError, SessionError, ShapeError
+from probe.guard import attempt
 
 
 class _Tensors:
@@ -47,22 +48,23 @@ def gathered(data: Mapping[str, Any], group: Any, pad_values: Mapping[str, float
 
 def _describe(data: Mapping[str, Any]) -> dict[str, Any]:
     """What this rank has. An error is told like any other fact, since the other ranks wait for this one."""
-    try:
-        columns.rows_of(data)
-        tensors = {key: column for key, column in data.items() if isinstance(column, torch.Tensor)}
-        others = {key: column for key, column in data.items() if key not in tensors}
-        facts = {
-            key: {
-                "jagged": is_jagged(column),
-                "dtype": column.dtype,
-                "shape": None if is_jagged(column) else tuple(column.shape),
-                "ragged_dim": getattr(column, "_ragged_idx", 1) if is_jagged(column) else None,
-            }
-            for key, column in tensors.items()
+    return attempt(lambda: _own(data), lambda error: {"error": f"{type(error).__name__}: {error}"})
+
+
+def _own(data: Mapping[str, Any]) -> dict[str, Any]:
+    columns.rows_of(data)
+    tensors = {key: column for key, column in data.items() if isinstance(column, torch.Tensor)}
+    others = {key: column for key, column in data.items() if key not in tensors}
+    facts = {
+        key: {
+            "jagged": is_jagged(column),
+            "dtype": column.dtype,
+            "shape": None if is_jagged(column) else tuple(column.shape),
+            "ragged_dim": getattr(column, "_ragged_idx", 1) if is_jagged(column) else None,
         }
-        return {"keys": list(data), "facts": facts, "objects": pickle.dumps(others)}
-    except Exception as error:  # foreign pickling may raise anything, and the others would wait
-        return {"error": f"{type(error).__name__}: {error}"}
+        for key, column in tensors.items()
+    }
+    return {"keys": list(data), "facts": facts, "objects": pickle.dumps(others)}
 
 
 def _read(told: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,7 @@ from probe.core.checkpoint.state import (
     saved_model,
 )
 from probe.errors import InputError, InputTypeError, MissingKeyError, ProbeError, SerializationError
+from probe.guard import on_error
 from probe.hooks import emit, observed, point
 
 _STRUCTURE: Final = "structure.json"
@@ -404,16 +405,14 @@ def _begin(target: Path, global_step: int) -> None:
     files.begin(target).joinpath(SHARDS).mkdir()
 
 
-@contextmanager
-def _cleared_on_failure(staging: Path, peers: Peers) -> Iterator[None]:
-    try:
-        yield
-    except Exception:
+def _cleared_on_failure(staging: Path, peers: Peers) -> on_error:
+    def clear(error: BaseException) -> None:
         # Only when all ranks have met: where one is gone, the others may still be writing, and the next save clears
         # it.
-        if peers.first and peers.agreed_to_fail:
+        if isinstance(error, Exception) and peers.first and peers.agreed_to_fail:
             shutil.rmtree(staging, ignore_errors=True)
-        raise
+
+    return on_error(clear)
 
 
 def _fetch(target: Path, hdfs_path: str | None) -> None:

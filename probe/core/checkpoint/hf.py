@@ -11,6 +11,7 @@ import copy
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from probe.core.checkpoint.files import to_json
 from probe.core.checkpoint.shards import load_shards
 from probe.core.checkpoint.state import unwrapped
+from probe.guard import attempt
 
 _log = logging.getLogger("probe.checkpoint")
 
@@ -38,18 +40,27 @@ def write_parts(directory: Path, parts: dict[str, Callable[[Path], None]]) -> di
     """
     failed: dict[str, str] = {}
     for name, write in parts.items():
-        aside = directory / f".{name}.part"
-        try:
-            aside.mkdir(parents=True)
-            write(aside)
-            for path in aside.iterdir():
-                _move(path, directory / path.name)
-        except Exception as error:  # tokenizers and configs run code of others
-            _log.exception("%s couldn't be written; the checkpoint is saved without it", name)
-            failed[name] = f"{type(error).__name__}: {error}"
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+        why = attempt(partial(_write_part, directory, name, write), partial(_unwritten, name))
+        if why is not None:
+            failed[name] = why
     return failed
+
+
+def _write_part(directory: Path, name: str, write: Callable[[Path], None]) -> None:
+    """Tokenizers and configs run code of others, which may raise anything."""
+    aside = directory / f".{name}.part"
+    try:
+        aside.mkdir(parents=True)
+        write(aside)
+        for path in aside.iterdir():
+            _move(path, directory / path.name)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _unwritten(name: str, error: Exception) -> str:
+    _log.error("%s couldn't be written; the checkpoint is saved without it", name, exc_info=error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _move(path: Path, target: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import torch.distributed as dist
 
 from probe.errors import PeerError
+from probe.guard import attempt
 
 T = TypeVar("T")
 
@@ -62,16 +63,7 @@ class Peers:
         Raises:
             PeerError: It failed on another rank. Where it failed on this one, its own exception is raised.
         """
-        from torch.distributed.checkpoint.api import CheckpointException
-
-        result: T | None = None
-        failure: BaseException | None = None
-        try:
-            result = action()
-        except CheckpointException as error:  # a BaseException, which callers don't expect
-            failure = self._own(error)
-        except Exception as error:  # told to the other ranks first: they would wait for this one
-            failure = error
+        result, failure = attempt(lambda: self._tried(action), _failed)  # the other ranks wait to be told
         told = self._gather((result, _text(failure)))
         if all(text is None for _, text in told) and failure is None:
             return [one for one, _ in told]
@@ -85,6 +77,14 @@ class Peers:
         """Run ``action`` on the first rank; None on the others. A meeting of all ranks, like :meth:`together`."""
         return self.together(action if self.first else _nothing)[self.rank]
 
+    def _tried(self, action: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+        from torch.distributed.checkpoint.api import CheckpointException
+
+        try:
+            return action(), None
+        except CheckpointException as error:  # a BaseException, which callers don't expect
+            return None, self._own(error)
+
     def _gather(self, mine: tuple[Any, str | None]) -> list[tuple[Any, str | None]]:
         if not self.distributed:
             return [mine]
@@ -96,6 +96,10 @@ class Peers:
         """This rank's own part of a failure that torch.distributed.checkpoint has collected from all."""
         own = error.failures.get(self.rank)
         return PeerError("torch.distributed.checkpoint failed") if own is None else _readable(own[0])
+
+
+def _failed(error: Exception) -> tuple[None, Exception]:
+    return None, error
 
 
 def _readable(error: BaseException) -> BaseException:

@@ -11,6 +11,7 @@ import json
 import math
 import pickle  # its exception only
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +34,7 @@ from probe.core.checkpoint.files import to_json
 from probe.core.checkpoint.peers import Peers, quiet
 from probe.core.checkpoint.plain_state import as_dtype
 from probe.errors import SerializationError
+from probe.guard import raised_as
 
 CHUNKS: Final = "chunks.json"
 _NOT_THESE: Final = "a shard doesn't hold the tensors that it should"
@@ -169,15 +171,18 @@ def check_shards(directory: Path, chunks: Metadata, share: slice) -> None:
         with path.open("rb") as file:
             file.seek(where.offset)
             piece = io.BytesIO(file.read(where.length))
-        try:
+        with raised_as(partial(_unreadable, f"{path}: {_NOT_THESE}: {index.fqn}"), but=()):
             found: Any = torch.load(piece, map_location="cpu", weights_only=True)
-        except Exception as error:  # torch has no one error for bytes that are no tensor
-            why = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on with advice on how to run its code
-            raise SerializationError(f"{path}: {_NOT_THESE}: {index.fqn} can't be read: {why}") from error
         told = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
         if not isinstance(found, torch.Tensor) or found.shape != size or found.dtype != dtype:
             expected = f"{dtype} {tuple(size)}"
             raise SerializationError(f"{path}: {_NOT_THESE}: a piece of {index.fqn} is {told}, expected {expected}")
+
+
+def _unreadable(which: str, error: Exception) -> SerializationError:
+    """torch has no one error for bytes that are no tensor."""
+    why = str(error).partition("\n")[0].partition(". ")[0]  # torch goes on with advice on how to run its code
+    return SerializationError(f"{which} can't be read: {why}")
 
 
 def shard_files(chunks: Metadata) -> set[str]:

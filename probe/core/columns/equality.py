@@ -10,6 +10,7 @@ import torch
 
 from probe.core.columns.jagged import is_jagged
 from probe.core.columns.walking import Mismatch, differing, differing_entries, walk
+from probe.guard import attempt
 
 
 def same(one: Any, other: Any) -> bool:
@@ -128,8 +129,8 @@ def brief(value: Any, limit: int = 80) -> str:
         return f"a tensor of shape {shape_text(value)}, {value.dtype}"
     if isinstance(value, np.ndarray) and value.size > 8:
         return f"an array of shape {value.shape}, {value.dtype}"
-    try:
-        text = repr(value.item() if isinstance(value, torch.Tensor | np.generic) else value)
-    except Exception:  # a foreign __repr__ may raise anything, and an error message must still be made
-        text = f"<{type(value).__name__}>"
+    text = attempt(  # a foreign __repr__ may raise anything, and an error message must still be made
+        lambda: repr(value.item() if isinstance(value, torch.Tensor | np.generic) else value),
+        lambda _: f"<{type(value).__name__}>",
+    )
     return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -7,6 +7,7 @@ holds: on tensors and arrays it answers with a tensor, on NaN with False. Here N
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import count
 from operator import ne
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -16,6 +17,7 @@ import torch
 from tensordict import NonTensorData, TensorDictBase, is_non_tensor
 
 from probe.core.columns.jagged import is_jagged, jagged_spans
+from probe.guard import attempt
 
 #: A TensorDict, or its wrapper of what isn't a tensor.
 _BATCHES: Final = (TensorDictBase, NonTensorData)
@@ -102,15 +104,17 @@ def _compared(one: Any, other: Any) -> _Known:
         return _mappings(one, other)
     if isinstance(one, list | tuple):
         return _sequences(one, other)
-    return _scalars(one, other)
+    return attempt(partial(_scalars, one, other), _incomparable)
 
 
 def _scalars(one: Any, other: Any) -> str:
-    try:
-        # What differs from itself is NaN, also in a foreign type that math.isnan can't read.
-        return "" if bool(one == other) or bool(ne(one, one) and ne(other, other)) else "values"
-    except Exception:  # a foreign __eq__ may raise anything; what can't be compared is not the same
-        return "values"
+    # What differs from itself is NaN, also in a foreign type that math.isnan can't read.
+    return "" if bool(one == other) or bool(ne(one, one) and ne(other, other)) else "values"
+
+
+def _incomparable(_: Exception) -> str:
+    """A foreign __eq__ may raise anything; what can't be compared is not the same."""
+    return "values"
 
 
 def _mappings(one: Mapping[Any, Any], other: Any) -> _Known:

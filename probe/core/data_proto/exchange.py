@@ -27,6 +27,7 @@ from probe.errors import (
     SessionError,
     ShapeError,
 )
+from probe.guard import attempt
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -176,12 +177,13 @@ def unpickled(told: bytes) -> Any:
 
 def _describe(data: Any) -> _Facts:
     """What this rank has. An error is told like any other fact, since the other ranks wait for this one."""
-    try:
-        batch = data.batch
-        columns = None if batch is None else {key: _facts(key, column) for key, column in batch.items()}
-        return {"rows": len(data), "columns": columns, "arrays": pickle.dumps(data.non_tensor_batch)}
-    except Exception as error:  # foreign pickling may raise anything, and the others would wait
-        return {"error": f"{type(error).__name__}: {error}"}
+    return attempt(lambda: _own(data), lambda error: {"error": f"{type(error).__name__}: {error}"})
+
+
+def _own(data: Any) -> _Facts:
+    batch = data.batch
+    columns = None if batch is None else {key: _facts(key, column) for key, column in batch.items()}
+    return {"rows": len(data), "columns": columns, "arrays": pickle.dumps(data.non_tensor_batch)}
 
 
 def _facts(key: str, column: Any) -> _Facts:

@@ -30,6 +30,7 @@ from probe._io import written_aside
 from probe.core.columns.jagged import checked_jagged, is_jagged, jagged_bounds
 from probe.core.columns.serialization import dtype_of, rows_of, tensor_from_bytes
 from probe.errors import InputError, SerializationError
+from probe.guard import raised_as
 
 FORMAT: Final = "probe.DataProto"
 FORMAT_VERSION: Final = 1
@@ -113,12 +114,10 @@ def read(path: str | os.PathLike[str], make: Callable[..., Made]) -> Made:
     name = os.fspath(path)
     if not Path(name).is_file():
         raise FileNotFoundError(f"path: there is no file {name!r}")
-    try:
+    # Whatever bytes a stranger's file holds, under whatever checksums, the reader must name the file: torch, numpy,
+    # tensordict and safetensors have no common error for what they are asked to make.
+    with raised_as(lambda error: SerializationError(f"path: {name!r} isn't a whole DataProto file: {error}"), but=()):
         return make(*_read(name))
-    except Exception as error:
-        # Whatever bytes a stranger's file holds, under whatever checksums, the reader must name the file: torch, numpy,
-        # tensordict and safetensors have no common error for what they are asked to make.
-        raise SerializationError(f"path: {name!r} isn't a whole DataProto file: {error}") from error
 
 
 def _read(name: str) -> Sections:

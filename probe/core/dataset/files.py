@@ -16,6 +16,7 @@ from typing import Any, Final
 from probe.core.dataset.config import DatasetConfig
 from probe.core.dataset.json_rows import arrow_of_json
 from probe.errors import InputError, InputTypeError, MissingDependencyError, MissingKeyError, UnknownNameError
+from probe.guard import attempt, raised_as
 from probe.hooks import observed
 
 _SUFFIXES: Final = (".parquet", ".json", ".jsonl")
@@ -134,12 +135,15 @@ def progress_bars(datasets: Any) -> Iterator[None]:
 def _read(datasets: Any, name: str, local: str, config: DatasetConfig) -> tuple[Any, frozenset[str]]:
     """The table of one file, and which of its columns hold JSON text."""
     read = _read_parquet if _suffix(name) == ".parquet" else _read_json
-    try:
+    with raised_as(lambda error: _unreadable(name, error), but=()):
         return read(datasets, local, config)
-    except Exception as error:  # a broken file shows itself as one of many exceptions of pyarrow and datasets
-        cause = error.__cause__ or error
-        text = str(error) if isinstance(error, InputError) else f"{type(cause).__name__}: {cause}"
-        raise InputError(f"data_files: {name} can't be read: {text}") from error
+
+
+def _unreadable(name: str, error: Exception) -> InputError:
+    """A broken file shows itself as one of many exceptions of pyarrow and datasets."""
+    cause = error.__cause__ or error
+    text = str(error) if isinstance(error, InputError) else f"{type(cause).__name__}: {cause}"
+    return InputError(f"data_files: {name} can't be read: {text}")
 
 
 def _read_parquet(datasets: Any, local: str, config: DatasetConfig) -> tuple[Any, frozenset[str]]:
@@ -187,11 +191,12 @@ def why_not_sent(values: Any) -> str:
     """Why :func:`measured` can't send what its function needs to other processes; "" where it can."""
     import dill  # as `datasets` does, which needs it
 
-    try:
+    def pickled() -> str:
         dill.dumps(values)
-    except Exception as error:  # whatever an object's own way to be pickled may raise
-        return f"can't be pickled ({type(error).__name__}: {error})"
-    return ""
+        return ""
+
+    # An object's own way to be pickled may raise anything.
+    return attempt(pickled, lambda error: f"can't be pickled ({type(error).__name__}: {error})")
 
 
 def measured(table: Any, measure: Callable[[list[dict[str, Any]], list[int]], list[int]], workers: int) -> list[int]:

@@ -13,6 +13,7 @@ import torch
 from probe.core.dataset.config import TRUNCATIONS, DatasetConfig
 from probe.core.dataset.media import load_image, load_video
 from probe.errors import CapacityError, InputError, InputTypeError, UnknownNameError
+from probe.guard import raised_as
 
 Message = dict[str, Any]
 Row = Mapping[str, Any]
@@ -168,10 +169,8 @@ class PromptEncoder:
 
     def _text(self, messages: list[Message]) -> str:
         options = {"add_generation_prompt": True, **self._config.apply_chat_template_kwargs}
-        try:
+        with _failing("the chat template"):  # it never becomes a dropped row
             text = self._template.apply_chat_template(messages, tokenize=False, **options)
-        except Exception as error:  # whatever a template may raise: it never becomes a dropped row
-            raise InputError(f"the chat template failed: {type(error).__name__}: {error}") from error
         if not isinstance(text, str):
             raise InputTypeError(f"the chat template gave {type(text).__name__}, expected a string")
         return text
@@ -183,13 +182,16 @@ class PromptEncoder:
     def _processed(self, text: str, media: dict[str, list[Any]]) -> tuple[list[int], dict[str, Any]]:
         options = {"return_tensors": "pt", "add_special_tokens": False, **self._config.mm_processor_kwargs}
         given = {f"{kind}s": items for kind, items in media.items()}
-        try:
+        with _failing("the processor"):  # the caller adds the row
             inputs = dict(self._processor(text=[text], **given, **options))
-        except Exception as error:  # whatever a processor may raise: the caller adds the row
-            raise InputError(f"the processor failed: {type(error).__name__}: {error}") from error
         tokens = inputs.pop("input_ids")[0].tolist()
         inputs.pop("attention_mask", None)
         return tokens, inputs
+
+
+def _failing(what: str) -> raised_as:
+    """A block that calls code of others: whatever it raises is an error that says what has failed."""
+    return raised_as(lambda error: InputError(f"{what} failed: {type(error).__name__}: {error}"), but=())
 
 
 def check_length(tokens: int) -> None:

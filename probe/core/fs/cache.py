@@ -23,6 +23,7 @@ from probe.core.fs.progress import Teller
 from probe.core.fs.store import Inventory, LocalSource, Source
 from probe.core.fs.transfer import PARTIAL, aside, download, remove, swap
 from probe.errors import CopyError, InputError, InputTypeError
+from probe.guard import on_error
 from probe.hooks import emit, point
 
 RECORD: Final = ".probe-copy.json"
@@ -151,10 +152,8 @@ def locked(place: Place, teller: Teller) -> Iterator[bool]:
     lock = FileLock(place.lock)
     waited = _acquire(lock, place, teller)
     try:
-        yield waited
-    except BaseException:
-        _tidy(place)
-        raise
+        with on_error(lambda _: _tidy(place)):
+            yield waited
     finally:
         lock.release()
 

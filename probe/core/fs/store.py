@@ -14,7 +14,6 @@ import posixpath
 import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -28,6 +27,7 @@ from probe.errors import (
     ProbeError,
     SourceMissingError,
 )
+from probe.guard import raised_as
 
 #: The package and the extra of ``probe-rl`` that bring a kind of URL.
 DRIVERS: Final[Mapping[str, tuple[str, str]]] = {
@@ -361,38 +361,36 @@ def open_store(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """The ``fsspec`` file system of a URL, and the path in it. See :class:`RemoteSource` for what it raises."""
     import fsspec
 
-    protocol = url.partition("://")[0].rpartition("::")[2].lower()
-    try:
+    with raised_as(lambda error: _unopened(url, error), but=()):  # each client has its own errors
         files, path = fsspec.core.url_to_fs(url, **options)
         return files, str(path)
-    except ImportError as error:
+
+
+def _unopened(url: str, error: Exception) -> ProbeError:
+    if isinstance(error, ImportError):
+        protocol = url.partition("://")[0].rpartition("::")[2].lower()
         if protocol in DRIVERS:
-            raise MissingDependencyError.of(f"copying from {protocol}://", *DRIVERS[protocol]) from error
-        raise MissingDependencyError(f"src: {url!r} needs a package that isn't installed: {error}") from error
-    except ValueError as error:
-        raise InputError(f"src: got {url!r}, expected a path or a URL that fsspec knows: {error}") from error
-    except Exception as error:  # isolation boundary: each client has its own errors for what it can't set up
-        raise CopyError(f"src: {url!r} can't be opened: {type(error).__name__}: {error}") from error
+            return MissingDependencyError.of(f"copying from {protocol}://", *DRIVERS[protocol])
+        return MissingDependencyError(f"src: {url!r} needs a package that isn't installed: {error}")
+    if isinstance(error, ValueError):
+        return InputError(f"src: got {url!r}, expected a path or a URL that fsspec knows: {error}")
+    return CopyError(f"src: {url!r} can't be opened: {type(error).__name__}: {error}")
 
 
-@contextmanager
-def telling(shown: str, path: str | None = None) -> Iterator[None]:
-    """What a store's client raises, as errors that name the URL.
+def telling(shown: str, path: str | None = None) -> raised_as:
+    """A block in which what a store's client raises, most of it no OSError, becomes errors that name the URL.
 
     Raises:
         SourceMissingError: It said that there is nothing.
         CopyError: It said anything else.
     """
-    try:
-        yield
-    except ProbeError:
-        raise
-    except FileNotFoundError as error:
-        if is_missing(error):
-            raise _missing(shown, error, path) from error
-        raise _failed(shown, error.__cause__ or error, path) from error
-    except Exception as error:  # isolation boundary: each client has its own errors, most of them no OSError
-        raise _failed(shown, error, path) from error
+
+    def told(error: Exception) -> CopyError:
+        if not isinstance(error, FileNotFoundError):
+            return _failed(shown, error, path)
+        return _missing(shown, error, path) if is_missing(error) else _failed(shown, error.__cause__ or error, path)
+
+    return raised_as(told)
 
 
 def is_missing(error: FileNotFoundError) -> bool:

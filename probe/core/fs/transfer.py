@@ -25,6 +25,7 @@ from probe.core.fs.store import (
     telling,
 )
 from probe.errors import CopyError, NoRoomError, SourceMissingError
+from probe.guard import attempt, on_error
 
 #: Folders that a copy is made in before it is renamed; one that lies about belongs to a process that died.
 PARTIAL: Final = ".partial-"
@@ -74,12 +75,9 @@ def _each(work: Any, items: list[tuple[str, Entry]], workers: int, stop: threadi
         return
     with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="probe-fs") as pool:
         futures = [pool.submit(work, item) for item in items]
-        try:
+        with on_error(lambda _: stop.set()):  # Ctrl-C too: transfers under way end at their next chunk
             for future in futures:
                 future.result()
-        except BaseException:  # Ctrl-C too: transfers under way end at their next chunk
-            stop.set()
-            raise
 
 
 def fetch(
@@ -190,7 +188,7 @@ def upload(source: Source, found: Inventory, target: RemoteSource) -> None:
     """
     before = _there(target)
     sent: list[str] = []
-    try:
+    with on_error(lambda _: _take_back(target, set(sent) - before)):
         for name, entry in sorted(found.files.items()):
             path = f"{target.root}/{name}" if name else target.root
             sent.append(path)
@@ -202,11 +200,12 @@ def upload(source: Source, found: Inventory, target: RemoteSource) -> None:
         wrong = list(differences(found, target.inventory(), extra=True, folders=False)) if found.files else []
         if wrong:
             raise CopyError(f"dst: {target.shown!r} isn't what was sent: {'; '.join(wrong[:5])}")
-    except BaseException:
-        for path in set(sent) - before:
-            with contextlib.suppress(Exception):  # best effort: the error that brought us here is the one to see
-                target.files.rm_file(path)
-        raise
+
+
+def _take_back(target: RemoteSource, paths: set[str]) -> None:
+    """As far as the store lets us: the error that brought us here is the one to see."""
+    for path in paths:
+        attempt(partial(target.files.rm_file, path), lambda _: None)
 
 
 def _there(target: RemoteSource) -> set[str]:

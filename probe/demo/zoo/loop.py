@@ -275,7 +275,7 @@ class Rank:
                 device=self.device if self.training.device else None,
                 recorders=[SampledMemory(self.device if self.training.device else None), *OTHERS],
             )
-            with contextlib.suppress(Exception), session:  # what a fault raises ends this rank alone
+            with contextlib.suppress(RuntimeError, ValueError), session:  # what a fault raises ends this rank alone
                 self.kept.append(self.device.allocate(int(self.training.shape.weights_gib * GIB)))
                 for step in range(self.training.first, self.training.shape.steps):
                     with session.step(step):

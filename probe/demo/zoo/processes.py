@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import multiprocessing
 import os
 import time
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from probe.analysis.verdict import Findings
 from probe.core.seqlen_balancing import micro_batches
 from probe.demo.zoo.loop import Shape, Training, tensors_of
+from probe.guard import Guard
 from probe.hooks import phase
 from probe.session import start
 
@@ -38,8 +39,6 @@ class Processes(Training):
 
     def found(self, directory: Path) -> Findings:
         """Run it until all processes have ended, or what is planted was found, and say what was found."""
-        from probe.opened import Run
-
         directory.parent.mkdir(parents=True, exist_ok=True)  # where the ranks meet
         context = multiprocessing.get_context("spawn")
         ranks = [
@@ -48,14 +47,15 @@ class Processes(Training):
         ]
         for one in ranks:
             one.start()
-        deadline, found = time.monotonic() + self.patience_s, Findings()
+        failed = "the run can't be read while it is written"
+        reading = Guard("zoo.processes", failed, tell=None, most=None, level=logging.DEBUG)
+        deadline = time.monotonic() + self.patience_s
         try:
             while time.monotonic() < deadline:
                 if not any(one.is_alive() for one in ranks):
                     break
                 if (directory / "run.json").exists():
-                    with contextlib.suppress(Exception), Run(directory) as run:  # its first rows are just being written
-                        found = run.findings()
+                    found = reading.call(lambda: _found(directory), otherwise=Findings())
                     if self.is_named_by(found):
                         return found
                 time.sleep(0.5)
@@ -63,8 +63,14 @@ class Processes(Training):
             for one in ranks:
                 one.kill()
                 one.join()
-        with Run(directory) as run:
-            return run.findings()
+        return _found(directory)
+
+
+def _found(directory: Path) -> Findings:
+    from probe.opened import Run
+
+    with Run(directory) as run:
+        return run.findings()
 
 
 def _rank(kind: type[Processes], strength: float, seed: int, rank: int, directory: str) -> None:
