@@ -126,7 +126,7 @@ def test_4_a_machine_on_which_nothing_runs_any_more_is_told_after_what_clocks_ma
         assert hanging.hang(run, time.time_ns() + MINUTES) == []
         (found,) = hanging.hang(run, time.time_ns() + 4 * MINUTES)
     page.close()
-    assert "The interpreter of rank 1 doesn't run" in found.why
+    assert "The interpreter of rank 1 is blocked" in found.why
 
 
 def failing(run: Path, rank: int, *, count: int, phase: str, error: Exception) -> None:

@@ -151,7 +151,7 @@ def _groups(failed: int, elsewhere: int) -> list[Row]:
 
 def test_groups_that_aren_t_told_whole_are_withheld_where_answers_failed(tmp_path: Path) -> None:
     found = withheld(tmp_path / "parts", steps(20, of_each=lambda _: _groups(failed=2, elsewhere=3)))
-    assert "isn't known: many advantages are relative to something else" in found["group_baseline"].sentence
+    assert "isn't known: many advantages are relative to something other" in found["group_baseline"].sentence
     assert "group_baseline" not in withheld(tmp_path / "none", steps(20, of_each=lambda _: _groups(0, 3)))
     assert "group_baseline" not in withheld(tmp_path / "whole", steps(20, of_each=lambda _: _groups(2, 0)))
 
@@ -250,4 +250,4 @@ def test_a_jump_of_the_gradient_says_why_no_micro_batch_is_named(tmp_path: Path)
     with open_run(tmp_path / "run", {0: steps(20, of_each=each)}) as run:
         jump = run.findings()[0]
     assert (jump.name, jump.where.micro_batch) == ("gradient_spike", None)
-    assert "no metric tells it by its values" in jump.reasons
+    assert "no metric has a value per micro-batch" in jump.reasons
