@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from probe.current import CURRENT
+from probe.guard import Guard, on_error
 from probe.publishing.alarms import Alarm, Alarms
 from probe.publishing.last import has_to_be_there
 from probe.publishing.publisher import Publisher, worthwhile
@@ -203,18 +204,21 @@ class Sending:
         return time.monotonic() > self._began + (ALONE_S[0] if several() else ALONE_S[1])
 
     def _track(self, tracking: HeldTracking, given: Given, recording: Recording) -> None:
-        try:
+        # At the start it would have been raised: now the training is on its way. A session that closes at this moment
+        # has told of it.
+        failed = "what was asked for by track can't be set up"
+        guard = Guard("tracking", failed, kind="backend", tell=recording.incident, log=_log)
+        with guard, on_error(self._go_untracked):
             tracking.begin()
-        except Exception as error:  # at the start it would have been raised: now the training is on its way
-            # A session that closes at this moment has told of it.
-            recording.incident("backend", "tracking", f"it can't be set up: {error!r}", error)
-            self.tracking = self.spans = None
-            _log.exception("what was asked for by track can't be had; the run goes on without")
+        if guard.failures:
             return
         with CURRENT.lock:
             if not self.closed:
                 self._publish_figures(given)
         send_leftovers(self._directory, tracking.attempt)
+
+    def _go_untracked(self, _: BaseException) -> None:
+        self.tracking = self.spans = None
 
     def _track_no_more(self, tracking: Tracking, recording: Recording) -> None:
         """It began before it knew that it is none of its business."""
