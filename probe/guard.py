@@ -264,4 +264,7 @@ class raised_as:
             return
         made = self._make(error)
         if made is not None:
-            raise made from (error if self._chained else None)
+            try:
+                raise made from (error if self._chained else None)
+            finally:
+                del made  # else it would hold this frame, which holds it: nothing in its frames would be let go
