@@ -197,6 +197,9 @@ class RunWriter:
         known = KINDS.get(type(item))
         if known is not None:
             self._queue.add(known[0], known[1], item, scope, time_ns)
+        elif type(item) is list:  # its rows are taken, or guarded, one by one: it costs nothing more
+            for one in item:
+                self.add_rows(one, scope, time_ns)
         elif isinstance(item, Row | Unbuilt):  # of a recorder's own; that nobody brings a row's type is told later
             KINDS[type(item)] = kind_of(item)
             self.add_rows(item, scope, time_ns)

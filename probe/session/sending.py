@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from probe.current import CURRENT
-from probe.guard import Guard, on_error
+from probe.guard import Guard
 from probe.publishing.alarms import Alarm, Alarms
 from probe.publishing.last import has_to_be_there
 from probe.publishing.publisher import Publisher, worthwhile
@@ -208,17 +208,18 @@ class Sending:
         # has told of it.
         failed = "what was asked for by track can't be set up"
         guard = Guard("tracking", failed, kind="backend", tell=recording.incident, log=_log)
-        with guard, on_error(self._go_untracked):
-            tracking.begin()
+        try:
+            with guard:
+                tracking.begin()
+        finally:
+            if guard.failures:  # told by now: who sees that nothing is tracked may end the session
+                self.tracking = self.spans = None
         if guard.failures:
             return
         with CURRENT.lock:
             if not self.closed:
                 self._publish_figures(given)
         send_leftovers(self._directory, tracking.attempt)
-
-    def _go_untracked(self, _: BaseException) -> None:
-        self.tracking = self.spans = None
 
     def _track_no_more(self, tracking: Tracking, recording: Recording) -> None:
         """It began before it knew that it is none of its business."""
