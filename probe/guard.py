@@ -50,12 +50,13 @@ def to_session(kind: str, where: str, message: str, error: BaseException | None,
         where: Its place: a hook point, or a function.
         message: What a reader is told.
         error: The exception.
-        count: How often it has happened.
+        count: How often it has happened; each row stands for one of them.
         off: Whether what failed is switched off now.
     """
+    del count
     session = CURRENT.session or CURRENT.closing
     if session is not None:
-        session.recording.incident(kind, where, message, error, count, off)
+        session.recording.incident(kind, where, message, error, 1, off)
 
 
 class Guard:
@@ -264,4 +265,7 @@ class raised_as:
             return
         made = self._make(error)
         if made is not None:
-            raise made from (error if self._chained else None)
+            try:
+                raise made from (error if self._chained else None)
+            finally:
+                del made  # else it would hold this frame, which holds it: nothing in its frames would be let go

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import gc
 import logging
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +184,25 @@ def test_an_error_is_raised_as_another() -> None:
         with pytest.raises(type(as_it_is)) as same, raised_as(make):
             raise as_it_is
         assert same.value is as_it_is
+
+
+def test_what_an_error_holds_is_let_go_with_it() -> None:
+    class Held:
+        pass
+
+    def work() -> weakref.ref[Held]:
+        held = Held()
+        known.append(weakref.ref(held))
+        raise OSError
+
+    known: list[weakref.ref[Held]] = []
+    gc.disable()  # a cycle would be found by it
+    try:
+        with contextlib.suppress(ValueError), raised_as(ValueError):
+            work()
+        assert known[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_few_places_catch_everything_and_each_says_why() -> None:

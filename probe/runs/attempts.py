@@ -27,6 +27,7 @@ import msgspec
 
 from probe._io import FileLock, holding, write_atomically
 from probe.errors import InputError, RunError
+from probe.guard import attempt
 from probe.records import Process
 from probe.runs.layout import Segment, place_of_name, place_of_rank, segment_of
 
@@ -132,13 +133,15 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity:
 def _of_ray() -> tuple[str, str]:
     """Cluster and job, and the actor; "" outside Ray, which is never started or imported for this."""
     ray = sys.modules.get("ray")
-    try:
-        if ray is None or not ray.is_initialized():
-            return "", ""
-        context = ray.get_runtime_context()
-        return f"ray:{context.gcs_address} job:{context.get_job_id()}", context.get_actor_id() or ""
-    except Exception:  # whatever another version lacks: then the place in the directory tells
+    return ("", "") if ray is None else attempt(lambda: _as_it_says(ray), lambda _: ("", ""))
+
+
+def _as_it_says(ray: Any) -> tuple[str, str]:
+    """Raises whatever another version lacks: then the place in the directory tells."""
+    if not ray.is_initialized():
         return "", ""
+    context = ray.get_runtime_context()
+    return f"ray:{context.gcs_address} job:{context.get_job_id()}", context.get_actor_id() or ""
 
 
 def asked(environ: Mapping[str, str] | None = None) -> int | None:

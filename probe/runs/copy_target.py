@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from fsspec.implementations.local import LocalFileSystem
 
 from probe._io import ASIDE, write_atomically
-from probe.errors import InputError, ProbeError, RunError
+from probe.errors import InputError, RunError
+from probe.guard import raised_as
 from probe.redaction import without_secrets
 from probe.runs.layout import FAILURES_NAME, PARTS_NAME, Segment, part_of
 from probe.runs.pieces import Piece, piece_of, unpack
@@ -36,10 +36,11 @@ class Target:
     """
 
     def __init__(self, url: str, shown: str) -> None:
-        try:
-            system, root = system_of(url)
-        except Exception as error:  # isolation boundary: an unknown protocol, a missing package, a client's own refusal
-            raise InputError(f"url: {shown!r} can't be opened: {without_secrets(str(error), True)}") from None
+        def unopened(error: Exception) -> InputError:
+            return InputError(f"url: {shown!r} can't be opened: {without_secrets(str(error), True)}")
+
+        with raised_as(unopened, but=(), chained=False):
+            system, root = system_of(url)  # an unknown protocol, a missing package, a client's own refusal
         self.files: dict[str, int] = {}
         self._system: Any = system
         self._shown = shown
@@ -139,13 +140,11 @@ class Target:
         if piece is not None:
             self._pieces[piece.segment].discard(piece)
 
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
-        """A store that doesn't answer, or refuses, is a RunError; so is one that has no such bucket."""
-        try:
-            yield
-        except ProbeError:
-            raise
-        except Exception as error:  # isolation boundary: each client has its own errors, most of them no OSError
-            said = without_secrets(f"{type(error).__name__}: {error}", True)
-            raise RunError(f"{self._shown} can't be used: {said}") from None
+    def _asking(self) -> raised_as:
+        """A block: a store that doesn't answer, or refuses, is a RunError, and so is one that has no such bucket."""
+        return raised_as(self._unusable, chained=False)
+
+    def _unusable(self, error: Exception) -> RunError:
+        """Each client has errors of its own, most of them no OSError."""
+        said = without_secrets(f"{type(error).__name__}: {error}", True)
+        return RunError(f"{self._shown} can't be used: {said}")

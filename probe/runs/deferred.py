@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from probe.guard import Guard
 from probe.hooks import Scope
 from probe.records import Row, Unbuilt
+from probe.runs.incidents import Incidents
 from probe.runs.shedding import Entry
+
+_log = logging.getLogger("probe.runs")
 
 #: Longest that the end waits for a device to come to the end of what was queued there.
 LAST_WAIT_S: Final = 1.0
@@ -29,7 +34,7 @@ class DeferredRows:
     Args:
         add_rows: Takes what is deferred among the rows that were built.
         stamp_all: Stamps the rows that were built.
-        report: Is told of what fails or is given up: kind, where, message and the error.
+        report: Is told of what fails or is given up.
 
     Attributes:
         entries: Those that aren't built yet, in their order.
@@ -39,12 +44,18 @@ class DeferredRows:
         self,
         add_rows: Callable[[Unbuilt, Scope, int], None],
         stamp_all: Callable[[list[Row], Scope, int], None],
-        report: Callable[..., None],
+        report: Incidents,
     ) -> None:
         self.entries: list[Entry] = []
         self._add_rows = add_rows
         self._stamp_all = stamp_all
         self._report = report
+        self._building: Unbuilt | None = None
+        self._guard = Guard("build", "deferred rows failed", kind="deferred", tell=self._tell, most=None, log=_log)
+
+    def _tell(self, kind: str, where: str, message: str, error: BaseException | None, count: int, off: bool) -> None:
+        where = where if self._building is None else _name(self._building)
+        self._report.each(kind, where, message, error, count, off)
 
     def oldest(self) -> int | None:
         """The smallest number of those that aren't built yet; None where all are."""
@@ -75,16 +86,28 @@ class DeferredRows:
         """Rows of the deferred items, but of those that ``but`` holds back."""
         rows: list[Row] = []
         waiting: list[Entry] = []
-        for one in self.entries:
-            try:
-                if but(one.content):
-                    waiting.append(one)
-                    continue
-                rows += self._made(one)
-            except Exception as error:  # a recorder's code: its failure is told and the others go on
-                self._report("deferred", _name(one.content), f"deferred rows failed: {error!r}", error)
+        left = iter(self.entries)
+        while not self._make(left, but, rows, waiting):
+            pass
+        self._building = None  # it holds what its rows are made of
         self.entries = waiting
         return rows
+
+    def _make(self, left: Iterator[Entry], but: Callable[[Any], bool], rows: list[Row], waiting: list[Entry]) -> bool:
+        """Build what is left, up to one that fails, for which nothing has to be guarded item by item.
+
+        Returns:
+            Whether nothing is left.
+        """
+        with self._guard:  # a recorder's code: its failure is told and the others go on
+            for one in left:
+                self._building = one.content
+                if but(one.content):
+                    waiting.append(one)
+                else:
+                    rows += self._made(one)
+            return True
+        return False
 
     def _made(self, deferred: Entry) -> list[Row]:
         """The rows of a deferred item, stamped. What is deferred among them is put into the queue.

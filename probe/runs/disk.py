@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from probe.guard import Guard, attempt
 from probe.hooks import Scope, current_scope
 from probe.records import Incident, Row
 from probe.runs.attempts import Joined
+from probe.runs.incidents import Incidents
 from probe.runs.lines import encode, encode_all, table_of
 from probe.runs.segment_file import ROWS_PER_WRITE, SegmentFile
 from probe.runs.shedding import kind_of
@@ -21,22 +22,27 @@ _log = logging.getLogger("probe.runs")
 RETRY_S: Final = 0.5
 
 
+def _one_by_one(error: Exception) -> None:
+    """One of the rows has what can't be written: which, is found where each is written for itself."""
+
+
 class Disk:
     """Writes the rows of one writer, and tells once when that fails and when it works again. Only for the writer's
     thread.
 
     Args:
         file: Where the lines go.
-        report: Is told of what goes wrong: kind, where, message and the error.
+        report: Is told of what goes wrong.
 
     Attributes:
         file: Where the lines go.
     """
 
-    def __init__(self, file: SegmentFile, report: Callable[..., None]) -> None:
+    def __init__(self, file: SegmentFile, report: Incidents) -> None:
         self.file = file
         self._directory = file.directory
         self._report = report
+        self._guards: dict[str, Guard] = {}  # by table
         self._since: float | None = None  # it takes nothing
         self._retry_at = 0.0
 
@@ -59,17 +65,19 @@ class Disk:
     def _encode(self, rows: list[Row]) -> None:
         """Into one piece, where all of them can be written and nothing waits before them."""
         if not self.file.waiting:
-            with contextlib.suppress(Exception):  # whatever a recorder put in a field: the others are written
-                self.file.take(encode_all(rows))
+            lines = attempt(lambda: encode_all(rows), _one_by_one)
+            if lines is not None:
+                self.file.take(lines)
                 return
         for row in rows:
-            try:
-                line = encode(row)
-            except Exception as error:  # whatever a recorder put in a field
-                message = f"a row of {table_of(row)} can't be written: {error!r}"
-                self._report("writer", table_of(row), message, error)
-                continue
-            self.file.backlog.add(*kind_of(row), line)
+            with self._guard(table_of(row)):  # whatever a recorder put in a field: the others are written
+                self.file.backlog.add(*kind_of(row), encode(row))
+
+    def _guard(self, table: str) -> Guard:
+        found = self._guards.get(table)
+        if found is None:
+            found = self._guards[table] = self._report.guard(table, f"a row of {table} can't be written")
+        return found
 
     def _write(self, last: bool) -> None:
         if self._since is not None and time.monotonic() < self._retry_at and not last:

@@ -8,7 +8,6 @@ import logging
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +15,7 @@ import msgspec
 from fsspec.implementations.local import LocalFileSystem
 
 from probe.errors import InputTypeError, ProbeError, RunError
+from probe.guard import raised_as
 from probe.redaction import without_secrets
 from probe.runs import version_1
 from probe.runs.columns import either_schema, schema
@@ -339,17 +339,15 @@ class RunFiles:
             at = one.end
         return data
 
-    @contextmanager
-    def asking(self) -> Iterator[None]:
-        """A store that doesn't answer is a RunError; that a file isn't there is an answer."""
-        try:
-            yield
-        except (ProbeError, FileNotFoundError):
-            raise
-        except Exception as error:  # isolation boundary: each client has its own errors, most of them no OSError
-            if self.local:
-                raise
-            raise RunError(f"run {self.shown!r}: its store can't be read: {type(error).__name__}: {error}") from error
+    def asking(self) -> raised_as:
+        """A block in which a store that doesn't answer is a RunError; that a file isn't there is an answer."""
+        return raised_as(self._unread, but=(ProbeError, FileNotFoundError))
+
+    def _unread(self, error: Exception) -> RunError | None:
+        """Each client has errors of its own, most of them no OSError."""
+        if self.local:
+            return None
+        return RunError(f"run {self.shown!r}: its store can't be read: {type(error).__name__}: {error}")
 
 
 def _without(bundle: Bundle, names: set[str]) -> Bundle:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from probe.errors import InputError, InputTypeError, ProbeError, RunError, RunNotFoundError
+from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError
+from probe.guard import raised_as
 
 #: How far below the directory a run may lie: ``./runs/<project>/<experiment>``.
 DEEPEST: Final = 3
@@ -69,7 +70,7 @@ def find_run(
     if not text:
         raise InputError(f"{argument}: got an empty text, expected a run directory or the directory above")
     files, root = _opened(text, argument)
-    try:
+    with _asking(text, argument):
         if files.exists(_below(root, INFO_NAME)):
             return _location(files, root)
         if not files.exists(root):
@@ -87,14 +88,15 @@ def find_run(
                 f"{argument}: {text!r} is a file, expected a run directory or a directory that holds runs"
             )
         newest = _newest(files, found, text, argument)
-    except ProbeError:
-        raise
-    except Exception as error:  # isolation boundary: each store has its own errors, most of them no OSError
-        raise RunError(f"{argument}: {text!r} can't be read: {type(error).__name__}: {error}") from error
     location = _location(files, newest)
     if tell is not None:
         tell(f"{text} holds {len(found)} run{'s' * (len(found) > 1)}; taking {location}")
     return location
+
+
+def _asking(text: str, argument: str) -> raised_as:
+    """A block in which what a store raises is a RunError: each has errors of its own, most of them no OSError."""
+    return raised_as(lambda error: RunError(f"{argument}: {text!r} can't be read: {type(error).__name__}: {error}"))
 
 
 def _of_others(root: Path, rollouts: str | os.PathLike[str] | None, tell: Callable[[str], None] | None) -> str | None:
@@ -124,17 +126,13 @@ def runs_below(text: str, *, argument: str = "path") -> list[str]:
     from probe.runs.layout import INFO_NAME
 
     files, root = _opened(text, argument)
-    try:
+    with _asking(text, argument):
         if files.exists(_below(root, INFO_NAME)):
             return [_location(files, root)]
         if not files.isdir(root):
             raise RunNotFoundError(f"{argument}: there is no directory at {text!r}")
         found = [_location(files, one) for one in _runs_below(files, root, text, argument)]
         return found if found or not _is_local(files) else _all_of_others(Path(root))
-    except ProbeError:
-        raise
-    except Exception as error:  # isolation boundary: as above
-        raise RunError(f"{argument}: {text!r} can't be read: {type(error).__name__}: {error}") from error
 
 
 def _all_of_others(root: Path) -> list[str]:
@@ -147,10 +145,8 @@ def _all_of_others(root: Path) -> list[str]:
 def _opened(text: str, argument: str) -> tuple[Any, str]:
     from probe.runs.place import system_of  # fsspec takes a moment to load
 
-    try:
-        files, root = system_of(text)
-    except Exception as error:  # isolation boundary: an unknown protocol, a missing package, a client's own refusal
-        raise InputError(f"{argument}: {text!r} can't be opened: {error}") from error
+    with raised_as(lambda error: InputError(f"{argument}: {text!r} can't be opened: {error}"), but=()):
+        files, root = system_of(text)  # an unknown protocol, a missing package, a client's own refusal
     return files, str(Path(root).absolute()) if _is_local(files) else root.rstrip("/")
 
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
+from probe.guard import Guard
 from probe.hooks import current_scope
 from probe.records import Incident
 from probe.runs.attempts import Claim
@@ -34,7 +35,6 @@ class Incidents:
         where: str,
         message: str,
         error: BaseException | None = None,
-        *,
         count: int = 1,
         switched_off: bool = False,
     ) -> None:
@@ -51,6 +51,29 @@ class Incidents:
         trace = None if error is None else "".join(traceback.format_exception(error))
         row = Incident(kind=kind, where=where, message=message, traceback=trace, count=count, switched_off=switched_off)
         self._queue.add(KEPT, table_of(row), row, current_scope(), time.monotonic_ns())
+
+    def each(self, kind: str, where: str, message: str, error: BaseException | None, count: int, off: bool) -> None:
+        """Write one of many incidents that are alike, each of which counts for itself.
+
+        Args:
+            kind: Of the incident.
+            where: What it happened to.
+            message: What happened.
+            error: What was raised; its traceback is kept.
+            count: How often it happened by now, which the rows before this one have told.
+            off: Whether it can't happen any more.
+        """
+        del count
+        self(kind, where, message, error, switched_off=off)
+
+    def guard(self, where: str, failed: str) -> Guard:
+        """Around what the writer tries again however often it fails: an incident each time.
+
+        Args:
+            where: What it is.
+            failed: What a reader is told; the exception is added.
+        """
+        return Guard(where, failed, kind="writer", tell=self.each, most=None, log=_log)
 
     def tell_dropped(self, dropped: Mapping[str, int]) -> None:
         """Tell of rows that were dropped since the last call.

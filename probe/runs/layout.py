@@ -38,6 +38,7 @@ from fsspec.implementations.local import LocalFileSystem
 from probe._io import expanded, write_atomically
 from probe.configuration import Plain
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
+from probe.guard import attempt
 from probe.records import SCHEMA_VERSION
 from probe.redaction import Redact, redaction
 from probe.runs.place import system_of
@@ -365,10 +366,11 @@ def _leaf(value: Any) -> Any:
         return float(value) if value - value == 0 else repr(float(value))
     if isinstance(value, set | frozenset):
         return [plain(one) for one in value]
-    try:
-        return os.fspath(value) if isinstance(value, os.PathLike) else repr(value)
-    except Exception as error:  # a config is anybody's object; the run must start all the same
-        return f"<{type(value).__name__}: its repr raised {type(error).__name__}>"
+    # A config is anybody's object; the run must start all the same.
+    return attempt(
+        lambda: os.fspath(value) if isinstance(value, os.PathLike) else repr(value),
+        lambda error: f"<{type(value).__name__}: its repr raised {type(error).__name__}>",
+    )
 
 
 def _clean(value: Any) -> Any:
@@ -397,7 +399,7 @@ def read_info(path: str | os.PathLike[str]) -> RunInfo:
 
 def info_at(files: Any, root: str, shown: str) -> RunInfo:
     """:func:`read_info` for a directory ``root`` of the ``fsspec`` file system ``files``."""
-    for attempt in range(10):
+    for tried in range(10):
         try:
             if isinstance(files, LocalFileSystem):
                 _check_is_file(Path(root) / INFO_NAME, shown)
@@ -406,7 +408,7 @@ def info_at(files: Any, root: str, shown: str) -> RunInfo:
             raise _not_a_run(files, root, shown) from None
         except OSError as error:
             raise RunError(f"run {shown!r}: {INFO_NAME} can't be read: {error}") from error
-        if data.endswith(b"}\n") or data.rstrip().endswith(b"}") or attempt == 9:
+        if data.endswith(b"}\n") or data.rstrip().endswith(b"}") or tried == 9:
             break
         time.sleep(0.05)  # another rank is writing it, on a file system without hard links
     return _decode_info(data, shown)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
+from probe.runs.incidents import Incidents
 from probe.runs.shedding import KEPT, Shedding
-
-_log = logging.getLogger("probe.runs")
 
 #: Longest that a mark waits for deferred rows that were put before it.
 MARK_WAIT_S: Final = 3.0
@@ -20,13 +18,13 @@ class Marks:
 
     Args:
         capacity: As of the writer; marks are never dropped.
-        report: Is told of a callback that failed: kind, where, message and the error.
+        report: Is told of a callback that failed.
     """
 
-    def __init__(self, capacity: int, report: Callable[..., None]) -> None:
+    def __init__(self, capacity: int, report: Incidents) -> None:
         self._marks = Shedding(capacity)
         self._due: list[_Mark] = []
-        self._report = report
+        self._guard = report.guard("mark", "a callback of the run writer failed")
 
     @property
     def waiting(self) -> bool:
@@ -62,11 +60,8 @@ class Marks:
             if blocked and not last and time.monotonic() < mark.deadline:
                 return
             self._due.pop(0)
-            try:
+            with self._guard:  # the session's code: the thread goes on
                 mark.callback()
-            except Exception as error:  # the session's code: the thread goes on
-                _log.exception("a callback of the run writer failed")
-                self._report("writer", "mark", f"a callback failed: {error!r}", error)
 
 
 class _Mark:

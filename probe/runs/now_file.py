@@ -31,6 +31,7 @@ asyncio tasks of this thread, which interleave, it has the one that entered or l
 from __future__ import annotations
 
 import contextlib
+import logging
 import mmap
 import os
 import struct
@@ -41,9 +42,12 @@ from typing import Any, Final
 
 import msgspec
 
+from probe.guard import Guard
 from probe.hooks import Scope, current_scope
 from probe.records import Process
 from probe.runs import termination
+
+_log = logging.getLogger("probe.runs")
 
 MAGIC: Final = b"probenow"
 SIZE: Final = 4096
@@ -152,6 +156,9 @@ class NowFile:
         self.path = path
         self.thread = threading.get_ident()
         self._state = 0
+        # Where each scope fails, an incident each would be more than all rows.
+        failed = "where this process is can't be written through"
+        self._guard = Guard(path.name, failed, tell=None, most=None, log=_log, level=logging.WARNING)
         process_scope = next(reversed(tuple(current_scope().ancestors())))
         self._levels = [_Level(process_scope, 0, None)]  # the first is outside of all scopes
         for at in range(SLOTS):
@@ -216,8 +223,8 @@ class NowFile:
             )
             self._here = level
             self._state = self._words[STATE] = self._state + 257  # one change more, and one scope more
-        except Exception:  # a closed page, a step that is no int64: nothing of this is training's affair
-            return
+        except Exception as error:  # for each scope, so no `with`; nothing of this is training's affair
+            self._failed(error)
 
     def left(self, scope: Scope, outer: Scope, thread: int) -> None:
         """A scope isn't current any more.
@@ -243,8 +250,12 @@ class NowFile:
             self._state = words[STATE] = self._state + 255  # one change more, and one scope less
             words[LEFT] = now_ns
             self._here = outside
-        except Exception:  # as above
-            return
+        except Exception as error:  # as above
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        if self._page is not None:  # else another thread has closed it meanwhile
+            self._guard.caught(error)
 
     def _takes_over(self, scope: Scope, thread: int) -> bool:
         """Whether the file follows another thread from now on, the one that enters this scope."""

@@ -6,11 +6,12 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from probe.errors import InputError
+from probe.guard import attempt
 from probe.records import Process
 
 #: What a process goes by whose script nobody can name.
@@ -150,14 +151,20 @@ def node(environ: Mapping[str, str] | None = None) -> str:
 
 def part_in_ray() -> str:
     """What this process is to Ray: its "driver", a "worker", or "" outside a job; Ray is never imported for this."""
+    return _of_ray(_part)
+
+
+def _of_ray(look: Callable[[Any], str]) -> str:
+    """What ``look`` finds in Ray; "" outside a job, and for whatever another version lacks."""
     ray: Any = sys.modules.get("ray")
-    try:
-        if ray is None or not ray.is_initialized():
-            return ""
-        mode = ray._private.worker.global_worker.mode
-        return {ray.SCRIPT_MODE: "driver", ray.WORKER_MODE: "worker"}.get(mode, "")
-    except Exception:  # whatever another version lacks
+    if ray is None:
         return ""
+    return attempt(lambda: look(ray) if ray.is_initialized() else "", lambda _: "")
+
+
+def _part(ray: Any) -> str:
+    mode = ray._private.worker.global_worker.mode
+    return {ray.SCRIPT_MODE: "driver", ray.WORKER_MODE: "worker"}.get(mode, "")
 
 
 def default_name() -> str:
@@ -175,26 +182,24 @@ def _of_engine(package: str) -> str:
 
 
 def _of_actor() -> str:
-    ray: Any = sys.modules.get("ray")
-    try:
-        if ray is None or not ray.is_initialized():
-            return ""
-        context = ray.get_runtime_context()
-        return (context.get_actor_id() and context.get_actor_name()) or _class_of_actor("__name__")
-    except Exception:  # whatever another version lacks: then something else names it
-        return ""
+    return _of_ray(_name_of_actor)
+
+
+def _name_of_actor(ray: Any) -> str:
+    context = ray.get_runtime_context()
+    return (context.get_actor_id() and context.get_actor_name()) or _class_of_actor("__name__")
 
 
 def _class_of_actor(attribute: str) -> str:
     """The name or the module of the class of the actor of Ray that this process is; "" where it is none."""
-    ray: Any = sys.modules.get("ray")
-    try:
-        if ray is None or not ray.is_initialized() or not ray.get_runtime_context().get_actor_id():
-            return ""
-        worker = ray._private.worker.global_worker
-        return str(getattr(type(worker.actors[worker.actor_id]), attribute))
-    except Exception:  # whatever another version lacks
+    return _of_ray(lambda ray: _of_class(ray, attribute))
+
+
+def _of_class(ray: Any, attribute: str) -> str:
+    if not ray.get_runtime_context().get_actor_id():
         return ""
+    worker = ray._private.worker.global_worker
+    return str(getattr(type(worker.actors[worker.actor_id]), attribute))
 
 
 def _of_child() -> str:

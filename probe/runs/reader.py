@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from probe import text as words
 from probe._check import needs_views
 from probe.errors import InputError, RunError, UnknownNameError
+from probe.guard import raised_as
 from probe.records import TABLES, Row, place_of_process
 from probe.runs.columns import columns
 from probe.runs.files import Damaged, RunFiles
@@ -183,16 +184,8 @@ class Run(NamedTables):
     def _ask(self, query_text: str, parameters: object, *, keep: bool, since: int | None) -> pandas.DataFrame:
         with self._lock:
             snapshot = self._look().copy() if since is None else self._look().since(since)
-        try:
+        with raised_as(_query_error):
             return query(snapshot, query_text, parameters, keep=keep)
-        except Exception as error:  # of which kind is asked below: an answer that was kept needs no DuckDB
-            import duckdb
-            import pyarrow as pa
-
-            if not isinstance(error, duckdb.Error | pa.ArrowException):
-                raise
-            of_the_query = (duckdb.ParserException, duckdb.BinderException, duckdb.PermissionException)
-            raise _QueryError(f"query: {error}", damage=not isinstance(error, of_the_query)) from error
 
     def newest(self, since: int) -> Newest | None:
         """The rows of the moment that is shown of steps from ``since`` on, for :mod:`probe.runs.asked_again`; earlier
@@ -469,6 +462,17 @@ class _QueryError(InputError):
     def __init__(self, message: str, *, damage: bool) -> None:
         super().__init__(message)
         self.damage = damage
+
+
+def _query_error(error: Exception) -> _QueryError | None:
+    """What DuckDB and Arrow say of a query; an answer that was kept needs neither."""
+    import duckdb
+    import pyarrow as pa
+
+    if not isinstance(error, duckdb.Error | pa.ArrowException):
+        return None
+    of_the_query = (duckdb.ParserException, duckdb.BinderException, duckdb.PermissionException)
+    return _QueryError(f"query: {error}", damage=not isinstance(error, of_the_query))
 
 
 def _newest(processes: pandas.DataFrame) -> pandas.DataFrame:

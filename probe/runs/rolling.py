@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
+from probe.guard import Guard
 from probe.hooks import silenced
+from probe.runs.incidents import Incidents
 from probe.runs.layout import Segment
 from probe.runs.parts import can_roll_over, roll_over, warm_up
 from probe.runs.segment_file import SegmentFile
-
-_log = logging.getLogger("probe.runs")
 
 
 class RollOvers:
@@ -23,18 +21,19 @@ class RollOvers:
     Args:
         file: Where the writer writes its lines.
         size: A file larger than so many bytes becomes Parquet, and a new one begins.
-        report: Is told of a segment that stays as lines: kind, where, message and the error.
+        report: Is told of a segment that stays as lines.
 
     Attributes:
         resting: Whether nothing has happened since all that is written became Parquet.
     """
 
-    def __init__(self, file: SegmentFile, size: int, report: Callable[..., None]) -> None:
+    def __init__(self, file: SegmentFile, size: int, report: Incidents) -> None:
         self.resting = False
         self._directory = file.directory
         self._file = file
         self._bytes = size
-        self._report = report
+        # The file of lines is still there and whole: readers use it as it is.
+        self._guard = report.guard("roll_over", "a segment stays as JSONL")
         self._rolling: RollOver | None = None
         self._rolled_cpu_ns = 0  # that those have used which have ended
         self._sealing = False  # what is written is to become Parquet as soon as nothing waits
@@ -63,19 +62,13 @@ class RollOvers:
             segment = self._file.finish()  # also where lines stay lines: no file grows for ever
             self.resting, self._sealing = self._sealing, False
             if segment is not None and self._can_roll_over:
-                self._rolling = RollOver(self._directory, segment)
+                self._rolling = RollOver(self._directory, segment, self._guard)
                 self._rolling.start()
 
     def _end(self, rolling: RollOver) -> None:
-        error = rolling.join()
+        rolling.join()
         self._rolled_cpu_ns += rolling.cpu_ns
         self._rolling = None
-        self._tell(error)
-
-    def _tell(self, error: Exception | None) -> None:
-        if error is not None:  # the JSONL file is still there and whole: readers use it as it is
-            _log.error("a roll-over to Parquet failed in %s: %r", self._directory, error)
-            self._report("writer", "roll_over", f"a segment stays as JSONL: {error!r}", error)
 
     def settle(self) -> None:
         """Wait for what is under way."""
@@ -90,9 +83,7 @@ class RollOvers:
         """
         segment = self._file.finish()
         if segment is not None and parquet and self._can_roll_over:
-            last = RollOver(self._directory, segment)
-            last.run()
-            self._tell(last.join())
+            RollOver(self._directory, segment, self._guard).run()
 
 
 class RollOver:
@@ -101,15 +92,16 @@ class RollOver:
     Args:
         directory: The run directory.
         segment: One that has ended.
+        guard: Of what may fail in it.
 
     Attributes:
         cpu_ns: CPU time that it has used so far.
     """
 
-    def __init__(self, directory: Path, segment: Segment) -> None:
+    def __init__(self, directory: Path, segment: Segment, guard: Guard) -> None:
         self.cpu_ns = 0
         self._directory, self._segment = directory, segment
-        self._error: Exception | None = None
+        self._guard = guard
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -126,20 +118,19 @@ class RollOver:
         """Run it here."""
         begin_ns = time.thread_time_ns()
         try:
-            warm_up()
-            with silenced():
-                for _ in roll_over(self._directory, self._segment):
-                    self.cpu_ns = time.thread_time_ns() - begin_ns
-        except Exception as error:  # told by the writer
-            self._error = error
-        self.cpu_ns = time.thread_time_ns() - begin_ns
+            with self._guard:
+                warm_up()
+                with silenced():
+                    for _ in roll_over(self._directory, self._segment):
+                        self.cpu_ns = time.thread_time_ns() - begin_ns
+        finally:
+            self.cpu_ns = time.thread_time_ns() - begin_ns
 
     def ended(self) -> bool:
         """Whether its thread has ended, or it needed none."""
         return self._thread is None or not self._thread.is_alive()
 
-    def join(self) -> Exception | None:
-        """Wait for its end; what went wrong."""
+    def join(self) -> None:
+        """Wait for its end."""
         if self._thread is not None:
             self._thread.join()
-        return self._error

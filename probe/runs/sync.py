@@ -29,6 +29,7 @@ import msgspec
 
 from probe._io import ASIDE, FileLock
 from probe.errors import InputError, ProbeError, RunError
+from probe.guard import on_error
 from probe.redaction import without_secrets
 from probe.runs.copiers import Copiers, Passes
 from probe.runs.copy_target import Target
@@ -138,16 +139,18 @@ class Sync:
         number = self._copiers.tell_pass(begins=True)
         for _ in range(TRIES):
             try:
-                self._pass()
+                with on_error(self._forget):
+                    self._pass()
             except _MovedError as error:
                 moved = error
-            except BaseException:
-                self._there.forget()  # what has arrived is to be asked again
-                raise
             else:
                 self._copiers.tell_pass(begins=False, number=number)
                 return self._sent
         raise RunError(f"run {self._files.shown!r}: files vanish while they are sent: {moved}") from moved
+
+    def _forget(self, error: BaseException) -> None:
+        if not isinstance(error, _MovedError):
+            self._there.forget()  # what has arrived is to be asked again
 
     def _pass(self) -> None:
         self._files.info()

@@ -22,6 +22,7 @@ import msgspec
 from probe import _signals
 from probe._io import child_environment, expanded
 from probe.errors import InputError, InputTypeError
+from probe.guard import Guard, on_error, raised_as
 from probe.hooks import silenced
 from probe.records import Incident
 from probe.redaction import without_secrets
@@ -100,11 +101,10 @@ class Upload:
         self._process: subprocess.Popen[bytes] | None = None
         self._copiers = Copiers(directory, url)
         self._using = self._copiers.use()
-        try:
+        failed = "what the upload said can't be used"
+        self._guard = Guard(self.shown, failed, kind="upload", tell=self._incident, most=None, log=_log)
+        with on_error(lambda _: self._using.release()):
             self._begin()
-        except BaseException:
-            self._using.release()
-            raise
         self._thread = threading.Thread(target=self._serve, name="probe-upload", daemon=True)
         self._thread.start()
 
@@ -136,20 +136,16 @@ class Upload:
             return False
         handed = [] if os.name == "nt" or lock.descriptor is None else [lock.descriptor]
         order = Order(str(self._directory), self.url, self._every_s, self._pid)
-        try:
-            with _signals.kept_back():
-                process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "probe.runs.upload_process"],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    env=child_environment(os.environ),
-                    start_new_session=True,  # Ctrl-C is for the training
-                    pass_fds=handed,
-                )
-        except BaseException:
-            lock.release()
-            raise
+        with on_error(lambda _: lock.release()), _signals.kept_back():
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "probe.runs.upload_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=child_environment(os.environ),
+                start_new_session=True,  # Ctrl-C is for the training
+                pass_fds=handed,
+            )
         if handed:
             order.lock = handed[0] or -1
             lock.forget()
@@ -222,12 +218,10 @@ class Upload:
         pipe = process.stdout
         process.wait()  # it begins the one that copies, and ends
         for line in iter(pipe.readline, b"") if pipe is not None else ():
-            try:
+            with self._guard:  # whatever comes, the next line is read
                 said = msgspec.json.decode(line, type=Said)
                 another = said.another
                 self._hear(said)
-            except Exception as error:  # isolation boundary: whatever comes, the next line is read
-                self._tell(f"what the upload said can't be used: {error!r}")
         self._close(pipe)
         if another:
             self._close_order()
@@ -249,6 +243,12 @@ class Upload:
             _log.warning("upload: %s takes rows again", self.shown)
         self._failing = bool(said.message)
 
+    def _incident(
+        self, kind: str, where: str, message: str, error: BaseException | None, count: int, off: bool
+    ) -> None:
+        del error, count, off  # each is told for itself, and has been logged
+        self._report(Incident(kind=kind, where=where, message=message))
+
     def _tell(self, message: str) -> None:
         _log.warning("upload: %s", message)
         self._report(Incident(kind="upload", where=self.shown, message=message))
@@ -269,10 +269,9 @@ def checked(url: Any) -> str | None:
     protocol = text.partition("://")[0] if "://" in text else "file"
     import fsspec
 
-    try:
-        fsspec.get_filesystem_class(protocol)
-    except Exception as error:  # an unknown kind, or a client that isn't installed
-        raise InputError(f"upload: {without_secrets(text, True)!r} can't be opened: {error}") from None
+    shown = without_secrets(text, True)
+    with raised_as(lambda error: InputError(f"upload: {shown!r} can't be opened: {error}"), but=(), chained=False):
+        fsspec.get_filesystem_class(protocol)  # an unknown kind, or a client that isn't installed
     return str(expanded("upload", text).absolute()) if protocol == "file" and "://" not in text else text
 
 

@@ -14,6 +14,7 @@ import time
 import traceback
 from typing import Any, Final
 
+from probe.guard import attempt
 from probe.hooks import Scope
 from probe.records import Stack
 from probe.runs.collectives import waited_in
@@ -87,11 +88,7 @@ class Watchdog:
 
 def _collective() -> dict[str, Any]:
     """The columns of the collective that the process waits in."""
-    try:
-        found = waited_in()
-    except Exception as error:  # whatever PyTorch's recorder tells: the stack is told all the same
-        _log.warning("probe can't read PyTorch's flight recorder (%s: %s)", type(error).__name__, error)
-        return {}
+    found = attempt(waited_in, _unreadable)
     if found is None:
         return {}
     return {
@@ -101,6 +98,11 @@ def _collective() -> dict[str, Any]:
         "collective_sizes": found.sizes,
         "collective_ns": found.open_ns,
     }
+
+
+def _unreadable(error: Exception) -> None:
+    """PyTorch's recorder may tell whatever it likes: the stack is told all the same."""
+    _log.warning("probe can't read PyTorch's flight recorder (%s: %s)", type(error).__name__, error)
 
 
 def overdue_s() -> float:

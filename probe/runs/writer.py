@@ -22,12 +22,12 @@ from typing import Any, Final
 
 from probe.errors import InputError, RunError
 from probe.exits import at_end
+from probe.guard import Guard
 from probe.hooks import Scope, current_scope, silenced
 from probe.records import Process, Row, Unbuilt, stamp, stamp_all
 from probe.runs.attempts import Joined, take_place, take_rank
 from probe.runs.deferred import DeferredRows
 from probe.runs.disk import Disk
-from probe.runs.guarded import Guarded
 from probe.runs.incidents import Incidents
 from probe.runs.lines import encode
 from probe.runs.marks import Marks
@@ -105,10 +105,13 @@ class RunWriter:
         self._interval_s = interval_s
         self._queue = Shedding(capacity)
         self._report = Incidents(self._queue)
-        self._on_rows = Guarded("on_rows", on_rows, self._report)
-        self._tick = Guarded("tick", tick, self._report)
+        self._on_rows = self._guarded("on_rows", on_rows)
+        self._tick = self._guarded("tick", tick)
         self._tick_scope = tick_scope
-        self._before_round = Guarded("before_round", before_round, self._report)
+        self._before_round = self._guarded("before_round", before_round)
+        self._taking = self._report.guard("put", "rows can't be taken")
+        parts = ("_sample", "_round", "_watch", "_finish")
+        self._guards = {one: self._report.guard(one, "the writer failed") for one in parts}
         self._sample_interval_s = sample_interval_s
         self._marks = Marks(capacity, self._report)
         self._deferred = DeferredRows(self.add_rows, self._stamp_all, self._report)
@@ -142,6 +145,11 @@ class RunWriter:
         self._forget_end = at_end(self.close)
         if self._place.rival is not None:
             self._report.tell_rival(self.directory, self.rank, self._place.rival)
+
+    def _guarded(self, name: str, callback: Callable[..., Any] | None) -> Callable[..., Any]:
+        """A callback of the session, which may fail a few times and is switched off then."""
+        guard = Guard(name, f"{name} failed", kind="writer", tell=self._report, log=_log)
+        return guard(callback or (lambda *_: None))
 
     # ----------------------------------------------------------------------------------------- for any thread
 
@@ -189,6 +197,9 @@ class RunWriter:
         known = KINDS.get(type(item))
         if known is not None:
             self._queue.add(known[0], known[1], item, scope, time_ns)
+        elif type(item) is list:  # its rows are taken, or guarded, one by one: it costs nothing more
+            for one in item:
+                self.add_rows(one, scope, time_ns)
         elif isinstance(item, Row | Unbuilt):  # of a recorder's own; that nobody brings a row's type is told later
             KINDS[type(item)] = kind_of(item)
             self.add_rows(item, scope, time_ns)
@@ -196,13 +207,11 @@ class RunWriter:
             self._add_all(item, scope, time_ns)
 
     def _add_all(self, items: Iterable[Any], scope: Scope, time_ns: int) -> None:
-        try:
+        with self._taking:  # a recorder's generator, or no iterable at all: it never reaches training
             if isinstance(items, str | bytes):  # an iterable of itself
                 raise TypeError(f"{items!r} isn't a row")
             for one in items:
                 self.add_rows(one, scope, time_ns)
-        except Exception as error:  # a recorder's generator, or no iterable at all: it never reaches training
-            self._report("writer", "put", f"rows can't be taken: {error!r}", error)
 
     def put_through(self, item: Item, scope: Scope, time_ns: int, timeout_s: float = 1.0) -> bool:
         """As :meth:`add_rows`, and wait until the operating system has them: this process may be about to die.
@@ -301,24 +310,29 @@ class RunWriter:
 
     def _run(self) -> None:
         with silenced():
-            next_tick = 0.0
-            while not self._stop.is_set():
-                if time.monotonic() >= next_tick and not self._rests():
-                    next_tick = time.monotonic() + self._sample_interval_s
-                    self._isolated(self._sample)
-                self._isolated(self._round)
+            try:
+                self._go_round()
+                self._isolated("_finish", self._finish)
+            finally:
                 if self.now is not None:
-                    self.now.beat()
-                self._isolated(self._watch)
+                    self.now.close(failed=self._failed, exit_code=self._exit_code)
+                self._place.leave()
+                if self._late_place is not None:
+                    self._late_place.leave()
                 self._cpu_ns = time.thread_time_ns()
-                self._bell.acquire(timeout=self._pause(next_tick))
-            self._isolated(self._finish)
+
+    def _go_round(self) -> None:
+        next_tick = 0.0
+        while not self._stop.is_set():
+            if time.monotonic() >= next_tick and not self._rests():
+                next_tick = time.monotonic() + self._sample_interval_s
+                self._isolated("_sample", self._sample)
+            self._isolated("_round", self._round)
             if self.now is not None:
-                self.now.close(failed=self._failed, exit_code=self._exit_code)
-            self._place.leave()
-            if self._late_place is not None:
-                self._late_place.leave()
+                self.now.beat()
+            self._isolated("_watch", self._watch)
             self._cpu_ns = time.thread_time_ns()
+            self._bell.acquire(timeout=self._pause(next_tick))
 
     def _watch(self) -> None:
         found = None if self._watchdog is None else self._watchdog.look()
@@ -336,12 +350,11 @@ class RunWriter:
         pause = min(self._interval_s, until_tick)
         return min(pause, 0.01) if self._marks.waiting else pause
 
-    def _isolated(self, action: Callable[[], None]) -> None:
-        try:
+    def _isolated(self, name: str, action: Callable[[], None]) -> None:
+        with self._guards[name]:
             action()
-        except Exception as error:  # whatever it is, the thread goes on
-            self._report("writer", getattr(action, "__name__", "writer"), f"the writer failed: {error!r}", error)
-            self._stop.wait(self._interval_s)  # the next round may fail at once, too
+            return
+        self._stop.wait(self._interval_s)  # the next round may fail at once, too
 
     def _round(self, *, last: bool = False) -> None:
         self._before_round()

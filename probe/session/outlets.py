@@ -15,6 +15,7 @@ from typing import Any
 
 from probe._check import missing_view
 from probe.current import CURRENT
+from probe.guard import Guard
 from probe.hooks import current_scope
 from probe.publishing.alarms import Alarms, alert
 from probe.publishing.publisher import Publisher
@@ -98,12 +99,12 @@ def _send_leftovers(directory: Path, attempt: int) -> None:
     """From a process of its own: some backends have one run in a process, and would end the one of this training."""
     code = "import sys; from probe.tracking.recovery import recover; recover(sys.argv[1], before=int(sys.argv[2]))"
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    try:
+    # What is missing stays where it is, and `probe doctor` tells of it.
+    failed = "what backends lack of earlier attempts couldn't be sent"
+    with Guard("leftovers", failed, tell=None, most=None, log=_log, level=logging.WARNING):
         if is_behind(directory, before=attempt):
             command = [sys.executable, "-c", code, str(directory), str(attempt)]
             subprocess.run(command, check=True, **quiet)
-    except Exception:  # what is missing stays where it is, and `probe doctor` tells of it
-        _log.warning("what backends lack of earlier attempts couldn't be sent", exc_info=True)
 
 
 def make_publisher(directory: Path, tracking: Tracking, every_s: float) -> Publisher | None:

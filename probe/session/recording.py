@@ -14,6 +14,7 @@ from probe import recorders
 from probe.devices import Device
 from probe.failing import Failing
 from probe.frameworks import attached
+from probe.guard import Guard, attempt
 from probe.hooks import Scope, Subscription, current_scope, follow, silenced, subscribe
 from probe.oom_snapshots import Entered, Left, Snapshots
 from probe.own_cost import Budget
@@ -64,7 +65,6 @@ class Recording:
         failing: Tells of exceptions.
         listening: What is between the hooks and each recorder.
         step: The step that the process is in; None outside of any.
-        switched_off: What is asked of a recorder no more, as it failed: its id, and a method's name.
     """
 
     def __init__(
@@ -88,7 +88,8 @@ class Recording:
         self.budget = budget
         self.recorders = recorders
         self.step: int | None = None
-        self.switched_off: set[tuple[int, str]] = set()
+        self._asked: dict[tuple[int, str], Guard] = {}  # by a recorder's id, and a method's name
+        self._isolated: dict[str, Guard] = {}  # by what is done
         self.late = late
         self._told_left_out: dict[tuple[str, str], int] = {}
         self._told_adapters: tuple[tuple[str, int], ...] = ()
@@ -124,6 +125,11 @@ class Recording:
     def begun(self) -> bool:
         """Whether the writer stands here: its first round may come before."""
         return hasattr(self, "writer")
+
+    @property
+    def switched_off(self) -> set[tuple[int, str]]:
+        """What is asked of a recorder no more, as it failed: its id, and a method's name."""
+        return {asked for asked, guard in self._asked.copy().items() if guard.off}
 
     # -------------------------------------------------------------------------------------- on the training thread
 
@@ -332,32 +338,27 @@ class Recording:
             what: The name of its method.
             action: Calls it.
         """
-        if (id(recorder), what) in self.switched_off:
-            return None
-        try:
-            return action()
-        except Exception as error:  # a user's code: it harms neither the writer's thread nor the other recorders
-            if not self.begun:  # the writer's first round may come before we have it: the next one tells
-                return None
-            self.switched_off.add((id(recorder), what))
+        if not self.begun:  # the writer's first round may come before we have it: what fails then the next one tells
+            return attempt(action, _nothing)
+        guard = self._asked.get((id(recorder), what))
+        if guard is None:
             name = f"{type(recorder).__name__}.{what}"
-            _log.exception("recorder %s failed and is switched off; the run goes on", name)
-            self.incident("listener", name, f"recorder {name}: {error!r}", error, off=True)
-            return None
+            guard = Guard(name, f"recorder {name}", tell=self.incident, most=1, log=_log)
+            self._asked[id(recorder), what] = guard
+        return guard.call(action)
 
     def isolated(self, what: str, action: Any) -> Any:
-        """Do something that must not fail: an exception is logged and becomes an incident.
+        """Do something that must not fail: an exception becomes an incident, and the first of its name is logged.
 
         Args:
             what: Its name.
             action: Without arguments; what it returns is returned, None where it fails.
         """
-        try:
-            return action()
-        except Exception as error:  # a recorder never reaches training, nor the writer thread
-            _log.exception("probe failed in %s; the run goes on", what)
-            self.incident("listener", what, repr(error), error)
-            return None
+        guard = self._isolated.get(what)
+        if guard is None:
+            failed = f"probe failed in {what}; the run goes on"
+            guard = self._isolated[what] = Guard(what, failed, tell=self.incident, most=None, log=_log)
+        return guard.call(action)
 
 
 def load_recorders(
@@ -378,6 +379,10 @@ def load_recorders(
     options["samples"] = {"text": what_is_kept(samples)}
     names = list(recorders.RECORDERS) if asked is None else asked
     return [recorders.load(one)(**options.get(one, {})) if isinstance(one, str) else one for one in names]
+
+
+def _nothing(error: Exception) -> None:
+    """What a recorder gives that fails before anything can be told."""
 
 
 def _traceback(error: BaseException | None) -> str | None:

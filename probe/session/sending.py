@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from probe.current import CURRENT
+from probe.guard import Guard
 from probe.publishing.alarms import Alarm, Alarms
 from probe.publishing.last import has_to_be_there
 from probe.publishing.publisher import Publisher, worthwhile
@@ -203,13 +204,17 @@ class Sending:
         return time.monotonic() > self._began + (ALONE_S[0] if several() else ALONE_S[1])
 
     def _track(self, tracking: HeldTracking, given: Given, recording: Recording) -> None:
+        # At the start it would have been raised: now the training is on its way. A session that closes at this moment
+        # has told of it.
+        failed = "the backends of track= can't be set up; the run goes on without them"
+        guard = Guard("tracking", failed, kind="backend", tell=recording.incident, log=_log)
         try:
-            tracking.begin()
-        except Exception as error:  # at the start it would have been raised: now the training is on its way
-            # A session that closes at this moment has told of it.
-            recording.incident("backend", "tracking", f"it can't be set up: {error!r}", error)
-            self.tracking = self.spans = None
-            _log.exception("the backends of track= can't be set up; the run goes on without them")
+            with guard:
+                tracking.begin()
+        finally:
+            if guard.failures:  # told by now: who sees that nothing is tracked may end the session
+                self.tracking = self.spans = None
+        if guard.failures:
             return
         with CURRENT.lock:
             if not self.closed:

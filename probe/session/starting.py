@@ -14,6 +14,7 @@ from probe._check import needs_views
 from probe._io import expanded
 from probe.current import CURRENT
 from probe.errors import InputError, SessionError
+from probe.guard import on_error
 from probe.hooks import begin_at_root, is_off
 from probe.own_cost import Budget
 from probe.publishing.alarms import VARIABLE as ALARMS_VARIABLE
@@ -178,12 +179,9 @@ def start(
 def _open(directory: Path, chosen: Sequence[Recorder], process: Process, given: Given, **ours: Any) -> Session:
     """A session of this process that sends what was asked for."""
     place = take_place(directory, process)
-    try:
+    with on_error(lambda _: place.leave()):
         tracking = tracking_of(process, given, directory, place)
         CURRENT.session = opened = Session(directory, chosen, process, tracking=tracking, place=place, **ours)
-    except BaseException:
-        place.leave()
-        raise
     watch_forks()
     opened.sending.begin(given, place)
     return opened

@@ -286,6 +286,7 @@ def test_without_room_for_the_page_training_goes_on(tmp_path, monkeypatch):
         assert opened.now().empty
 
 
+@pytest.mark.usefixtures("lenient")
 def test_writing_after_the_end_and_odd_numbers_never_raise(tmp_path):
     file = NowFile(tmp_path / "rank-00000.now", Process(process="rank-00000"))
     root = file.at

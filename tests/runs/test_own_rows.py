@@ -196,6 +196,7 @@ def test_what_a_table_cannot_hold_is_refused_at_the_start(tmp_path, kind, told):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.usefixtures("lenient")
 def test_an_undeclared_row_is_told_and_not_written(tmp_path):
     class Undeclared(Row, kw_only=True, tag="undeclared"):
         """No recorder names it."""

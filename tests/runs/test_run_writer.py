@@ -81,6 +81,7 @@ def test_a_generator_is_consumed_at_once(writer, put):
     assert taken == [threading.current_thread()]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_what_is_no_item_is_told_and_never_raises(directory, writer, put):
     def broken():
         yield Scalar(key="k", value=1)
@@ -166,6 +167,7 @@ def test_a_deferred_waits_for_its_turn_and_holds_up_nobody(directory, writer, pu
         assert run.scalars[["key", "step"]].iloc[1].tolist() == ["late", 3]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_deferred_that_fails_is_an_incident(directory, writer, put):
     one = writer()
     put(
@@ -282,6 +284,7 @@ def test_what_the_last_mark_puts_is_written(directory, writer, put):
         assert run.scalars["key"].tolist() == ["from the mark"]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_mark_that_fails_is_an_incident_and_the_next_is_called(directory, writer):
     one = writer()
     one.mark(lambda: 1 / 0)
@@ -290,6 +293,7 @@ def test_a_mark_that_fails_is_an_incident_and_the_next_is_called(directory, writ
     assert incidents(directory)["where"].tolist() == ["mark"]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_callbacks_that_fail_are_switched_off(directory, writer, put):
     calls = []
 
@@ -493,6 +497,7 @@ def test_a_full_disk_loses_nothing_once_there_is_room_again(directory):
 
 
 @pytest.mark.skipif(resource.getrlimit(resource.RLIMIT_FSIZE)[1] == 0, reason="no file can be written here")
+@pytest.mark.usefixtures("lenient")  # its file can't become Parquet there
 def test_a_small_disk_that_is_full_for_real(tmp_path, process, put):
     mounted = tmp_path / "small"
     mounted.mkdir()
@@ -711,6 +716,7 @@ def test_a_large_segment_rolls_over_while_writing_goes_on(directory, writer, put
         assert run.incidents.empty
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_roll_over_that_fails_leaves_the_lines(directory, writer, put):
     one = writer(interval_s=0.01)
     put(one, scalars(3))
