@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import ProbeError
+from probe.guard import Guard
 from probe.text import plain
 from probe.views.agents.bounds import bounded
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
+_log = logging.getLogger("probe.views.agents")
 
 #: Seconds until the process must have loaded what answers need.
 _STARTS: Final = 120.0
@@ -118,9 +122,25 @@ def _serve(pipe: Connection, root: str, most_bytes: int) -> None:
             tool, arguments = pipe.recv()
         except EOFError:
             return
-        try:
-            pipe.send(("answer", bounded(plain(TOOLS[tool](root, **arguments)), most_bytes)))
-        except ProbeError as error:
-            pipe.send(("error", str(error)))
-        except Exception as error:  # isolation boundary: an agent is told of a fault, and the next question is answered
-            pipe.send(("error", f"{tool}: {type(error).__name__}: {error}"))
+        answer = partial(_answer, tool, TOOLS, root, arguments, most_bytes)
+        told = _guard(pipe, tool).call(answer)
+        if told is not None:
+            pipe.send(told)
+
+
+def _answer(
+    tool: str, tools: Mapping[str, Callable[..., Any]], root: str, arguments: Mapping[str, Any], most_bytes: int
+) -> tuple[str, str]:
+    try:
+        return "answer", bounded(plain(tools[tool](root, **arguments)), most_bytes)
+    except ProbeError as error:
+        return "error", str(error)
+
+
+def _guard(pipe: Connection, tool: str) -> Guard:
+    """An agent is told of a fault, and the next question is answered."""
+
+    def tell(_kind: str, _where: str, _message: str, error: BaseException | None, *_: object) -> None:
+        pipe.send(("error", f"{tool}: {type(error).__name__}: {error}"))
+
+    return Guard(tool, f"{tool} failed", kind="agents", tell=tell, most=None, log=_log, level=logging.DEBUG)
