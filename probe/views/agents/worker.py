@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import ProbeError
@@ -122,25 +121,33 @@ def _serve(pipe: Connection, root: str, most_bytes: int) -> None:
             tool, arguments = pipe.recv()
         except EOFError:
             return
-        answer = partial(_answer, tool, TOOLS, root, arguments, most_bytes)
-        told = _guard(pipe, tool).call(answer)
-        if told is not None:
-            pipe.send(told)
+        reply(pipe, tool, TOOLS[tool], root, arguments, most_bytes)
 
 
-def _answer(
-    tool: str, tools: Mapping[str, Callable[..., Any]], root: str, arguments: Mapping[str, Any], most_bytes: int
-) -> tuple[str, str]:
-    try:
-        return "answer", bounded(plain(tools[tool](root, **arguments)), most_bytes)
-    except ProbeError as error:
-        return "error", str(error)
+def reply(
+    pipe: Connection, tool: str, work: Callable[..., Any], root: str, arguments: Mapping[str, Any], most_bytes: int
+) -> None:
+    """Work out an answer and send it. An agent is told of a fault, too, and the next question is answered.
 
+    Args:
+        pipe: Takes ``("answer", JSON)`` or ``("error", what is wrong)``.
+        tool: Its name.
+        work: What it does.
+        root: Below which runs are.
+        arguments: The tool's own.
+        most_bytes: That the answer may have.
+    """
 
-def _guard(pipe: Connection, tool: str) -> Guard:
-    """An agent is told of a fault, and the next question is answered."""
+    def answer() -> tuple[str, str]:
+        try:
+            return "answer", bounded(plain(work(root, **arguments)), most_bytes)
+        except ProbeError as error:
+            return "error", str(error)
 
     def tell(_kind: str, _where: str, _message: str, error: BaseException | None, *_: object) -> None:
         pipe.send(("error", f"{tool}: {type(error).__name__}: {error}"))
 
-    return Guard(tool, f"{tool} failed", kind="agents", tell=tell, most=None, log=_log, level=logging.DEBUG)
+    guard = Guard(tool, f"{tool} failed", kind="agents", tell=tell, most=None, log=_log, level=logging.DEBUG)
+    told = guard.call(answer)
+    if told is not None:
+        pipe.send(told)
