@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from probe._check import missing_view
+from probe.guard import attempt
 
 Level = Literal["ok", "warning", "error"]
 
@@ -39,11 +40,14 @@ _DEMANDING: Final = (DISTRIBUTION, "tensordict", "verl", "nemo-rl")
 
 
 def guarded(area: str, name: str, check: Callable[[], Iterable[Check]]) -> Iterator[Check]:
-    """What ``check`` finds; that it fails itself is a finding too."""
-    try:
-        yield from check()
-    except Exception as error:  # isolation boundary: one broken thing must not hide the others
-        yield Check(area, name, "error", f"{type(error).__name__}: {error}")
+    """What ``check`` finds; that it fails itself is a finding too, so that one broken thing hides no other."""
+    found: list[Check] = []
+
+    def failed(error: Exception) -> None:
+        found.append(Check(area, name, "error", f"{type(error).__name__}: {error}"))
+
+    attempt(lambda: found.extend(check()), failed)  # what was found before an error stays
+    yield from found
 
 
 def environment(directory: Path) -> Iterator[Check]:

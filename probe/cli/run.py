@@ -11,6 +11,7 @@ The command keeps its terminal, its signals and its exit code.
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import shutil
 import socket
@@ -20,8 +21,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from probe.errors import InputError, MissingDependencyError
+from probe.guard import Guard
 from probe.text import visible
 from probe.torch_debug.waiting import PORT, VARIABLE
+
+_log = logging.getLogger("probe.cli.run")
 
 ABOUT: Final = "run a training script unchanged, and record it"
 
@@ -78,11 +82,19 @@ def run(arguments: argparse.Namespace) -> int:
             f"PyTorch's debug server, without a password: http://{socket.gethostname()}:{arguments.debug_server}/probe"
         )
     code = run_process(command, environ)
-    try:
+    with _guard():
         _tell(directory, attempt, well=code == 0)
-    except Exception as error:  # the command has done its work: its exit code stands
-        _say(f"the recorded run can't be summarised: {error!r}")
     return end_as(code)
+
+
+def _guard() -> Guard:
+    """The command has done its work: its exit code stands."""
+
+    def tell(_kind: str, _where: str, message: str, *_: object) -> None:
+        _say(message)
+
+    failed = "the recorded run can't be summarised"
+    return Guard("probe run", failed, kind="cli", tell=tell, log=_log, level=logging.DEBUG)
 
 
 def _directory(arguments: argparse.Namespace) -> Path:

@@ -96,7 +96,7 @@ def _begin(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Pop
 def _die_with(parent: int) -> None:
     """In the child: a signal that can't be passed on, SIGKILL, ends it with its parent (Linux)."""
     if sys.platform == "linux":
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(OSError, AttributeError):  # a C library that has no such call
             ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
             if os.getppid() != parent:
                 os.kill(os.getpid(), signal.SIGKILL)

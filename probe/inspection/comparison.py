@@ -15,6 +15,7 @@ import torch
 
 from probe.core.columns.equality import difference, same, shape_text
 from probe.errors import InputTypeError
+from probe.guard import attempt
 from probe.inspection import tensor_difference
 from probe.inspection.contents import Field, Members, Stacked, members
 from probe.inspection.look import STYLE, escaped, table
@@ -184,12 +185,13 @@ def compare(a: Any, b: Any) -> Comparison:
 
 def _members(value: Any) -> Members:
     """The batch taken apart; what isn't one is one column without a name."""
-    try:
-        return members(value)
-    except InputTypeError:
-        return Members(type(value).__name__, None, [Field("", "value", value)], {})
-    except Exception:  # a foreign batch may raise anything when its columns are asked for
-        return Members(type(value).__name__, None, [], {})
+
+    def alone(error: Exception) -> Members:
+        """A foreign batch may raise anything when its columns are asked for: then it has none."""
+        fields = [Field("", "value", value)] if isinstance(error, InputTypeError) else []
+        return Members(type(value).__name__, None, fields, {})
+
+    return attempt(lambda: members(value), alone)
 
 
 def _sections(found: Members) -> set[str]:
@@ -210,11 +212,15 @@ def _column_differences(key: str, left: Mapping[str, Any], right: Mapping[str, A
     elif key not in left:
         yield Difference(key, "only in b", "", _about(right[key]))
     else:
-        try:
-            yield from _differences(key, left[key], right[key])
-        except Exception as error:  # odd content may raise anything; that it can't be compared is said instead
+        found: list[Difference] = []
+
+        def incomparable(error: Exception) -> None:
+            """Odd content may raise anything; that it can't be compared is said after what was found before."""
             said = f"{_about(left[key])} (can't be compared: {one_line(error) or type(error).__name__})"
-            yield Difference(key, "values", said, _about(right[key]))
+            found.append(Difference(key, "values", said, _about(right[key])))
+
+        attempt(lambda: found.extend(_differences(key, left[key], right[key])), incomparable)
+        yield from found
 
 
 def _about(value: Any) -> str:

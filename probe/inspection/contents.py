@@ -20,6 +20,7 @@ from probe.core.columns.equality import shape_text
 from probe.core.columns.jagged import is_jagged
 from probe.core.data_proto.info import object_bytes, tensor_bytes
 from probe.errors import InputTypeError
+from probe.guard import attempt
 from probe.inspection.plain_text import plain
 
 #: Containers inside containers that are opened.
@@ -270,17 +271,19 @@ def _look(value: Any) -> tuple[str, str, str]:
 
 
 def _bytes(value: Any) -> int | None:
-    try:
-        if isinstance(value, torch.Tensor):
-            return tensor_bytes(value) if value.is_nested or value.layout is torch.strided else None
-        if isinstance(value, np.ndarray) and not value.dtype.hasobject:
-            return int(value.nbytes)
-        if isinstance(value, Stacked):
-            parts = [_bytes(part) for part in value.parts]
-            return None if None in parts else sum(part or 0 for part in parts)
-        return object_bytes(value)
-    except Exception:  # a foreign object may raise anything when it is asked for its size or its entries
-        return None
+    """None where it isn't known: a foreign object may raise anything when it is asked for its size or its entries."""
+    return attempt(lambda: _known_bytes(value), lambda _: None)
+
+
+def _known_bytes(value: Any) -> int | None:
+    if isinstance(value, torch.Tensor):
+        return tensor_bytes(value) if value.is_nested or value.layout is torch.strided else None
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return int(value.nbytes)
+    if isinstance(value, Stacked):
+        parts = [_bytes(part) for part in value.parts]
+        return None if None in parts else sum(part or 0 for part in parts)
+    return object_bytes(value)
 
 
 def _notes(value: Any, own: list[_Span]) -> Iterator[str]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from probe.core.columns.equality import shape_text
+from probe.guard import attempt
 
 #: Entries of a container, and levels of containers, that are written out.
 _ENTRIES: Final = 6
@@ -56,11 +57,13 @@ def plain(value: Any, limit: int = 80) -> str:
     >>> plain(torch.zeros(4, 7)), plain(float("nan"))
     ('tensor float32(4, 7)', 'nan')
     """
-    try:
-        text = _Short(limit).repr(value)
-    except Exception:  # a foreign class may raise anything from its repr, its length or even its name
-        text = f"<{type(value).__name__}>"
+    # A foreign class may raise anything from its repr, its length or even its name.
+    text = attempt(lambda: _Short(limit).repr(value), lambda _: _kind(value))
     return cut(" ".join(text.split()), limit)
+
+
+def _kind(value: Any) -> str:
+    return f"<{type(value).__name__}>"
 
 
 def one_line(text: Any, limit: int = 200) -> str:
@@ -69,10 +72,7 @@ def one_line(text: Any, limit: int = 200) -> str:
     >>> one_line(ValueError("two\\nlines"))
     'two lines'
     """
-    try:
-        said = str(text)
-    except Exception:  # a foreign exception may have any __str__
-        said = f"<{type(text).__name__}>"
+    said = attempt(lambda: str(text), lambda _: _kind(text))  # a foreign exception may have any __str__
     return cut(" ".join(said.split()), limit)
 
 

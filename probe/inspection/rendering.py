@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from probe import text as words
+from probe.guard import attempt
 from probe.inspection.look import STYLE, escaped, table
 from probe.inspection.plain_text import cut, one_line
 from probe.inspection.token_map import KINDS, MEANINGS, TokenMap, histogram, runs
@@ -217,10 +218,12 @@ def _texts_html(inspection: Asked) -> str:
     if not inspection.can_decode:
         return ""
     stop = min(inspection.stop, inspection.start + _READ)
-    try:
-        return texts_html(inspection.texts((inspection.start, stop)))
-    except Exception as error:  # what can't be decoded doesn't take the rest of the picture away
+
+    def failed(error: Exception) -> str:
         return f'<p class="soft">No text: {escaped(one_line(error, 200))}</p>'
+
+    # What can't be decoded doesn't take the rest of the picture away.
+    return attempt(lambda: texts_html(inspection.texts((inspection.start, stop))), failed)
 
 
 def texts_html(rows: Iterable[RowText]) -> str:
@@ -249,10 +252,11 @@ def _preview_html(inspection: Asked) -> str:
 
 
 def _preview(inspection: Asked, key: str, span: tuple[int, int]) -> list[str]:
-    try:
-        return [row_text(row, _PREVIEW[1]) for row in inspection.values(key, span)]
-    except Exception as error:  # a column without values, or an object that raises, is one cell of the picture
-        return [f"can't be read: {one_line(error)}"]
+    """The cells of a column; one without values, or with an object that raises, is one cell of the picture."""
+    return attempt(
+        lambda: [row_text(row, _PREVIEW[1]) for row in inspection.values(key, span)],
+        lambda error: [f"can't be read: {one_line(error)}"],
+    )
 
 
 def values_html(key: str, start: int, rows: Sequence[Any], limit: int) -> str:

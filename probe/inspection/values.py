@@ -14,6 +14,7 @@ import torch
 from probe._check import is_whole
 from probe.core.columns.jagged import is_jagged, jagged_spans
 from probe.errors import InputError, InputTypeError
+from probe.guard import attempt
 from probe.inspection.contents import Field, Stacked
 from probe.inspection.plain_text import cut, one_line, plain
 
@@ -126,12 +127,11 @@ def row_text(row: Any, limit: int = 12) -> str:
     >>> row_text("hello"), row_text(torch.ones(2, 2))
     ("'hello'", '(2, 2): [1, 1, 1, 1]')
     """
-    try:
-        if _is_dense(row):
-            return _numbers_text(row, limit)
-    except Exception:  # exotic dtypes can do without tolist
-        return plain(row)
-    return plain(row, 40 + 10 * limit)
+    return attempt(lambda: _row_text(row, limit), lambda _: plain(row))  # exotic dtypes can do without tolist
+
+
+def _row_text(row: Any, limit: int) -> str:
+    return _numbers_text(row, limit) if _is_dense(row) else plain(row, 40 + 10 * limit)
 
 
 def _is_dense(row: Any) -> bool:
@@ -174,10 +174,11 @@ def decoded(tokenizer: Any, ids: Iterable[int]) -> str:
     'hi'
     """
     numbers = [int(one) for one in ids]
-    try:
-        text = str(tokenizer.decode(numbers))
-    except Exception as error:  # a tokenizer may raise anything for ids that it doesn't know
+
+    def failed(error: Exception) -> str:
         return f"⟨the tokenizer failed on {len(numbers)} tokens: {type(error).__name__}: {one_line(error)}⟩"
+
+    text = attempt(lambda: str(tokenizer.decode(numbers)), failed)  # it may raise anything for ids that it doesn't know
     more = len(text) - TEXT_LIMIT
     return cut(text, len(text)) if more <= 0 else f"{cut(text[:TEXT_LIMIT], TEXT_LIMIT)}… {more:,} more characters"
 

@@ -16,6 +16,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import InputError, ProbeError, UnknownNameError
+from probe.guard import attempt
 from probe.inspection import rendering as inspection_html
 from probe.inspection.look import STYLE
 from probe.inspection.plain_text import one_line, plain
@@ -62,12 +63,17 @@ class Shown:
             return
         widget, self.widget = self.widget, None
         _shown.discard(self)
-        try:
-            if self._handle is not None:
-                self._handle.update(NOTHING, raw=True)
-            widget.close()
-        except Exception:  # the kernel's channels may be gone; the output then stays as it is
-            _log.debug("the widget of an inspection could not be taken out", exc_info=True)
+        attempt(lambda: self._take_out(widget), _left)
+
+    def _take_out(self, widget: Any) -> None:
+        if self._handle is not None:
+            self._handle.update(NOTHING, raw=True)
+        widget.close()
+
+
+def _left(error: Exception) -> None:
+    """The kernel's channels may be gone; the output then stays as it is."""
+    _log.debug("the widget of an inspection could not be taken out", exc_info=error)
 
 
 @cache  # once in a process
@@ -148,13 +154,15 @@ def answer(inspection: Asked | None, content: Any) -> dict[str, Any]:
     reply: dict[str, Any] = {"v": 1, "id": asked.get("id")}
     if inspection is None or inspection.closed:
         return reply | {"error": "The batch is no longer in memory. Run the cell again."}
-    try:
-        return reply | {"html": _answer(inspection, asked)}
-    except ProbeError as error:
-        return reply | {"error": one_line(error, 300)}
-    except Exception as error:  # objects of the batch may raise anything; the person who asked is told
-        _log.debug("an inspection could not answer %r", asked, exc_info=True)
-        return reply | {"error": f"{type(error).__name__}: {one_line(error, 300)}"}
+
+    def failed(error: Exception) -> dict[str, str]:
+        """Objects of the batch may raise anything; the person who asked is told."""
+        if isinstance(error, ProbeError):
+            return {"error": one_line(error, 300)}
+        _log.debug("an inspection could not answer %r", asked, exc_info=error)
+        return {"error": f"{type(error).__name__}: {one_line(error, 300)}"}
+
+    return reply | attempt(lambda: {"html": _answer(inspection, asked)}, failed)
 
 
 def _answer(inspection: Asked, asked: Mapping[str, Any]) -> str:

@@ -148,7 +148,7 @@ class Judge:
         return float(answer["cpu_s"]) / SHARE
 
 
-def unknown(error: Exception) -> dict[str, Any]:
+def unknown(error: BaseException | None) -> dict[str, Any]:
     """What is said of a run that can't be looked at, as :func:`probe.jupyter.looking.verdict_of` says it of others."""
     said = f"{type(error).__name__}: {error}"
     return {"worst": None, "alarms": 0, "all_alarms": [], "whole": False, "failed": said, **NOTHING}

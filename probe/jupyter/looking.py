@@ -26,11 +26,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from probe.analysis.verdict.finding import Findings
 from probe.analysis.verdict.watch import Watch
 from probe.errors import ProbeError
+from probe.guard import Guard
 from probe.jupyter.judging import MOST_ALARMS, NOTHING, unknown
 from probe.opened import Run
 from probe.text import missing, plain, rows
@@ -106,24 +108,45 @@ class Looking:
             self._followed.pop(path).close()
         found, pauses = {}, [30.0]
         for path, ended in live.items():
-            try:
-                if path not in self._followed:
-                    self._followed[path] = Followed(path)
-                found[path] = self._followed[path].look(ended)
-                pauses.append(self._followed[path].pause_s)
-            except Exception as error:  # one run that can't be looked at leaves the others
-                found[path] = _failed(path, error)
+            found[path] = _known(path, partial(self._look, path, ended, pauses))
         return {"found": found, "pause_s": min(pauses)}
+
+    def _look(self, path: str, ended: int, pauses: list[float]) -> dict[str, Any]:
+        if path not in self._followed:
+            self._followed[path] = Followed(path)
+        found = self._followed[path].look(ended)
+        pauses.append(self._followed[path].pause_s)
+        return found
 
     def ended(self, path: str) -> dict[str, Any]:
         """Look at a run that has ended."""
         begin = time.process_time()
-        try:
-            with Run(path) as run:
-                found = verdict_of(run.findings(), numbers(run))
-        except Exception as error:  # as above
-            found = _failed(path, error)
+        found = _known(path, partial(_found, path))
         return {"found": found, "cpu_s": time.process_time() - begin}
+
+
+def _found(path: str) -> dict[str, Any]:
+    with Run(path) as run:
+        return verdict_of(run.findings(), numbers(run))
+
+
+def _known(path: str, look: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a look says of a run. That it can't be looked at is an answer too, and leaves the others."""
+    failed: dict[str, Any] = {}
+
+    def tell(_kind: str, _where: str, _message: str, error: BaseException | None, *_: object) -> None:
+        failed.update(unknown(error))
+
+    def looked() -> dict[str, Any]:
+        try:
+            return look()
+        except ProbeError as error:
+            return _failed(path, error)
+
+    guard = Guard(
+        path, f"{path} can't be looked at", kind="findings", tell=tell, most=None, log=_log, level=logging.DEBUG
+    )
+    return guard.call(looked, otherwise=failed)
 
 
 def _once(asked: Mapping[str, Any]) -> Any:

@@ -34,6 +34,7 @@ import ctypes
 import gc
 import hmac
 import json
+import logging
 import os
 import signal
 import socket
@@ -41,15 +42,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from socketserver import StreamRequestHandler, TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import InputError, ProbeError, RunError, RunNotFoundError
+from probe.guard import Guard
 
 if TYPE_CHECKING:
     from probe.jupyter.judging import Judge, Standing
     from probe.views.server.panel import ServedPanel
+
+_log = logging.getLogger("probe.jupyter")
 
 #: Runs that are shown at once. One that nobody looks at is let go after :data:`KEPT_S`, and earlier where another is
 #: wanted.
@@ -308,20 +313,34 @@ class _Request(StreamRequestHandler):
             return  # whoever asked has gone
 
     def _answer(self, asked: dict[str, Any]) -> None:
+        give = self._guard(asked).call(partial(self._of_or_refused, asked))
+        if isinstance(give, OSError):
+            raise give
+        if give is not None:
+            give()
+
+    def _guard(self, asked: Mapping[str, Any]) -> Guard:
+        """One question that fails is answered with the error, and leaves the process as it is."""
+
+        def tell(_kind: str, _where: str, _message: str, error: BaseException | None, *_: object) -> None:
+            self._say(500, {"message": f"{type(error).__name__}: {error}"})
+
+        failed = "a question can't be answered"
+        return Guard(str(asked.get("op")), failed, kind="reading", tell=tell, most=None, log=_log, level=logging.DEBUG)
+
+    def _of_or_refused(self, asked: dict[str, Any]) -> Callable[[], None] | OSError:
+        """As :meth:`_of`; what refuses, where that does; or the error of a connection or a file that is gone."""
         try:
-            give = self._of(asked)
+            return self._of(asked)
         except RunNotFoundError as error:
-            return self._say(404, {"message": str(error)})
+            status, refused = 404, str(error)
         except TooManyError as error:
-            return self._say(429, {"message": str(error)})
+            status, refused = 429, str(error)
         except ProbeError as error:
-            return self._say(400, {"message": str(error)})
-        except OSError:
-            raise
-        except Exception as error:  # one question that fails leaves the process as it is
-            return self._say(500, {"message": f"{type(error).__name__}: {error}"})
-        give()
-        return None
+            status, refused = 400, str(error)
+        except OSError as error:
+            return error
+        return lambda: self._say(status, {"message": refused})
 
     def _of(self, asked: dict[str, Any]) -> Callable[[], None]:
         """What writes the answer. What can be refused has been refused when it is given.

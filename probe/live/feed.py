@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from probe.dashboards.columns import LIVE
 from probe.errors import InputError
+from probe.guard import attempt
 from probe.live import history, opening, thinning
 from probe.live.completeness import Standing, quiet_since, standing_of
 from probe.live.intake import Intake
@@ -181,16 +182,20 @@ class Feed:
             self._load()
 
     def _load(self) -> None:
-        try:
-            loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
-        except Exception:  # of DuckDB's or pyarrow's, where a file is damaged: it is left out now
-            if not self.files.examine():
-                raise
-            self._forget()
-            loaded = opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
+        loaded = attempt(self._loaded, self._loaded_without_damaged)
         self._follower, self.left_out, self._shown = loaded.follower, loaded.left_out, loaded.shown
         self.repeated, self.attempts = loaded.repeated, loaded.attempts
         self._store(loaded.blocks)
+
+    def _loaded(self) -> opening.Loaded:
+        return opening.load(self.files, self._intake, self.words, self._rows, self.attempt)
+
+    def _loaded_without_damaged(self, error: Exception) -> opening.Loaded:
+        """After an error of DuckDB's or pyarrow's: where it is for a damaged file, that one is left out now."""
+        if not self.files.examine():
+            raise error
+        self._forget()
+        return self._loaded()
 
     def show(self, attempt: int | None) -> None:
         """Show another attempt from now on.

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from probe.errors import ProbeError
+from probe.guard import Guard
 from probe.live import history
 from probe.live.feed import Feed
 from probe.live.protocol import Message, Sender, size_of
@@ -84,6 +85,7 @@ class Pump:
         self._thread: threading.Thread | None = None
         self._failed: dict[str, dict[str, Any]] = {}  # by where: what fails now
         self._fails_in_a_row = 0
+        self._guards: dict[str, Guard] = {}  # by where
         self._finished = False
         self._looked_for_end = 0.0
         self._whole_asked = False
@@ -254,11 +256,24 @@ class Pump:
 
     def isolated(self, where: str, action: Callable[[], Any]) -> Any:
         """What ``action`` gives; None where it fails, which is kept and shown."""
+        guard = self._guards.get(where)
+        if guard is None:
+            failed = f"the live panel of {self.feed.path} failed in {where}"
+            guard = Guard(where, failed, kind="panel", tell=self._tell_failed, most=None, log=_log, level=logging.DEBUG)
+            self._guards[where] = guard
+        return guard.call(lambda: self._readable(where, action))
+
+    def _readable(self, where: str, action: Callable[[], Any]) -> Any:
+        """As :meth:`isolated`, for what is no fault of ours: a store doesn't answer just now, or there is no run."""
         try:
             return action()
-        except Exception as error:  # the thread goes on whatever fails; the panel shows it
+        except ProbeError as error:
             self.fail(where, error)
             return None
+
+    def _tell_failed(self, _kind: str, where: str, _message: str, error: BaseException | None, *_: object) -> None:
+        if error is not None:
+            self.fail(where, error)
 
     def fail(self, where: str, error: BaseException) -> None:
         """Keep a failure and show it in the panel."""

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from probe.cli import main
+from probe.cli import run as run_command
 from probe.cli.run import NOT_FOUND, _on_several_machines
 from probe.runs.reader import Run
 from tests.adapters.start_file import ROOT, TIMER, package
@@ -233,3 +235,16 @@ def test_4_probe_off_runs_the_command_alone(tmp_path):
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("lenient")
+def test_a_summary_that_fails_is_said_and_leaves_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise KeyError("adapters")
+
+    monkeypatch.setattr(run_command, "_tell", fails)
+    code = main(["run", "--run-dir", str(tmp_path / "run"), "--", sys.executable, "-c", "raise SystemExit(7)"])
+    assert code == 7
+    assert capsys.readouterr().err.splitlines()[1:] == ["probe: what was recorded can't be told: KeyError('adapters')"]

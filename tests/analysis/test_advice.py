@@ -258,6 +258,7 @@ def test_4_report_and_panel_have_the_advice_as_the_command_prints_it_and_work_it
     assert "\n".join(finding["change"]["told"]) in [repr(one) for one in advice.suggestions]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_4_advice_is_asked_for_only_where_a_finding_could_have_some_and_its_failure_hides_nothing(
     tmp_path, monkeypatch, caplog
 ):

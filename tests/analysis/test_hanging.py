@@ -42,6 +42,7 @@ def test_4_a_phase_that_is_open_for_long_hangs_only_where_its_like_are_known(tmp
         assert one.confidence == "medium"
 
 
+@pytest.mark.usefixtures("lenient")
 def test_2_one_look_that_fails_leaves_what_the_others_find(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(run: object) -> list[object]:
         raise ZeroDivisionError

@@ -225,6 +225,7 @@ def test_3_rows_that_came_and_were_rolled_over_between_two_looks_are_seen(leakin
         assert found.named("device_leak") is not None
 
 
+@pytest.mark.usefixtures("lenient")
 def test_what_could_not_be_looked_for_is_told_until_it_can_be(leaking: Path) -> None:
     broken = [True]
 

@@ -178,6 +178,7 @@ def test_g_of_more_series_than_a_chart_shows_the_rest_is_counted(feed: Feed, mon
     assert found.values[1, 6] == pytest.approx(took_ms(6, 2, 1) / 1000)  # the largest of all three
 
 
+@pytest.mark.usefixtures("lenient")
 def test_g_what_is_asked_for_comes_as_a_message_of_its_own_and_failures_are_answered(directory: Path) -> None:
     sent: list[tuple[dict[str, Any], list[bytes]]] = []
     pump = Pump(Feed(directory, rows=600), lambda head, buffers: sent.append((head, buffers)), 0.25)

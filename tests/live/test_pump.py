@@ -73,6 +73,7 @@ def test_what_is_missing_is_counted_by_its_reason(pump):
     assert (state["lost"], state["coalesced"], state["dropped"], state["thinned"]) == (7, 5, 12, 123)
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_failure_is_kept_once_while_it_lasts_and_shown_until_it_is_over(pump):
     for message in ("gone", "gone", "slow"):
         assert pump.isolated("send", lambda message=message: fail(message)) is None
@@ -207,6 +208,7 @@ def test_who_asks_for_all_gets_it_once(pump, heads, run):
     assert [head["t"] for head in heads[count:]] == []
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_run_that_could_not_be_opened_is_told_as_a_whole_once_it_can(run, heads, monkeypatch):
     pump = Pump(Feed(run), lambda head, _: heads.append(head), INTERVAL_S)
     with monkeypatch.context() as patch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from probe.errors import InputError, ProbeError
 from probe.runs.views import texts
 from probe.views.agents import answers
 from probe.views.agents.bounds import bounded
-from probe.views.agents.worker import TimeLimitError, Worker
+from probe.views.agents.worker import TimeLimitError, Worker, reply
 from tests.analysis.planted_batches import Planted, planted
 from tests.sample_run import sample_rows, write_run
 
@@ -139,3 +140,19 @@ def test_8_runs_of_a_store_stay_below_its_root() -> None:
             answers._inside("s3://bucket/runs", name)
     with pytest.raises(InputError, match="expected one below"):
         answers._inside("runs", "s3://bucket/runs/a")
+
+
+@pytest.mark.usefixtures("lenient")
+def test_an_agent_is_told_of_a_fault_and_of_a_refusal() -> None:
+    def refuses(root: str) -> str:
+        raise InputError(f"run: there is none in {root}")
+
+    def fails(root: str) -> str:
+        raise KeyError(root)
+
+    here, there = multiprocessing.Pipe()
+    with here, there:
+        for tool in (refuses, fails, str):
+            reply(there, tool.__name__, tool, "runs", {}, 1000)
+        told = [here.recv() for _ in range(3)]
+    assert told == [("error", "run: there is none in runs"), ("error", "fails: KeyError: 'runs'"), ("answer", '"runs"')]

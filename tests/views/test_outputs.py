@@ -110,6 +110,7 @@ def test_closing_puts_figures_in_the_place_of_the_widget_and_empties_the_copy(sh
     assert publisher.now()[1] == outputs.NOTHING
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_copy_that_cannot_be_made_is_told_in_the_panel_and_not_in_the_cell(shown, monkeypatch):
     shell, session, panel, _ = shown
     monkeypatch.setattr(panel, "_copy", lambda: 1 / 0)

@@ -193,6 +193,7 @@ def test_it_follows_a_run_that_another_process_writes(tmp_path):
         writer.communicate()
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_failure_is_kept_and_shown_and_the_thread_goes_on(directory, caplog):
     shown = Panel(directory)
     wire = Wire(shown)
@@ -448,6 +449,7 @@ def test_what_a_session_still_holds_is_seen_when_its_panel_closes(tmp_path):
     assert source.waits == [panels.FLUSH_S]
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_flush_that_fails_is_shown_and_the_panel_closes(tmp_path):
     directory = write_run(tmp_path / "run", sample_rows(2, 4))
     source = Recording(directory, [])

@@ -93,6 +93,7 @@ def test_3_a_live_run_without_new_rows_may_hang_and_one_that_is_over_is_left_alo
 # ---- what is looked for
 
 
+@pytest.mark.usefixtures("lenient")
 def test_a_look_that_fails_hides_no_other_and_is_named(planted: Path) -> None:
     def works(run: Any) -> list[Finding]:
         return [Finding("alarm", "works", "It works.")]
@@ -156,6 +157,7 @@ def test_3_a_page_is_told_what_follows_and_the_query_within_bounds() -> None:
     assert (second["sql"], third["sql"], second["folded"]) == ("", "", [])  # a part of a query would be wrong
 
 
+@pytest.mark.usefixtures("lenient")
 def test_3_a_page_is_told_the_post_mortem_of_a_run_that_has_failed(
     tmp_path: Path, planted: Path, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

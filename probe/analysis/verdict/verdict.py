@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from probe.analysis.by_step import shared
@@ -30,6 +31,7 @@ from probe.analysis.verdict import (
 )
 from probe.analysis.verdict.finding import Finding, Findings
 from probe.errors import ProbeError
+from probe.guard import Guard
 
 if TYPE_CHECKING:
     from probe.runs.reader import Run
@@ -88,19 +90,28 @@ def found(run: Run) -> Findings:
     whole = True
     with shared(run):
         for look in LOOKS:
-            try:
-                told += facts.placed(run, look(run))
-            except ProbeError:  # the run itself can't be read
-                raise
-            except Exception:  # one that can't look must not hide what the others find, nor end a report
-                _log.warning("%s.%s failed", look.__module__, look.__name__, exc_info=True)
-                whole = False
-        all_of_them = Findings(told)
-        try:
-            all_of_them = with_advice.asked(run, all_of_them)
-        except Exception:  # what was found stands without advice
-            _log.warning("advice failed", exc_info=True)
-            whole = False
+            seen = _guard(f"{look.__module__}.{look.__name__}").call(partial(_seen, run, look))
+            if isinstance(seen, ProbeError):
+                raise seen
+            told += seen or []
+            whole = whole and seen is not None
+        looked = Findings(told)
+        all_of_them = _guard("advice").call(partial(with_advice.asked, run, looked))
+    if all_of_them is None:
+        return looked
     if whole:
         kept.keep(run, all_of_them)
     return all_of_them
+
+
+def _seen(run: Run, look: Look) -> list[Finding] | ProbeError:
+    """What one look finds; or the error, where the run itself can't be read: the look isn't at fault."""
+    try:
+        return facts.placed(run, look(run))
+    except ProbeError as error:
+        return error
+
+
+def _guard(where: str) -> Guard:
+    """One that can't look must not hide what the others find, nor end a report; and findings stand without advice."""
+    return Guard(where, f"{where} failed", kind="findings", tell=None, most=None, log=_log, level=logging.WARNING)

@@ -6,12 +6,14 @@ import logging
 import math
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.analysis.by_step import ByStep
 from probe.analysis.verdict import facts
 from probe.analysis.verdict.finding import Finding, Findings
 from probe.analysis.verdict.verdict import LOOKS, OFTEN, URGENT
+from probe.guard import Guard
 
 if TYPE_CHECKING:
     from probe.analysis.verdict.verdict import Look
@@ -55,6 +57,7 @@ class Watch:
         self._often = often
         self._found: dict[Look, list[Finding]] = {}
         self._failed: dict[Look, str] = {}
+        self._guards: dict[Look, Guard] = {}
         self._told: set[tuple[str, object, object, object]] = set()
         self._urgent_at = self._often_at = -math.inf
         self._whole_at = -math.inf if set(looks) - set(often) else math.inf
@@ -112,14 +115,26 @@ class Watch:
         begin = time.process_time()
         self._kept.refresh()
         for look in looks:
-            try:
-                self._found[look] = facts.placed(self._run, list(look(self._run)))
-                self._failed.pop(look, None)
-            except Exception as error:  # what it found before may be true no more, and the others go on
-                self._found[look] = []
-                self._failed[look] = f"{look.__module__}.{look.__qualname__}: {type(error).__name__}: {error}"
-                _log.debug("%s failed", look.__name__, exc_info=True)
+            self._failed.pop(look, None)
+            found = self._guard_of(look).call(partial(self._seen, look))
+            self._found[look] = found or []  # what it found before may be true no more
         return time.process_time() - begin
+
+    def _seen(self, look: Look) -> list[Finding]:
+        return facts.placed(self._run, list(look(self._run)))
+
+    def _guard_of(self, look: Look) -> Guard:
+        guard = self._guards.get(look)
+        if guard is None:
+            where, tell = f"{look.__module__}.{look.__qualname__}", partial(self._tell_failed, look)
+            guard = Guard(where, f"{where} failed", tell=tell, most=None, log=_log, level=logging.DEBUG)
+            self._guards[look] = guard
+        return guard
+
+    def _tell_failed(
+        self, look: Look, _kind: str, where: str, _message: str, error: BaseException | None, *_: object
+    ) -> None:
+        self._failed[look] = f"{where}: {type(error).__name__}: {error}"
 
 
 def _key(one: Finding) -> tuple[Any, ...]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import multiprocessing
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from probe.errors import ProbeError
+from probe.guard import Guard
 from probe.text import plain
 from probe.views.agents.bounds import bounded
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import SpawnProcess
 
+_log = logging.getLogger("probe.views.agents")
 
 #: Seconds until the process must have loaded what answers need.
 _STARTS: Final = 120.0
@@ -118,9 +121,33 @@ def _serve(pipe: Connection, root: str, most_bytes: int) -> None:
             tool, arguments = pipe.recv()
         except EOFError:
             return
+        reply(pipe, tool, TOOLS[tool], root, arguments, most_bytes)
+
+
+def reply(
+    pipe: Connection, tool: str, work: Callable[..., Any], root: str, arguments: Mapping[str, Any], most_bytes: int
+) -> None:
+    """Work out an answer and send it. An agent is told of a fault, too, and the next question is answered.
+
+    Args:
+        pipe: Takes ``("answer", JSON)`` or ``("error", what is wrong)``.
+        tool: Its name.
+        work: What it does.
+        root: Below which runs are.
+        arguments: The tool's own.
+        most_bytes: That the answer may have.
+    """
+
+    def answer() -> tuple[str, str]:
         try:
-            pipe.send(("answer", bounded(plain(TOOLS[tool](root, **arguments)), most_bytes)))
+            return "answer", bounded(plain(work(root, **arguments)), most_bytes)
         except ProbeError as error:
-            pipe.send(("error", str(error)))
-        except Exception as error:  # isolation boundary: an agent is told of a fault, and the next question is answered
-            pipe.send(("error", f"{tool}: {type(error).__name__}: {error}"))
+            return "error", str(error)
+
+    def tell(_kind: str, _where: str, _message: str, error: BaseException | None, *_: object) -> None:
+        pipe.send(("error", f"{tool}: {type(error).__name__}: {error}"))
+
+    guard = Guard(tool, f"{tool} failed", kind="agents", tell=tell, most=None, log=_log, level=logging.DEBUG)
+    told = guard.call(answer)
+    if told is not None:
+        pipe.send(told)

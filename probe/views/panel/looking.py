@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import os
 import signal
 import sys
@@ -36,6 +37,7 @@ from probe.analysis.verdict.finding import FAILURES, Finding, Findings
 from probe.analysis.verdict.verdict import LOOKS, OFTEN, Look
 from probe.analysis.verdict.watch import Watch
 from probe.errors import InputError
+from probe.guard import Guard
 from probe.runs.reader import Run
 from probe.views.panel import lanes, what_if
 from probe.views.panel.browsing import kept
@@ -54,6 +56,10 @@ PART_TEXT: Final = 6000
 #: Steps from which on advice is worked out, and how many times more have to have ended before it is again.
 ADVISED_STEPS: Final = 3
 ADVISED_AGAIN: Final = 1.5
+#: What stands beside the findings, in the order in which it is told that it couldn't be worked out.
+BESIDE: Final = ("post_mortem", "ledger and samples", "advice", "what if", "long tail")
+
+_log = logging.getLogger("probe.views.panel")
 
 
 class Looker:
@@ -76,13 +82,10 @@ class Looker:
         self._samples: dict[str, Any] | None = None
         self._advice: Advice | None = None
         self._advised_steps = 0  # that had ended when it was worked out
-        self._unadvised = ""  # why it couldn't be
         self._what_if: dict[str, Any] | None = None
-        self._unpacked = ""  # likewise
         self._long_tail: dict[str, Any] | None = None
-        self._undrawn = ""  # likewise
-        self._unledgered = ""  # why one of these couldn't be worked out
-        self._unwritten = ""  # why there is no post-mortem, where there should be one
+        self._failed: dict[str, str] = {}  # what of BESIDE couldn't be worked out, and why
+        self._guards = {part: self._guard(part) for part in BESIDE}
         self._counted_s = 0.0
 
     def answer(self, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,8 +110,7 @@ class Looker:
             found = with_advice.advised(found, self._advice)
         spent_s = time.process_time()
         cpu_s, self._counted_s = spent_s - self._counted_s, spent_s
-        why_not = [self._unwritten, self._unledgered, self._unadvised, self._unpacked, self._undrawn]
-        failed = [*watch.failed, *filter(None, why_not)]
+        failed = [*watch.failed, *(self._failed[part] for part in BESIDE if part in self._failed)]
         return {
             "findings": told(found),
             "post_mortem": self._post_mortem,
@@ -121,6 +123,19 @@ class Looker:
             "cpu_s": cpu_s,
         }
 
+    def _guard(self, part: str) -> Guard:
+        """The findings stand without it."""
+        failed = f"{part}: it can't be worked out"
+        return Guard(part, failed, kind="panel", tell=self._tell_failed, most=None, log=_log, level=logging.DEBUG)
+
+    def _tell_failed(self, _kind: str, part: str, _message: str, error: BaseException | None, *_: object) -> None:
+        self._failed[part] = f"{part}: {type(error).__name__}: {error}"
+
+    def _beside(self, part: str) -> Guard:
+        """For one more try: what failed before is said no more."""
+        self._failed.pop(part, None)
+        return self._guards[part]
+
     def _write_advice(self, run: Run, *, live: bool) -> None:
         """Which settings to change, once a run has steps to replay, and then again where it has many more or has ended:
         replaying takes as much as looking for everything.
@@ -129,41 +144,31 @@ class Looker:
         again = self._advised_steps * ADVISED_AGAIN if live else self._advised_steps + 1
         if steps < max(ADVISED_STEPS, again):
             return
-        self._advised_steps, self._unadvised = steps, ""
-        try:
-            self._advice = advise(run)
-        except InputError:  # no micro-batches
-            self._advice = None
-        except Exception as error:  # the findings stand without it
-            self._unadvised = f"advice: {type(error).__name__}: {error}"
+        self._advised_steps = steps
+        with self._beside("advice"):
+            try:
+                self._advice = advise(run)
+            except InputError:  # no micro-batches
+                self._advice = None
 
     def _write_ledger(self, run: Run) -> None:
         """Where the tokens went, and what a saved copy keeps of the samples; what was said last stays where it can't be
         worked out now.
         """
-        self._unledgered = ""
-        try:
+        with self._beside("ledger and samples"):
             found = ledger(run)
             self._ledger = None if found is None else funnel(found)
             self._samples = kept(run)
-        except Exception as error:  # the findings stand without them
-            self._unledgered = f"ledger and samples: {type(error).__name__}: {error}"
 
     def _write_what_if(self, run: Run) -> None:
         """What a page needs to answer what-ifs; what was said last stays where it can't be worked out now."""
-        self._unpacked = ""
-        try:
+        with self._beside("what if"):
             self._what_if = what_if.kept(run)
-        except Exception as error:  # the findings stand without it
-            self._unpacked = f"what if: {type(error).__name__}: {error}"
 
     def _write_long_tail(self, run: Run) -> None:
         """The lanes of the replicas; what was said last stays where they can't be worked out now."""
-        self._undrawn = ""
-        try:
+        with self._beside("long tail"):
             self._long_tail = lanes.kept(run)
-        except Exception as error:  # the findings stand without it
-            self._undrawn = f"long tail: {type(error).__name__}: {error}"
 
     def _batches(self) -> dict[str, Any] | None:
         """The batches that a page cuts anew, with what advice has worked out of memory."""
@@ -172,13 +177,11 @@ class Looker:
 
     def _write_post_mortem(self, run: Run, found: Findings) -> None:
         """Of a run that something has ended."""
-        self._post_mortem, self._unwritten = None, ""
+        self._post_mortem, guard = None, self._beside("post_mortem")
         if not any(one.name in FAILURES for one in found.alarms):
             return
-        try:
+        with guard:
             self._post_mortem = shown(post_mortem(run))
-        except Exception as error:  # the findings stand without it
-            self._unwritten = f"post_mortem: {type(error).__name__}: {error}"
 
     def _of(self, attempt: int | None) -> tuple[Watch, Run]:
         if self._watch is None or self._run is None or self._run.shown_attempt != attempt:

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from probe.analysis.verdict import findings
 from probe.analysis.verdict.finding import FAILURES, KINDS, Finding, Findings
+from probe.errors import ProbeError
+from probe.guard import Guard
 from probe.runs.reader import Run
 from probe.views.terminal.lines import plain
 
@@ -57,6 +59,8 @@ class Verdict:
         self._stop = threading.Event()
         self._last = False  # one more look before it stops
         self._thread: threading.Thread | None = None
+        failed = f"what is wrong in {path} can't be told"
+        self._beside = Guard("findings", failed, tell=None, most=None, log=_log, level=logging.DEBUG)
 
     def start(self) -> None:
         """Look from now on; once."""
@@ -66,12 +70,25 @@ class Verdict:
 
     def look(self) -> None:
         """Look for everything, now and here. What can't be read says nothing."""
-        try:
-            with Run(self._path, self._attempt) as run:
-                found = findings(run)
-                self._take(found, found.alarms, whole=True)
-        except Exception:  # the picture of the run stays
-            _log.debug("what is wrong in %s can't be told", self._path, exc_info=True)
+        self._isolated(self._look_for_all)
+
+    def _look_for_all(self) -> None:
+        with Run(self._path, self._attempt) as run:
+            found = findings(run)
+            self._take(found, found.alarms, whole=True)
+
+    def _isolated(self, look: Callable[[], None]) -> bool:
+        """Look, and say whether that worked; where not, the picture of the run stays."""
+
+        def looked() -> bool:
+            try:
+                look()
+            except ProbeError:  # such as a store that doesn't answer
+                _log.debug("what is wrong in %s can't be told at the moment", self._path, exc_info=True)
+                return False
+            return True
+
+        return self._beside.call(looked, otherwise=False)
 
     def finish(self) -> None:
         """The run has ended: look for everything once more, and stop."""
@@ -97,10 +114,7 @@ class Verdict:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            try:
-                self._follow_run()
-            except Exception:  # such as a store that doesn't answer: the picture stays, and it is tried again
-                _log.debug("what is wrong in %s can't be told at the moment", self._path, exc_info=True)
+            if not self._isolated(self._follow_run):
                 self._stop.wait(AGAIN_S)
 
     def _follow_run(self) -> None:
