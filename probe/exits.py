@@ -16,9 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
-#: What a shell says of a process that Ctrl-C, or SIGTERM, has ended.
+#: What a shell says of a process that Ctrl-C has ended.
 CTRL_C: Final = 130
-TERMINATED: Final = 143
 
 _said: int | None = None  # by sys.exit in the main thread, unless the process went on
 _watched: tuple[Callable[..., Any], Callable[..., Any]] | None = None  # sys.exit as we have made it, and as it was

@@ -135,28 +135,6 @@ from told left join phases using (step) group by step order by step""",
     )
 
 
-def containers_query() -> str:
-    """The query for how near containers are to the limit at which the kernel kills: a row for each limit that is known.
-
-    Returns:
-        SQL for columns host, cgroup_limit_bytes, process (the one of them that holds most by itself), rank, uss_bytes
-        and shmem_bytes (of that process), processes (how many tell of it), held_bytes (by all of the container, without
-        what the kernel can take back) and share (of the limit), the fullest first; of the newest row of each process.
-    """
-    return """
-with newest as (
-  select * from host_memory qualify row_number() over (partition by process order by wall_ns desc) = 1),
-told as (
-  select newest.*, cgroup_used_bytes - coalesce(cgroup_reclaimable_bytes, 0) as held, host
-  from newest join (select process, any_value(host) as host from processes group by process) using (process)
-  where cgroup_limit_bytes is not null)
-select host, cgroup_limit_bytes, arg_max(process, coalesce(uss_bytes, rss_bytes)) as process,
-       arg_max(rank, coalesce(uss_bytes, rss_bytes)) as rank, max(uss_bytes) as uss_bytes,
-       arg_max(shmem_bytes, coalesce(uss_bytes, rss_bytes)) as shmem_bytes, count(*) as processes,
-       max(held) as held_bytes, max(held) / cgroup_limit_bytes as share
-from told group by host, cgroup_limit_bytes order by share desc"""
-
-
 def by_process(columns: Mapping[str, Any], *names: str) -> tuple[list[str], dict[str, Array]]:
     """Lists by process, as queries of a row a step give them, as arrays.
 

@@ -74,24 +74,6 @@ def by_field(run: Run) -> pd.DataFrame:
     )
 
 
-def by_source(run: Run) -> pd.DataFrame:
-    """Where padded batches are formed.
-
-    Args:
-        run: The run.
-
-    Returns:
-        Source, batches, padding_tokens, rectangle_tokens, ratio; the worst first.
-    """
-    return run.sql(
-        """
-        select source, sum(batches)::bigint as batches, sum(tokens)::bigint as padding_tokens,
-               sum(rectangle)::bigint as rectangle_tokens, sum(tokens) / nullif(sum(rectangle), 0) as ratio
-        from padding_widest group by source order by padding_tokens desc, source
-        """
-    )
-
-
 def not_computed(run: Run) -> pd.DataFrame:
     """Padding of batches that are kept but not computed on: those of steps whose micro-batches count instead.
 

@@ -260,18 +260,8 @@ def tracking(
     """Each backend: whether it can be used from here, and what the names and steps of ``logged`` would do to it."""
     from probe.tracking import checks
 
-    logged = list(logged)
-    names = list(dict.fromkeys(name for name, _ in logged))
-    found = [] if directory is None else checks.check_directory(directory)
-    wrong: set[str] = set()
-    for name in backends:
-        reached = checks.check_backend(name, directory=directory)
-        found += reached
-        if reached:
-            wrong.add(name)
-        if all(one.check != "backend" for one in reached):
-            found += checks.check_names(names, name)
-    found += [*checks.check_count(names), *checks.check_steps(logged)]
+    found = checks.check_tracking(backends, directory=directory, logged=logged)
+    wrong = {one.where for one in found if one.level == "error"}
     for (where, check), alike in _alike(found).items():
         for one in alike[:NAMED]:
             yield Check("tracking", f"{where}: {check}", one.level, one.message)

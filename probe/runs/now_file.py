@@ -71,8 +71,6 @@ COPIED: Final = SLOTS_AT // 8 - 1
 #: A slot, as ``struct`` has it.
 SLOT_FORMAT: Final = f"<qqqq{SLOT - 32}s"
 
-_TEXT_BYTES: Final = SLOT - 32
-
 #: An int64 as a memoryview writes it fastest.
 _WORD: Final = "l" if struct.calcsize("l") == 8 else "q"
 

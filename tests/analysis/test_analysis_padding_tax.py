@@ -74,8 +74,6 @@ def test_the_same_tokens_told_at_two_moments_are_counted_once(tmp_path: Path) ->
     rows = [*ledger(1, [3, 5], 8, source="data_proto.from_dict"), *ledger(2, [3], 8), *ledger(3, [5], 8)]
     with open_run(tmp_path, {0: rows}) as run:
         assert padding_tax.by_step(run)[["rectangle_tokens", "valid_tokens"]].to_numpy().tolist() == [[16, 8]]
-        sources = padding_tax.by_source(run).set_index("source")
-        assert sources["batches"].to_dict() == {PARTITION: 2, "data_proto.from_dict": 1}
 
 
 def test_steps_without_micro_batches_count_their_batches(tmp_path: Path) -> None:

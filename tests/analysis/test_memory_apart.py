@@ -15,10 +15,9 @@ from probe.opened import Run
 from probe.recorders import memory as memory_recorder
 from probe.recorders.host_memory import HostMemoryRecorder
 from probe.recorders.memory import MemoryRecorder
-from probe.records import GIB, HostMemory
+from probe.records import GIB
 from probe.session import start
 from probe.testing import FakeDevice
-from tests.sample_run import clock, open_run
 
 MIB = 2**20
 STEPS = np.arange(40.0)
@@ -156,25 +155,6 @@ def test_a_process_that_grows_by_what_torch_has_pinned_is_told_so(
     assert found.sentence.endswith(said)
     assert found.change is not None
     assert found.change.advice.startswith("Look at lists" if share is None else "Pin buffers of few sizes")
-
-
-def test_how_near_a_container_is_to_its_limit_and_which_process_holds_most(tmp_path: Path) -> None:
-    def row(time_ns: int, uss: int, used: int, limit: int | None) -> HostMemory:
-        told = {"cgroup_limit_bytes": limit, "cgroup_used_bytes": used, "cgroup_reclaimable_bytes": GIB}
-        return HostMemory(time_ns=time_ns, rss_bytes=2 * uss, uss_bytes=uss, shmem_bytes=uss // 4, **told)
-
-    written = {
-        0: [row(clock(0) + 1, 9 * GIB, 19 * GIB, 20 * GIB), row(clock(0) + 2, GIB, 15 * GIB, 20 * GIB)],
-        1: [row(clock(1) + 1, 4 * GIB, 17 * GIB, 20 * GIB)],
-    }
-    run = open_run(tmp_path / "run", written)
-    frame = run.sql(memory_apart.containers_query())
-    assert len(frame) == 1
-    told = frame.iloc[0]
-    assert (told["rank"], told["uss_bytes"], told["shmem_bytes"], told["processes"]) == (1, 4 * GIB, GIB, 2)
-    assert (told["held_bytes"], told["share"]) == (16 * GIB, 0.8)
-    without = open_run(tmp_path / "without", {0: [row(clock(0) + 1, GIB, GIB, None)]})
-    assert without.sql(memory_apart.containers_query()).empty
 
 
 def test_the_fake_device_gives_its_cache_back_before_it_is_full() -> None:

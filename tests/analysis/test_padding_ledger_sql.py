@@ -65,16 +65,6 @@ def by_step(rows):
     return {(step, cause): (n, size[step], valid[step]) for (step, cause), n in tokens.items()}
 
 
-def by_source(rows):
-    """What :func:`probe.analysis.padding_tax.by_source` says."""
-    told = defaultdict(lambda: [0, 0, 0])
-    for (_, _, source, _), found in widest_of(rows).items():
-        told[source][0] += 1
-        told[source][1] += sum(row.tokens for row in found)
-        told[source][2] += max(row.rectangle_tokens for row in found)
-    return {source: tuple(one) for source, one in told.items()}
-
-
 @pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(batches, min_size=1, max_size=30), st.booleans())
@@ -98,8 +88,3 @@ def test_the_sql_says_what_the_loops_say(tmp_path_factory, found, usual):
             )
         )
         assert told == by_step(rows)
-        sources = padding_tax.by_source(run)
-        names = ["batches", "padding_tokens", "rectangle_tokens"]
-        assert dict(
-            zip(sources["source"], sources[names].itertuples(index=False, name=None), strict=True)
-        ) == by_source(rows)
