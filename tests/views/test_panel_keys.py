@@ -19,8 +19,6 @@ pytestmark = pytest.mark.browser
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright")
 expect = playwright.expect
 
-PLOT = ".pp-plotly .nsewdrag"
-
 
 def at_bar(page: Any, id: str, step: int, first: int = 1, last: int = 20) -> tuple[float, float]:
     """Where the bar of a step is on the screen."""
