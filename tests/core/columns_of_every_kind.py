@@ -20,11 +20,11 @@ def nested(lengths: Sequence[int], fill: Any, ragged_dim: int = 1, offsets: torc
     if offsets is None:
         offsets = torch.tensor([0, *lengths]).cumsum(0)
     values = flat if ragged_dim == 1 else flat.expand(3, -1)
-    bounds = {"min_seqlen": min(lengths, default=0), "max_seqlen": max(lengths, default=0)}
+    bounds: dict[str, Any] = {"min_seqlen": min(lengths, default=0), "max_seqlen": max(lengths, default=0)}
     return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=ragged_dim, **bounds)
 
 
-def batch_of(lengths: Sequence[int], first: int = 0, width: int | None = None) -> BatchedDataDict:
+def batch_of(lengths: Sequence[int], first: int = 0, width: int | None = None) -> BatchedDataDict[Any]:
     """Columns of every kind, each row of which tells its number (``first`` and on); jagged ones share offsets."""
     numbers = list(range(first, first + len(lengths)))
     objects = np.empty(len(lengths), dtype=object)

@@ -28,7 +28,7 @@ def make(
     rows: int = 4, cls: type[DataProto] = DataProto, with_jagged: bool = False, meta: dict[str, Any] | None = None
 ) -> DataProto:
     """A batch of two tensors, two arrays and, where asked for, two jagged tensors that share their offsets."""
-    tensors = {"a": torch.arange(rows), "b": torch.arange(rows * 3.0).reshape(rows, 3)}
+    tensors: dict[str, Any] = {"a": torch.arange(rows), "b": torch.arange(rows * 3.0).reshape(rows, 3)}
     if with_jagged:
         lengths = [1 + (row * 2) % 5 for row in range(rows)]
         tensors["j"] = jagged(lengths)

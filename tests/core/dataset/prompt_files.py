@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def row(number: int, words: int = 2, **more: Any) -> dict[str, Any]:
     }
 
 
-def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> str:
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> str:
     """Write rows in the format that the name of the file says."""
     if path.suffix == ".parquet":
         names = dict.fromkeys(name for one in rows for name in one)  # pyarrow looks at the first row alone
