@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from probe.dashboards import spec as live
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_page import card, drawn, resized, shown, still, store, tile, to_view
 from tests.waiting import until
@@ -22,13 +23,13 @@ expect = playwright.expect
 # ---- contract
 
 
-@pytest.mark.parametrize("id", host.LIVE)
+@pytest.mark.parametrize("id", boards.LIVE)
 def test_the_marks_tested_here_are_those_that_dashboards_may_ask_for(id: str) -> None:
-    assert live.check(host.LIVE[id], id)
+    assert live.check(boards.LIVE[id], id)
 
 
 def test_every_mark_of_the_contract_is_drawn_here() -> None:
-    assert {block["mark"] for block in host.LIVE.values()} == set(live.MARKS)
+    assert {block["mark"] for block in boards.LIVE.values()} == set(live.MARKS)
 
 
 # ---- numbers
@@ -110,7 +111,7 @@ def test_all_views_draw_at_400_px_without_a_scroll_bar(page: Any) -> None:
     shown(page, plotly=True)
     resized(page, 400, 2600)
     rights = "[...document.querySelectorAll('.pp-card, .pp-tile')].map((one) => one.getBoundingClientRect().right)"
-    for view in host.VIEWS:
+    for view in boards.VIEWS:
         to_view(page, view["id"])
         drawn(page)
         until(lambda: page.evaluate("document.documentElement.scrollWidth"), lambda wide: wide <= 400)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_looks import nothing_overflows
 from tests.views.panel_page import box, card, drawn, frames, resized, shown, still, tile, to_view, up_to_date
@@ -48,7 +49,7 @@ def test_g_a_click_on_the_bar_of_a_step_chooses_it_and_opens_its_detail_under_th
     pane = page.get_by_role("complementary", name="What made it")
     expect(pane).to_contain_text("step 7")
     above = pane.evaluate("(one) => one.previousElementSibling.querySelector('h3').textContent")
-    assert above == host.TITLES["phase_durations"]
+    assert above == boards.TITLES["phase_durations"]
     notch = lambda: box(pane.locator(".pp-notch"))  # noqa: E731
     until(notch, lambda found: found["x"] + found["width"] / 2 == pytest.approx(x, abs=3))
     x, y = at_bar(page, "phase_durations", 7)

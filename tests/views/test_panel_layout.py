@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from probe import dashboards
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_looks import every_text_can_be_read, look, nothing_overflows
 from tests.views.panel_page import box, card, frames, resized, shown, still, tile, to_view
@@ -236,7 +237,7 @@ def test_g_no_text_is_smaller_than_11_px_or_fainter_than_it_may_be(page: Any, th
     page.emulate_media(color_scheme=theme)
     made, _ = shown(page, steps=6, plotly=True)
     host.send(page, made.state(dropped=3, errors=[{"where": "feed", "message": "broken"}]))
-    for view in host.VIEWS:
+    for view in boards.VIEWS:
         to_view(page, view["id"])
         expect(page.locator(".pp-card").first).to_have_attribute("data-state", re.compile("drawn|empty"))
         until(lambda: len(look(page, "texts")), lambda many: many > 20)
@@ -253,7 +254,7 @@ def test_g_a_font_that_is_15_percent_wider_overflows_nothing(page: Any, width: i
     host.send(page, made.state(repeated="Steps 0 to 3 were recorded twice; the newest is shown."))
     tile(page, "Peak memory").click()
     expect(page.get_by_role("complementary", name="What made it")).to_be_visible()
-    for view in [None, *(one["id"] for one in host.VIEWS)]:
+    for view in [None, *(one["id"] for one in boards.VIEWS)]:
         if view:
             to_view(page, view)
         nothing_overflows(page)
@@ -263,7 +264,7 @@ def test_g_a_font_that_is_15_percent_wider_overflows_nothing(page: Any, width: i
 def test_g_nothing_that_takes_the_focus_stands_in_another_and_everything_has_a_name(page: Any) -> None:
     shown(page, steps=6, plotly=True)
     page.evaluate("__host.view()")  # twice: no id may come twice
-    for view in host.VIEWS:
+    for view in boards.VIEWS:
         page.locator(f"[data-view={view['id']}]").first.click()
         expect(page.locator(f"[data-view={view['id']}]").first).to_have_attribute("aria-selected", "true")
         expect(page.locator(".pp-card").first).to_have_attribute("data-state", re.compile("drawn|empty"))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from probe.dashboards import spec as live
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_page import drawn, shown, to_view
 from tests.waiting import until
@@ -28,7 +29,7 @@ def test_markup_in_names_stays_text(page: Any) -> None:
     run.event(4, nasty, "memory.recorder", nasty, off=1)
     host.send(page, made.delta({"events": run.tables["events"]}, errors=[{"where": nasty, "message": nasty}]))
     expect(page.locator(".pp-strip li")).to_have_count(2)
-    for view in host.VIEWS:
+    for view in boards.VIEWS:
         to_view(page, view["id"])
         drawn(page)
     page.locator("tbody tr:visible").first.click()
@@ -84,7 +85,7 @@ def test_every_text_of_a_run_stays_text_in_every_place(page: Any) -> None:
         until(options.count, lambda many: many >= 3)
     page.keyboard.press("Escape")
     seen = set()
-    for view in host.VIEWS:
+    for view in boards.VIEWS:
         to_view(page, view["id"])
         drawn(page)
         for one in page.locator("button:visible", has_text="Numbers").all():

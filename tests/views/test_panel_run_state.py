@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from probe.dashboards import spec as live
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_page import card, frames, shown, store, tile, to_view
 from tests.waiting import until
@@ -129,7 +130,7 @@ def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> 
     host.send(page, encoder.state())
     expect(page.locator(".pp-status").first).to_have_text("starting")
     expect(tile(page, "Step time").locator(".pp-note")).to_have_text("Not measured.")
-    for view in host.VIEWS[1:]:
+    for view in boards.VIEWS[1:]:
         to_view(page, view["id"])
         expect(page.locator(".pp-empty")).to_have_count(len(view["panels"]))
         expect(page.locator(".pp-empty:visible")).to_have_count(len(view["panels"]))
@@ -178,7 +179,7 @@ def test_one_chart_that_fails_does_not_stop_the_others(page: Any) -> None:
         },
         "unknown": {"title": "Unknown", "live": {"mark": "pie", "table": "memory"}},
         "still": {"title": "Static", "live": None},
-        "good": {"title": "Good", "live": host.LIVE["memory_timeline"]},
+        "good": {"title": "Good", "live": boards.LIVE["memory_timeline"]},
     }
     made, run = host.Encoder(), host.Run()
     host.opened(page, "panel", panels=panels, views=[{"id": "one", "title": "One", "panels": [*panels, "nowhere"]}])

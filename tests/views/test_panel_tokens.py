@@ -13,6 +13,7 @@ from probe.views.panel.browsing import Browsing, kept
 from probe.views.panel.lanes import kept as kept_lanes
 from tests.served_run import served_run
 from tests.told_samples import told_samples
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_answers import ASKED, answer
 from tests.views.panel_findings import TOPICS, finding
@@ -77,7 +78,7 @@ def test_15_5_a_finding_leads_to_the_samples_of_its_micro_batch_and_from_there_t
     page: Any, tmp_path: Path, shots: Path
 ) -> None:
     browsing = Browsing(str(told_samples(tmp_path / "run")))
-    views = [*host.VIEWS, {"id": "samples", "title": "Samples", "about": "Answers.", "panels": []}]
+    views = [*boards.VIEWS, {"id": "samples", "title": "Samples", "about": "Answers.", "panels": []}]
     made, _ = shown(page, steps=4, views=views, topics=TOPICS)
     where = {"step": 2, "micro_batch": 1, "phase": "update_actor", "process": "rank-00000"}
     told = [finding("alarm", "nan", "NaN went into actor/pg_loss.", "reductions", where=where)]

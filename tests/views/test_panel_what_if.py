@@ -15,6 +15,7 @@ from probe.views.panel.what_if import kept as kept_batches
 from probe.views.panel.what_if import with_limits
 from tests.analysis.planted_batches import Planted, planted
 from tests.analysis.test_what_if_in_pages import CONFIG
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_answers import answer, answer_all
 from tests.views.panel_looks import every_text_can_be_read, nothing_overflows
@@ -48,7 +49,7 @@ def test_16_2_sliders_answer_in_the_page_and_everything_else_is_asked(page: Any,
         packet = kept_batches(run)
         wanted = run.what_if(cap_tokens=4096, steps=[4]).number("micro_batches")
         advice = run.advise()
-    made, _ = shown(page, steps=4, views=[*host.VIEWS, *WHAT_IF])
+    made, _ = shown(page, steps=4, views=[*boards.VIEWS, *WHAT_IF])
     host.send(page, made.state(complete_step=4, what_if=packet))
     page.click("[data-view=what_if]")
     expect(page.get_by_role("slider", name=CAP)).to_be_visible()
@@ -129,7 +130,7 @@ def test_16_2_sliders_answer_in_the_page_and_everything_else_is_asked(page: Any,
 def test_16_2_several_steps_are_asked_in_pieces_and_can_be_cancelled(page: Any, cut: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("probe.views.panel.what_if.SLICE_S", -1.0)  # a step a piece
     browsing = Browsing(str(cut))
-    made, _ = shown(page, steps=4, views=[*host.VIEWS, *WHAT_IF])
+    made, _ = shown(page, steps=4, views=[*boards.VIEWS, *WHAT_IF])
     host.send(page, made.state(complete_step=4, what_if=None))
     page.click("[data-view=what_if]")
     answer(page, browsing)  # the batches: nobody has told of them before
