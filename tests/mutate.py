@@ -42,7 +42,7 @@ MORE_TESTS: dict[str, tuple[str, ...]] = {
     "probe/analysis": ("tests/figures", "tests/views/test_report.py"),
     "probe/dashboards": ("tests/figures", "tests/publishing"),
     "probe/figures": ("tests/views/test_report.py",),
-    "probe/live": ("tests/views/test_panel.py", "tests/cli/test_cli_tail.py"),
+    "probe/live": ("tests/views/test_panel.py", "tests/views/test_panel_thread.py", "tests/cli/test_cli_tail.py"),
     "probe/publishing": ("tests/tracking/test_tracking_media.py",),
     "probe/recorders": ("tests/test_session.py",),
 }

@@ -1,15 +1,19 @@
-"""Fixtures of the tests that show the panel in a browser."""
+"""Fixtures of the tests of pages and panels."""
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from probe.views.panel import panel as panels
+from tests.sample_run import sample_rows, write_run
 from tests.views import stub_host as host
+from tests.waiting import until
 
 VIEWPORT = {"width": 1240, "height": 1000}
 
@@ -94,3 +98,18 @@ def shots(tmp_path: Path) -> Path:
 @pytest.fixture
 def encoder() -> host.Encoder:
     return host.Encoder()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", sample_rows(2, 4))
+
+
+@pytest.fixture
+def no_panel_is_left_open() -> Iterator[None]:
+    yield
+    left = list(panels._open.values())
+    for one in left:  # the test after this one finds none
+        one.close()
+    assert not left
+    until(lambda: [one for one in threading.enumerate() if one.name == "probe-panel"], lambda threads: not threads)

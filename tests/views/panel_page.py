@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.waiting import until
 
@@ -38,7 +39,7 @@ def shown(page: Any, steps: int = 20, view: str | None = None, **more: Any) -> t
 
 def card(page: Any, id: str) -> Any:
     return page.locator(
-        "figure.pp-card", has=page.locator("h3", has_text=re.compile(f"^{re.escape(host.TITLES[id])}$"))
+        "figure.pp-card", has=page.locator("h3", has_text=re.compile(f"^{re.escape(boards.TITLES[id])}$"))
     ).first
 
 

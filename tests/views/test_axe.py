@@ -155,7 +155,7 @@ def test_g_axe_finds_nothing_in_the_panel(window: Any, axe: str, example: Path) 
         "([code, css, traits, buffers]) => __host.open(code, css, traits, buffers)",
         [assets.script(), assets.styles(), traits, encoded],
     )
-    # No kernel answers here, for which the samples wait: they are looked at in the page, and in test_panel_verdict.
+    # No kernel answers here, for which the samples wait: they are looked at in the page, and in test_panel_tokens.
     told = views_of(window, axe, ".probe-panel", ("Samples",))
     assert len(told) >= 6
     assert {view: wrong for view, wrong in told.items() if wrong} == {}

@@ -13,6 +13,7 @@ import pytest
 from probe.figures import colours
 from probe.views.panel import assets, board
 from tests.sample_run import open_run, sample_rows
+from tests.views import stub_boards as boards
 from tests.views import stub_host as host
 from tests.views.panel_page import resized, up_to_date
 from tests.waiting import until
@@ -44,7 +45,7 @@ def figure(page: Any, id: str, spans: list[dict[str, Any]], view: str = "overvie
     told = {"complete_step": max(row["step"] for row in spans), **state}
     host.send(page, encoder.delta({"spans": spans}, **told))
     page.click(f"[data-view={view}]")
-    found = page.locator("figure.pp-card", has=page.locator("h3", has_text=host.TITLES[id])).first
+    found = page.locator("figure.pp-card", has=page.locator("h3", has_text=boards.TITLES[id])).first
     found.scroll_into_view_if_needed()
     drawn = found.locator(".pp-plotly")
     expect(drawn.locator(".xtick text").first).to_be_visible()
@@ -112,7 +113,7 @@ def test_g_an_axis_says_process_memory_where_memory_is_that(page: Any) -> None:
     drawn = figure(page, "memory_by_phase", spans, view="memory", memory="process memory (RSS)")
     titles = "(one) => one.layout.xaxis.title.text + one.layout.yaxis.title.text"
     until(lambda: drawn.evaluate(titles), lambda text: "GiB of process memory (RSS)" in text)
-    lines = page.locator("figure.pp-card", has=page.locator("h3", has_text=host.TITLES["memory_over_steps"])).first
+    lines = page.locator("figure.pp-card", has=page.locator("h3", has_text=boards.TITLES["memory_over_steps"])).first
     expect(lines).to_contain_text("process memory (RSS)")
 
 

@@ -20,6 +20,7 @@ from probe.core import fs
 from probe.core.fs.cache import RECORD
 from probe.core.fs.transfer import PARTIAL
 from probe.errors import InputError
+from tests.core.fs.stored_files import left, tree
 
 moto_server = pytest.importorskip("moto.server")
 s3fs = pytest.importorskip("s3fs")
@@ -63,14 +64,6 @@ def connected(endpoint, monkeypatch):
     yield store
     s3fs.S3FileSystem.close_session(store.loop, store.s3)
     s3fs.S3FileSystem.clear_instance_cache()
-
-
-def tree(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
-
-
-def files_in(folder):
-    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*")) if Path(folder).exists() else []
 
 
 def stored(s3, key):
@@ -173,11 +166,11 @@ def test_names_never_leave_the_cache(s3, tmp_path):
         url = put(s3, {"fine.txt": b"fine", name: b"bad"}, prefix=f"evil{number}")
         with pytest.raises(InputError, match="can't be the name of a local file"):
             fs.copy_to_local(url, tmp_path / "cache")
-    assert files_in(tmp_path) == []
+    assert left(tmp_path) == []
     url = put(s3, {"both": b"file", "both/inside": b"file"}, prefix="both")
     with pytest.raises(InputError, match="'both' is both a file and a directory"):
         fs.copy_to_local(url, tmp_path / "cache")
-    assert files_in(tmp_path) == []
+    assert left(tmp_path) == []
 
 
 def test_a_damaged_object_is_an_error_and_an_encrypted_one_is_not(s3, tmp_path):
@@ -190,7 +183,7 @@ def test_a_damaged_object_is_an_error_and_an_encrypted_one_is_not(s3, tmp_path):
     damaged.checksum_value = damaged.checksum_algorithm = None  # and of older objects, which have none, we see it
     with pytest.raises(fs.CopyError, match=r"config\.json.*came with md5 d751713988987e9331980363e24189ce"):
         fs.copy_to_local(url, tmp_path)
-    assert files_in(tmp_path) == []
+    assert left(tmp_path) == []
     damaged.encryption = "aws:kms"
     assert tree(fs.copy_to_local(url, tmp_path))["config.json"] == b"[]"
 
@@ -199,7 +192,7 @@ def test_what_is_missing_or_forbidden(s3, tmp_path):
     for url in (f"s3://{s3.bucket}/none", f"s3://{s3.bucket}/none/", "s3://no-such-bucket-here/a"):
         with pytest.raises(fs.SourceMissingError, match="there is nothing at 's3://"):
             fs.copy_to_local(url, tmp_path)
-    assert files_in(tmp_path) == []
+    assert left(tmp_path) == []
 
 
 def test_a_server_that_stops_in_the_middle(tmp_path, monkeypatch):
@@ -229,8 +222,8 @@ def test_a_server_that_stops_in_the_middle(tmp_path, monkeypatch):
             with pytest.raises(fs.CopyError, match="can't be reached"):
                 fs.copy_to_local(source, tmp_path / "other")
         assert tree(kept) == before
-        assert files_in(Path(kept).parent) == sorted([".file.lock", RECORD, "model", *(f"model/{n}" for n in before)])
-        assert files_in(tmp_path / "other") == []
+        assert left(Path(kept).parent) == sorted([".file.lock", RECORD, "model", *(f"model/{n}" for n in before)])
+        assert left(tmp_path / "other") == []
         assert not [one for one in threading.enumerate() if one.name.startswith("probe-fs")]
 
 
