@@ -1,3 +1,41 @@
-"""What is started with a framework isn't imported without it; ``lean.py`` is for processes that train alone."""
+"""verl under observation, for the tests that call its functions in their own process.
+
+What is started with a framework isn't imported without it; ``lean.py`` is for processes that train alone.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import probe
+from probe.adapters.attachment import Attachment, attach
+from probe.session import Session
+from tests.frameworks.verl_installed import imported
 
 collect_ignore = ["lean.py", "verl_cpu", "verl_cuts.py", "verl_exchanges.py"]
+
+
+@pytest.fixture
+def without_trl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its configurations are here; verl asks for its models where it finds the package."""
+    monkeypatch.setitem(sys.modules, "trl", None)
+    monkeypatch.delenv("PROBE_RUN_DIR", raising=False)
+
+
+@pytest.fixture
+def attached(without_trl: None) -> Iterator[Attachment]:
+    """verl, imported and under observation."""
+    imported()
+    (made,) = attach("verl")
+    yield made
+    made.detach()
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    with probe.start("verl", run_dir=tmp_path / "run") as opened:
+        yield opened
