@@ -1,4 +1,4 @@
-"""verl under observation, for the tests that call its functions in their own process.
+"""verl under observation, for the tests that call its functions in their own process; and what TRL's tests leave.
 
 What is started with a framework isn't imported without it; ``lean.py`` is for processes that train alone.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import probe
+from probe import frameworks
 from probe.adapters.attachment import Attachment, attach
 from probe.session import Session
 from tests.frameworks.verl_installed import imported
@@ -39,3 +40,13 @@ def attached(without_trl: None) -> Iterator[Attachment]:
 def session(tmp_path: Path) -> Iterator[Session]:
     with probe.start("verl", run_dir=tmp_path / "run") as opened:
         yield opened
+
+
+@pytest.fixture
+def taken_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No framework is observed after the test, whatever it attached."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("PROBE_RUN_DIR", raising=False)
+    yield
+    for one in frameworks.attached():
+        one.detach()
