@@ -127,9 +127,10 @@ $(VENV)-verl/.made: pyproject.toml
 	@touch $@
 
 test-verl: $(VENV)-verl/.made  ## verl as installed: its functions beside ours, and its trainers with probe beside them
-	$(VENV)-verl/bin/python $(TWICE) -- tests/frameworks/test_verl_drop_in.py tests/frameworks/test_verl_secrets.py \
-		tests/frameworks/test_verl_rule.py tests/frameworks/test_verl_adapter.py tests/frameworks/test_verl_batches.py \
-		tests/frameworks/test_verl_metrics.py tests/frameworks/test_verl_agent_loops.py tests/frameworks/test_verl_training.py
+	$(VENV)-verl/bin/python $(TWICE) -- tests/frameworks/test_verl_drop_in.py tests/frameworks/test_verl_drop_in_checkpoints.py \
+		tests/frameworks/test_verl_secrets.py tests/frameworks/test_verl_rule.py tests/frameworks/test_verl_adapter.py \
+		tests/frameworks/test_verl_batches.py tests/frameworks/test_verl_metrics.py tests/frameworks/test_verl_agent_loops.py \
+		tests/frameworks/test_verl_training.py tests/frameworks/test_verl_sft.py
 	PYTHONPATH=$(VENV)-verl/others $(VENV)-verl/bin/python $(TWICE) -W ignore -- \
 		tests/adapters/test_others.py tests/adapters/test_nemo_rl.py  # their warnings are theirs
 

@@ -17,7 +17,7 @@ from probe.adapters.attachment import Attachment, attach
 from probe.session import Session
 from tests.frameworks.verl_installed import imported
 
-collect_ignore = ["lean.py", "verl_cpu", "verl_cuts.py", "verl_exchanges.py"]
+collect_ignore = ["lean.py", "verl_alike.py", "verl_cpu", "verl_cuts.py", "verl_exchanges.py"]
 
 
 @pytest.fixture
@@ -50,3 +50,13 @@ def taken_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for one in frameworks.attached():
         one.detach()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model and the data that verl trains, for the tests that can import what stands in `verl_cpu`."""
+    from tiny import make
+
+    directory = tmp_path_factory.mktemp("tiny")
+    make(directory)
+    return directory
