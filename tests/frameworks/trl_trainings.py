@@ -76,7 +76,7 @@ def observed(name: str) -> Observed:
     told: list[Any] = []
 
     class Hear(probe.Listener):
-        def fire(self, event):
+        def fire(self, event: probe.Event) -> None:
             told.append(event.values["effective"])
 
     directory = Path(tempfile.mkdtemp()) / "run"

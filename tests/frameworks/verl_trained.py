@@ -29,7 +29,7 @@ def without_the_machine(done: Done) -> dict[int, dict[str, Any]]:
 
 def weights(done: Done) -> dict[str, Any]:
     """All tensors of the last checkpoint, by file and key."""
-    found = {}
+    found: dict[str, Any] = {}
     for file in sorted(done.directory.glob("checkpoints/**/*.pt")):
         if file.name.startswith(("model", "optim")):
             loaded = torch.load(file, weights_only=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from probe.devices import Device
 from probe.hooks import Listener, subscribe
@@ -31,7 +31,7 @@ class Recording(Listener):
 
     def rows(self) -> list[Memory]:
         assert not self.errors
-        rows: list[Memory] = []
+        rows: list[Any] = []
         for item, where, time_ns in self._put:
             assert isinstance(item, Deferred)
             rows += [stamp(row, where, rank=0, time_ns=time_ns) for row in item.build()]
@@ -42,7 +42,7 @@ class Recording(Listener):
         return {row.name: row for row in self.rows() if row.edge == "leave"}
 
 
-def watched(device: Device, peaks: str) -> Any:
+def watched(device: Device, peaks: Literal["nested", "observe"]) -> Any:
     recorder = MemoryRecorder(device, peaks)
     heard = Recording(recorder)
     return heard, subscribe(heard, *recorder.points)

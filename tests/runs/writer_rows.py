@@ -24,7 +24,8 @@ def incidents(directory: Path, kind: str | None = None) -> pd.DataFrame:
 
 def keys(directory: Path) -> list[str]:
     with Run(directory) as run:
-        return run.scalars["key"].tolist()
+        found: list[str] = run.scalars["key"].tolist()
+        return found
 
 
 def until(condition: Callable[[], object]) -> None:
