@@ -114,6 +114,7 @@ def test_e_rows_in_one_piece_are_the_lines_that_each_would_be(odd):
 COUNTS = dict.fromkeys(("batch_id", "tokens", "bytes", "rectangle_tokens", "valid_tokens"), 7)
 
 
+@pytest.mark.usefixtures("lenient")
 def test_e_a_row_that_cannot_be_written_takes_no_other_with_it(tmp_path):
     with start("p", run_dir=tmp_path / "run", recorders=[]) as session:
         rows = [Scalar(key="before", value=1.0), Scalar(key=object(), value=1.0), Scalar(key="after", value=1.0)]

@@ -343,7 +343,7 @@ class Recording:
         guard = self._asked.get((id(recorder), what))
         if guard is None:
             name = f"{type(recorder).__name__}.{what}"
-            guard = Guard(name, f"recorder {name}", tell=self.incident, most=1, log=_log)
+            guard = Guard(name, f"recorder {name} failed and is switched off", tell=self.incident, most=1, log=_log)
             self._asked[id(recorder), what] = guard
         return guard.call(action)
 

@@ -247,4 +247,6 @@ def test_a_summary_that_fails_is_said_and_leaves_the_exit_code(
     monkeypatch.setattr(run_command, "_tell", fails)
     code = main(["run", "--run-dir", str(tmp_path / "run"), "--", sys.executable, "-c", "raise SystemExit(7)"])
     assert code == 7
-    assert capsys.readouterr().err.splitlines()[1:] == ["probe: the recorded run can't be summarised: KeyError('adapters')"]
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "probe: the recorded run can't be summarised: KeyError('adapters')"
+    ]

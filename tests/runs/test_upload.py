@@ -307,6 +307,7 @@ def child(monkeypatch, code):
     monkeypatch.setattr(module.subprocess, "Popen", lambda _, **options: popen(place, **options))
 
 
+@pytest.mark.usefixtures("lenient")
 def test_7_a_process_that_dies_is_told_and_training_doesn_t_notice(tmp_path, monkeypatch):
     child(monkeypatch, "import sys; sys.stdin.readline(); print('what'); sys.exit(3)")
     told = []
