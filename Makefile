@@ -127,9 +127,12 @@ $(VENV)-verl/.made: pyproject.toml
 	@touch $@
 
 test-verl: $(VENV)-verl/.made  ## verl as installed: its functions beside ours, and its trainers with probe beside them
-	$(VENV)-verl/bin/python $(TWICE) -- tests/frameworks/test_verl_drop_in.py tests/frameworks/test_verl_secrets.py \
-		tests/frameworks/test_verl_rule.py tests/frameworks/test_verl_adapter.py tests/frameworks/test_verl_training.py
-	PYTHONPATH=$(VENV)-verl/others $(VENV)-verl/bin/python $(TWICE) -W ignore -- tests/adapters/test_others.py  # their warnings are theirs
+	$(VENV)-verl/bin/python $(TWICE) -- tests/frameworks/test_verl_drop_in.py tests/frameworks/test_verl_drop_in_checkpoints.py \
+		tests/frameworks/test_verl_secrets.py tests/frameworks/test_verl_rule.py tests/frameworks/test_verl_adapter.py \
+		tests/frameworks/test_verl_batches.py tests/frameworks/test_verl_metrics.py tests/frameworks/test_verl_agent_loops.py \
+		tests/frameworks/test_verl_training.py tests/frameworks/test_verl_sft.py
+	PYTHONPATH=$(VENV)-verl/others $(VENV)-verl/bin/python $(TWICE) -W ignore -- \
+		tests/adapters/test_others.py tests/adapters/test_nemo_rl.py  # their warnings are theirs
 
 # verl 0.9 needs tensordict below 0.10.1: the parts that touch it pass there too. File systems, checkpoints and packers
 # don't touch it.
@@ -152,8 +155,8 @@ $(VENV)-frameworks/.made: pyproject.toml constraints.txt
 	@touch $@
 
 test-trl: $(VENV)-frameworks/.made  ## TRL's trainers, Transformers' and Lightning's under observation
-	HF_HUB_OFFLINE=1 $(VENV)-frameworks/bin/python $(TWICE) -- tests/frameworks/test_trl.py tests/frameworks/test_trl_rule.py \
-		tests/frameworks/test_lightning.py
+	HF_HUB_OFFLINE=1 $(VENV)-frameworks/bin/python $(TWICE) -- tests/frameworks/test_trl.py tests/frameworks/test_trl_attaching.py \
+		tests/frameworks/test_trl_rule.py tests/frameworks/test_lightning.py
 
 test-transfer-queue: $(VENV)-frameworks/.made  ## the codec over a real wire, and a job on a real Ray
 	RAY_AUTH_MODE=disabled $(VENV)-frameworks/bin/python $(TWICE) -- tests/frameworks/test_transfer_queue.py tests/frameworks/test_ray.py tests/frameworks/test_lake.py

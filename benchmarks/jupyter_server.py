@@ -57,7 +57,7 @@ def _start(repeats: int) -> dict[str, Any]:
 
 
 def _open(ranks: int, count: int, pings: int, quiet_s: float) -> list[dict[str, Any]]:
-    from tests.jupyter.test_server_extension import TOKEN, serving
+    from tests.jupyter.serving import TOKEN, serving
 
     with tempfile.TemporaryDirectory() as place:
         root, home = Path(place) / "root", Path(place) / "home"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import mutate
+from tests.mutation import mutants, running, suites
 
 SOURCE = '''"""A module."""
 
@@ -22,7 +23,7 @@ def clip(value: int, mode: str = "both") -> int:
 
 
 def changes(source=SOURCE):
-    return {(one.kind, one.applied(source)) for one in mutate.mutants_of("clip.py", source)}
+    return {(one.kind, one.applied(source)) for one in mutants.mutants_of("clip.py", source)}
 
 
 def test_each_kind_of_change_is_made_and_nothing_else():
@@ -55,9 +56,9 @@ def test_statements_are_deleted_and_letters_outside_ascii_shift_nothing():
 
 
 def test_the_same_seed_draws_the_same_mutants():
-    drawn = mutate.drawn(["probe/text.py"], 5, seed=3)
-    assert drawn == mutate.drawn(["probe/text.py"], 5, seed=3)
-    assert drawn != mutate.drawn(["probe/text.py"], 5, seed=4)
+    drawn = mutants.drawn(["probe/text.py"], 5, seed=3)
+    assert drawn == mutants.drawn(["probe/text.py"], 5, seed=3)
+    assert drawn != mutants.drawn(["probe/text.py"], 5, seed=4)
     assert len({mutant.name for _, mutant in drawn}) == 5
 
 
@@ -68,33 +69,33 @@ def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, m
     (tmp_path / "tests" / "test_clip.py").write_text(
         "from clip import clip\n\ndef test_clip():\n    assert clip(1) == 2\n"
     )
-    monkeypatch.setattr(mutate, "suite_for", lambda tree, target, module: ["tests/test_clip.py"])
-    by_change = {one.applied(SOURCE): one for one in mutate.mutants_of("clip.py", SOURCE)}
+    monkeypatch.setattr(running, "suite_for", lambda tree, target, module: ["tests/test_clip.py"])
+    by_change = {one.applied(SOURCE): one for one in mutants.mutants_of("clip.py", SOURCE)}
     tested = by_change[SOURCE.replace("value + 1", "(value - 1)")]
     untested = by_change[SOURCE.replace("return LIMIT", "return None")]
-    limits = {mutate.QUICK: 60.0}
-    dead = mutate.outcome_of(tmp_path, "clip.py", tested, limits)
-    alive = mutate.outcome_of(tmp_path, "clip.py", untested, limits)
+    limits = {running.QUICK: 60.0}
+    dead = running.outcome_of(tmp_path, "clip.py", tested, limits)
+    alive = running.outcome_of(tmp_path, "clip.py", untested, limits)
     assert (dead.outcome, dead.killer) == ("killed", "tests/test_clip.py::test_clip")
     assert alive.outcome == "survived"
     assert "-        return LIMIT\n+        return None\n" in alive.diff
     assert (tmp_path / "clip.py").read_text() == SOURCE
     with pytest.raises(RuntimeError, match="exit status 4"):  # pytest can't run: that is no verdict
-        mutate.outcome_of(tmp_path, "clip.py", tested, {"no (such": 60.0})
-    results = mutate.Results(tmp_path / "results.jsonl")
+        running.outcome_of(tmp_path, "clip.py", tested, {"no (such": 60.0})
+    results = running.Results(tmp_path / "results.jsonl")
     results.add(alive)
-    assert mutate.Results(tmp_path / "results.jsonl").by_name == {alive.name: alive}
+    assert running.Results(tmp_path / "results.jsonl").by_name == {alive.name: alive}
     assert "1 of 2 killed" not in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
     results.add(dead)
     assert "clip.py: 1 of 2 killed" in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
 
 
 def test_a_package_and_a_module_have_the_tests_of_their_own_path():
-    assert mutate.suite_for(mutate.ROOT, "probe/core/timing.py", "probe/core/timing.py") == [
+    assert suites.suite_for(mutants.ROOT, "probe/core/timing.py", "probe/core/timing.py") == [
         "probe/core/timing.py",  # its examples
         "tests/core/test_timing.py",
     ]
-    suite = mutate.suite_for(mutate.ROOT, "probe/runs", "probe/runs/compaction.py")
+    suite = suites.suite_for(mutants.ROOT, "probe/runs", "probe/runs/compaction.py")
     assert suite[0] == "tests/runs/test_compaction.py"
     assert set(suite) > {"tests/runs/test_run_reader.py", "tests/runs/test_run_writer.py"}
 
@@ -110,11 +111,11 @@ def test_a_module_that_no_file_is_named_after_has_the_tests_that_import_it_first
     (tmp_path / "tests" / "live").mkdir(parents=True)
     for name, text in tests.items():
         (tmp_path / "tests" / "live" / f"test_{name}.py").write_text(text)
-    assert [Path(file).stem for file in mutate.suite_for(tmp_path, "probe/live", "probe/live/intake.py")] == [
+    assert [Path(file).stem for file in suites.suite_for(tmp_path, "probe/live", "probe/live/intake.py")] == [
         "test_b_whole",
         "test_c_name",
         "test_a_other",
         "test_d_longer",
         "test_e_feed",
     ]
-    assert mutate.suite_for(tmp_path, "probe/live", "probe/live/feed.py")[0] == "tests/live/test_e_feed.py"
+    assert suites.suite_for(tmp_path, "probe/live", "probe/live/feed.py")[0] == "tests/live/test_e_feed.py"

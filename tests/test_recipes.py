@@ -29,6 +29,8 @@ CHECKS = (
     "tests/tracking/test_tracking_base.py",
     "tests/tracking/test_tracking_docs.py",
     "tests/tracking/test_tracking_backends.py",
+    "tests/tracking/test_tracking_mlflow.py",
+    "tests/tracking/test_tracking_services.py",
     "tests/tracking/test_tracking_checks.py",
     "tests/test_cli.py",
     "tests/publishing/test_editions.py::test_every_panel_is_a_figure_and_a_table",

@@ -1,4 +1,4 @@
-"""verl's own trainers on a CPU with probe beside them: GRPO on Ray with two workers, and SFT under torchrun.
+"""verl's own GRPO on a CPU with probe beside it: on Ray, with two workers.
 
 What is recorded equals what the model was given, counted below verl (``verl_cpu/counter.py``) and logged by verl
 itself; and training with probe is, to the bit, training without. verl lives in an environment of its own
@@ -12,11 +12,10 @@ import importlib.util
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 
@@ -24,6 +23,7 @@ import probe
 from probe.analysis.what_if import replayed, replayed_dealings, what_if
 from probe.opened import Run
 from probe.runs.layout import part_of, segment_of
+from tests.frameworks.verl_trained import Train, assert_the_same_training, counted, recorded
 
 if importlib.util.find_spec("verl") is None:
     pytest.skip("needs verl, which lives in its own environment", allow_module_level=True)
@@ -39,22 +39,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
+
 STEPS = 2
-SFT_STEPS = 4
-#: What depends on the machine's load or memory, by a part of its name.
-OF_THE_MACHINE = ("timing", "throughput", "time_per_step", "cpu_memory", "mfu")
-
-Train = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model and the data."""
-    from tiny import make
-
-    directory = tmp_path_factory.mktemp("tiny")
-    make(directory)
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -71,22 +57,6 @@ def grpo(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train
 
     yield train
     assert len(done) <= 3, "each start takes CI a minute or two"
-
-
-@pytest.fixture(scope="module")
-def sft(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """Starts verl's SFT, at most once for each name."""
-    done: dict[str, Done] = {}
-
-    def train(name: str, *overrides: str, recorded: bool = False, **options: Any) -> Done:
-        if name not in done:
-            directory = tmp_path_factory.mktemp(name)
-            environ = {"PROBE_RUN_DIR": str(directory / "run")} if recorded else {}
-            done[name] = recipes.sft(directory, tiny, *overrides, **options, **environ)
-            assert (done[name].code == 0) == ("KILL_RANK" not in options), done[name].output[-3000:]
-        return done[name]
-
-    return train
 
 
 def plain(train: Train) -> Done:
@@ -108,58 +78,6 @@ def grpo_run(grpo: Train) -> Iterator[Run]:
     run = probe.open(observed(grpo).run)
     yield run
     run.close()
-
-
-def without_the_machine(done: Done) -> dict[int, dict[str, Any]]:
-    """All that verl logged, but what no two runs have in common."""
-    return {
-        step: {key: value for key, value in logged.items() if not any(one in key for one in OF_THE_MACHINE)}
-        for step, logged in done.logged().items()
-    }
-
-
-def weights(done: Done) -> dict[str, Any]:
-    """All tensors of the last checkpoint, by file and key."""
-    found = {}
-    for file in sorted(done.directory.glob("checkpoints/**/*.pt")):
-        if file.name.startswith(("model", "optim")):
-            loaded = torch.load(file, weights_only=False)
-            found |= {f"{file.name}/{key}": one for key, one in _tensors(loaded)}
-    return found
-
-
-def _tensors(value: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    value = getattr(value, "_local_tensor", value)
-    if isinstance(value, torch.Tensor):
-        yield path, value
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _tensors(inner, f"{path}/{key}")
-    elif isinstance(value, list | tuple):
-        for index, inner in enumerate(value):
-            yield from _tensors(inner, f"{path}/{index}")
-
-
-def assert_the_same_training(one: Done, other: Done) -> None:
-    assert without_the_machine(one) == without_the_machine(other)
-    ours, theirs = weights(one), weights(other)
-    assert ours.keys() == theirs.keys()
-    assert len(ours) > 10
-    assert all(torch.equal(tensor, theirs[key]) for key, tensor in ours.items())
-    assert one.counted("model") == other.counted("model")
-
-
-def counted(done: Done, rank: int, what: str = "model") -> list[dict[str, Any]]:
-    return [line for line in done.counted(what) if line["rank"] == rank]
-
-
-def recorded(run: Run, rank: int) -> pd.DataFrame:
-    """The rank's micro-batches in the order in which they ran."""
-    rows = run.micro_batches
-    return rows[rows["rank"] == rank].sort_values(["batch_id", "micro_batch"], kind="stable")
-
-
-# --------------------------------------------------------------------------------------------------------------- GRPO
 
 
 @pytest.mark.parametrize("name", ["observed", pytest.param("raising", marks=pytest.mark.thorough)])
@@ -476,102 +394,3 @@ def test_5_every_point_of_grpo_that_raises_is_an_incident(grpo):
         where = {place.rpartition(".")[2] for place in incidents["where"]}
         assert {"fit", "_timer", "update_actor", "forward_step", "prepare_micro_batches", "log"} <= where
         assert run.micro_batches.empty
-
-
-# ---------------------------------------------------------------------------------------------------------------- SFT
-
-
-def sft_observed(sft: Train) -> Done:
-    return sft("observed", recorded=True)
-
-
-@pytest.fixture(scope="module")
-def sft_run(sft: Train) -> Iterator[Run]:
-    """What was recorded of SFT, packed."""
-    run = probe.open(sft_observed(sft).run)
-    yield run
-    run.close()
-
-
-def test_1_sft_is_the_same_training_to_the_bit(sft):
-    before = sft("plain")
-    assert all(logged["train/grad_norm"] > 0 for logged in before.logged().values())
-    assert_the_same_training(before, sft_observed(sft))
-
-
-def test_5_every_point_of_sft_that_raises_is_an_incident_and_the_training_the_same(sft):
-    done = sft("raising", recorded=True, modules=["raising"])
-    assert_the_same_training(sft("plain"), done)
-    with probe.open(done.run) as run:
-        incidents = run.incidents
-        assert set(incidents["kind"]) == {"adapter"}
-        where = {place.rpartition(".")[2] for place in incidents["where"]}
-        assert {"forward_backward_batch", "forward_step", "prepare_micro_batches", "log"} <= where
-        assert run.micro_batches.empty
-
-
-@pytest.mark.parametrize("rank", range(RANKS))
-def test_1_the_micro_batches_of_sft_are_those_that_the_model_was_given(sft, sft_run, rank):
-    rows, given = recorded(sft_run, rank), counted(sft_observed(sft), rank)
-    assert [list(one) for one in rows["lengths"]] == [line["lengths"] for line in given]
-    assert rows["tokens"].tolist() == [line["width"] for line in given]
-
-
-def test_1_the_steps_and_tokens_of_sft_are_those_that_verl_logs(sft, sft_run):
-    logged = sft_observed(sft).logged()
-    assert list(logged) == list(range(1, SFT_STEPS + 1))
-    tokens = sft_run.micro_batches.groupby("step")["tokens"].sum()
-    assert tokens.to_dict() == {step: one["train/global_tokens"] for step, one in logged.items()}
-    dealt = sft_run.table("partitions").query("level == 'ranks'").set_index("step")
-    own = sft_run.micro_batches.groupby(["step", "rank"])["tokens"].sum()
-    for step in logged:
-        assert list(dealt.loc[step, "parts_tokens"]) == [own[step, rank] for rank in range(RANKS)]
-    calls = sft_run.table("calls")
-    assert Counter(calls[calls["point"] == "scope.step"]["step"]) == dict.fromkeys(logged, RANKS)
-    saves = calls[(calls["point"] == "scope.phase") & (calls["name"] == "save_checkpoint")]
-    assert set(saves["step"]) == {SFT_STEPS}
-    assert sft_run.incidents.empty
-
-
-def test_1_a_killed_worker_leaves_what_it_had_recorded(sft):
-    """Rank 1 dies after its second optimizer step: the job fails as it would, and the rows of both are whole.
-
-    Of Ray's actors a killed one is in the tests of Ray.
-    """
-    done = sft("killed", recorded=True, KILL_RANK="1", KILL_AFTER="2")
-    with probe.open(done.run) as run:
-        rows = run.micro_batches
-        for rank in range(RANKS):
-            given = counted(done, rank)
-            lengths = [list(one) for one in recorded(run, rank)["lengths"]]
-            assert lengths == [line["lengths"] for line in given][: len(lengths)]
-        assert set(rows["step"].dropna()) >= {1}
-        assert 1 in set(rows[rows["rank"] == 1]["step"])
-        assert run.incidents.query("kind == 'listener' or kind == 'adapter'").empty
-
-
-def test_1_widths_of_padded_micro_batches_are_those_that_the_model_was_given(sft):
-    """On one rank: what two have to do with each other is told of packed ones."""
-    done = sft("padded", "model.use_remove_padding=False", "data.use_dynamic_bsz=False", recorded=True, ranks=1)
-    given = counted(done, 0)
-    with probe.open(done.run) as run:
-        rows = recorded(run, 0)
-        assert rows["width_tokens"].tolist() == [line["width"] for line in given]
-        assert [list(one) for one in rows["lengths"]] == [line["lengths"] for line in given]
-        padding = run.padding[(run.padding["rank"] == 0) & (run.padding["field"] == "input_ids")]
-        spare = sum(line["rows"] * line["width"] - sum(line["lengths"]) for line in given)
-        assert padding["tokens"].sum() == spare > 0
-        assert set(padding["cause"]) <= {"longest_row", "none"}
-
-
-def test_1_what_an_engine_adds_to_packed_micro_batches_is_told(sft):
-    """A bucket of 100 tokens: what fills it up stands behind the sequences as one more, whose positions begin anew."""
-    options = ["engine.pad_to_length=True", "engine.pad_to_length_bucket=100"]
-    done = sft("bucket", *options, recorded=True, ranks=1)
-    given = counted(done, 0)
-    with probe.open(done.run) as run:
-        rows = recorded(run, 0)
-        added = run.padding[(run.padding["rank"] == 0) & (run.padding["cause"] == "rounding")]
-        added = added[added["field"] == "input_ids"]
-        assert added["tokens"].sum() == sum(line["width"] for line in given) - rows["tokens"].sum() > 0
-        assert all(line["width"] % 100 == 0 for line in given)

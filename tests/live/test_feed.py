@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
-import platform
 import random
-import shutil
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Iterable
 from typing import Any
 
-import fsspec
-import numpy as np
-import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,83 +17,16 @@ from probe.analysis import overview, padding_tax, steps
 from probe.dashboards import views
 from probe.dashboards.quantities import field_of
 from probe.dashboards.spec import TABLES
-from probe.errors import RunNotFoundError
-from probe.live import feed as feed_module
-from probe.live import opening, series
+from probe.live import series
 from probe.live.feed import Feed
-from probe.live.tables import TOO_MANY, WORD_CHARACTERS, WORDS, Words
 from probe.opened import Run
-from probe.records import GIB, Call, Incident, Memory, MicroBatch, Padding, Process, Row, Scalar
-from probe.session import start
+from probe.records import Memory
+from tests.live.feed_rows import ROWS, again, by_sql, host, mixed_rows, padding, write_mixed
 from tests.live.live_run import append, as_dicts, in_order, opened, roll, told
-from tests.sample_run import MS, WALL_NS, clock, process, sample_rows, write_run
-
-ROWS = sample_rows(3, 6)
+from tests.sample_run import MS, clock, sample_rows, write_run
 
 #: Where the columns of padding begin that say how much it is.
 AMOUNTS = list(TABLES["padding"]).index("tokens")
-
-
-def mixed_rows() -> dict[int, list[Row]]:
-    """What the sample run lacks: resumed and silent ranks, open scopes, NaN, calls, batches told of twice."""
-    extra: dict[int, list[Row]] = {rank: list(own) for rank, own in sample_rows(2, 3).items()}
-    base = max(row.time_ns for row in extra[0]) + MS
-    at: dict[str, Any] = {"rank": 0, "step": 3, "phase": "update_actor"}
-    extra[0] += [
-        Call(point="data_proto.union", name="union", duration_ns=5 * MS, rows_in=4, bytes_out=9, time_ns=base, **at),
-        Call(point="data_proto.pop", keys_removed=["a", "b"], error="KeyError: 'x'", time_ns=base + 1, **at),
-        Scalar(key="loss", value=math.nan, time_ns=base + 2, **at),
-        Scalar(key="loss", value=math.inf, time_ns=base + 3, **at),
-        Incident(kind="listener", where="a.b", message="boom", count=3, switched_off=True, time_ns=base + 4, **at),
-        padding("data_proto.from_dict", "input_ids", "longest_row", 4, base + 5, batch=900, **at),
-        padding("codec.packed", "input_ids", "none", 0, base + 6, batch=901, **at),
-        Memory(edge="enter", kind="step", name="step", scope_id=900, allocated_bytes=7, time_ns=base + 7, **at),
-    ]
-    extra[2] = [  # nobody records its memory
-        Call(
-            rank=2, point="scope.step", name="step", duration_ns=3 * MS, scope_id=1, step=0, time_ns=clock(2) + 9 * MS
-        ),
-        MicroBatch(rank=2, batch_id=1, micro_batches=1, sequences=0, lengths=[], tokens=0, time_ns=clock(2) + 9 * MS),
-    ]
-    return extra
-
-
-def again(rows: dict[int, list[Row]]) -> list[Row]:
-    """Rank 0 is resumed: another process, which counts its scopes from the start and has a file of its own."""
-    base = max(row.time_ns for row in rows[0]) - clock(0) + MS
-    at: dict[str, Any] = {"rank": 0, "step": 3, "phase": "update_actor"}
-    return [
-        Process(rank=0, time_ns=5, wall_ns=WALL_NS + base, pid=999, world_size=2),
-        Memory(edge="enter", kind="phase", name="again", scope_id=1, allocated_bytes=8, time_ns=6, **at),
-        Memory(edge="leave", kind="phase", name="again", scope_id=1, peak_allocated_bytes=9, time_ns=9 * MS, **at)
-        | host(2 * MS),
-        Memory(edge="enter", kind="phase", name="open", scope_id=2, parent_id=1, time_ns=10 * MS, **at),
-    ]
-
-
-def write_mixed(directory: Path) -> Path:
-    rows = mixed_rows()
-    write_run(directory, rows, processes={2: process(2, 3)})
-    append(directory, again(rows), segment=1)
-    return directory
-
-
-class host:
-    """``row | host(n)``: the row with that host duration."""
-
-    def __init__(self, duration_ns: int) -> None:
-        self.duration_ns = duration_ns
-
-    def __ror__(self, row: Memory) -> Memory:
-        row.host_duration_ns = self.duration_ns
-        return row
-
-
-def padding(source: str, field: str, cause: str, tokens: int, time_ns: int, *, batch: int, **stamp: Any) -> Padding:
-    return Padding(
-        batch_id=batch, source=source, field=field, cause=cause, tokens=tokens, bytes=8 * tokens,
-        rectangle_tokens=100, valid_tokens=100 - tokens, time_ns=time_ns, **stamp,
-    )  # fmt: skip
 
 
 def cuts_of(feed: Feed) -> dict[Any, Any]:
@@ -124,12 +46,6 @@ def spans_of(feed: Feed) -> dict[Any, Any]:
 
 def processes_of(feed: Feed, codes: Iterable[int]) -> set[str]:
     return {feed.words.texts[code] for code in codes}
-
-
-def by_sql(monkeypatch: pytest.MonkeyPatch, path: Path, **options: Any) -> Feed:
-    with monkeypatch.context() as patch:
-        patch.setattr(opening, "LARGE_BYTES", -1)
-        return opened(path, **options)
 
 
 @pytest.mark.parametrize("rolled", [False, True], ids=["jsonl", "parts"])
@@ -301,246 +217,3 @@ def test_a_resumed_process_does_not_overwrite_the_scopes_of_the_one_before(tmp_p
     found = as_dicts(opened(tmp_path / "run"), "spans")
     assert len({(row["process"], row["scope"]) for row in found}) == len(found)
     assert [row["name"] for row in found if row["process"] == "rank-00000.1"] == ["again", "open"]
-
-
-def test_tables_are_bounded_and_peaks_survive(tmp_path):
-    limit = 150
-    write_run(tmp_path / "run", ROWS)
-    feed, whole = opened(tmp_path / "run", rows=limit), opened(tmp_path / "run")
-    assert all(table.count <= limit for table in feed.tables.values())
-    assert feed.tables["spans"].thinned > 0
-    for table, column in (("spans", "peak"), ("memory", "allocated"), ("micro", "tokens")):
-        values = {name: one.tables[table].columns()[column] for name, one in (("few", feed), ("all", whole))}
-        assert np.nanmax(values["few"]) == np.nanmax(values["all"]), table
-
-
-@pytest.mark.slow
-def test_a_large_run_is_opened_bounded_and_its_peaks_are_there(tmp_path, monkeypatch):
-    write_run(tmp_path / "run", ROWS)
-    roll(tmp_path / "run")
-    feed, whole = by_sql(monkeypatch, tmp_path / "run", rows=300), by_sql(monkeypatch, tmp_path / "run")
-    assert feed.left_out > 0
-    assert all(table.count <= 300 for table in feed.tables.values())
-    for table, column in (("spans", "peak"), ("memory", "allocated"), ("micro", "tokens"), ("scalars", "value")):
-        assert np.nanmax(feed.tables[table].columns()[column]) == np.nanmax(whole.tables[table].columns()[column]), (
-            table
-        )
-    newest = max(row["step"] for row in as_dicts(whole, "micro"))
-    assert [row for row in told(whole, "micro") if row[0] == newest] == [
-        row for row in told(feed, "micro") if row[0] == newest
-    ]
-
-
-def test_of_a_large_run_only_the_steps_that_stay_are_read(tmp_path, monkeypatch):
-    """Else their scopes would be worked out, and be thinned only then."""
-    write_run(tmp_path / "run", ROWS)
-    feed = by_sql(monkeypatch, tmp_path / "run", rows=300)
-    assert feed.left_out > 0
-    assert {name: table.thinned for name, table in feed.tables.items() if table.thinned} == {}
-    steps = {row["step"] for row in as_dicts(feed, "spans")}
-    assert 0 < len(steps) < len({row.step for row in ROWS[0]})
-
-
-def test_rows_without_a_step_stay_when_a_large_run_is_opened(tmp_path, monkeypatch):
-    given: list[Row] = [
-        MicroBatch(
-            rank=0,
-            step=None if index % 20 == 7 else index // 4,
-            batch_id=index,
-            micro_batches=1,
-            sequences=1,
-            lengths=[index],
-            tokens=index,
-            time_ns=clock(0) + index * MS,
-        )
-        for index in range(200)
-    ]
-    feed = by_sql(monkeypatch, write_run(tmp_path / "run", {0: given}), rows=100)
-    left = as_dicts(feed, "micro")
-    assert feed.left_out > 0
-    assert [row["batch"] for row in left if row["step"] == -1] == list(range(7, 200, 20))
-    assert {row["step"] for row in left} >= {-1, 49}  # the newest step too
-    assert all(row["longest"] == row["batch"] for row in left)
-
-
-def test_too_many_rows_at_once_are_thinned_to_their_extremes_and_counted(tmp_path):
-    directory = write_run(tmp_path / "run", {0: []})
-    feed = opened(directory, update_rows=100)
-    values = [math.sin(index) for index in range(5000)]
-    values[1234], values[4321], values[77] = 50.0, -50.0, math.nan
-    append(directory, [Scalar(key="k", value=one, time_ns=clock(0) + n, rank=0) for n, one in enumerate(values)])
-    block = feed.update()["scalars"]
-    assert len(block["value"]) <= 100
-    assert feed.coalesced == 5000 - len(block["value"])
-    assert {50.0, -50.0} <= set(block["value"].tolist())
-    assert np.isnan(block["value"]).sum() == 1
-    assert feed.tables["scalars"].next == len(block["value"])
-
-
-@pytest.mark.slow
-def test_a_run_behind_a_url(tmp_path):
-    write_run(tmp_path / "run", ROWS)
-    roll(tmp_path / "run")
-    memory = fsspec.filesystem("memory")
-    memory.put(str(tmp_path / "run"), "/panel-run", recursive=True)
-    try:
-        feed, local = opened("memory://panel-run"), opened(tmp_path / "run")
-        assert not feed.local
-        assert feed.finished()
-        assert feed.update() == {}
-        assert told(feed, "spans") == told(local, "spans")
-    finally:
-        memory.rm("/panel-run", recursive=True)
-
-
-def test_no_run_and_an_empty_run(tmp_path):
-    with pytest.raises(RunNotFoundError):
-        Feed(tmp_path / "nothing")
-    feed = opened(write_run(tmp_path / "run", {}))
-    assert (feed.step, feed.world_size, feed.started_s, feed.update(), feed.finished()) == (None, 0, None, {}, False)
-
-
-def test_unreadable_lines_are_counted(tmp_path):
-    directory = write_run(tmp_path / "run", {0: []})
-    with (directory / "rank-00000.jsonl").open("ab") as file:
-        file.write(b'{"table":"scalars","value":"much"}\n')
-    assert opened(directory).bad_lines == 1
-
-
-def test_words_are_bounded_and_can_be_sent():
-    words = Words()
-    assert words.code("\ud800") == words.code("?")
-    assert len(words.texts[words.code("x" * 9999)]) == WORD_CHARACTERS
-    for index in range(WORDS):
-        words.code(f"word {index}")
-    assert words.texts[words.code("one more")] == TOO_MANY
-    assert words.code("and another") == words.code("one more")
-    assert len(words.texts) == WORDS + 1
-    assert words.code("word 3") != words.code("one more")
-
-
-def test_numbers_that_do_not_fit_are_the_nearest_that_do(tmp_path):
-    huge = MicroBatch(rank=0, batch_id=2**40, micro_batches=1, sequences=1, lengths=[3], tokens=3, time_ns=clock(0))
-    directory = write_run(tmp_path / "run", {0: [huge]})
-    assert as_dicts(opened(directory), "micro")[0]["batch"] == 2**31 - 1
-
-
-def test_what_nobody_wrote_is_missing(tmp_path):
-    row = Memory(rank=0, edge="sample", time_ns=clock(0))
-    write_run(tmp_path / "run", {0: [row, Memory(rank=0, edge="sample", allocated_bytes=GIB, time_ns=clock(0) + MS)]})
-    found = as_dicts(opened(tmp_path / "run"), "memory")
-    assert [one["allocated"] for one in found] == [None, GIB]
-    assert found[0]["role"] is None
-    assert found[0]["step"] == -1
-
-
-# ---------------------------------------------------------------------------------------------------- who writes
-
-
-@pytest.fixture
-def written_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Process, float], Feed]:
-    """Makes a run whose newest row is so old. The feed's clock stands from then on: the row gets no older meanwhile."""
-
-    def write(directory: Path, process_: Process, past_s: float) -> Feed:
-        now_s = time.time()
-        monkeypatch.setattr(feed_module, "time", SimpleNamespace(time=lambda: now_s, monotonic=time.monotonic))
-        process_.wall_ns = int((now_s - past_s) * 1e9)
-        row = Scalar(key="loss", value=1.0, time_ns=process_.time_ns)
-        return opened(write_run(directory, {0: [row]}, processes={0: process_}))
-
-    return write
-
-
-def here(pid: int) -> Process:
-    return Process(rank=0, time_ns=clock(0), pid=pid, host=platform.node(), world_size=1)
-
-
-def test_a_run_with_new_rows_is_recorded(written_by, tmp_path):
-    feed = written_by(tmp_path / "run", here(os.getpid()), 1)
-    assert feed.activity() == {"newest_at": None, "writers": ""}
-    assert Feed(write_run(tmp_path / "empty", {})).activity() == {"newest_at": None, "writers": ""}
-
-
-@pytest.mark.parametrize("sql", [False, True])
-def test_a_quiet_run_says_since_when_and_whether_its_process_lives(written_by, tmp_path, monkeypatch, sql):
-    if sql:
-        monkeypatch.setattr(opening, "LARGE_BYTES", -1)
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        feed = written_by(tmp_path / "run", here(child.pid), 0)
-        feed._intake.writers[0].wall_ns = time.time_ns()
-        with monkeypatch.context() as patch:
-            patch.setattr(feed_module, "QUIET_S", -1.0)
-            assert feed.activity()["writers"] == "running"
-        child.kill()
-        child.wait()
-    old = written_by(tmp_path / "old", here(child.pid), 310)
-    activity = old.activity()
-    assert activity["writers"] == "gone"
-    assert activity["newest_at"] == pytest.approx(feed_module.time.time() - 310, abs=0.1)
-
-
-def ended_child() -> int:
-    """The pid of a process that is there no more."""
-    with subprocess.Popen([sys.executable, "-c", ""]) as child:
-        child.wait()
-    return child.pid
-
-
-def test_c_a_killed_process_is_gone_as_soon_as_it_is_asked_for(written_by, tmp_path):
-    """Not only once no row has come for a while."""
-    feed = written_by(tmp_path / "run", here(ended_child()), feed_module.ASK_S + 0.1)
-    activity = feed.activity()
-    assert activity["writers"] == "gone"
-    assert activity["newest_at"] == pytest.approx(feed_module.time.time() - feed_module.ASK_S - 0.1, abs=0.1)
-    assert feed_module.ASK_S + feed_module.ASK_S < 10
-
-
-def test_c_a_process_that_lives_makes_a_run_quiet_and_not_gone(written_by, tmp_path):
-    feed = written_by(tmp_path / "run", here(ended_child()), 60)
-    other = here(os.getpid())
-    other.wall_ns = time.time_ns()
-    feed._intake.writers[1] = other
-    assert feed.activity()["writers"] == "running"
-
-
-def test_c_a_copied_run_that_ended_is_not_gone(written_by, tmp_path):
-    feed = written_by(tmp_path / "run", here(ended_child()), 1000)
-    roll(tmp_path / "run")
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    assert opened(tmp_path / "copy").activity()["writers"] == "ended"
-    feed._asked_at = -math.inf
-    assert feed.activity()["writers"] == "ended"
-
-
-def test_a_pid_of_another_host_or_of_a_later_process_tells_nothing_wrong(written_by, tmp_path):
-    elsewhere = Process(rank=0, time_ns=clock(0), pid=os.getpid(), host="another-host", world_size=1)
-    assert written_by(tmp_path / "there", elsewhere, 1000).activity()["writers"] == "unknown"
-    began = psutil.Process().create_time()
-    reused = written_by(tmp_path / "reused", here(os.getpid()), time.time() - began + 1000)
-    assert reused.activity()["writers"] == "gone"
-
-
-def test_a_process_of_somebody_else_that_may_not_be_looked_at_is_there(written_by, tmp_path, monkeypatch):
-    def denied(pid: int) -> None:
-        raise psutil.AccessDenied(pid)
-
-    feed = written_by(tmp_path / "run", here(os.getpid()), 1000)
-    monkeypatch.setattr(psutil, "Process", denied)
-    assert feed.activity()["writers"] == "running"
-
-
-def test_a_closed_run_is_finished_and_a_killed_one_is_not(tmp_path):
-    directory = write_run(tmp_path / "run", ROWS)
-    feed = opened(directory)
-    assert not feed.finished()
-    roll(directory)
-    assert feed.finished()
-
-
-def test_g_a_run_that_was_opened_says_what_memory_means(tmp_path):
-    """Of a process on a machine without an accelerator, from its files as from its new rows."""
-    with start("feed", run_dir=tmp_path / "run", device="cpu") as session, session.step(0):
-        pass
-    feed = Feed(tmp_path / "run")
-    feed.open()
-    assert feed.memory == "process memory (RSS)"

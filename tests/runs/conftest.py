@@ -1,4 +1,4 @@
-"""A run directory and writers in it, closed when the test ends."""
+"""A run directory and writers in it, closed when the test ends, and places where it can be copied to."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 
+import fsspec
 import pytest
 
 from probe.hooks import current_scope
@@ -78,3 +79,18 @@ def server(monkeypatch):
     s3fs.S3FileSystem.close_session(one.store.loop, one.store.s3)
     s3fs.S3FileSystem.clear_instance_cache()
     one.stop()
+
+
+@pytest.fixture
+def memory():
+    """The URL of a place in memory."""
+    name = uuid.uuid4().hex
+    yield f"memory://{name}/run"
+    fsspec.filesystem("memory").rm(f"/{name}", recursive=True)
+
+
+@pytest.fixture
+def url(request, tmp_path):
+    if request.param == "file":
+        return (tmp_path / "copy").as_uri()
+    return request.getfixturevalue("memory") if request.param == "memory" else request.getfixturevalue("server").url

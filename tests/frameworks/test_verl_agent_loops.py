@@ -1,0 +1,261 @@
+"""Agent loops of verl: timers of samples at the same time, tokens of turns, and the process that runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import probe
+from probe.adapters import automatic
+
+if importlib.util.find_spec("verl") is None:
+    pytest.skip("needs verl, which lives in its own environment", allow_module_level=True)
+
+pytestmark = [
+    pytest.mark.framework,
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.usefixtures("without_trl"),
+]
+
+
+class Loop:
+    """An agent loop: each of its samples is timed by verl, and all wait for one another."""
+
+    def __init__(self, **_: Any) -> None:
+        pass
+
+    async def run(self, params: dict[str, Any], **sample: Any) -> None:
+        with simple_timer("generate_sequences", {}):
+            await params["all"].wait()
+            if sample.get("fails"):
+                raise ValueError("theirs")
+        await client()._acquire_server(f"request {sample['index']}")
+
+
+def client() -> Any:
+    """verl's own client of its engines, with a balancer that deals requests in turn."""
+    from verl.workers.rollout.llm_server import LLMServerClient
+
+    made = LLMServerClient(None, SimpleNamespace(acquire_server=SimpleNamespace(remote=dealt)))
+    made._lb_require_acquire_fields = []
+    return made
+
+
+async def dealt(request_id: str) -> tuple[str, None]:
+    return f"10.0.0.{int(request_id.split()[1]) % 2}:8000", None
+
+
+def simple_timer(*arguments: Any) -> Any:
+    from verl.utils import profiler
+
+    return profiler.simple_timer(*arguments)
+
+
+async def run_samples(samples: list[dict[str, Any]]) -> list[Any]:
+    """verl's own worker runs these samples at the same time."""
+    import asyncio
+
+    from verl.experimental.agent_loop import agent_loop
+
+    class Worker(agent_loop.AgentLoopWorker):
+        def __init__(self) -> None:
+            self.config = self.llm_client = self.tokenizer = self.processor = self.hf_model_type = None
+            self.dataset_cls = self.tools = None
+            self.config = SimpleNamespace(data=None)
+
+        async def _agent_loop_postprocess(self, output: None, validate: bool, **_: Any) -> None:
+            with simple_timer("compute_score", {}):
+                pass
+
+    worker, everybody = Worker(), asyncio.Barrier(len(samples))
+    agent_loop._agent_loop_registry["test"] = {"_target_": f"{__name__}.Loop"}
+    tasks = [
+        worker._run_agent_loop(
+            {"all": everybody},
+            {"sample_index": index, "rollout_n": 0, "validate": False, **one},
+            agent_name="test",
+            trace=False,
+            fails=one.get("fails"),
+            index=index,
+        )
+        for index, one in enumerate(samples)
+    ]
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_5_timers_of_samples_that_run_at_the_same_time_are_counted_for_their_own_steps(attached, session):
+    import asyncio
+
+    samples = [{"step": 3}, {"step": 4}, {"step": 4, "fails": True}, {"step": 4, "validate": True}, {"step": 3}]
+    done = asyncio.run(run_samples(samples))
+    assert [type(one) for one in done] == [type(None), type(None), ValueError, type(None), type(None)]
+    rows = session.run.sql("select step, phase, name, calls, failed from counted_calls order by all")
+    assert [tuple(row) for row in rows.itertuples(index=False)] == [
+        (3, "gen", "compute_score", 2, 0),
+        (3, "gen", "generate_sequences", 2, 0),
+        (4, "gen", "compute_score", 1, 0),
+        (4, "gen", "generate_sequences", 2, 1),
+        (4, "testing", "compute_score", 1, 0),
+        (4, "testing", "generate_sequences", 1, 0),
+    ]
+    assert session.run.sql("select count(*) as n from calls where name = 'generate_sequences'")["n"][0] == 0
+    # 15.6: each that was trained and didn't fail, with its time and by the engine that it was sent to.
+    rows = session.run.sql("select step, replica, samples, timed, together, longest_ns from rollouts order by all")
+    assert [tuple(row)[:5] for row in rows.itertuples(index=False)] == [
+        (3, "10.0.0.0:8000", 2, 2, False),
+        (4, "10.0.0.1:8000", 1, 1, False),
+    ]
+    assert (rows["longest_ns"] > 0).all()
+    (step, other) = session.run.long_tail().steps
+    assert (step.samples, step.timed, step.staleness, other.samples) == (2, 2, {}, 1)
+    assert session.run.incidents.empty
+
+
+class Turns:
+    """An agent loop of two turns with a tool between. Of some samples it tokenises the conversation again."""
+
+    def __init__(self, server_manager: Any, **_: Any) -> None:
+        self.client = server_manager
+
+    async def run(self, params: dict[str, Any], **sample: Any) -> Any:
+        from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
+
+        first, second = [await self.client.generate(str(turn), prompt_ids=[1], sampling_params={}) for turn in range(2)]
+        tool = [70, 71]
+        ids = [*first.token_ids, *tool, *second.token_ids]
+        mask = [1] * len(first.token_ids) + [0] * len(tool) + [1] * len(second.token_ids)
+        if sample["again"]:
+            ids[1] = 99
+        whole = AgentLoopOutput(prompt_ids=[1], response_ids=ids, response_mask=mask, metrics=AgentLoopMetrics())
+        if not sample["alone"]:
+            return whole
+        last = AgentLoopOutput(
+            prompt_ids=[1], response_ids=second.token_ids, response_mask=[1, 1], metrics=AgentLoopMetrics()
+        )
+        return [whole, last]
+
+
+async def run_turns(samples: list[dict[str, Any]], kept: list[str]) -> None:
+    """verl's own worker of its V1 trainer and its own client; the engine and the queue are stand-ins."""
+    import asyncio
+    import itertools
+
+    from verl.experimental.agent_loop import agent_loop
+    from verl.trainer.ppo.v1 import agent_loop_tq
+    from verl.workers.rollout.llm_server import LLMServerClient
+    from verl.workers.rollout.replica import TokenOutput
+
+    numbers = itertools.count(10)
+
+    async def answer(**_: Any) -> TokenOutput:
+        await asyncio.sleep(0)
+        return TokenOutput(token_ids=[next(numbers), next(numbers)])
+
+    async def deal(**_: Any) -> tuple[str, Any]:
+        return "engine", SimpleNamespace(generate=SimpleNamespace(remote=answer))
+
+    async def put(keys: list[str], **_: Any) -> None:
+        kept.extend(keys)
+
+    async def nothing(*_: Any, **__: Any) -> None:
+        pass
+
+    release = SimpleNamespace(remote=lambda **_: None)
+    balancer = SimpleNamespace(acquire_server=SimpleNamespace(remote=deal), release_server=release)
+    config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=SimpleNamespace(name="vllm")), data=None)
+    served = LLMServerClient(config, balancer)
+    served._lb_require_acquire_fields = served._lb_require_release_fields = []
+    handing_over = agent_loop_tq.AgentLoopWorkerTQ.__ray_metadata__.modified_class._agent_loop_postprocess
+
+    class Worker(agent_loop.AgentLoopWorker):  # Ray's class of an actor holds its methods as they were on import
+        _agent_loop_postprocess = inspect.unwrap(handing_over)
+
+        def __init__(self) -> None:
+            self.tokenizer = self.processor = self.hf_model_type = self.dataset_cls = self.tools = None
+            self.config, self.llm_client, self.reward_loop_worker_handles = config, served, None
+
+        _compute_teacher_logprobs = nothing
+
+        def _compute_multi_modal_inputs(self, *_: Any) -> dict[str, Any]:
+            return {}
+
+        def _compute_position_ids(self, ids: torch.Tensor, *_: Any) -> torch.Tensor:
+            return torch.arange(ids.shape[1])[None]
+
+    agent_loop._agent_loop_registry["turns"] = {"_target_": f"{__name__}.Turns"}
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(agent_loop_tq.tq, "async_kv_batch_put", put)
+        worker = Worker()
+        tasks = [
+            worker._run_agent_loop(
+                {},
+                {"step": 2, "sample_index": at, "rollout_n": 0, "validate": False} | one,
+                agent_name="turns",
+                trace=False,
+                uid=f"p{at}",
+                session_id=0,
+                raw_prompt=[],
+                global_steps=2,
+                **{"again": False, "alone": False}
+                | {name: value for name, value in one.items() if name in ("again", "alone")},
+            )
+            for at, one in enumerate(samples)
+        ]
+        await asyncio.gather(*tasks)
+
+
+def test_13_tokens_of_a_trajectory_that_no_engine_sampled_are_told_exactly(attached, session):
+    """The supplement of issue 13, (b): turns that are tokenised again, of samples that run at the same time."""
+    import asyncio
+
+    kept: list[str] = []
+    samples: list[dict[str, Any]] = [{}, {"again": True}, {"alone": True}, {"validate": True, "again": True}]
+    asyncio.run(run_turns(samples, kept))
+    assert sorted(kept) == ["p0_0_0", "p1_0_0", "p2_0_0", "p2_0_1", "p3_0_0"]
+    (row,) = [one._asdict() for one in session.run.token_identity.itertuples()]
+    # Of the third sample both trajectories were compared, the second of which leaves out the first turn.
+    assert (row["step"], row["source"], row["answers"]) == (2, "verl.AgentLoopWorker", 4)
+    assert (row["trained_tokens"], row["changed_answers"], row["changed_tokens"]) == (4 + 4 + 4 + 2, 1, 3)
+    assert (row["first_uid"], row["first_token"]) == ("p1_0_0", 1)
+    found = session.run.findings().named("not_sampled")
+    assert found is not None
+    assert found.sentence == "1 of 4 answers since step 2 are trained on tokens that weren't sampled."
+    assert found.why.startswith("The first is token 1 of p1_0_0 of step 2. ")
+    assert session.run.incidents.empty
+
+
+def test_5_an_agent_loops_process_records_counts_alone_until_more_is_observed(attached, tmp_path, monkeypatch):
+    import asyncio
+
+    from verl.utils.tracking import Tracking
+
+    monkeypatch.setenv("PROBE_RUN_DIR", str(tmp_path / "run"))
+    monkeypatch.setattr(automatic, "_tried", set())
+    asyncio.run(run_samples([{"step": 1}]))
+    opened = probe.current_session()
+    try:
+        assert opened.counts_alone
+        with probe.phase("update"):
+            pass
+        Tracking("project", "experiment", ["console"]).log({"loss": 1.0}, 1)
+        assert not opened.counts_alone
+        with probe.phase("update"):
+            pass
+        asyncio.run(run_samples([{"step": 2}]))
+        run = opened.run
+        assert run.sql("select sum(calls) as n from counted_calls")["n"][0] == 4
+        assert run.sql("select count(*) as n from calls where name = 'update'")["n"][0] == 1
+    finally:
+        opened.close()
+
+
+def test_5_without_a_place_to_record_to_agent_loops_are_left_alone(attached):
+    import asyncio
+
+    assert asyncio.run(run_samples([{"step": 1}])) == [None]
+    assert probe.current_session() is None
