@@ -28,6 +28,24 @@ def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
+#: What is written by hand: the panel's bundle is built.
+SOURCES = [
+    path
+    for folder in ("probe", "probe_rl", "tests", "docs", "benchmarks")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in {".py", ".js", ".css", ".ts"}
+    and "labextension" not in path.parts
+    and path.name not in {"panel.js", "panel.css"}
+]
+MOST_LINES = 500
+
+
+def test_no_file_is_longer_than_a_reader_keeps_in_mind():
+    assert len(SOURCES) > 1_000
+    long = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    assert {name: lines for name, lines in long.items() if lines > MOST_LINES} == {}
+
+
 @pytest.mark.parametrize("name", sorted(probe.EXPORTS))
 def test_every_export_is_there(name):
     module, attribute = probe.EXPORTS[name].split(":")

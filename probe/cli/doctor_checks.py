@@ -158,7 +158,7 @@ def _disk(directory: Path) -> Iterator[Check]:
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     level: Level = "ok" if free >= LITTLE_ROOM else "warning"
-    yield Check("environment", "disk", level, f"{there}: {words.size(free)} are free")
+    yield Check("environment", "disk", level, f"{there}: {words.size(free)} is free")
 
 
 def _extras() -> Iterator[Check]:

@@ -130,7 +130,7 @@ def check_directory(directory: Path) -> list[Finding]:
     there = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
     free = shutil.disk_usage(there).free
     if free < LITTLE_ROOM:
-        findings.append(Finding("warning", "tracking", "room", f"{there}: only {size(free)} are free"))
+        findings.append(Finding("warning", "tracking", "room", f"{there}: only {size(free)} is free"))
     for name, count in unsent(directory).items():
         message = f"{count} calls wait in {directory}; the next start there with this backend sends them"
         findings.append(Finding("warning", name, "unsent", message))

@@ -172,7 +172,7 @@ def test_the_start_of_a_run_is_checked_without_asking_a_network(tmp_path, monkey
     incidents = []
     with Tracking("p", "e", "file", directory=tmp_path, on_incident=incidents.append):
         pass
-    assert ["are free" in one.message for one in incidents] == [True]
+    assert ["is free" in one.message for one in incidents] == [True]
 
 
 @pytest.mark.parametrize(("step", "told_of"), [(5, 1), (9, 0), (10, 0)])

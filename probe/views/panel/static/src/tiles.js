@@ -243,7 +243,7 @@ class Tile {
     const { unit, total, pooled } = this.spec;
     const parts = [];
     if (unit === "bytes" && this.store.state.memory) parts.push(`This is ${this.store.state.memory}.`);
-    if (capacity > 0) parts.push(`${held(spell(1 - value / capacity, "percent"))} of ${held(spell(capacity, unit))} are free.`);
+    if (capacity > 0) parts.push(`${held(spell(1 - value / capacity, "percent"))} of ${held(spell(capacity, unit))} is free.`);
     if (total) parts.push(step === null ? "In the run so far." : `Up to step ${step}.`);
     else if (many > 1 && pooled) parts.push(`The last ${many} steps together.`);
     else if (many > 1) parts.push(`${extentText(lastOf(values.slice(0, this._until(values)), many).map((at) => values[at]), unit)} in ${many} steps.`);
