@@ -84,8 +84,8 @@ def test_4_a_container_with_a_start_file_of_its_own_is_out_of_reach_as_the_page_
     assert (done.returncode, done.stdout, done.stderr) == (0, "True False\n", "")
     assert not (tmp_path / "run").exists()
     page = Path(ROOT, "docs", "frameworks", "probe_run.md").read_text(encoding="utf-8")
-    assert "`python -I`, `-E` and `-S`" in page
-    assert "a start file of its own" in page
+    assert "**`python -I`, `-E` and `-S`**" in page
+    assert "If the image has its own `PYTHONPATH` and start file" in page
 
 
 def test_4_children_of_multiprocessing_and_of_the_shell_are_of_the_same_run(tmp_path, nemo):
