@@ -36,7 +36,7 @@ from probe.hooks.listeners import (
 )
 from probe.hooks.observing import observed
 from probe.hooks.own_time import spending, spent_ns
-from probe.hooks.scopes import Scope, begin_at_root, current_scope
+from probe.hooks.scopes import PROCESS, Scope, begin_at_root, current_scope
 from probe.hooks.silence import silenced
 from probe.hooks.switch import OFF, SWITCH, is_off
 from probe.hooks.telling import SCOPE, emit, follow, in_graph, phase, scope, watch
@@ -44,6 +44,7 @@ from probe.hooks.telling import SCOPE, emit, follow, in_graph, phase, scope, wat
 __all__ = [
     "MAX_FAILURES",
     "OFF",
+    "PROCESS",
     "SCOPE",
     "SWITCH",
     "Event",

@@ -23,7 +23,7 @@ from typing import Any, Final
 from probe.errors import InputError, RunError
 from probe.exits import at_end
 from probe.guard import Guard
-from probe.hooks import Scope, current_scope, silenced
+from probe.hooks import PROCESS, Scope, current_scope, silenced
 from probe.records import Process, Row, Unbuilt, stamp, stamp_all
 from probe.runs.attempts import Joined, take_place, take_rank
 from probe.runs.deferred import DeferredRows
@@ -66,7 +66,7 @@ class RunWriter:
         roll_over_bytes: A JSONL file larger than this becomes Parquet (where pyarrow is there), and a new one begins.
         on_rows: Called in the thread with the stamped rows of each round.
         tick: Called in the thread every ``sample_interval_s``; the rows it returns are written.
-        tick_scope: Where these rows are said to have happened.
+        tick_scope: Where these rows happened, asked before and after ``tick``. If its step changed: of no step.
         sample_interval_s: Seconds between two calls of ``tick``.
         place: Of this process in its attempt; None takes it: see :func:`~probe.runs.attempts.take_place`.
         parquet_at_close: Whether what is left as lines becomes Parquet at the end. A process that others wait for, such
@@ -165,9 +165,7 @@ class RunWriter:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many rows were dropped so far, by table (``"deferred"``: not built yet, so their table is
-        unknown).
-        """
+        """How many rows were dropped so far, by table (``"deferred"``: not built yet, of an unknown table)."""
         total = dict(self._queue.dropped)
         for table, count in self._file.backlog.dropped.items():
             total[table] = total.get(table, 0) + count
@@ -183,8 +181,7 @@ class RunWriter:
         return self._cpu_ns + self._rolling.cpu_ns
 
     def add_rows(self, item: Item, scope: Scope, time_ns: int) -> None:
-        """Take rows, to be stamped with ``scope`` and ``time_ns`` and written. Returns at once and never
-        raises.
+        """Take rows, to be stamped with ``scope`` and ``time_ns`` and written. Returns at once and never raises.
 
         Args:
             item: A row, a :class:`~probe.records.Deferred`, or any nesting of iterables of them, which are consumed
@@ -398,7 +395,9 @@ class RunWriter:
             self._disk.put_down(rows, last)
 
     def _sample(self) -> None:
-        self.add_rows(self._tick(), self._tick_scope(), time.monotonic_ns())
+        before, rows, after = self._tick_scope(), list(self._tick() or ()), self._tick_scope()
+        where = after if after.step == before.step else PROCESS  # the step changed during the reading
+        self.add_rows(rows, where, time.monotonic_ns())
 
     def _stamped(self, entries: list[Entry]) -> list[Row]:
         process, rows, deferred = self._process, [], self._deferred.entries

@@ -9,7 +9,7 @@ import pytest
 
 from probe import hooks
 from probe.errors import InputError, RunError
-from probe.hooks import current_scope, scope
+from probe.hooks import Scope, current_scope, scope
 from probe.records import Call, Deferred, Memory, Row, Scalar
 from probe.runs.reader import Run
 from probe.runs.writer import SOON, RunWriter
@@ -298,6 +298,31 @@ def test_tick_puts_samples_in_the_process_scope(directory, writer):
         assert run.memory["step"].isna().all()
         assert set(run.memory["scope_id"]) == {0}
         assert threading.get_ident() not in set(run.memory["allocated_bytes"])
+
+
+def test_a_sample_is_of_no_step_where_the_step_changes_while_it_is_read(directory, writer):
+    steps = [3]
+
+    def tick():
+        allocated_bytes = len(steps)
+        if steps[-1] < 6:
+            steps.append(steps[-1] + 1)  # the training thread goes on, as this one loses the processor
+        return [Memory(edge="sample", allocated_bytes=allocated_bytes)]
+
+    one = writer(
+        sample_interval_s=0.01,
+        interval_s=0.01,
+        tick=tick,
+        tick_scope=lambda: Scope("process", "process", step=steps[-1]),
+    )
+    until(lambda: (directory / "rank-00000.jsonl").read_bytes().count(b'"sample"') > 5)
+    one.close()
+    with Run(directory) as run:
+        samples = run.memory[["allocated_bytes", "step"]]
+    changing, within = samples[samples["allocated_bytes"] < 4], samples[samples["allocated_bytes"] == 4]
+    assert changing["step"].isna().tolist() == [True] * 3
+    assert len(within) >= 3
+    assert set(within["step"]) == {6}
 
 
 def test_own_cost_is_counted(writer, put):
