@@ -44,33 +44,33 @@ NAMES = (
 TITLES = {
     "large_run": "A run of 1,024 ranks and 10,000,000 rows",
     "hooks": "Hooks and recorders",
-    "start_file": "What a process costs that starts under `probe run`",
+    "start_file": "The cost of `probe run` for a starting process",
     "memory_scope": "A memory scope",
-    "now": "Where the process is, written through",
-    "partition": "Partitioner against the textbook Karmarkar–Karp",
-    "packing": "Sequence packing against first-fit-decreasing over lists",
-    "balance": "Micro-batches of equal work beside verl's",
-    "last_edition": "The close of a published session",
-    "what_if": "What-if: steps replayed under other settings",
-    "codec": "The jagged codec against the plain way",
+    "now": "Recording where each process is (`run.now()`)",
+    "partition": "Partitioner against textbook Karmarkar–Karp",
+    "packing": "Sequence packing against first-fit decreasing over lists",
+    "balance": "Micro-batches of equal work against verl's",
+    "last_edition": "Closing a published session",
+    "what_if": "What-if: replaying steps under other settings",
+    "codec": "The jagged codec against plain torch",
     "data_proto": "DataProto against a bare TensorDict",
     "functional": "Torch functionals",
     "tracking_log": "Tracking.log of 50 metrics",
-    "producer": "What a row costs the training thread",
-    "panel": "The live panel beside FigureWidget, in the kernel",
-    "panel_browser": "The live panel beside plotly given whole traces, in the browser",
-    "samples_browser": "The view Samples beside a page that holds all of it, in the browser",
-    "demo_overhead": "The demo's step, probe on and off",
-    "samples": "Samples as rows, and the fates of their tokens",
-    "own_cost": "What a run says of its own cost, and what it is",
-    "trl_cost": "Transformers' Trainer under observation",
-    "lightning_cost": "Lightning's Trainer under observation",
-    "verl_cost": "verl's GRPO under observation",
-    "fast_steps": "Steps of 5 ms under probe and under others, beside plain ones",
-    "fast_steps_floor": "What recording a step of 5 ms costs, and the least that it can",
-    "watching": "Looking for findings while a run is written",
-    "jupyter_server": "The plugin in a Jupyter server",
-    "jupyter_lab": "How soon JupyterLab says it",
+    "producer": "The cost of a row on the training thread",
+    "panel": "The live panel against FigureWidget, in the kernel",
+    "panel_browser": "The live panel against plotly with whole traces, in the browser",
+    "samples_browser": "The Samples view against a page with all samples, in the browser",
+    "demo_overhead": "A step of the demo, with and without probe",
+    "samples": "Recording samples and the fates of their tokens",
+    "own_cost": "A run's own account of its cost against the measured cost",
+    "trl_cost": "Transformers' Trainer with probe",
+    "lightning_cost": "Lightning's Trainer with probe",
+    "verl_cost": "verl's GRPO with probe",
+    "fast_steps": "Steps of 5 ms under probe and other tools, against plain steps",
+    "fast_steps_floor": "The cost of recording a 5 ms step, against the minimum",
+    "watching": "Searching for findings while a run is written",
+    "jupyter_server": "The Jupyter server extension",
+    "jupyter_lab": "How soon JupyterLab shows a change",
     "perfetto": "Export to Perfetto",
 }
 DOCUMENT = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -150,8 +150,9 @@ def document(parts: dict[str, str], before: str) -> str:
     fresh = {name: text if not kept else text.replace("\n\n", f"\n\n{told}\n", 1) for name, text in parts.items()}
     ordered = [{**kept, **fresh}[name] for name in TITLES if name in kept or name in fresh]
     head = (
-        "# Benchmarks\n\nEvery row compares two ways of doing the same in one run, taking turns; "
-        f"times are medians. `make bench` makes this page.\n\n{day.splitlines()[0] if day else told.strip()}\n\n"
+        "# Benchmarks\n\nThis page measures what each part of probe costs, against an alternative that does the same. "
+        "Both sides of a row run in turns in one run; times are medians. The ratio is ours divided by the "
+        f"alternative.\n`make bench` writes this page.\n\n{day.splitlines()[0] if day else told.strip()}\n\n"
     )
     return head + "\n".join(ordered)
 

@@ -161,7 +161,7 @@ def observing(repeats: int, rows: int = 8, width: int = 16) -> list[dict[str, An
     ]
     for name, work in works:
         ours, theirs = (one / LOOPS for one in seconds(heard(work), unheard(work), repeats=repeats))
-        note = f"{duration(abs(ours - theirs) / FIELDS)} a field (at most 30 µs)"
+        note = f"{duration(abs(ours - theirs) / FIELDS)} per field (at most 30 µs)"
         found.append(row(f"{name} {FIELDS} small fields, padding recorded", ours, theirs, "", note))
     return found
 
@@ -185,7 +185,10 @@ def rows(size: Size = Size.USUAL, device: str = "cpu") -> list[dict[str, Any]]:
             for kind, ours, plain, floor in cases(count, width, dtype, device):
                 works = [finished(work, device) for work in (ours, plain, floor)]
                 mine, theirs, least = seconds(*works, repeats=size.pick(1, 15, 41))
-                note = f"floor {duration(least)} ({least / theirs:.2f} of the alternative), {mine / least:.1f} times it"
+                note = (
+                    f"the minimum is {duration(least)} ({least / theirs:.2f} of the alternative); "
+                    f"ours is {mine / least:.1f} times the minimum"
+                )
                 name = f"{kind} {count} × {width} {str(dtype).removeprefix('torch.')}"
                 found.append(row(name, mine, theirs, TARGETS[kind], note))
         return found + (observing(size.pick(1, 15)) if device == "cpu" else [])

@@ -39,7 +39,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         torch.set_num_threads(threads)
     ours, theirs = statistics.median(on), statistics.median(off)
     pairs = statistics.median(one / other for one, other in zip(on, off, strict=True))
-    note = f"{(pairs - 1) * 100:+.2f} % as the median over {rounds} pairs of the same step"
+    note = f"{(pairs - 1) * 100:+.2f} % is the median over {rounds} pairs of the same step"
     return [row("one step of the demo with probe on / off", ours, theirs, "0.5 % more", note)]
 
 

@@ -199,7 +199,8 @@ def _floor(rounds: int) -> dict[str, Any]:
     os.close(statm)
     recorder.close()
     ours, theirs = (statistics.median(times[name]) / 1e9 for name in works)
-    note = "the memory recorder's part; without it /proc/self/statm and getrusage alone, both after a step's work"
+    note = "the memory recorder's part; the alternative only reads /proc/self/statm and getrusage; "
+    note += "both after a step's work"
     return row("end of a memory scope in a real step / its two readings", ours, theirs, "15 µs", note)
 
 
@@ -254,8 +255,9 @@ def _compared(name: str, turn: Turn, plain: Turn) -> dict[str, Any]:
     tail = _p99(turn.times) / _p99(plain.times) - 1
     cpu = (statistics.fmean(turn.cpu) - statistics.fmean(plain.cpu)) * 1e3
     note = (
-        f"median {ours / theirs - 1:+.1%}, mean {mean:+.1%}, 99th percentile {tail:+.1%}; CPU of its thread {cpu:+.2f} "
-        f"ms a step; collections in {len(turn.times)} steps {turn.collections} against {plain.collections}"
+        f"median {ours / theirs - 1:+.1%}, mean {mean:+.1%}, 99th percentile {tail:+.1%}; CPU time of its thread "
+        f"{cpu:+.2f} ms per step; garbage collections in {len(turn.times)} steps: {turn.collections} against "
+        f"{plain.collections}"
     )
     return row(f"one step under {name} / plain", ours, theirs, "1.02" if name == "probe" else "", note)
 

@@ -167,21 +167,21 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         torch.set_num_threads(threads)
     load = os.getloadavg()[0]
     note = (
-        f"{len(what.rows)} rows and {what.resident + what.marks:.0f} readings of the kernel a step; a plain step takes "
+        f"{len(what.rows)} rows and {what.resident + what.marks:.0f} system calls per step; a plain step takes "
         f"{duration(_training(turns['plain']))}; load {load:.1f}"
     )
-    parts = {"training thread": _training, "thread that writes": _others, "both": _both}
+    parts = {"training thread": _training, "writer's thread": _others, "both": _both}
     found = [_compared(name, part, turns, note if name == "both" else "") for name, part in parts.items()]
-    tail = _compared("training thread, its 99th percentile", _tail, turns, _caused(turns))
-    found.append({**tail, "name": tail["name"].replace("CPU time of", "What is added by")})
+    tail = _compared("training thread, 99th percentile", _tail, turns, _caused(turns))
+    found.append({**tail, "name": tail["name"].replace("CPU time of", "Added by")})
     return [*found, _goal(turns), _padding(what, size.pick(1, 400))]
 
 
 def _goal(turns: dict[str, list[Spent]]) -> dict[str, Any]:
     """What a step takes that is recorded by the least tool, beside a plain one and the goal."""
     plain, added = _training(turns["plain"]), _both(turns["least"]) - _both(turns["plain"])
-    note = "no tool that records the same can be below this; what probe takes stands above"
-    return row("CPU time of a step recorded at the least / plain", plain + added, plain, "1.02", note)
+    note = "no tool that records the same can take less; probe's own time is in the rows above"
+    return row("CPU time of a step with the minimum recorder / plain", plain + added, plain, "1.02", note)
 
 
 def _padding(what: Recorded, repeats: int) -> dict[str, Any]:
@@ -202,9 +202,7 @@ def _padding(what: Recorded, repeats: int) -> dict[str, Any]:
     two, one = seconds(
         made({"longest_row": 5, "fixed_width": 15}), made({"longest_row": 20}), repeats=repeats, number=10
     )
-    note = (
-        f"{len(rows) - len(fields)} are of a second cause; one costs the thread that writes {duration((two - one) / 2)}"
-    )
+    note = f"{len(rows) - len(fields)} have a second cause; one costs the writer's thread {duration((two - one) / 2)}"
     found = row("padding rows of a step / its fields of batches", len(rows), len(fields), "1", note)
     return found | {"unit": "rows"}
 
@@ -218,7 +216,8 @@ def _caused(turns: dict[str, list[Spent]]) -> str:
     """The collections that began in the steps of each."""
     steps = sum(len(one.training) for one in turns["plain"])
     counts = {name: sum(one.collections for one in its) for name, its in turns.items()}
-    return f"collections in {steps} steps: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+    said = ", ".join(f"{'minimum' if name == 'least' else name} {count}" for name, count in counts.items())
+    return f"garbage collections in {steps} steps: {said}"
 
 
 def _training(turns: list[Spent]) -> float:
@@ -239,8 +238,8 @@ def _compared(
 ) -> dict[str, Any]:
     """What each adds to a plain step."""
     ours, theirs = (part(turns[who]) - part(turns["plain"]) for who in ("probe", "least"))
-    told = "; ".join(filter(None, (f"{duration(ours - theirs)} above it", note)))
-    return row(f"CPU time of recording a step, {name} / at the least", ours, theirs, "", told)
+    told = "; ".join(filter(None, (f"{duration(ours - theirs)} more", note)))
+    return row(f"CPU time of recording a step, {name} / minimum", ours, theirs, "", told)
 
 
 def take_turns(makers: dict[str, Maker], rounds: int, steps: int, pause_s: float) -> dict[str, list[Spent]]:

@@ -68,8 +68,8 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
             in_step, _ = seconds(lambda: hooked(1), span, repeats=repeats)
     made += [
         row("observed call, all recorders on / OpenTelemetry span", ours, theirs, "5 µs"),
-        row("the same / decorator that logs memory as strings", ours, strings, ""),
-        row("the same inside a step / OpenTelemetry span", in_step, theirs, "5 µs"),
+        row("observed call, all recorders on / decorator that logs memory as text", ours, strings, ""),
+        row("observed call inside a step, all recorders on / OpenTelemetry span", in_step, theirs, "5 µs"),
         _weighed(size.pick(1, 600)),
         _import_time(size.pick(1, 7)),
     ]
@@ -95,14 +95,14 @@ def _weighed(repeats: int) -> dict[str, Any]:
         start("benchmark", run_dir=Path(folder) / "run", recorders=["reduction"]),
     ):
         ours, theirs = seconds(step, unheard, repeats=repeats)
-    note = f"{(ours - theirs) * 1e6:.0f} µs more a step, on the training thread"
-    return row("8 metrics of 16 micro-batches, collected and reduced / with nobody listening", ours, theirs, "", note)
+    note = f"{(ours - theirs) * 1e6:.0f} µs more per step, on the training thread"
+    return row("8 metrics of 16 micro-batches, collected and reduced / without a listener", ours, theirs, "", note)
 
 
 def _silent(repeats: int) -> dict[str, Any]:
     ours, theirs = seconds(_hundred(hooked), _hundred(plain), repeats=repeats)
-    note = f"{(ours - theirs) * 1e7:.0f} ns more a call" if ours > theirs else "no measurable difference"
-    return row("hook with nobody listening / plain call", ours / 100, theirs / 100, "100 ns more", note)
+    note = f"{(ours - theirs) * 1e7:.0f} ns more per call" if ours > theirs else "no measurable difference"
+    return row("hook without a listener / plain call", ours / 100, theirs / 100, "100 ns more", note)
 
 
 def _hundred(function: Callable[[int], int]) -> Callable[[], None]:

@@ -52,10 +52,10 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     # The first page that is opened begins the process that reads; each later one finds it there.
     opened, begun, listed, notified = (list(map(float, one)) for one in found)
     return [
-        _told("a page that is opened while a training goes on names it live", opened, LIVE_S),
-        _told("an open page names a training live that begins, after its run.json", begun, LIVE_S),
-        _told("a rank is killed: the alarm stands in the list", listed, ALARM_S),
-        _told("a rank is killed: the notification is there", notified, ALARM_S),
+        _told("a newly opened page shows a running training as live", opened, LIVE_S),
+        _told("an open page shows a new training as live, after its run.json", begun, LIVE_S),
+        _told("a rank is killed: the list shows the alarm", listed, ALARM_S),
+        _told("a rank is killed: the notification appears", notified, ALARM_S),
     ]
 
 

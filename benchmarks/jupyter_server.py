@@ -53,7 +53,7 @@ def _start(repeats: int) -> dict[str, Any]:
         done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, check=True)
         found.append(float(done.stdout.split()[-1]))
     # Beside it stands what is allowed: without the plugin there is nothing to time.
-    return row("the server's start, beside 20 ms", statistics.median(found), 0.02, target="20 ms")
+    return row("the server's start / 20 ms", statistics.median(found), 0.02, target="20 ms")
 
 
 def _open(ranks: int, count: int, pings: int, quiet_s: float) -> list[dict[str, Any]]:
@@ -84,8 +84,8 @@ def _open(ranks: int, count: int, pings: int, quiet_s: float) -> list[dict[str, 
         made.append(row(f"a ping, {name}, while a run of {ranks:,} ranks is opened", ours, theirs, target, note))
     told = [f"{size / 1e6:,.0f} MB" for size in (opened, listed, settled, memory.together)]
     made[-1]["note"] += (
-        f"; the process that reads has at most {told[0]} (target 300; the list alone {told[1]}), {told[2]} when all is "
-        f"read, and with those that look for findings {told[3]} for a moment"
+        f"; the reader process has at most {told[0]} (target 300; only the list: {told[1]}), {told[2]} after reading; "
+        f"with the processes that search for findings {told[3]} for a moment"
     )
     return made
 

@@ -102,7 +102,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
 def _large(directory: Path, wanted: int, size: Size) -> list[dict[str, Any]]:
     ranks, repeats = size.pick((2, 1), (RANKS, REPEATS))
     count = f"{write_large_run(directory, ranks, wanted) / 1e6:.3g} M rows"
-    found = _looks(directory, wanted, f"{count} as {ranks} ranks wrote them", repeats)
+    found = _looks(directory, wanted, f"{count} as written by {ranks} ranks", repeats)
     done = compact(directory)
     found.append(_speed(f"compact {count}, parts to parts", done))
     if size is not Size.SMALL:  # the same again takes as long
@@ -118,11 +118,11 @@ def _looks(directory: Path, wanted: int, about: str, repeats: int) -> list[dict[
     works = (OURS, OURS_QUERY, PANDAS, DUCKDB)
     everything, query, pandas, duckdb = (_child(directory, work, repeats) for work in works)
     target = f"{seconds:g} s, {mib} MiB"
-    note = f"ours {everything[1]:.0f} MiB, theirs {pandas[1]:.0f} MiB: the table of the query alone, without overview"
+    note = f"ours {everything[1]:.0f} MiB, theirs {pandas[1]:.0f} MiB: only the table of the query, no overview"
     only = f"ours {query[1]:.0f} MiB, theirs {duckdb[1]:.0f} MiB"
     return [
-        row(f"{about}: open, overview, query; beside pandas", everything[0], pandas[0], target, note),
-        row(f"{about}: open, query; beside plain DuckDB", query[0], duckdb[0], "", only),
+        row(f"{about}: open, overview, query / pandas", everything[0], pandas[0], target, note),
+        row(f"{about}: open, query / plain DuckDB", query[0], duckdb[0], "", only),
     ]
 
 
@@ -133,12 +133,12 @@ def _views(directory: Path, about: str, repeats: int, again: Iterable[str]) -> l
     cold = {name: _child(directory, work, 1, keeps=False) for name, (work, _) in VIEWS.items()}
     begin = time.perf_counter()
     subprocess.run([sys.executable, "-c", WORK_OUT, str(directory)], check=True, capture_output=True)
-    worked_out = f"`probe compact` has worked it out in {time.perf_counter() - begin:.0f} s"
+    worked_out = f"`probe compact` computed it in {time.perf_counter() - begin:.0f} s"
     warm = {name: _child(directory, VIEWS[name][0], repeats) for name in again}
-    hows = (("nothing kept", cold, ""), ("first time after probe compact", warm, f"; {worked_out}"))
+    hows = (("nothing cached", cold, ""), ("first time after probe compact", warm, f"; {worked_out}"))
     return [
         row(
-            f"{about}: {name}, {how}; beside pandas",
+            f"{about}: {name}, {how} / pandas",
             took[name][0],
             pandas[0],
             goal,

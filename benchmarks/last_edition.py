@@ -46,10 +46,10 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     turns = [_turn(steps) for _ in range(size.pick(1, 3, 9))]
     close, mib, after = (statistics.median(column) for column in zip(*turns, strict=True))
     note = (
-        f"its publisher takes {mib:.0f} MiB at most, and the last edition is there {after:.1f} s later"
+        f"its publisher takes at most {mib:.0f} MiB; the last edition is ready {after:.1f} s later"
         f" (PROBE_LAST_EDITION=leave); load {os.getloadavg()[0]:.1f}"
     )
-    return [row(f"close of a published session after {steps} steps / a second", close, GOAL_S, "1", note)]
+    return [row(f"closing a published session after {steps} steps / one second", close, GOAL_S, "1", note)]
 
 
 def _turn(steps: int) -> tuple[float, float, float]:

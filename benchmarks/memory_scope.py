@@ -94,7 +94,7 @@ def _row(device: Device, blocks: int) -> dict[str, Any]:
         "theirs_s": theirs,
         "ratio": ours / theirs,
         "target": f"at most {TARGET_S * 1e6:.0f} µs" if device.source == "cuda" else "",
-        "note": f"enter and leave with the recorder, against a formatting decorator, on {device.description}",
+        "note": f"entering and leaving with the recorder, against a decorator that logs text, on {device.description}",
     }
 
 

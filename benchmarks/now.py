@@ -53,9 +53,15 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         hooks.follow()
         file.close()
     nothing, floor, entering, both = (statistics.median(taken[name]) for name in turns)
-    more = f"{(entering - nothing) * 1e9:.0f} ns more an enter, of which {(floor - nothing) * 1e9:.0f} ns are one copy "
-    more += f"into the page and one number behind it; {(both - entering) * 1e9:.0f} ns more a leave"
-    written = row("scope whose ends are written through / scope", both, nothing, f"{TARGET_NS} ns more an enter", more)
+    more = f"{(entering - nothing) * 1e9:.0f} ns more per enter ({(floor - nothing) * 1e9:.0f} ns of it copy the scope "
+    more += f"into the page and write one number); {(both - entering) * 1e9:.0f} ns more per leave"
+    written = row(
+        "scope whose ends are written to the file of `run.now()` / scope",
+        both,
+        nothing,
+        f"{TARGET_NS} ns more per enter",
+        more,
+    )
     return [written, _watchdog(count)]
 
 
@@ -88,7 +94,7 @@ def _watchdog(turns: int) -> dict[str, Any]:
         file.close()
     look = statistics.median(taken)
     return row(
-        "watchdog's look and heartbeat / the pause between two rounds of the writer",
+        "watchdog check and heartbeat / pause between two rounds of the writer",
         look,
         ROUND_S,
         f"{WATCHDOG_RATIO}",

@@ -40,9 +40,9 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         _compared(f"steps of {ms:g} ms of Python", ms / 1e3, _compute(ms / 1e3), *turns)
         for ms in size.pick((0.8,), (0.8, 5, 50))
     ]
-    made.append(_compared("steps of 5 ms that wait", 0.005, lambda: time.sleep(0.005), *turns))
+    made.append(_compared("steps of 5 ms of waiting", 0.005, lambda: time.sleep(0.005), *turns))
     with _holding_the_lock():
-        made.append(_compared("steps of 5 ms beside a thread of Python", 0.005, _compute(0.005), *turns))
+        made.append(_compared("steps of 5 ms next to a busy Python thread", 0.005, _compute(0.005), *turns))
     return made
 
 
@@ -66,14 +66,14 @@ def _compared(name: str, step_s: float, work: Callable[[], Any], rounds: int, tu
         parts.append((told.hooks_s / whole, told.ratio - told.hooks_s / whole, told.writer_s / whole, more / whole))
     truth, ours = statistics.median(shares), statistics.median(said)
     low, high = _interval(shares)
-    verdict = "within" if truth / 1.5 <= ours <= truth * 1.5 else "not within"
-    note = f"off to on {truth:.2%}, 95 of 100 such medians are from {low:.2%} to {high:.2%}: "
+    verdict = "the report is within" if truth / 1.5 <= ours <= truth * 1.5 else "the report is not within"
+    note = f"probe adds {truth:.2%} (95 % interval {low:.2%} to {high:.2%}); "
     note += f"{verdict} a factor of 1.5" if low > 0 else "too little to tell from noise"
     hooks, lock, writer, cpu = (statistics.median(one) for one in zip(*parts, strict=True))
-    note += f"; said: hooks {hooks:.2%}, the lock {lock:.2%} of the writer's {writer:.2%} CPU time"
+    note += f"; reported: hooks {hooks:.2%}, waiting for the GIL {lock:.2%} (writer's CPU time {writer:.2%})"
     note += f"; measured: CPU time {cpu:.2%}, not running {truth - cpu:.2%}"
     said_pct, measured_pct = (float(f"{100 * one:.3g}") for one in (ours, truth))
-    return row(f"{name}: said / measured", said_pct, measured_pct, "0.67 to 1.5", note) | {"unit": "% of a step"}
+    return row(f"{name}: reported / measured", said_pct, measured_pct, "0.67 to 1.5", note) | {"unit": "% of a step"}
 
 
 def _interval(values: list[float]) -> tuple[float, float]:

@@ -150,7 +150,7 @@ def compare(shape: str, n: int, repeats: int) -> list[dict[str, Any]]:
         ]
         ours, theirs, checks = seconds(*works, number=max(1, 2048 // n), repeats=repeats)
         in_order = name == "concatenative"
-        note = f"of it {duration(checks)} to check and copy the lengths" if in_order else ""
+        note = f"checking and copying the lengths takes {duration(checks)} of it" if in_order else ""
         found += [
             row(f"{name}, time, {n} {shape}", ours, theirs, "1.5" if in_order else "1", note),
             {
@@ -160,7 +160,7 @@ def compare(shape: str, n: int, repeats: int) -> list[dict[str, Any]]:
                 "unit": "bins",
                 "ratio": bins / fewest,
                 "target": MOST_BINS.get(name, ""),
-                "note": f"beside first fit decreasing; the sum needs {-(-sum(lengths) // CAPACITY)}",
+                "note": f"against first-fit decreasing; at least {-(-sum(lengths) // CAPACITY)} bins for the sum",
             },
         ]
     return found
@@ -180,7 +180,7 @@ def sharded(n: int, repeats: int) -> dict[str, Any]:
         repeats=repeats,
     )
     return row(
-        f"shard_by_batch_size with packing, {n} × 2048 int64 to 8", ours_s, theirs_s, "", "over copying the rows"
+        f"shard_by_batch_size with packing, {n} × 2048 int64 to 8", ours_s, theirs_s, "", "against copying the rows"
     )
 
 

@@ -105,8 +105,8 @@ def _reload(history: int) -> dict[str, Any]:
         begin = time.thread_time()
         _, sent = packed(head, body)
         took = time.thread_time() - begin
-    made = _row(f"bytes of a page that opens, {history // 1000},000 points of history", len(sent), len(body), "")
-    return {**made, "unit": "bytes", "note": f"packed in {took * 1e3:.0f} ms of the kernel; plotly.js comes beside it"}
+    made = _row(f"bytes sent to a page that opens, {history // 1000},000 points of history", len(sent), len(body), "")
+    return {**made, "unit": "bytes", "note": f"packed in {took * 1e3:.0f} ms in the kernel; without plotly.js"}
 
 
 def _first_paint(count: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _first_paint(count: int) -> dict[str, Any]:
 
 
 def _row(name: str, ours: float, theirs: float, target: str) -> dict[str, Any]:
-    note = "reading the run's new rows included; the alternative is FigureWidget.batch_update"
+    note = "including reading the run's new rows; the alternative is FigureWidget.batch_update"
     return {"name": name, "ours_s": ours, "theirs_s": theirs, "ratio": ours / theirs, "target": target, "note": note}
 
 

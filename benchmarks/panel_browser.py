@@ -106,15 +106,15 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
             theirs = _plotly(browser, history, seconds)
             made.append(
                 _row(
-                    f"four line charts, {history:,} points / plotly given whole traces",
+                    f"four line charts, {history:,} points / plotly with whole traces",
                     ours,
                     theirs,
-                    f"{message_bytes:,.0f} B a message",
+                    f"{message_bytes:,.0f} B per message",
                 )
             )
         made.append(
             _row(
-                "Overview with tiles and two plotly charts / the same at rest",
+                "Overview with tiles and two plotly charts / the same without new data",
                 *_overview(browser, seconds),
                 "60 steps, one more every 2 s",
             )

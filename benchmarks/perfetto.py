@@ -83,7 +83,7 @@ def _compare(directory: Path, ranks: int, wanted: int, repeats: int) -> dict[str
         f"ours {ours[0]:.1f} s, {ours[1]:.0f} MiB of memory, a file of {ours[2]:.0f} MiB; "
         f"theirs {plain[0]:.1f} s, {plain[1]:.0f} MiB, {plain[2]:.0f} MiB"
     )
-    name = f"export {exported / 1e6:.2f} M rows of {ranks} ranks to Perfetto, beside JSON by json.dump"
+    name = f"export {exported / 1e6:.2f} M rows of {ranks} ranks to Perfetto / JSON by json.dump"
     return {**row(name, round(exported / ours[0]), round(exported / plain[0]), "", note), "unit": "rows/s"}
 
 

@@ -30,7 +30,7 @@ ROUNDS = 300
 BURSTS = 60
 #: Rows of one recorder call that has many to tell, such as the micro-batches of a step.
 BURST = 1000
-TARGET = "at most 1 µs a row"
+TARGET = "at most 1 µs per row"
 #: Training between two rows: caches are cold again, and the writer's thread gets its turn.
 STEP_S = 0.002
 
@@ -50,17 +50,17 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
             worst = _alone(rounds, put, pick=_worst)[0]
         writer.close()
     return [
-        _named("one row, with training between two / queue.Queue.put", one[0], one[1]),
-        _named("one row, with training between two / json.dumps, write, flush", one[0], one[2]),
-        _named(f"each of {BURST:,} rows at once / queue.Queue.put", many[0], many[1]),
-        _named(f"each of {BURST:,} rows at once / json.dumps, write, flush", many[0], many[2]),
-        _named("one row, 99th of 100 / the median", worst, one[0], ""),
+        _named("one row, training between rows / queue.Queue.put", one[0], one[1]),
+        _named("one row, training between rows / json.dumps, write, flush", one[0], one[2]),
+        _named(f"each row of {BURST:,} at once / queue.Queue.put", many[0], many[1]),
+        _named(f"each row of {BURST:,} at once / json.dumps, write, flush", many[0], many[2]),
+        _named("one row, 99th percentile / median", worst, one[0], ""),
     ]
 
 
 def _named(what: str, ours: float, theirs: float, target: str = TARGET) -> dict[str, Any]:
     return row(
-        f"RunWriter.add_rows: {what}", ours, theirs, target, "on the training thread, the clock's own time included"
+        f"RunWriter.add_rows: {what}", ours, theirs, target, "on the training thread, including the clock's own time"
     )
 
 

@@ -68,9 +68,9 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         torch.set_num_threads(threads)
     share = statistics.median(one / whole for one, whole in zip(spent, steps, strict=True))
     answers = settings.prompts_per_rank * settings.group_size
-    note = f"{share * 100:.2f} % of a step, {written // rounds} rows for {answers} answers, two epochs"
+    note = f"{share * 100:.2f} % of a step, {written // rounds} rows for {answers} answers and two epochs"
     ours, theirs = statistics.median(spent), statistics.median(steps)
-    return [row("samples of a step / the step, CPU time", ours, theirs, TARGET, note)]
+    return [row("recording a step's samples / the step, CPU time", ours, theirs, TARGET, note)]
 
 
 def _steps(trainer: Trainer, rounds: int) -> tuple[list[float], list[float], int]:

@@ -40,12 +40,14 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
     medians = {name: statistics.median(found) for name, found in spent.items()}
     whats = {
         "start": ("a process under `probe run` that imports no framework", "plain", "10 ms more"),
-        "attach": ("one that imports a framework, before its table is loaded", "busy", ""),
+        "attach": ("a process that imports a framework, before the framework's table is loaded", "busy", ""),
     }
     made = []
     for name, (what, beside, target) in whats.items():
         note = f"{1000 * (medians[name] - medians[beside]):.1f} ms more"
-        note += " than `python -c pass`" if beside == "plain" else " than a process with what verl has imported by then"
+        note += (
+            " than `python -c pass`" if beside == "plain" else " than a process with verl's imports up to that point"
+        )
         made.append(row(what, medians[name], medians[beside], target=target, note=note))
     return made + _doors(plain, there, size.pick(1, TURNS))
 
@@ -55,9 +57,9 @@ def _doors(env: dict[str, str], there: str, turns: int) -> list[dict[str, Any]]:
     kinds = {
         "empty": "import nothing_in_it.nothing_either",
         "verl's plugin": "import probe_rl.verl",
-        "Lightning's door": "from probe_rl import lightning; lightning.callbacks()",
-        "vLLM's door": "from probe_rl import engines; engines.vllm()",
-        "Ray's door": "import probe_rl.ray as r; r.runtime_env({})",
+        "Lightning's entry point": "from probe_rl import lightning; lightning.callbacks()",
+        "vLLM's entry point": "from probe_rl import engines; engines.vllm()",
+        "Ray's entry point": "import probe_rl.ray as r; r.runtime_env({})",
     }
     spent: dict[str, list[float]] = {name: [] for name in kinds}
     with tempfile.TemporaryDirectory() as place:
@@ -77,9 +79,9 @@ def _doors(env: dict[str, str], there: str, turns: int) -> list[dict[str, Any]]:
                     spent[name].append(int(told) / 1e9)
     medians = {name: statistics.median(found) for name, found in spent.items()}
     empty = medians.pop("empty")
-    note = "beside an empty module in an empty package"
+    note = "against an empty module in an empty package"
     return [
-        row(f"{name} where no run directory is named, inside its process", cost, empty, "1 ms", note)
+        row(f"{name} without a run directory, inside its process", cost, empty, "1 ms", note)
         for name, cost in medians.items()
     ]
 

@@ -1,6 +1,6 @@
 """What logging 50 metrics costs: through ``Tracking``, and with the backends directly.
 
-Three times: on the thread that trains; until one call is durable in the backend, that is in its file or database; and
+Three times: on the training thread; until one call is durable in the backend, that is in its file or database; and
 until a burst of calls is, such as after a backend was away.
 
 python -m benchmarks.tracking_log
@@ -200,12 +200,15 @@ def _rows_of(
         data = metrics()
         ours_s = ours_on_the_thread(backend, directory, calls)
         theirs_s = median_s(lambda step: direct.log(data, step), calls)
-        note = f"median of {calls} calls on the calling thread, {STEP_S * 1e3:.0f} ms of training between; {theirs}"
-        thread = row(f"{name}, on the thread that trains", ours_s, theirs_s, TARGET, note)
+        note = (
+            f"median of {calls} calls on the calling thread, {STEP_S * 1e3:.0f} ms of training between calls; {theirs}"
+        )
+        thread = row(f"{name}, on the training thread", ours_s, theirs_s, TARGET, note)
         with opened(backend, directory / "durable") as tracking:
-            note = f"median of {durable_calls} calls, each in the file or database before the next; {theirs}"
+            note = f"median of {durable_calls} calls, each stored in the file or database before the next; {theirs}"
             durable = row(f"{name}, until durable", *durable_s(tracking, direct, durable_calls), "", note)
-            note = f"{calls} calls without a pause, until the last is in the file or database, a call; {theirs}"
+            note = f"time per call: {calls} calls without a pause, until the last is stored in the file or database; "
+            note += theirs
             burst = row(f"{name}, a burst until durable", *burst_s(tracking, direct, calls), "", note)
     finally:
         direct.close()

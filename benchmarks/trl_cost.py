@@ -60,11 +60,13 @@ def compared(name: str, train: Train) -> dict[str, Any]:
     both = [b - a for a, b in zip(plain, with_probe, strict=True)]
     low, high = _interval(both)
     account, share = statistics.median(said), sum(said) / sum(steps)
-    note = f"a step of {statistics.median(plain) * 1e3:.4g} ms; the run says {account:.3g} ms, {share:.2%} of it; "
-    note += f"on less off {statistics.median(both) * 1e3:.3g} ms, 95 of 100 such medians are from {low * 1e3:.3g} to "
-    note += f"{high * 1e3:.3g} ms; {'wall' if name == GPU else 'thread CPU'} time, the account is in wall time"
-    target = "at most 1 % of a step of 1 s, at most 5 ms of a shorter one"
-    return row(f"{name}: observed / plain", statistics.median(with_probe), statistics.median(plain), target, note)
+    note = (
+        f"a step takes {statistics.median(plain) * 1e3:.4g} ms; the run reports {account:.3g} ms, {share:.2%} of it, "
+    )
+    note += f"in wall time; measured: {statistics.median(both) * 1e3:.3g} ms more with probe (95 % interval "
+    note += f"{low * 1e3:.3g} to {high * 1e3:.3g} ms), in {'wall' if name == GPU else 'thread CPU'} time"
+    target = "at most 1 % of a 1 s step, at most 5 ms of a shorter one"
+    return row(f"{name}: with probe / without", statistics.median(with_probe), statistics.median(plain), target, note)
 
 
 def observed(directory: Path, framework: str, train: Callable[[], Any]) -> tuple[list[float], list[float]]:

@@ -23,7 +23,7 @@ from probe.runs.reader import Run
 STEPS = 26
 LIMIT_S = 3600  #: on a machine that others use
 WARM = 2  #: steps that import, compile and fill caches
-TARGET = "at most 1 % of a step of 1 s"
+TARGET = "at most 1 % of a 1 s step"
 
 
 def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
@@ -59,20 +59,19 @@ def compared(ranks: list[list[dict[str, Any]]], cost: list[float], steps: list[f
     least, most = _interval(of_process)
     turns, share = statistics.median(both), sum(cost) / sum(steps)
     note = (
-        f"{len(both)} observed steps of {len(ranks)} ranks beside their neighbours, CPU time of the thread that works: "
+        f"{len(both)} steps with probe on {len(ranks)} ranks, compared with their neighbours; "
+        "CPU time of the working thread: "
+    )
+    note += f"{1e3 * turns:.3g} ms more with probe (95 % interval {1e3 * low:.3g} to {1e3 * high:.3g} ms), "
+    note += (
+        f"of the whole process {1e3 * statistics.median(of_process):.3g} ms ({1e3 * least:.3g} to {1e3 * most:.3g}); "
     )
     note += (
-        f"on less off {1e3 * turns:.3g} ms, 95 of 100 such medians are from {1e3 * low:.3g} to {1e3 * high:.3g} ms; "
-    )
-    note += (
-        f"of the whole process {1e3 * statistics.median(of_process):.3g} ms, {1e3 * least:.3g} to {1e3 * most:.3g}; "
-    )
-    note += (
-        f"the run says {statistics.median(cost):.3g} ms, {share:.2%} of steps of {statistics.median(steps):.4g} ms, "
+        f"the run reports {statistics.median(cost):.3g} ms, {share:.2%} of steps of {statistics.median(steps):.4g} ms, "
     )
     note += f"in wall time; load {os.getloadavg()[0]:.1f}"
     observed, plain = (statistics.median(side) for side in zip(*pairs, strict=True))
-    return row("a worker's step of GRPO: observed / plain", observed, plain, TARGET, note)
+    return row("a worker's GRPO step: with probe / without", observed, plain, TARGET, note)
 
 
 def _pairs(lines: list[dict[str, Any]], clock: str) -> Iterator[tuple[float, float]]:

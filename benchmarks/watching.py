@@ -55,13 +55,13 @@ def measured(history: History, steps: int, looks: int) -> list[dict[str, Any]]:
     alarms, all_urgent = _costs(history, OFTEN, looks), _costs(history, URGENT, looks)
     about = f"{history.ranks} ranks × {steps:,} steps ({history.count / 1e6:.1f} M rows)"
     found = []
-    for name, (first, later, refresh) in (("what alarms come of", alarms), ("what is urgent", all_urgent)):
+    for name, (first, later, refresh) in (("alarms", alarms), ("urgent findings", all_urgent)):
         pause_s = min(URGENT_MOST_S, max(URGENT_S, later / SHARE))
         note = (
             f"{100 * later / pause_s:.2f} % of a core every {pause_s:.1f} s; "
-            f"{refresh * 1e3:.0f} ms are reading {history.of_step} new rows"
+            f"{refresh * 1e3:.0f} ms of it read {history.of_step} new rows"
         )
-        found.append(row(f"{about}: {name}, a look after one more step; beside one anew", later, first, "1 %", note))
+        found.append(row(f"{about}: search for {name} after one more step / a full search", later, first, "1 %", note))
     return found
 
 

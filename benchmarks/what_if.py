@@ -55,7 +55,7 @@ def rows(size: Size = Size.USUAL) -> list[dict[str, Any]]:
         raise AssertionError("both ways must give the same answers")
     name = f"{caps * steps:,} replayed steps of {sequences} sequences over 8 ranks, {caps} caps at once"
     target = size.pick("", "under 2 s", "under 20 s")
-    return [row(name, ours, theirs, target, "beside one cap at a time; CPU time of one core"), *page]
+    return [row(name, ours, theirs, target, "the alternative replays one cap at a time; CPU time of one core"), *page]
 
 
 def in_page(run: Any, sequences: int, caps: int) -> list[dict[str, Any]]:
@@ -84,8 +84,8 @@ def in_page(run: Any, sequences: int, caps: int) -> list[dict[str, Any]]:
     python_s = (time.process_time() - begin) / len(asked)
     if counts != found["counts"]:
         raise AssertionError("a page must give the answers of the replay")
-    name = f"a step of {sequences} sequences over 8 ranks cut anew in a page / in Python"
-    return [row(name, found["seconds"], python_s, "100 ms a step", f"mean of {caps} caps; node's CPU time, warm")]
+    name = f"a step of {sequences} sequences over 8 ranks cut again in a page / in Python"
+    return [row(name, found["seconds"], python_s, "100 ms per step", f"mean of {caps} caps; node's CPU time, warm")]
 
 
 if __name__ == "__main__":

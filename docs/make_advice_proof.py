@@ -53,10 +53,10 @@ python -m verl.trainer.main_ppo \\
 
 HEAD: Final = """# The advice, carried out
 
-Does [`probe advise`](../guides/advice.md) promise what comes? verl's GRPO trainer, the one of
-`tests/frameworks/test_verl_training.py`, is started on two CPU workers for {steps} steps with micro-batches of two rows
-each. The patch that `probe advise` prints is applied to the file that the trainer was started with, and the trainer is
-started again. Everything on this page but this paragraph was printed or measured by
+This page checks the promises of [`probe advise`](../guides/advice.md) on a real run, for anyone who wants to know how
+far to trust them. verl's GRPO trainer (from `tests/frameworks/test_verl_training.py`) trains on two CPU workers for
+{steps} steps, with micro-batches of two rows. `probe advise` prints a patch for the starting script. The trainer then
+runs again with the patched script. These commands printed or measured everything below:
 
 ```sh
 make .venv-verl/.made
@@ -112,9 +112,9 @@ def make(place: Path) -> str:
 def page(place: Path) -> Iterator[str]:
     """The text of the page."""
     yield HEAD.format(steps=STEPS, command=COMMAND)
-    yield from ("## What it was started with\n\n", fenced("sh", SCRIPT))
-    yield from ("\n## What was advised\n\n", fenced("text", (place / "advice.txt").read_text()))
-    yield "\n`probe advise before --config train.sh` prints this patch, which was applied as it is:\n\n"
+    yield from ("## The starting script\n\n", fenced("sh", SCRIPT))
+    yield from ("\n## The advice\n\n", fenced("text", (place / "advice.txt").read_text()))
+    yield "\n`probe advise before --config train.sh` prints this patch. It was applied unchanged:\n\n"
     yield fenced("diff", (place / "advice.patch").read_text())
     compared = json.loads(said(place, "compare", "before", "after", "--json").stdout)
     yield from ("\n## Before and after\n\n", *table(compared["promises"]))
@@ -127,14 +127,14 @@ def page(place: Path) -> Iterator[str]:
     loads = [json.loads((place / f"{name}.done").read_text())["load"] for name in ("before", "after")]
     yield (
         f"\nMade on {platform.machine()} with {os.cpu_count()} cores, Python {platform.python_version()}, verl "
-        f"{version('verl')} and PyTorch {version('torch')}. The mean load over five minutes at the end of the two runs "
-        f"was {loads[0]:.1f} and {loads[1]:.1f}; "
+        f"{version('verl')} and PyTorch {version('torch')}. At the end of the two runs the 5-minute load average "
+        f"was {loads[0]:.1f} and {loads[1]:.1f}. "
     )
     busy = max(loads) > 1.5 * (os.cpu_count() or 1)
     yield (
-        "others used the machine, so the seconds are those of a loaded machine: judge by the counts.\n"
+        "Other programs used the machine, which changes the seconds: judge by the counts.\n"
         if busy
-        else "each run has two workers and Ray's own processes.\n"
+        else "Each run has two workers and Ray's own processes.\n"
     )
 
 
@@ -159,7 +159,7 @@ def times(before: Run, after: Run) -> Iterator[str]:
             overlapping.append(phase)
     if overlapping:
         yield (
-            f"\nThe quartiles of {' and of '.join(overlapping)} overlap: steps of one run differ by more "
+            f"\nThe quartiles of {' and of '.join(overlapping)} overlap: steps within one run differ by more "
             "than the change saves.\n"
         )
 
@@ -177,7 +177,7 @@ def seconds_of(run: Run, phase: str) -> list[float]:
 
 def fenced(kind: str, text: str) -> str:
     """A block of a page that nobody runs."""
-    note = "<!-- not run: it is what was printed -->\n" if kind in ("sh", "console") else ""
+    note = "<!-- not run: this was printed -->\n" if kind in ("sh", "console") else ""
     return f"{note}```{kind}\n{text.rstrip()}\n```\n"
 
 

@@ -11,8 +11,9 @@ from probe import hooks
 
 HEAD = """# Hook points
 
-Every place in probe that can be listened to. A point is an observed function (a listener hears it begin and
-end), a scope (likewise) or a moment. Listen with `probe.subscribe`:
+This page lists every hook point of probe, for anyone who writes a listener or a recorder. A hook point is an
+observed function, a scope or a moment. Functions and scopes call a listener at their begin and end. Subscribe a
+listener with `probe.subscribe`:
 
 ```python
 class Print(probe.Listener):
@@ -24,14 +25,14 @@ with probe.subscribe(Print(), "data_proto.*"):
     ...
 ```
 
-An event carries `args`, `kwargs` and `result` of the call (`event.argument("name")` finds one), or the `values`
-of a moment or scope, besides `scope`, `begin_ns`, `end_ns` and `error`.
-It is emptied once the listeners have returned. A listener that
-raises never reaches the caller; after three failures it is switched off.
+An event of a call carries `args`, `kwargs` and `result` (`event.argument("name")` returns one argument). An event of a
+moment or scope carries `values`. All carry `scope`, `begin_ns`, `end_ns` and `error`. probe clears the event when the
+listeners have returned. An exception in a listener never reaches the caller. After three failures probe switches the
+listener off.
 
 `python docs/make_hooks.py` writes this page; a test compares it with the code.
 
-| point | when it fires, what it carries |
+| point | when it fires and what it carries |
 |---|---|
 """
 

@@ -34,27 +34,41 @@ PAGE: Final = Path(__file__).parent / "design" / "mismatch.md"
 
 HEAD: Final = """# How often a mismatch is named
 
-How good is the judgement of [`run.mismatch()`](../guides/mismatch.md)? A small causal transformer is trained for about
-a minute on texts of a small language, with a byte-pair tokenizer trained on the spot. It goes on to be trained by its
-rewards for ten steps on two ranks, and a copy in bfloat16 samples for it, half of the answers in two turns with what a
-tool says between. In this copy, or in what is told of it, each fault is planted at three strengths, and the judgement
-is compared with what was planted. It has what a run keeps: of each rank four answers a step, log-probabilities in half
-precision.
+This page shows how often [`run.mismatch()`](../guides/mismatch.md) names the right cause. It is for anyone who has to
+decide whether to trust its judgement.
 
-Thresholds were set on seeds 0 to 9; everything on this page was made by `make mismatch` on seeds from 10 on, each with
-a text, a tokenizer and a model of its own. Each number is how often the fault was named, of how many trainings; what
-was said instead stands behind it; a cell is empty where none was made.
+Each trial is a real training with one planted fault:
 
-| fault | what is planted | must be named | strength 1 | strength 0.5 | strength 0.25 |
+1. A small causal transformer trains for about a minute on texts of a small language. Its byte-pair tokenizer is trained
+   on texts of the same language.
+2. The model then trains on rewards for ten steps on two ranks. A bfloat16 copy of it is the rollout engine. Half of the
+   answers have two turns, with a tool's reply in between.
+3. The fault is planted in this engine, or in the data that reaches the trainer, at one of three strengths.
+4. `run.mismatch()` judges the run. It sees only what a run keeps: four answers per rank and step, with
+   half-precision log-probabilities.
+
+Thresholds were set on seeds 0 to 9. `make mismatch` made this page on seeds from 10 on; each seed has its own texts,
+tokenizer and model. A cell shows how often the fault was named, out of all trainings. Other answers are counted in
+parentheses. A cell is empty if no training was made.
+
+| fault | planted | right answer | strength 1 | strength 0.5 | strength 0.25 |
 |---|---|---|---|---|---|
 """
 
 TAIL: Final = """
-A clean training must be said to agree within noise. Weights that keep 4 bits of their mantissa (the last fault at its
-weakest) lie around the limit of what is called noise, a k3 of 3e-4, and may be said to agree. On seeds 0, 1 and 10 to
-12 the k3 of a clean training was 7.6e-5 to 8.9e-5, with weights of 4 bits 2.0e-4 to 3.6e-4, of 3 bits 6.8e-4 to 1.1e-3.
-A lower limit would name all of these. It stays where it is, three times above what is clean here, because these models
-are small: how much noise bfloat16 makes in a large one isn't measured here, and it must not be called a fault.
+For a clean training the right answer is `agree`: the difference is within noise.
+
+The weakest form of the last fault (weights with a 4-bit mantissa) is close to the noise limit, a k3 of 3e-4. There
+`agree` is acceptable. k3 on seeds 0, 1 and 10 to 12:
+
+| training | k3 |
+|---|---|
+| clean | 7.6e-5 to 8.9e-5 |
+| weights with a 4-bit mantissa | 2.0e-4 to 3.6e-4 |
+| weights with a 3-bit mantissa | 6.8e-4 to 1.1e-3 |
+
+A lower limit would name all of these. The limit stays three times above the clean value, because these models are
+small. The bfloat16 noise of a large model isn't measured here, and `run.mismatch()` must not call it a fault.
 """
 
 

@@ -38,39 +38,43 @@ PAGE: Final = Path(__file__).parent / "design" / "zoo.md"
 
 HEAD: Final = """# The zoo
 
-How good are the [findings](../reference/findings.md)? Faults are planted in small trainings, and the first finding is
-compared with what was planted: its name and its place (rank, phase, micro-batch, step). `probe demo --fault list` says
-which faults there are, and `probe demo --fault NAME --strength 0.5` plants one. At strength 1 a fault is one that a
-person would call plain; the description says what that is, and what it is measured in is halved twice for the weaker
-ones. Of a fault that is there or isn't, the weaker forms are in fewer steps or ranks, or leave less to be seen.
+This page shows how often the [findings](../reference/findings.md) name a fault correctly, and how often they raise a
+false alarm. It is for anyone who has to decide whether to trust a finding.
 
-Thresholds were set on seeds 0 to 9; everything on this page was made by `make zoo` on seeds from 10 on. Each number is
-how often the fault was named first at its place, of how many trainings; a cell is empty where none was made. Of twenty
-trainings the seeds are 10 to 29, of fewer the first of these: rows are made anew when what they show has changed.
+Each trial is a small training with one planted fault. It counts as a hit if the first finding has the right name and
+the right place (rank, phase, micro-batch, step). `probe demo --fault list` lists the faults, and
+`probe demo --fault NAME --strength 0.5` plants one.
+
+The table describes each fault at strength 1, where a person would see it easily. Strengths 0.5 and 0.25 halve its size
+once and twice. Some faults have no size: their weaker forms affect fewer steps or ranks, or leave fewer traces.
+
+Thresholds were set on seeds 0 to 9. `make zoo` made this page on seeds from 10 on. A cell shows the hits out of all
+trainings, and is empty if no training was made. Twenty trainings have seeds 10 to 29; fewer have the first of these. A
+row is measured again when its fault has changed.
 
 ## Faults
 
-| fault | what is planted | {strengths} |
+| fault | planted | {strengths} |
 |---|---|{lines}|
 """
 
 HEALTHY_HEAD: Final = """
 ## Healthy trainings
 
-An alarm on one of these is false.
+Nothing is wrong in these trainings, so every alarm is false.
 
 | training | | false alarms |
 |---|---|---|
 """
 
 GENERATED_HEAD: Final = """
-## Healthy runs that are written row by row
+## Healthy runs with noise, written row by row
 
-A training on a fake clock is healthier than a real one. In these runs of {steps} steps and {ranks} ranks memory follows
-one of the series of [leaks and waiting](leaks_and_waiting.md#how-often-it-is-wrong), and times, metrics, the host's
-memory and what isn't PyTorch's are noise that remembers what it was.
+A training on a fake clock has less noise than a real one. These runs of {steps} steps and {ranks} ranks add noise.
+Device memory follows one of the series of [leaks and waiting](leaks_and_waiting.md#how-often-it-is-wrong). Times,
+metrics, host memory and non-PyTorch memory are autocorrelated noise.
 
-| memory | runs with a false alarm |
+| memory series | runs with a false alarm |
 |---|---|
 """
 

@@ -16,44 +16,44 @@ from probe.hooks import emit, point
 PARTITION: Final = point(
     "seqlen_balancing.partition",
     "a batch was cut into micro-batches; carries lengths of all rows, partitions, cap_tokens, width_tokens (None for "
-    "jagged rows), widths (of each micro-batch, where they differ), packed (the model takes the padding out), batch, "
-    "fields (TokenField each, where there is no batch), workload of each row, effective (loss-mask tokens of each), "
-    "strict, source, packer (by whose rule), arguments (of the packer, by name)",
+    "jagged rows), widths (of each micro-batch, if they differ), packed (whether the model removes padding), batch, "
+    "fields (a TokenField each, without a batch), workload of each row, effective (loss-mask tokens of each), strict, "
+    "source, packer (whose rule cut it), arguments (of the packer, by name)",
 )
 
 #: Told as a micro-batch begins that other code has cut, in the scope around it.
 TOLD: Final = point(
     "micro_batch.told",
-    "a micro-batch that other code has cut begins; carries micro_batch, lengths, width_tokens (None where nothing is "
-    "padded), cap_tokens, batch, fields (TokenField each, where there is no batch), count, indices, workload of each "
-    "row, effective (loss-mask tokens of each row), source",
+    "a micro-batch that other code has cut begins; carries micro_batch, lengths, width_tokens (None without padding), "
+    "cap_tokens, batch, fields (a TokenField each, without a batch), count, indices, workload of each row, effective "
+    "(loss-mask tokens of each row), source",
 )
 
 #: Told when all micro-batches of such a batch have been told of, in the scope in which they began.
 CUT: Final = point(
     "micro_batch.cut",
-    "all micro-batches of a batch that other code has cut have been computed; carries parts (lengths of the rows of "
-    "each), source, packer (by whose rule; empty where there is none to name), arguments (of the packer, by name)",
+    "other code cut a batch, and its last micro-batch has been computed; carries parts (row lengths of each "
+    "micro-batch), source, packer (whose rule cut it; empty if there is none), arguments (of the packer, by name)",
 )
 
 #: Told when the rows of a batch have been dealt to the ranks of a group.
 DEALT: Final = point(
     "token_balance.dealt",
-    "a batch was dealt to ranks; carries lengths of all rows, partitions (rows of each rank), padded_rows (rows that "
-    "only fill the batch up), workload of each row, source, packer, arguments",
+    "a batch was dealt to ranks; carries lengths of all rows, partitions (rows of each rank), padded_rows "
+    "(filler rows), workload of each row, source, packer, arguments",
 )
 
 #: Told when a data set has been packed into sequences of a fixed size, before the training.
 PACKED_DATA: Final = point(
     "data_set.packed",
-    "rows of a data set were packed into sequences, of which micro-batches are made; carries lengths of the rows, "
+    "rows of a data set were packed into sequences, from which micro-batches are made; carries lengths of the rows, "
     "parts_tokens (of each sequence), source, packer, arguments",
 )
 
 #: Told when rows or tokens are added that a rectangle of micro-batches doesn't show.
 ADDED: Final = point(
     "padding.added",
-    "tokens were added to a batch; carries cause (of those in docs/design/padding_causes.md), tokens (valid), "
+    "tokens were added to a batch; carries cause (see docs/design/padding_causes.md), tokens (valid), "
     "pad_tokens, rows, fields (TokenField each), source",
 )
 
@@ -61,15 +61,15 @@ ADDED: Final = point(
 ENGINE_LOADED: Final = point(
     "engine.loaded",
     "an engine of this process has computed for about a second, or has nothing left to do; carries step, phase and "
-    "role, and what a row of the table engine_load holds",
+    "role, and the columns of the table engine_load",
 )
 
 #: Told when calls that are counted, and not recorded one by one, have ended.
 COUNTED: Final = point(
     "calls.counted",
-    "calls of a function that runs for every sample have ended; carries step, phase and role that they belong to, "
-    "source, name, begin_ns of the first, calls, failed, total_ns, smallest_ns, largest_ns, moved_bytes and moved_keys "
-    "(None where they aren't known)",
+    "calls of a function that runs for every sample have ended; carries their step, phase and role, source, name, "
+    "begin_ns of the first, calls, failed, total_ns, smallest_ns, largest_ns, moved_bytes and moved_keys (None if "
+    "unknown)",
 )
 
 

@@ -15,21 +15,21 @@ from probe.hooks import emit, point
 #: Told when the answers of a batch have their advantages.
 SAMPLES: Final = point(
     "samples.told",
-    "answers were sampled and have their advantages, or were dropped before; carries what probe.samples was given",
+    "answers were sampled and have their advantages, or were dropped before; carries the arguments of probe.samples",
 )
 
 #: Told when the loss of a micro-batch is computed.
 TRAINED: Final = point(
     "samples.trained",
-    "a micro-batch of told answers is trained; carries rows (places in the batch told last in this step), clipped (by "
-    "token, None where it isn't known)",
+    "a micro-batch of recorded answers is trained; carries rows (indices into the step's last probe.samples), "
+    "clipped (per token, None if unknown)",
 )
 
 #: Told when samples have ended whose batch another process tells of.
 TIMED: Final = point(
     "samples.timed",
-    "samples have ended in a process that knows no more of them than when; carries step, phase, source, begin_ns, "
-    "end_ns and replicas of each; of those whose trained tokens were compared with the sampled ones uids and compared",
+    "samples have ended in a process that knows only their times; carries step, phase, source, begin_ns, end_ns and "
+    "replicas of each; also uids and compared, for samples whose trained tokens were compared with the sampled ones",
 )
 
 #: Why an answer never reaches the loss; other words are counted together.

@@ -96,8 +96,8 @@ def test_what_verls_workers_write_gives_a_row(tmp_path):
         [(step, step % 2 == 0) for step in range(8)]
     ] * 2
     row = verl_cost.compared(ranks, [2.0, 3.0, 4.0], [100.0] * 3)
-    assert row["note"].startswith("4 observed steps of 2 ranks beside their neighbours")
-    assert "the run says 3 ms, 3.00% of steps of 100 ms" in row["note"]
+    assert row["note"].startswith("4 steps with probe on 2 ranks, compared with their neighbours")
+    assert "the run reports 3 ms, 3.00% of steps of 100 ms" in row["note"]
     check("verl_cost", [row])
 
 

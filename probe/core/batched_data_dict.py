@@ -106,7 +106,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         """
         return cls(columns.joined(list(batches), pad_value_dict))
 
-    @observed("batched_data_dict.all_gather", "the rows of all ranks come together; result the joined batch")
+    @observed("batched_data_dict.all_gather", "the rows of all ranks are gathered; result the joined batch")
     def all_gather(self, group: Any = None, pad_value_dict: Mapping[str, float] | None = None) -> Self:
         """The rows of all ranks of ``group``, in the order of ranks, joined as :meth:`from_batches` does.
 
@@ -138,7 +138,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         first, last, _ = slice(start, end).indices(self.size)
         return SlicedDataDict(columns.cut(self.data, first, max(first, last)))
 
-    @observed("batched_data_dict.chunk", "one of several equal parts is copied out; arguments rank, chunks")
+    @observed("batched_data_dict.chunk", "one of several equal parts is copied; arguments rank, chunks")
     def chunk(self, rank: int, chunks: int) -> SlicedDataDict:
         """The ``rank``-th of ``chunks`` equal parts, a copy: the whole batch can be freed.
 
@@ -161,7 +161,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         each = count // chunks
         return SlicedDataDict(columns.cloned(columns.cut(self.data, rank * each, (rank + 1) * each)))
 
-    @observed("batched_data_dict.select_indices", "rows are copied out; argument indices")
+    @observed("batched_data_dict.select_indices", "selected rows are copied; argument indices")
     def select_indices(self, indices: Index) -> Self:
         """Copies of some rows, in the order of ``indices`` (list, array or tensor of numbers or booleans).
 
@@ -173,7 +173,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         index = row_numbers(list(indices) if isinstance(indices, tuple) else indices, self.size)
         return type(self)(columns.columns_at(self.data, index))
 
-    @observed("batched_data_dict.reorder_data", "rows go back to the order they had; argument reordered_indices")
+    @observed("batched_data_dict.reorder_data", "rows return to their original order; argument reordered_indices")
     def reorder_data(self, reordered_indices: Sequence[int] | torch.Tensor) -> None:
         """Put rows back in place: row j goes to ``reordered_indices[j]``. Undoes what ``shard_by_batch_size`` sorted.
 
@@ -204,7 +204,9 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
         whole_number("num_repeats", num_repeats, 0)
         return type(self)(columns.repeated(self.data, num_repeats, share_immutable_media))
 
-    @observed("batched_data_dict.truncate_tensors", "columns are cut at the right; arguments dim, truncated_len, keys")
+    @observed(
+        "batched_data_dict.truncate_tensors", "columns are truncated on the right; arguments dim, truncated_len, keys"
+    )
     def truncate_tensors(self, dim: int, truncated_len: int, keys: Iterable[str] | None = None) -> None:
         """Cut tensors in place to at most ``truncated_len`` along ``dim``, as views; shorter ones stay.
 

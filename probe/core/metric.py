@@ -269,7 +269,7 @@ def reducer_for(key: str) -> AggregationType:
 
 @observed(
     "metric.reduce_metrics",
-    "values become one number each; arguments metrics: dict of key to values, weights: dict of key to theirs or None; "
+    "values become one number each; arguments metrics: dict of key to values, weights: dict of key to weights or None; "
     "result: dict of key to float",
 )
 def reduce_metrics(metrics: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> dict[str, float]:

@@ -346,7 +346,7 @@ def pad_dataproto_to_divisor(data: DataProto, size_divisor: int) -> tuple[DataPr
     return padding.pad_to_divisor(data, size_divisor)
 
 
-@observed("data_proto.unpad", "rows that were added are taken off")
+@observed("data_proto.unpad", "added rows are removed")
 def unpad_dataproto(data: DataProto, pad_size: int) -> DataProto:
     """Take the last ``pad_size`` rows off again (views); with 0 it is ``data`` itself.
 

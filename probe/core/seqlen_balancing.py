@@ -234,7 +234,7 @@ def prepare_dynamic_batch(
     return [_part(data, selector, rows) for rows in partitions], partitions
 
 
-@observed("seqlen_balancing.restore_dynamic_batch", "outputs of micro-batches go back to the order of the batch")
+@observed("seqlen_balancing.restore_dynamic_batch", "outputs of micro-batches return to the order of the batch")
 def restore_dynamic_batch(data: torch.Tensor, batch_idx_list: Sequence[Sequence[int]]) -> torch.Tensor:
     """Rows of concatenated micro-batch outputs, back in the order of the batch.
 

@@ -114,7 +114,7 @@ def _range(name: str) -> Iterator[None]:
 # ------------------------------------------------------------------------------------------------------- over all ranks
 
 
-@observed("timing.gather_timing", "every rank's seconds; argument timing_raw, result name to list")
+@observed("timing.gather_timing", "every rank's seconds are gathered; argument timing_raw, result name to list")
 def gather_timing(timing_raw: Mapping[str, float], group: Any = None) -> dict[str, list[float]]:
     """The seconds of all ranks under each name, in the order of ranks. A collective.
 
@@ -166,7 +166,8 @@ def reduce_timing(
 
 
 @observed(
-    "timing.topk_reduce_ratio_min_max", "how many ranks are slow, the fastest and the slowest; arguments timing, k"
+    "timing.topk_reduce_ratio_min_max",
+    "the share of slow ranks, and the shortest and longest time; arguments timing, k",
 )
 def topk_reduce_ratio_min_max(timing: float, k: float = 10, group: Any = None) -> tuple[float, float, float]:
     """Part of the ranks that take longer than the ``(100 − k)``-th percentile, and the shortest and longest time.

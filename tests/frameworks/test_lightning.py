@@ -444,4 +444,4 @@ def test_proof_of_two_lightning_workers_the_killed_one_is_told_with_where_it_was
 def test_the_benchmark_runs_in_its_smallest_form():
     (row,) = lightning_cost.rows(Size.SMALL)
     assert min(row["ours_s"], row["theirs_s"]) > 0
-    assert row["name"] == "few steps: observed / plain"
+    assert row["name"] == "few steps: with probe / without"

@@ -367,4 +367,4 @@ def test_2_what_the_trainer_logs_stands_in_the_run_under_its_own_steps():
 def test_the_benchmark_runs_in_its_smallest_form():
     (row,) = trl_cost.rows(Size.SMALL)
     assert min(row["ours_s"], row["theirs_s"]) > 0
-    assert row["name"] == "few steps: observed / plain"
+    assert row["name"] == "few steps: with probe / without"

@@ -26,7 +26,7 @@ PARTITION = point(
     "batched_data_dict.partition",
     "dynamic batching cut a global batch into micro-batches; carries lengths of its rows, partitions (rows of each "
     "micro-batch, from 0 in the global batch; those of all shards, step after step), cap_tokens, widths (padded width "
-    "of each), longest (longest row over all shards of its step), shards (of each), first_row, batch, "
+    "of each), longest (longest row over all shards of its step), shards (the shard of each), first_row, batch, "
     "width_tokens (of the whole batch, None for jagged rows), source",
 )
 

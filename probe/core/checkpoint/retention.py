@@ -69,7 +69,7 @@ def update_checkpoint_tracker(root_path: str | os.PathLike[str], global_step: in
     )
 
 
-@observed("checkpoint.find_latest_ckpt_path", "the latest complete checkpoint is looked for; result its path or None")
+@observed("checkpoint.find_latest_ckpt_path", "a search for the latest complete checkpoint; result its path or None")
 def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format: str = "global_step_{}") -> str | None:
     """The most recent complete checkpoint, by the tracker file.
 

@@ -109,7 +109,7 @@ def to_nested_by_length(padded: Tensor, lengths: Tensor) -> Tensor:
     return build_jagged(values, read.offsets(values.device), read.shortest, read.longest, ragged_dim=dim)
 
 
-@observed("codec.stack_or_nest", "rows become one tensor, jagged where they differ; argument tensors")
+@observed("codec.stack_or_nest", "rows become one tensor, jagged if they differ; argument tensors")
 def stack_or_nest(tensors: list[Tensor]) -> Tensor:
     """Rows of equal shape stacked; rows that differ in one dimension as a jagged tensor. Differentiable.
 
@@ -141,7 +141,9 @@ def stack_or_nest(tensors: list[Tensor]) -> Tensor:
     return join_rows(found)
 
 
-@observed("codec.response_from_nested", "responses are cut out of prompt and response; arguments full, response_mask")
+@observed(
+    "codec.response_from_nested", "responses are cut out of prompt-and-response rows; arguments full, response_mask"
+)
 def response_from_nested(full: Tensor, response_mask: Tensor) -> Tensor:
     """The response of each row, shifted left by one token. Differentiable.
 

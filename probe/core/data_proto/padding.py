@@ -19,7 +19,7 @@ _log = logging.getLogger("probe.core.protocol")
 #: Rows that are copies of others were added so that a batch divides evenly.
 PADDED: Final = point(
     "data_proto.padded",
-    "copies of rows were added: data (the DataProto after it), rows (before), pad_rows (added), source",
+    "copies of rows were added; carries data (the new DataProto), rows (count before), pad_rows (count added), source",
 )
 
 

@@ -73,7 +73,7 @@ _DATA: Final = frozenset((
 _log = logging.getLogger("probe.core.fs")
 
 
-@observed("fs.copy_to_local", "a file or directory is looked for on this machine, and copied here where it isn't")
+@observed("fs.copy_to_local", "a file or directory is copied to this machine, unless it is already here")
 def copy_to_local(
     src: str | os.PathLike[str],
     cache_dir: str | os.PathLike[str] | None = None,

@@ -31,8 +31,8 @@ RECORD: Final = ".probe-copy.json"
 #: Told each time a copy is asked for, when it is there.
 CACHED = point(
     "fs.cached",
-    "a copy is in its cache and good; carries source, path, files, size_bytes, reason (None: it was there already; "
-    "absent, changed, damaged or asked: it was copied now), waited_ns for the lock, duration_ns of the rest",
+    "a valid copy is in its cache; carries source, path, files, size_bytes, reason why it was copied now (absent, "
+    "changed, damaged or asked; None if it was already there), waited_ns (for the lock), duration_ns (of the rest)",
 )
 
 

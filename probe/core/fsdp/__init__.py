@@ -177,7 +177,7 @@ def _memory(tensor: Tensor) -> int:
 # ----------------------------------------------------------------------------------------------------------- gradients
 
 
-@observed("fsdp.fsdp2_clip_grad_norm_", "sharded gradients are scaled down to a largest norm; returns the norm before")
+@observed("fsdp.fsdp2_clip_grad_norm_", "sharded gradients are clipped to a maximum norm; returns the norm before")
 def fsdp2_clip_grad_norm_(
     parameters: Tensor | Iterable[Tensor],
     max_norm: float,

@@ -41,7 +41,7 @@ class _Ranks:
         return box[0]
 
 
-@observed("fsdp.fsdp2_load_full_state_dict", "one rank's state dict is spread over the shards of all ranks")
+@observed("fsdp.fsdp2_load_full_state_dict", "one rank's state dict is distributed over the shards of all ranks")
 def fsdp2_load_full_state_dict(
     model: nn.Module,
     full_state: Mapping[str, Any] | None,

@@ -106,7 +106,10 @@ def pad_sequence_to_length(tensors: Tensor, max_seq_len: int, pad_token_id: floa
     return torch.cat([filling, tensors] if left_pad else [tensors, filling], -1)
 
 
-@observed("padding.postprocess_data", "token ids and their mask get one width; arguments input_ids, max_length")
+@observed(
+    "padding.postprocess_data",
+    "token ids and their mask are padded or cut to one width; arguments input_ids, max_length",
+)
 def postprocess_data(
     input_ids: Tensor,
     attention_mask: Tensor,
@@ -206,7 +209,9 @@ def pad_2d_list_to_length(
     return padded
 
 
-@observed("padding.get_unpad_data", "where the tokens of a padded batch are; argument attention_mask, result a triple")
+@observed(
+    "padding.get_unpad_data", "the positions of a padded batch's tokens; argument attention_mask, result a triple"
+)
 def get_unpad_data(attention_mask: Tensor) -> tuple[Tensor, Tensor, int]:
     """What flash-attention's functions for rows of different lengths want to know of a padded batch.
 
@@ -237,7 +242,7 @@ def get_unpad_data(attention_mask: Tensor) -> tuple[Tensor, Tensor, int]:
     return indices, cu_seqlens, int(lengths.max()) if lengths.numel() else 0
 
 
-@observed("padding.expand_as_nested", "a value of each row is repeated for its tokens; arguments tensor, nested_tensor")
+@observed("padding.expand_as_nested", "each row's value is repeated for its tokens; arguments tensor, nested_tensor")
 def expand_as_nested(tensor: Tensor, nested_tensor: Tensor) -> Tensor:
     """One value for each row, repeated for each of its tokens.
 

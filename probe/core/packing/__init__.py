@@ -46,7 +46,7 @@ _Algorithm = Callable[[Array, int], Bins]
 PACKED = point(
     "packing.packed",
     "sequences were packed into bins; carries lengths, padded_lengths (after rounding), bins (indices of each), "
-    "capacity_tokens, algorithm, metrics (PackingMetrics), source; from a batch also batch, width_tokens (of its "
+    "capacity_tokens, algorithm, metrics (PackingMetrics), source; for a batch also batch, width_tokens (of its "
     "rows, None for jagged ones) and first_row",
 )
 

@@ -55,7 +55,7 @@ __all__ = [
 #: Told once for each tensor that grows. Every rank of the group tells it, as each pads the whole sequence.
 PADDED: Final = point(
     "ulysses.padded",
-    "a sequence was padded until the ranks of a sequence-parallel group could share it equally; carries field "
+    "a sequence was padded so that the ranks of a sequence-parallel group can share it equally; carries field "
     "(input_ids, position_ids, or the name of the function that padded an activation), rows, tokens before and "
     "pad_tokens (both summed over the rows), bytes_per_token, sp_size",
 )
@@ -235,7 +235,7 @@ def gather_heads_scatter_seq(x: Tensor, head_dim: int, seq_dim: int, group: Proc
 # --------------------------------------------------------------------------------------------------------- the way out
 
 
-@observed("ulysses.gather_outputs_and_unpad", "slices of outputs are gathered on every rank, padding taken off")
+@observed("ulysses.gather_outputs_and_unpad", "slices of outputs are gathered on every rank, without the padding")
 def gather_outputs_and_unpad(
     x: Tensor,
     gather_dim: int,

@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Training
 class Fault(Training):
     """“timing” holds “min”."""
 
-    about: ClassVar[str] = "timing/step is reduced to its smallest value because of “min” in “timing”"
+    about: ClassVar[str] = "timing/step is reduced to its minimum, because “timing” contains “min”"
     finds: ClassVar[str] = "accidental_reducer"
 
     def metrics(self, step: int, rank: int) -> dict[str, Any]:

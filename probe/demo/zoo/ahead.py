@@ -9,9 +9,9 @@ from probe.demo.zoo.served import Served
 
 
 class Ahead(Served):
-    """While a step trains, engines sample the next one: they are asked for it as soon as the weights of the step before
-    are there, and each goes on with it when it has done its part of the one before. A rank waits in ``generate`` until
-    all of them have. Healthy, both sides are at work nearly all the time.
+    """While one step trains, the engines sample the next. The next step is requested as soon as the weights of the step
+    before are there. An engine begins with it when it has finished its share of the step before. A rank waits in
+    ``generate`` until all engines have finished. When healthy, both sides work nearly all the time.
     """
 
     answer_token_s: ClassVar[float] = 2.45e-3

@@ -11,7 +11,7 @@ from probe.session import Session
 class Fault(Training):
     """Each rank knows its longest answer, and what is logged as the longest is the mean of these."""
 
-    about: ClassVar[str] = "650 is logged as the longest answer, the mean of the ranks' largest, and the largest is 900"
+    about: ClassVar[str] = "the longest answer is logged as 650, the mean of the ranks' maxima; the true maximum is 900"
     finds: ClassVar[str] = "averaged_extreme"
     shape: ClassVar[Shape] = Shape(ranks=4)
 

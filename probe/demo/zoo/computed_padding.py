@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """Micro-batches are rectangles, and lengths differ a lot."""
 
-    about: ClassVar[str] = "rows of unlike lengths are computed as rectangles"
+    about: ClassVar[str] = "rows of different lengths are computed as padded rectangles"
     finds: ClassVar[str] = "computed_padding"
     kind: ClassVar[str] = "tuning"
     packed: ClassVar[bool] = False

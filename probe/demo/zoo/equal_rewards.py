@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Training
 class Fault(Training):
     """From step 8 on the reward function gives every answer the same."""
 
-    about: ClassVar[str] = "from step 8 on all answers to a prompt get the same reward, and no advantage remains"
+    about: ClassVar[str] = "from step 8 on all answers to a prompt get the same reward, so all advantages are 0"
     finds: ClassVar[str] = "equal_rewards"
 
     def metrics(self, step: int, rank: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from probe.demo.zoo.loop import Rank
 class Fault(Graded):
     """A failed rollout has no reward; the trainer takes it for an answer that is wrong."""
 
-    about: ClassVar[str] = "10 % of the rollouts fail and count as reward 0 in their group's mean; at strength 0.5 5 %"
+    about: ClassVar[str] = "10 % of the rollouts fail and count as reward 0 in their group's mean (strength 0.5: 5 %)"
     finds: ClassVar[str] = "failed_in_baseline"
 
     def sampled(self, running: Rank, step: int, begin_ns: int) -> None:

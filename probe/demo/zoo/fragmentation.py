@@ -14,7 +14,7 @@ class Fault(Training):
     """
 
     about: ClassVar[str] = (
-        "up to 50 GiB lie reserved in pieces that fit no allocation, until an allocation is tried again"
+        "up to 50 GiB are reserved in blocks too small for any allocation, until the allocator retries one"
     )
     finds: ClassVar[str] = "fragmentation"
     shape: ClassVar[Shape] = Shape(steps=24)

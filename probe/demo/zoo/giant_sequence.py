@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """No balancing can divide it."""
 
-    about: ClassVar[str] = "one sequence of 6,000 tokens among ones of 300"
+    about: ClassVar[str] = "one sequence has 6,000 tokens, the others 300"
     finds: ClassVar[str] = "giant_sequence"
     kind: ClassVar[str] = "tuning"
     shape: ClassVar[Shape] = Shape(ranks=4, width=8192, cap=8192, sequences=8, mini_batches=1)

@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """Its loss is a thousand times that of the others."""
 
-    about: ClassVar[str] = "in step 14 micro-batch 2 of rank 0 has a loss of 400, and the gradient jumps"
+    about: ClassVar[str] = "in step 14 micro-batch 2 of rank 0 has a loss of 400, so the gradient jumps"
     finds: ClassVar[str] = "gradient_spike"
     rank: ClassVar[int] = 0
     phase: ClassVar[str] = "update"

@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """Sequences grow over the run, and a cache that follows the largest batch with them."""
 
-    about: ClassVar[str] = "sequences grow by half over the run, and memory with them: no leak"
+    about: ClassVar[str] = "sequences grow by half over the run, and memory grows with them: no leak"
     finds: ClassVar[str] = "memory_follows_tokens"
     kind: ClassVar[str] = "fine"
     shape: ClassVar[Shape] = Shape(steps=40)

@@ -15,7 +15,7 @@ class Fault(Processes):
     """Rank 1 cuts one micro-batch fewer in step 3, and never enters the sum of the last one of rank 0."""
 
     about: ClassVar[str] = (
-        "in step 3 rank 1 has one micro-batch fewer than rank 0, which waits for it until it is ended, after a minute"
+        "in step 3 rank 1 has one micro-batch less than rank 0; rank 0 waits for it and is stopped after a minute"
     )
     finds: ClassVar[str] = "hang"
     rank: ClassVar[int] = 1

@@ -19,7 +19,7 @@ class One(Training):
 
 
 class Many(Training):
-    """Four ranks, more and longer sequences."""
+    """Four ranks with more and longer sequences."""
 
     shape: ClassVar[Shape] = Shape(ranks=4, sequences=32, mean_tokens=400, steps=16)
 
@@ -31,13 +31,13 @@ class SlowFirst(Training):
 
 
 class Noisy(Training):
-    """Times that vary by a fifth."""
+    """Times vary by a fifth."""
 
     shape: ClassVar[Shape] = Shape(ranks=4, noise=0.2, steps=40)
 
 
 class Resumed(Training):
-    """Stopped after 14 steps, and gone on with from step 10."""
+    """The training stops after 14 steps and resumes from step 10."""
 
     shape: ClassVar[Shape] = Shape(steps=14)
 
@@ -54,13 +54,13 @@ class Later(Training):
 
 
 class Fast(Training):
-    """Steps of some milliseconds."""
+    """Steps take a few milliseconds."""
 
     shape: ClassVar[Shape] = Shape(token_s=1e-6, steps=60)
 
 
 class Growing(Training):
-    """A curriculum whose sequences grow threefold."""
+    """Sequences grow threefold over the curriculum."""
 
     shape: ClassVar[Shape] = Shape(steps=40, mean_tokens=150)
 
@@ -69,7 +69,7 @@ class Growing(Training):
 
 
 class Checkpoints(Training):
-    """A checkpoint in every eighth step, which is slow and takes memory for a moment."""
+    """Every eighth step saves a checkpoint, which is slow and briefly takes memory."""
 
     def after_step(self, rank: Rank, step: int) -> None:
         if step % 8 == 7:
@@ -80,7 +80,7 @@ class Checkpoints(Training):
 
 
 class WarmUp(Training):
-    """Caches that fill within the first ten steps."""
+    """Caches fill within the first ten steps."""
 
     shape: ClassVar[Shape] = Shape(steps=40)
 
@@ -89,7 +89,7 @@ class WarmUp(Training):
 
 
 class Host(Training):
-    """A machine without an accelerator."""
+    """The machine has no accelerator."""
 
     shape: ClassVar[Shape] = Shape(ranks=2, steps=20)
     device: ClassVar[bool] = False
@@ -106,6 +106,6 @@ HEALTHY: Final[dict[str, type[Training]]] = {
     "checkpoints": Checkpoints,
     "warm-up": WarmUp,
     "without an accelerator": Host,
-    "engines that tell times": Served,
+    "engines that report times": Served,
     "sampling ahead": Ahead,
 }

@@ -12,7 +12,7 @@ from probe.demo.zoo.loop import MIB, Rank, Shape, Training
 class Fault(Training):
     """A list that keeps an array of every step."""
 
-    about: ClassVar[str] = "8 MiB more of the host's memory after each step, on a machine without an accelerator"
+    about: ClassVar[str] = "host memory grows by 8 MiB in each step, on a machine without an accelerator"
     finds: ClassVar[str] = "host_leak"
     shape: ClassVar[Shape] = Shape(ranks=1, steps=40)
     device: ClassVar[bool] = False

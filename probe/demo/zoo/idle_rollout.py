@@ -10,7 +10,7 @@ from probe.demo.zoo.ahead import Ahead
 class Fault(Ahead):
     """From step 6 on a token takes longer in the update; engines have sampled as far ahead as they may, and wait."""
 
-    about: ClassVar[str] = "sampling runs ahead, and from step 6 on an update takes three times as long as before"
+    about: ClassVar[str] = "sampling runs one step ahead; from step 6 on an update takes three times as long as before"
     finds: ClassVar[str] = "idle_rollout"
     kind: ClassVar[str] = "tuning"
 

@@ -10,7 +10,7 @@ from probe.demo.zoo.ahead import Ahead
 class Fault(Ahead):
     """From step 6 on a token takes longer on all engines, as where answers got longer or requests are queued."""
 
-    about: ClassVar[str] = "sampling runs ahead, and from step 6 on takes three times as long as training"
+    about: ClassVar[str] = "sampling runs one step ahead; from step 6 on it takes three times as long as training"
     finds: ClassVar[str] = "idle_trainer"
     kind: ClassVar[str] = "tuning"
 

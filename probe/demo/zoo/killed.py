@@ -15,7 +15,7 @@ class Fault(Processes):
     """
 
     about: ClassVar[str] = (
-        "rank 1 is killed by SIGKILL in micro-batch 2 of step 4; weaker as it enters sync_weights, and between phases"
+        "SIGKILL ends rank 1 in micro-batch 2 of step 4 (strength 0.5: as it enters sync_weights; 0.25: between phases)"
     )
     finds: ClassVar[str] = "killed"
     rank: ClassVar[int] = 1

@@ -11,7 +11,7 @@ from probe.session import Session
 class Fault(Training):
     """Each call replaces what the one before said of the step."""
 
-    about: ClassVar[str] = "actor/kl is logged three times in each step, and the last value stays"
+    about: ClassVar[str] = "actor/kl is logged three times in each step, and only the last value is kept"
     finds: ClassVar[str] = "last_one_wins"
 
     def log(self, session: Session, values: dict[str, float], step: int, rank: int) -> None:

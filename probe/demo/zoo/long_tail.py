@@ -10,7 +10,7 @@ from probe.demo.zoo.served import Served
 class Fault(Served):
     """From step 6 on one answer of the step waits for a tool, on another engine each time."""
 
-    about: ClassVar[str] = "from step 6 on one answer of 64 takes six times as long as the longest other"
+    about: ClassVar[str] = "from step 6 on one answer of 64 takes six times as long as the longest of the others"
     finds: ClassVar[str] = "long_tail"
     kind: ClassVar[str] = "tuning"
 

@@ -33,7 +33,7 @@ class Temperature(Planted):
     """The engine samples at another temperature, and says how likely a token was at it."""
 
     cause: ClassVar[str] = "temperature"
-    about: ClassVar[str] = "the engine samples at temperature 1.4, the trainer computes at 1"
+    about: ClassVar[str] = "the engine samples at temperature 1.4; the trainer computes log-probabilities at 1"
 
     def engine(self, policies: list[Policy], step: int, rank: int, part: int) -> Engine:
         return Engine(rounded(policies[step]), step, 1 + 0.4 * self.strength)
@@ -43,7 +43,9 @@ class Shift(Planted):
     """What the engine says stands one position late."""
 
     cause: ClassVar[str] = "shift"
-    about: ClassVar[str] = "the engine's log-probabilities stand one position late, at strength 0.5 in half of the rows"
+    about: ClassVar[str] = (
+        "the engine's log-probabilities are shifted right by one position; at strength 0.5 in half of the rows"
+    )
 
     def retell(self, answers: list[Answer], language: Language, drawing: np.random.Generator) -> None:
         for one in _some(answers, self.strength, drawing):
@@ -54,7 +56,7 @@ class WrongMask(Planted):
     """The mask stands one position late: the first token of a tool counts, the first sampled one after it doesn't."""
 
     cause: ClassVar[str] = "shift"
-    about: ClassVar[str] = "the loss mask stands one position late, at strength 0.5 in half of the rows"
+    about: ClassVar[str] = "the loss mask is shifted right by one position; at strength 0.5 in half of the rows"
 
     def retell(self, answers: list[Answer], language: Language, drawing: np.random.Generator) -> None:
         for one in _some(answers, self.strength, drawing):
@@ -65,7 +67,7 @@ class Untrained(Planted):
     """What tools said counts in the loss."""
 
     cause: ClassVar[str] = "untrained"
-    about: ClassVar[str] = "what tools said counts in the loss, at strength 0.5 in half of the rows"
+    about: ClassVar[str] = "the tools' replies count in the loss; at strength 0.5 in half of the rows"
 
     def retell(self, answers: list[Answer], language: Language, drawing: np.random.Generator) -> None:
         for one in _some(answers, self.strength, drawing):
@@ -77,7 +79,7 @@ class Retokenised(Planted):
 
     cause: ClassVar[str] = "retokenised"
     about: ClassVar[str] = (
-        "the text is tokenised again and cut otherwise from some token on, at strength 0.5 in half of the rows"
+        "the text is tokenised again, with other tokens from some position on; at strength 0.5 in half of the rows"
     )
 
     def retell(self, answers: list[Answer], language: Language, drawing: np.random.Generator) -> None:
@@ -89,7 +91,7 @@ class Stale(Planted):
     """From step 4 on the engine lags behind, and says so."""
 
     cause: ClassVar[str] = "stale"
-    about: ClassVar[str] = "from step 4 on the engine samples with weights 4 versions old, and tells the version"
+    about: ClassVar[str] = "from step 4 on the engine samples with weights 4 versions old and reports that version"
 
     def engine(self, policies: list[Policy], step: int, rank: int, part: int) -> Engine:
         version = step - round(4 * self.strength) if step >= 4 else step
@@ -100,7 +102,9 @@ class Unsynced(Stale):
     """The same where the engine says that its weights are the newest: what was to renew them left them as they were."""
 
     cause: ClassVar[str] = "unsynced"
-    about: ClassVar[str] = "from step 4 on the engine samples with weights 4 versions old, and tells the newest version"
+    about: ClassVar[str] = (
+        "from step 4 on the engine samples with weights 4 versions old but reports the newest version"
+    )
 
     def engine(self, policies: list[Policy], step: int, rank: int, part: int) -> Engine:
         old = super().engine(policies, step, rank, part)
@@ -112,7 +116,7 @@ class OneRank(Planted):
 
     cause: ClassVar[str] = "rank"
     rank: ClassVar[int | None] = 1
-    about: ClassVar[str] = "the weights of rank 1's engine are off by 20 % of their size, at random"
+    about: ClassVar[str] = "the weights of rank 1's engine have random errors of 20 % of their size"
 
     def engine(self, policies: list[Policy], step: int, rank: int, part: int) -> Engine:
         policy = policies[step]
@@ -123,7 +127,7 @@ class SomeRows(Planted):
     """One of the four engines behind each rank has weights of its own."""
 
     cause: ClassVar[str] = "rows"
-    about: ClassVar[str] = "the weights of one engine of four are off by 20 % of their size, at random"
+    about: ClassVar[str] = "the weights of one engine of four have random errors of 20 % of their size"
 
     def engine(self, policies: list[Policy], step: int, rank: int, part: int) -> Engine:
         policy = policies[step]
@@ -134,7 +138,7 @@ class Kernels(Planted):
     """The engine computes with weights of a few bits."""
 
     cause: ClassVar[str] = "kernels"
-    about: ClassVar[str] = "the engine's weights keep 2 bits of their mantissa, at strength 0.5 3 and at 0.25 4"
+    about: ClassVar[str] = "the engine's weights have a mantissa of 2 bits (strength 0.5: 3 bits, 0.25: 4 bits)"
 
     def engine(self, policies: list[Policy], step: int, rank: int, part: int) -> Engine:
         return Engine(rounded(few_bits(policies[step], 2 - round(np.log2(self.strength)))), step)

@@ -15,8 +15,8 @@ class Fault(Training):
     """
 
     about: ClassVar[str] = (
-        "the loss of micro-batch 1 of step 9 is NaN on rank 1, and after it everything; weaker that value alone, and "
-        "in the last step"
+        "the loss of micro-batch 1 of step 9 on rank 1 is NaN, then all losses are (strength 0.5: only that value; "
+        "0.25: only that value, in the last step)"
     )
     finds: ClassVar[str] = "nan"
     rank: ClassVar[int] = 1

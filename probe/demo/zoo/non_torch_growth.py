@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import MIB, Rank, Shape, Training
 class Fault(Training):
     """Such as a communication library that takes buffers in each step."""
 
-    about: ClassVar[str] = "256 MiB more in each step that PyTorch didn't allocate"
+    about: ClassVar[str] = "non-PyTorch memory grows by 256 MiB in each step"
     finds: ClassVar[str] = "non_torch_growth"
     shape: ClassVar[Shape] = Shape(steps=40)
 

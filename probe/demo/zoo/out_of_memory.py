@@ -11,7 +11,7 @@ from probe.records import GIB
 class Fault(Training):
     """A micro-batch of step 8 takes more than is left."""
 
-    about: ClassVar[str] = "in micro-batch 1 of step 8 rank 1 asks for 60 GiB more than is left on its device"
+    about: ClassVar[str] = "in micro-batch 1 of step 8 rank 1 asks for 60 GiB more than its device has free"
     finds: ClassVar[str] = "out_of_memory"
     rank: ClassVar[int] = 1
     phase: ClassVar[str] = "update"

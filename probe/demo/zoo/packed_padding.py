@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """Micro-batches are packed before they are computed. Of a weaker one lengths differ less."""
 
-    about: ClassVar[str] = "batches hold padding that is packed away before it is computed: no problem"
+    about: ClassVar[str] = "batches hold padding, but the model packs it away before it computes: no problem"
     finds: ClassVar[str] = "packed"
     kind: ClassVar[str] = "fine"
     shape: ClassVar[Shape] = Shape(spread=0.9, cap=4096, width=2048)

@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Rank, Training
 class Fault(Training):
     """The others see that a connection is closed."""
 
-    about: ClassVar[str] = "rank 1 raises ValueError in micro-batch 2 of step 6, and rank 0 fails after it"
+    about: ClassVar[str] = "rank 1 raises ValueError in micro-batch 2 of step 6, then rank 0 fails"
     finds: ClassVar[str] = "failed"
     rank: ClassVar[int] = 1
     phase: ClassVar[str] = "update"

@@ -13,7 +13,7 @@ class Fault(Retokenised):
     """The ids of both sides are told, so that the first token that differs is known exactly."""
 
     about: ClassVar[str] = (
-        "the text of each answer is tokenised again and cut otherwise; at strength 0.5 of half of the answers"
+        "the text of each answer is tokenised again into other tokens; at strength 0.5 half of the answers"
     )
     finds: ClassVar[str] = "not_sampled"
     tells_ids: ClassVar[bool] = True

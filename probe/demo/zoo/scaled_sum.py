@@ -14,8 +14,8 @@ class Fault(Training):
     """
 
     about: ClassVar[str] = (
-        "actor/kl_loss is logged as the sum over four micro-batches, four times as large as it is; weaker as that over "
-        "two ranks, and in one step of four"
+        "actor/kl_loss is logged as the sum over four micro-batches, four times its true value (strength 0.5: as "
+        "the sum over two ranks; 0.25: only in one step of four)"
     )
     finds: ClassVar[str] = "scaled_sum"
 

@@ -10,7 +10,7 @@ from probe.sampled import samples
 
 
 class Served(Training):
-    """All answers of a step are asked for at once, and each takes its tokens times what one takes."""
+    """All answers of a step are requested at once. The time of an answer is proportional to its tokens."""
 
     shape: ClassVar[Shape] = Shape(ranks=4)
 

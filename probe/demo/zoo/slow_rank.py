@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """Its device is slower, such as by heat."""
 
-    about: ClassVar[str] = "rank 1 of 4 needs twice as long for a token as the others"
+    about: ClassVar[str] = "rank 1 of 4 takes twice as long per token as the others"
     finds: ClassVar[str] = "slow_rank"
     shape: ClassVar[Shape] = Shape(ranks=4)
     rank: ClassVar[int] = 1

@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Training
 class Fault(Training):
     """From step 6 on most answers don't come to an end."""
 
-    about: ClassVar[str] = "from step 6 on 80 % of the answers are cut off"
+    about: ClassVar[str] = "from step 6 on 80 % of the answers are truncated"
     finds: ClassVar[str] = "cut_off"
     kind: ClassVar[str] = "tuning"
     config: ClassVar[dict[str, Any]] = {"max_token_len": 1000, "response_width": 1024}

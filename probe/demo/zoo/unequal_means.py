@@ -11,7 +11,7 @@ from probe.session import Session
 class Fault(Training):
     """Rank 0 has nine values and rank 1 has one, and what is logged is the mean of the two means."""
 
-    about: ClassVar[str] = "0.5 is logged where the mean of all values is 0.107"
+    about: ClassVar[str] = "0.5 is logged as the mean; the mean of all values is 0.107"
     finds: ClassVar[str] = "mean_of_unequal_means"
 
     def values(self, rank: int) -> list[float]:

@@ -14,8 +14,8 @@ class Fault(Training):
     """
 
     about: ClassVar[str] = (
-        "0.2 is logged where the mean is 0.4, since two of four ranks without a value count as 0; weaker one rank, and "
-        "in one step of four"
+        "0.2 is logged, but the mean is 0.4: two of four ranks have no value and count as 0 (strength 0.5: "
+        "one such rank; 0.25: only in one step of four)"
     )
     finds: ClassVar[str] = "uneven_counts"
     shape: ClassVar[Shape] = Shape(ranks=4)

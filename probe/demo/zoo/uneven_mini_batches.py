@@ -10,7 +10,9 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """The first mini-batch of one rank is long and its second short, and the other way round on the next."""
 
-    about: ClassVar[str] = "each rank's step is even, and its mini-batches have 1.5 and 0.5 times the mean tokens"
+    about: ClassVar[str] = (
+        "ranks have equal tokens per step, but their mini-batches have 1.5 and 0.5 times the mean tokens"
+    )
     finds: ClassVar[str] = "uneven_mini_batches"
     kind: ClassVar[str] = "tuning"
     shape: ClassVar[Shape] = Shape(ranks=4)

@@ -12,7 +12,7 @@ from probe.records import GIB
 class Fault(Training):
     """Every fifth step validates, on much larger batches than it trains on."""
 
-    about: ClassVar[str] = "every fifth step validates, and takes 30 GiB more than training does"
+    about: ClassVar[str] = "every fifth step validates, which takes 30 GiB more than training"
     finds: ClassVar[str] = "validation_peak"
     kind: ClassVar[str] = "tuning"
     shape: ClassVar[Shape] = Shape(steps=30)

@@ -10,7 +10,7 @@ from probe.demo.zoo.loop import Shape, Training
 class Fault(Training):
     """Micro-batches are rectangles, and one row of each is several times as long."""
 
-    about: ClassVar[str] = "one row of 1,600 tokens among rows of 300, computed as a rectangle"
+    about: ClassVar[str] = "one row has 1,600 tokens, the others 300; all are computed as a rectangle"
     finds: ClassVar[str] = "wide_row"
     kind: ClassVar[str] = "tuning"
     packed: ClassVar[bool] = False

@@ -41,7 +41,7 @@ class ColumnMethods(Members):
         """
         return column_choice.select(self, batch_keys, non_tensor_batch_keys, meta_info_keys, deepcopy)
 
-    @observed("data_proto.pop", "columns are taken out")
+    @observed("data_proto.pop", "columns are removed and returned")
     def pop(self, batch_keys: Keys = None, non_tensor_batch_keys: Keys = None, meta_info_keys: Keys = None) -> Self:
         """Take columns out of this batch; all of them or, on an error, none.
 
@@ -62,7 +62,7 @@ class ColumnMethods(Members):
         """
         return column_choice.pop(self, batch_keys, non_tensor_batch_keys, meta_info_keys)
 
-    @observed("data_proto.rename", "tensor columns get other names")
+    @observed("data_proto.rename", "tensor columns are renamed")
     def rename(self, old_keys: Keys = None, new_keys: Keys = None) -> Self:
         """Give tensor columns other names, in place; the order of the columns stays.
 

@@ -21,7 +21,7 @@ class ConversionMethods(Members):
     """All three members as one TensorDict or as one file, and back."""
 
     @classmethod
-    @observed("data_proto.from_tensordict", "a batch is made from a TensorDict that holds objects too")
+    @observed("data_proto.from_tensordict", "a batch is made from a TensorDict that also holds objects")
     def from_tensordict(
         cls, tensor_dict: TensorDictBase, meta_info: Mapping[str, Any] | None = None, num_batch_dims: int = 1
     ) -> Self:

@@ -29,7 +29,7 @@ class RowMethods(Members):
         """
         return picking.rows_of(self, idxs)
 
-    @observed("data_proto.slice", "a stretch of rows is cut out")
+    @observed("data_proto.slice", "a range of rows is taken")
     def slice(self, start: int | None = None, end: int | None = None, step: int | None = None) -> Self:
         """Rows ``start`` to ``end``; views, if ``step`` is 1 or None.
 
@@ -76,7 +76,7 @@ class RowMethods(Members):
         """
         return picking.sample_level_repeat(self, repeat_times)
 
-    @observed("data_proto.reorder", "the rows are put in another order")
+    @observed("data_proto.reorder", "rows are reordered")
     def reorder(self, indices: Any) -> None:
         """Put the rows in the order of ``indices`` (list, array or tensor), in place.
 

@@ -15,7 +15,7 @@ from probe.hooks import observed
 class ShapeMethods(Members):
     """The batch dimension made of several, or made several."""
 
-    @observed("data_proto.unfold_column_chunks", "columns are cut along dimension 1 into rows of their own")
+    @observed("data_proto.unfold_column_chunks", "columns are cut along dimension 1 into separate rows")
     def unfold_column_chunks(self, n_split: int, split_keys: Keys = None) -> Self:
         """Each row becomes ``n_split`` rows: the columns ``split_keys`` are cut along dimension 1, the
         others repeated.
