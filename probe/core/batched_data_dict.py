@@ -157,7 +157,7 @@ class BatchedDataDict(UserDict[str, Any], Generic[DictT]):
             raise InputError(f"rank: got {rank}, expected 0 to {chunks - 1}")
         count = self.size
         if count % chunks:
-            raise InputError(f"chunks: {count} rows can't be shared equally by {chunks}")
+            raise InputError(f"chunks: {count} rows can't be shared equally by {chunks} chunks")
         each = count // chunks
         return SlicedDataDict(columns.cloned(columns.cut(self.data, rank * each, (rank + 1) * each)))
 

@@ -57,4 +57,4 @@ def _number(value: Any, where: str) -> float:
             return float(value)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputTypeError(f"{where}: got {value!r}, expected a number ({error})") from error
-    raise InputTypeError(f"{where}: got {value!r} ({type(value).__name__}), expected numbers")
+    raise InputTypeError(f"{where}: got {value!r:.80} ({type(value).__name__}), expected numbers")

@@ -174,7 +174,7 @@ class Metric:
         parts = list(metrics)
         for part in parts:
             if not isinstance(part, Metric):
-                raise InputTypeError(f"metrics: got {part!r}, expected Metrics only")
+                raise InputTypeError(f"metrics: got {type(part).__name__} among them, expected only Metrics")
         if not parts:
             raise InputError("metrics: got none, expected at least one Metric")
         merged = parts[0].init_list()
@@ -208,7 +208,8 @@ class Metric:
         counts = [part.count for part in parts]
         if merged.aggregation is not AggregationType.WEIGHTED_MEAN and len(set(counts)) > 1:
             raise InputError(
-                f"metric_lists: the ranks have {counts} values, expected equally many; Metric.merge pools any numbers"
+                f"metric_lists: the ranks have {counts} values, expected equally many; "
+                "Metric.merge takes different numbers"
             )
         return merged.aggregate() / (len(parts) if merged.aggregation is AggregationType.SUM else 1)
 

@@ -66,7 +66,7 @@ class micro_batch(scope):  # noqa: N801  (reads as a noun at the point of use: `
             raise InputError(f"width: got {width}, expected at least {longest}, the tokens of the longest sequence")
         rows = None if indices is None else _whole_numbers("indices", indices)
         if rows is not None and len(rows) != len(inside):
-            raise InputError(f"indices: got {len(rows)}, expected {len(inside)}, one for each of lengths")
+            raise InputError(f"indices: got {len(rows)} of them, expected {len(inside)}, one for each length")
         super().__init__("micro_batch", str(index), micro_batch=index, tokens=sum(inside), sequences=len(inside))
         self.values["content"] = Content(batch, inside)
         self._told: dict[str, Any] = {

@@ -186,7 +186,8 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         if self.processor is not None:
             made |= dict.fromkeys(("multi_modal_data", "multi_modal_inputs"))
         if taken := [name for name in columns if name in made and name != self.config.prompt_key]:
-            raise InputError(f"data_files: the columns {', '.join(taken)} have names of what the dataset makes itself")
+            names = ", ".join(taken)
+            raise InputError(f"data_files: got the columns {names}, whose names the dataset uses itself; rename them")
 
     def _chosen(self, count: int) -> Numbers:
         """Rows of the files that ``shuffle`` and ``max_samples`` choose, in order."""
@@ -252,7 +253,9 @@ class RLHFDataset(Dataset[dict[str, Any]]):
         why = why_not_sent((self.tokenizer, self.processor))
         if why:
             _log.warning(
-                "prompts are measured in this process alone, not in %d: the tokenizer or processor %s", wanted, why
+                "prompts are measured in this process alone, not in %d processes: the tokenizer or processor %s",
+                wanted,
+                why,
             )
         return 1 if why else wanted
 
@@ -289,7 +292,7 @@ class RLHFDataset(Dataset[dict[str, Any]]):
             row[name] = without_none(found)
         if (self.config.need_tools_kwargs or extra.get("need_tools_kwargs")) and not row["tools_kwargs"]:
             if not self._warned:  # once: a loader would say it for every row
-                _log.warning("tools_kwargs are needed but empty in row %d of data_files (told once)", number)
+                _log.warning("tools_kwargs are needed but empty in row %d of data_files (warned once)", number)
             self._warned = True
 
 

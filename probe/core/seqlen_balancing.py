@@ -140,7 +140,7 @@ def _options(max_token_len: int, dp_group: Any, others: dict[str, Any]) -> Optio
     known = [field.name for field in fields(Options)]
     for name in others:
         if name not in known:
-            raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(known)}")
+            raise InputTypeError(f"unexpected argument {name!r}, expected one of {', '.join(known)}")
     return Options(max_token_len, dp_group, **others)
 
 

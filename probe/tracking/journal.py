@@ -170,7 +170,7 @@ class Journal:
                 file.writelines(lines[place] for place in sorted(bad))
             write_atomically(path, b"".join(line for place, line in enumerate(lines) if place not in bad))
         if count:
-            message = f"{count} lines of {folder} are no calls and aren't sent; they are put aside in {DAMAGED} there"
+            message = f"{count} damaged lines of {folder} aren't sent; they are moved to {DAMAGED} there"
             self._reports.tell("backend", "journal", message, about="damaged", count=count)
 
     def _tell(self, message: str, error: BaseException | None = None) -> None:

@@ -50,7 +50,10 @@ class Histogram(Medium):
 
     def __post_init__(self) -> None:
         if len(self.edges) != len(self.counts) + 1 or not self.counts:
-            raise InputError(f"edges: got {len(self.edges)} for {len(self.counts)} counts, expected one more")
+            raise InputError(
+                f"edges: got {len(self.edges)} for {len(self.counts)} counts, expected at least one count, "
+                "and one edge more than counts"
+            )
 
     @classmethod
     def from_values(cls, values: Any, bins: int = 30) -> Self:
@@ -99,7 +102,7 @@ class Table(Medium):
     def __post_init__(self) -> None:
         bad = next((row for row in self.rows if len(row) != len(self.columns)), None)
         if bad is not None:
-            raise InputError(f"rows: got one of {len(bad)} cells, expected {len(self.columns)}: {bad!r}")
+            raise InputError(f"rows: got a row of {len(bad)} cells, expected {len(self.columns)}: {bad!r:.80}")
         object.__setattr__(self, "columns", tuple(map(str, self.columns)))
         object.__setattr__(self, "rows", tuple(tuple(map(_cell, row)) for row in self.rows))
 

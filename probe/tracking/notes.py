@@ -126,7 +126,9 @@ def checked_charts(charts: Any) -> dict[str, dict[str, dict[str, Any]]]:
     {'memory': {'peak': {'kind': 'line', 'keys': ['a', 'b']}}}
     """
     if not isinstance(charts, Mapping) or not all(isinstance(titles, Mapping) for titles in charts.values()):
-        raise InputTypeError("charts: expected a mapping of categories to mappings of titles to charts")
+        raise InputTypeError(
+            f"charts: got {charts!r:.80}, expected a mapping of categories to mappings of titles to charts"
+        )
     return {
         str(category): {str(title): _checked_chart(f"{category}/{title}", chart) for title, chart in titles.items()}
         for category, titles in charts.items()
@@ -142,6 +144,6 @@ def _checked_chart(where: str, chart: Any) -> dict[str, Any]:
     if isinstance(keys, str) or not isinstance(keys, Sequence) or not all(isinstance(key, str) for key in keys):
         raise InputTypeError(f"charts: {where}: got the keys {keys!r}, expected a list of names")
     if not keys or (kind == "margin" and len(keys) % 3):
-        expected = "threes: smallest, mean, largest" if kind == "margin" else "one or more"
+        expected = "threes: smallest, mean, largest" if kind == "margin" else "at least one"
         raise InputError(f"charts: {where}: got {len(keys)} keys, expected {expected}")
     return {"kind": kind, "keys": list(keys)}

@@ -186,7 +186,7 @@ class Stream:
     def _announce_wait(self, seconds: float) -> None:
         with self._lock:
             waited_for = [lane.name for lane in self._lanes if not lane.closed]
-        kept = "" if self._journal.folder is None else f"; what they lack then is kept in {self._journal.folder}"
+        kept = "" if self._journal.folder is None else f"; what is unsent by then is kept in {self._journal.folder}"
         if seconds > 0:
             names = ", ".join(waited_for) or "values"
             _log.warning("waiting up to %d s for %s to finish%s", math.ceil(seconds), names, kept)
@@ -330,7 +330,7 @@ class Stream:
         before = self._last_step.see(step)
         if before is not None:
             message = (
-                f"this run had come to step {before} and goes on with step {step}: backends keep both or the first"
+                f"this run was at step {before} and resumes at step {step}: a backend keeps both values or the first"
             )
             self._reports.tell("step", "tracking", message, about="resume")
         for name in values:

@@ -201,7 +201,7 @@ class Tracking:
         except UnreachableError as error:
             if setup.directory is None:
                 raise
-            message = f"isn't there yet: {error}; what is logged is kept in {setup.directory} and sent when it is"
+            message = f"can't be reached yet: {error}; what is logged is kept in {setup.directory} and sent later"
             self._reports.tell("backend", name, message, about="not there", error=error)
             return Late(name, setup)
 
@@ -399,7 +399,7 @@ def names_of(argument: str, given: str | Sequence[str]) -> list[str]:
 
 def _current_name(name: str) -> str:
     if name == "tracking":
-        warnings.warn("the backend 'tracking' is called 'wandb'", DeprecationWarning, stacklevel=4)
+        warnings.warn("the backend name 'tracking' is deprecated; use 'wandb'", DeprecationWarning, stacklevel=4)
         return "wandb"
     return name
 

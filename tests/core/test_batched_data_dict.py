@@ -269,7 +269,7 @@ def test_all_gather(tmp_path):
         (
             "has the column 'a'",
             "'a' is a tensor on only one",
-            "'a' is (1, 2, 3) on rank 0",
+            "'a' has shape (1, 2, 3) on rank 0",
             "rank 1 can't take part",
             "rank 0 can't",
         ),

@@ -235,9 +235,13 @@ def test_lists_beside_arrays():
         ([{"a": [1]}, {"a": torch.ones(1)}], InputTypeError, "'a': got Tensor, list"),
         ([{"a": nested([1], [1])}, {"a": torch.ones(1)}], InputTypeError, r"'a': got shape \(1,\)"),
         ([{"a": nested([1], [1])}, {"a": ["x"]}], InputTypeError, "'a': got list"),
-        ([{"a": torch.ones(1).long()}, {"a": torch.ones(1)}], InputTypeError, "int64 in one batch and torch.float32"),
+        (
+            [{"a": torch.ones(1).long()}, {"a": torch.ones(1)}],
+            InputTypeError,
+            "int64 and torch.float32 in different batches",
+        ),
         ([{"a": nested([1], [1])}, {"a": nested([1], [1.0])}], ShapeError, "'a'"),
-        ([{"a": np.ones((1, 2))}, {"a": np.ones((1, 3))}], ShapeError, "'a': arrays of shapes"),
+        ([{"a": np.ones((1, 2))}, {"a": np.ones((1, 3))}], ShapeError, "'a': got arrays of shapes"),
         ([{"a": torch.ones(2), "b": [1]}], ShapeError, "'b': has 1 rows, but 'a' has 2"),
     ],
 )

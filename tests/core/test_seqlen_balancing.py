@@ -252,7 +252,7 @@ def test_bad_batches():
         sb.rearrange_micro_batches(TensorDict({"attention_mask": torch.ones(2)}, batch_size=[2]), 4)
     with pytest.raises(InputError, match="no tensors"):
         sb.prepare_dynamic_batch(DataProto(non_tensor_batch={"a": np.zeros(2)}), 4)
-    with pytest.raises(InputTypeError, match="unexpected argument 'cap', expected some of max_token_len"):
+    with pytest.raises(InputTypeError, match="unexpected argument 'cap', expected one of max_token_len"):
         sb.micro_batches(padded([1]), 4, cap=5)
     with pytest.raises(ShapeError, match="3 rows"):
         sb.restore_dynamic_batch(torch.zeros(3), [[0], [1]])

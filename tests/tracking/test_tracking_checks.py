@@ -184,7 +184,7 @@ def test_a_run_that_goes_on_at_an_earlier_step_says_so(step, told_of, tmp_path):
     with Tracking("p", "e", "file", directory=tmp_path, on_incident=incidents.append) as tracking:
         tracking.log({"x": 1}, step)
         tracking.log({"x": 1}, step + 1)
-    assert len(["had come to step 9" in one.message for one in incidents]) == told_of
+    assert len(["was at step 9" in one.message for one in incidents]) == told_of
 
 
 def test_why_a_place_cannot_be_written_is_text_and_empty_where_it_can(tmp_path):

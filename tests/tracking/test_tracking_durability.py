@@ -187,7 +187,7 @@ def test_a_killed_process_is_completed_by_the_next_start_in_the_same_run(
     incidents = []
     backends = ["mlflow", "file", "tensorboard"]
     with Tracking("killed", "e", backends, directory=tmp_path, on_incident=incidents.append) as tracking:
-        assert any("isn't there yet" in one.message for one in incidents)
+        assert any("can't be reached yet" in one.message for one in incidents)
         log(tracking, range(60, 70))
         proxy.come_back()
         assert tracking.flush()

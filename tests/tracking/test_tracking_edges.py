@@ -56,13 +56,13 @@ def test_a_journal_line_of_a_wrong_type_is_put_aside_and_the_others_are_sent(tmp
         tracking.log({"x": 3}, 3)
     assert file_steps(tmp_path) == [1, 2, 3]
     assert (folder / DAMAGED).read_text() == wrong + "\n"
-    [told] = [one for one in incidents if "no calls" in one.message]
+    [told] = [one for one in incidents if "damaged lines" in one.message]
     assert told.count == 1
     assert DAMAGED in told.message
     assert unsent(tmp_path) == {}
     with Tracking("p", "e", "file", directory=tmp_path, on_incident=incidents.append):
         pass
-    assert len([one for one in incidents if "no calls" in one.message]) == 1  # it isn't told again
+    assert len([one for one in incidents if "damaged lines" in one.message]) == 1  # it isn't told again
 
 
 def test_a_failure_of_any_kind_lets_go_of_the_lock(tmp_path, monkeypatch):

@@ -66,7 +66,9 @@ class Units:
         """Of rows of ``lengths``; raises :class:`InputError` where they can't be grouped."""
         size = options.force_group_size
         if len(lengths) % size:
-            raise InputError(f"force_group_size: {len(lengths)} rows can't be grouped by {size}")
+            raise InputError(
+                f"force_group_size: got {size} for {len(lengths)} rows, expected a divisor of {len(lengths)}"
+            )
         rows = np.array(lengths, dtype=np.int64)
         tokens = rows.reshape(-1, size).sum(axis=1)
         workload = calculate_workload(rows)

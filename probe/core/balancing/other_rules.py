@@ -51,7 +51,7 @@ def nemo_rl_dynamic(
         wide = ceildiv(max(lengths[rows[place]] for rows in dealt), round_to) * round_to
         wide = wide if width_tokens is None else min(wide, width_tokens)
         if wide > cap:
-            raise CapacityError(f"cap_tokens: got {cap}, below the {wide} tokens of a row, rounded")
+            raise CapacityError(f"cap_tokens: got {cap}, below the {wide} tokens that a row takes after rounding")
         if place > begin and max(widest, wide) * (place + 1 - begin) > cap:
             stretches.append((begin, place, widest))
             begin, widest = place, 0

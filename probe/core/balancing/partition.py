@@ -54,7 +54,7 @@ def ceildiv(a: int, b: int) -> int:
     (4, 4)
     """
     if b == 0:
-        raise InputError("ceildiv: b is 0, expected another number")
+        raise InputError("b: got 0, expected a number other than 0")
     return -(-a // b)
 
 
@@ -192,7 +192,7 @@ def get_group_balanced_partitions(
     """
     weights = as_weights(seqlen_list, "seqlen_list")
     if len(uid_list) != len(weights):
-        raise ShapeError(f"uid_list: got {len(uid_list)} uids for {len(weights)} lengths")
+        raise ShapeError(f"uid_list: got {len(uid_list)} uids for {len(weights)} lengths, expected one for each length")
     groups: dict[Hashable, list[int]] = {}
     for row, uid in enumerate(uid_list.tolist() if isinstance(uid_list, np.ndarray) else uid_list):
         groups.setdefault(uid, []).append(row)
@@ -342,7 +342,9 @@ def as_weights(values: Lengths, argument: str) -> Array:
     try:
         weights = np.asarray(values)
     except ValueError as error:
-        raise ShapeError(f"{argument}: expected a flat sequence of numbers; {error}") from error
+        raise ShapeError(
+            f"{argument}: got {type(values).__name__}, expected a flat sequence of numbers: {error}"
+        ) from error
     if weights.ndim != 1:
         raise ShapeError(f"{argument}: got shape {weights.shape}, expected one dimension")
     if weights.size == 0:

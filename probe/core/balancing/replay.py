@@ -130,7 +130,7 @@ class Cut:
         """The number in the field ``name``; raises :class:`InputError` where it is None."""
         value: int | None = getattr(self, name)
         if value is None:
-            raise InputError(f"{name}: got None, which {self.packer!r} can't be replayed without")
+            raise InputError(f"{name}: got None, expected a number: {self.packer!r} can't be replayed without it")
         return value
 
     @property
@@ -159,7 +159,7 @@ def _of_nemo_rl(packer: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
 def _of_trl(arguments: Mapping[str, Any], rows: int) -> dict[str, Any]:
     """The fields of a cut of TRL or Transformers beside its lengths."""
     if arguments.get("packing") and arguments.get("packing_strategy") != "wrapped":
-        raise InputError("lengths: rows were packed before, and which of them share a sequence wasn't recorded")
+        raise InputError("lengths: the rows were packed earlier; the run doesn't record which of them share a sequence")
     steps, generated = arguments.get("steps_per_generation"), arguments.get("generated_rows")
     if steps and generated:
         return {"packer": "trl.steps_per_generation", "count": max(1, rows // max(1, generated // steps))}
@@ -293,7 +293,9 @@ def _slime(cuts: Sequence[Cut], agreed: int | None) -> list[Parts]:
 def _nemo_rl_dynamic(cuts: Sequence[Cut], _agreed: int | None) -> list[Parts]:
     """Of ranks that sort and deal together; their rows are numbered anew in each, as they are dealt."""
     if len(cuts) > 1:
-        raise InputError("cuts: NeMo-RL deals the rows itself; expected one cut, of the whole batch of all ranks")
+        raise InputError(
+            f"cuts: got {len(cuts)}, expected one for all ranks: NeMo-RL itself deals the whole batch to them"
+        )
     (one,) = cuts
     dealt = nemo_rl_dynamic(
         one.lengths,

@@ -54,7 +54,7 @@ def trl_steps_per_generation(rows: int, steps: int) -> Parts:
     """
     count = whole_number("steps", steps, 1)
     if rows < count:
-        raise InputError(f"rows: got {rows} for {count} steps, expected at least as many")
+        raise InputError(f"rows: got {rows}, expected at least {count}, one for each step")
     each = rows // count
     return [list(range(begin, begin + each)) for begin in range(0, each * count, each)]
 

@@ -121,14 +121,18 @@ class _Units:
     def of(cls, lengths: Sequence[int], cut: VerlCut) -> _Units:
         cap, size = whole_number("cap_tokens", cut.cap_tokens, 1), whole_number("group_size", cut.group_size, 1)
         if len(lengths) % size or not lengths:
-            raise InputError(f"force_group_size: {len(lengths)} rows can't be grouped by {size}")
+            raise InputError(
+                f"lengths: got {len(lengths)} rows, expected a positive multiple of force_group_size={size}"
+            )
         work, tokens = calculate_workload(list(lengths)), list(lengths)
         if size > 1:
             tokens = [sum(tokens[begin : begin + size]) for begin in range(0, len(tokens), size)]
             work = [sum(work[begin : begin + size]) for begin in range(0, len(work), size)]
         longest = max(*tokens, cut.width_tokens or 0) if cut.strict else max(*lengths, cut.width_tokens or 0)
         if longest > cap:
-            raise CapacityError(f"cap_tokens: got {cap}, below the {longest} tokens of the longest row, group or width")
+            raise CapacityError(
+                f"cap_tokens: got {cap}, below the {longest} tokens of the longest row or group, or of width_tokens"
+            )
         return cls(tokens, work)
 
     def start(self, cut: VerlCut) -> int:
@@ -185,7 +189,7 @@ def verl_ranks(ranks: Sequence[Sequence[int]], cut: VerlCut, *, agreed_count: in
         else:
             return [one.rows(parts, cut) for one, parts in zip(units, found, strict=True)]
         count += cut.step
-    raise InputError(f"lengths: {count} micro-batches are needed for {fewest} rows or groups")
+    raise InputError(f"lengths: {count} micro-batches are needed, but a rank has only {fewest} rows or groups")
 
 
 def verl_micro_batches(

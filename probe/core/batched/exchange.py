@@ -73,9 +73,13 @@ def _read(told: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[di
         if "error" in one:
             raise PeerError(f"all_gather: rank {rank} can't take part: {one['error']}")
         if odd := sorted(set(one["keys"]) ^ set(told[0]["keys"])):
-            raise MissingKeyError(f"all_gather: only one of ranks 0 and {rank} has the column {odd[0]!r}")
+            raise MissingKeyError(
+                f"all_gather: only one of ranks 0 and {rank} has the column {odd[0]!r}, expected it on every rank"
+            )
         if odd := sorted(set(one["facts"]) ^ set(told[0]["facts"])):
-            raise ShapeError(f"all_gather: {odd[0]!r} is a tensor on only one of ranks 0 and {rank}")
+            raise ShapeError(
+                f"all_gather: {odd[0]!r} is a tensor on only one of ranks 0 and {rank}, expected one on each"
+            )
     objects = [unpickled(one["objects"]) for one in told]
     return [one["facts"] for one in told], objects
 
@@ -92,7 +96,10 @@ def _alike(
         if ragged is not None:
             for rank, one in enumerate(told):
                 if one["shape"] is not None and len(one["shape"]) <= ragged:
-                    raise ShapeError(f"all_gather: {key!r} is jagged on a rank and {one['shape']} on rank {rank}")
+                    raise ShapeError(
+                        f"all_gather: {key!r} is jagged on a rank, but has shape {one['shape']} on rank {rank}, "
+                        f"expected more than {ragged} dimensions"
+                    )
             made[key] = columns.as_jagged(key, data[key], ragged).to(dtype)
             continue
         made[key] = _widened(key, data[key].to(dtype), [one["shape"] for one in told], pad_values)
@@ -105,8 +112,8 @@ def _widened(
     for rank, shape in enumerate(shapes):
         if len(shape) != len(shapes[0]) or shape[2:] != shapes[0][2:]:
             raise ShapeError(
-                f"all_gather: {key!r} is {shapes[0]} on rank 0 and {shape} on rank {rank}; only the first two sizes "
-                "may differ"
+                f"all_gather: {key!r} has shape {shapes[0]} on rank 0 and {shape} on rank {rank}; "
+                "only the first two sizes may differ"
             )
     widths = {shape[1] for shape in shapes if len(shape) > 1}
     if len(widths) <= 1:

@@ -160,12 +160,12 @@ def plan(
     """One :class:`Shard` for each rank; see ``BatchedDataDict.shard_by_batch_size``."""
     whole_number("shards", shards, 1)
     if dynamic_batching_args is not None and sequence_packing_args is not None:
-        raise InputError("sequence_packing_args: got them beside dynamic_batching_args, expected one of the two")
+        raise InputError("sequence_packing_args: got dynamic_batching_args too, expected only one of the two")
     count = rows_of(data)
     if allow_uneven_shards and batch_size is not None:
-        raise InputError(f"batch_size: got {batch_size} with allow_uneven_shards, expected None")
+        raise InputError(f"batch_size: got {batch_size} with allow_uneven_shards=True, expected None")
     if allow_uneven_shards and dynamic_batching_args is not None:
-        raise InputError("allow_uneven_shards: dynamic batching needs shards of the same number of rows")
+        raise InputError("allow_uneven_shards: got True with dynamic_batching_args, which need shards of equal size")
     each = _global_batch(count, shards, batch_size, even=not allow_uneven_shards and sequence_packing_args is None)
     if dynamic_batching_args is not None:
         dynamic = DynamicBatchingArgs.from_dict("dynamic_batching_args", dynamic_batching_args)
@@ -225,7 +225,10 @@ def _lengths(data: Mapping[str, Any], args: _Args) -> tuple[list[int], int | Non
             raise MissingKeyError(f"{name}: no column {key!r}; there are {', '.join(data) or 'none'}")
     tokens, given = data[args.input_key], data[args.input_lengths_key]
     if not isinstance(tokens, torch.Tensor) or tokens.ndim < 2:
-        raise InputTypeError(f"input_key: column {args.input_key!r} isn't a tensor of at least two dimensions")
+        got = f"a tensor of shape {tuple(tokens.shape)}" if isinstance(tokens, torch.Tensor) else type(tokens).__name__
+        raise InputTypeError(
+            f"input_key: column {args.input_key!r}: got {got}, expected a tensor of 2 dimensions or more"
+        )
     lengths = _whole_numbers(args.input_lengths_key, given)
     if is_jagged(tokens):
         widths = jagged_lengths(tokens).tolist()
@@ -237,7 +240,7 @@ def _lengths(data: Mapping[str, Any], args: _Args) -> tuple[list[int], int | Non
         if not 0 <= length <= most:
             raise InputError(
                 f"{args.input_lengths_key!r}: row {row} has length {length}, expected 0 to {most}, the width of "
-                f"{args.input_key!r} there"
+                f"{args.input_key!r} in that row"
             )
     return lengths, width
 

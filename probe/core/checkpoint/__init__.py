@@ -85,5 +85,5 @@ def _expiration() -> float | None:
                 end = math.nan
             if math.isfinite(end):
                 return end
-            _log.warning("%s: got %r, expected seconds since 1970; it is passed over", name, told)
+            _log.warning("%s: got %r, expected seconds since 1970; it is ignored", name, told)
     return None

@@ -87,19 +87,19 @@ class Manifest:
         try:
             told = json.loads(path.read_bytes())
             if told.pop("format") != _FORMAT or told.pop("version") > _VERSION:
-                raise SerializationError(f"{path}: not a manifest of probe, or of a newer one")
+                raise SerializationError(f"{path}: not a checkpoint manifest of probe, or written by a newer probe")
             files = {_inside(name): FileEntry(**entry) for name, entry in told.pop("files").items()}
             return cls(files=files, **told)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             if isinstance(error, SerializationError):
                 raise
-            raise SerializationError(f"{path}: not a manifest of probe: {error!r}") from error
+            raise SerializationError(f"{path}: not a checkpoint manifest of probe: {error!r}") from error
 
 
 def _inside(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise SerializationError(f"manifest: {name!r} is outside the checkpoint")
+        raise SerializationError(f"manifest: the file {name!r} is outside the checkpoint")
     return name
 
 
@@ -155,7 +155,7 @@ def begin(target: Path) -> Path:
     settle(target)
     if holds_others(target):
         raise InputError(
-            f"local_path: {target} holds files but no {MANIFEST} of probe, expected a checkpoint or nothing"
+            f"local_path: {target} holds files but no {MANIFEST} of probe, expected a checkpoint of probe or nothing"
         )
     staging = staging_of(target)
     if is_there(staging):

@@ -106,14 +106,17 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         del trust_remote_code  # see Args
         for name in kwargs:
             if name not in _OPTIONS:
-                raise InputTypeError(f"unexpected argument {name!r}, expected some of {', '.join(_OPTIONS)}")
+                raise InputTypeError(f"unexpected argument {name!r}, expected one of {', '.join(_OPTIONS)}")
         if not isinstance(model, nn.Module):
             raise InputTypeError(f"model: got {type(model).__name__}, expected a torch.nn.Module")
         if processing_class is not None and not callable(getattr(processing_class, "save_pretrained", None)):
-            raise InputTypeError(f"processing_class: {type(processing_class).__name__} has no save_pretrained")
+            kind = type(processing_class).__name__
+            raise InputTypeError(
+                f"processing_class: got {kind}, expected a tokenizer or processor with save_pretrained"
+            )
         super().__init__(model, optimizer, lr_scheduler, processing_class, checkpoint_contents)
         if self.should_save_lora_only:
-            _log.warning("checkpoint_contents.save_lora_only: all weights are saved, those of LoRA among them")
+            _log.warning("checkpoint_contents.save_lora_only is ignored: all weights are saved, not only those of LoRA")
         self._group = kwargs.get("process_group")
         self._verify = bool(kwargs.get("verify_checksums", True))
         self._tracks = bool((checkpoint_contents or {}).get("async_save"))
@@ -282,7 +285,8 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         lacking = {name for name in self.checkpoint_load_contents if name != "hf_model"} - set(manifest.contents)
         if lacking:
             raise MissingKeyError(
-                f"checkpoint {target}: it has no {', '.join(sorted(lacking))}; it holds {', '.join(manifest.contents)}"
+                f"checkpoint {target}: it lacks the contents {', '.join(sorted(lacking))}; "
+                f"it has {', '.join(manifest.contents)}"
             )
         return manifest
 
@@ -314,7 +318,7 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         except ProbeError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
-            raise SerializationError(f"{path}: not the structure of this model's checkpoint: {error!r}") from error
+            raise SerializationError(f"{path}: the saved structure doesn't fit this model: {error!r}") from error
         return saved, tree, model, optimizer
 
     def _read_extra(self, target: Path, manifest: Manifest, peers: Peers) -> dict[str, Any]:
@@ -324,13 +328,13 @@ class FSDPCheckpointManager(BaseCheckpointManager):
         found: dict[str, Any] = {}
         if self.lr_scheduler is not None:
             if not has_scheduler:
-                raise MissingKeyError(f"checkpoint {target}: it has no lr_scheduler state")
+                raise MissingKeyError(f"checkpoint {target}: it has no state for the lr_scheduler that was given")
             found["lr_scheduler"] = read_plain(directory / _SCHEDULER)
         elif has_scheduler and peers.first:
             _log.warning("%s: its lr_scheduler state isn't loaded, because there is no lr_scheduler here", target)
         if manifest.world_size != peers.size and peers.first:
             _log.warning(
-                "%s: saved by %d ranks, loaded by %d: ranks 0 to %d get their random state, further ones keep theirs",
+                "%s: saved by %d ranks, loaded by %d: ranks 0 to %d get their random state, other ranks keep theirs",
                 target, manifest.world_size, peers.size, min(manifest.world_size, peers.size) - 1,
             )  # fmt: skip
         if peers.rank < manifest.world_size:
@@ -353,7 +357,8 @@ def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_k
         raise InputTypeError(f"local_path: got {local_path!r}, expected a path")
     if Path(local_path).name.endswith((files.INCOMPLETE, files.REPLACED)):
         raise InputError(
-            f"local_path: got {local_path}; names with that ending are of checkpoints that aren't complete"
+            f"local_path: got {local_path}, expected another ending: {files.INCOMPLETE} and {files.REPLACED} mark "
+            "checkpoints that aren't complete"
         )
     if hdfs_path is not None and (not isinstance(hdfs_path, str) or not hdfs_path):
         raise InputTypeError(f"hdfs_path: got {hdfs_path!r}, expected a URL or None")
@@ -364,7 +369,8 @@ def _check_save(local_path: Any, hdfs_path: Any, global_step: Any, max_ckpt_to_k
 def _check_shared(staging: Path) -> None:
     if not staging.is_dir():
         raise InputError(
-            f"local_path: {staging}, made by the first rank, isn't seen here; expected a shared file system"
+            f"local_path: the first rank made {staging}, but this rank doesn't see it; expected a file system that all "
+            "ranks share"
         )
 
 
@@ -441,7 +447,7 @@ def _read_trees(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise SerializationError(f"{path}: not JSON: {error}") from error
     if not isinstance(trees, dict) or not set(trees) <= set(_KINDS) or "model" not in trees:
-        raise SerializationError(f"{path}: not the structure of a checkpoint of probe")
+        raise SerializationError(f"{path}: not the saved structure of a probe checkpoint, a JSON object with 'model'")
     return trees
 
 

@@ -64,7 +64,7 @@ def _wanted(config: Mapping[str, Any], which: str, optimizer: bool) -> tuple[str
         raise InputTypeError(f"{argument}: got {list(given.values())!r}, expected a list of names")
     lists = [tuple(names) for names in given.values()]
     if len({frozenset(names) for names in lists}) > 1:
-        raise InputError(f"{argument}: got {lists}, expected one of the two spellings, or the same in both")
+        raise InputError(f"{argument}: got {lists}, expected only one of the two keys, or the same names in both")
     for name in lists[0]:
         if name not in CONTENTS:
             raise UnknownNameError.of(argument, name, CONTENTS)
@@ -233,7 +233,7 @@ class BaseCheckpointManager:
         """
         path = hdfs_path if local_path is None else local_path
         if path is None:
-            raise InputError("local_path, hdfs_path: got None twice, expected one path")
+            raise InputError("local_path and hdfs_path: both are None, expected at least one path")
         return local_path is not None, path
 
     def ensure_checkpoint_capacity(self, max_ckpt_to_keep: int | None) -> None:

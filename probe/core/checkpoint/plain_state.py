@@ -90,7 +90,9 @@ def _taken_out(tag: str, path: str, tensor: torch.Tensor, tensors: dict[str, tor
 
 def _from_array(array: np.ndarray[Any, Any], path: str) -> torch.Tensor:
     if array.dtype.kind not in "biuf" or not array.dtype.isnative:
-        raise SerializationError(f"{path}: got an array of {array.dtype}, expected numbers or booleans")
+        raise SerializationError(
+            f"{path}: got an array of {array.dtype}, expected numbers in native byte order, or booleans"
+        )
     return torch.from_numpy(np.array(array))  # a copy: what is written doesn't change with the array
 
 
@@ -124,7 +126,7 @@ def decode(tree: Any, lookup: Lookup) -> Any:
     except SerializationError:
         raise
     except (ValueError, AttributeError, TypeError, LookupError, OverflowError) as error:
-        raise SerializationError(f"{tag}: can't read {tree[tag]!r} back: {error}") from error
+        raise SerializationError(f"{tag}: can't read {tree[tag]!r:.80} back: {error}") from error
 
 
 def _decode_tagged(tag: str, tree: dict[str, Any], lookup: Lookup) -> Any:
@@ -148,7 +150,7 @@ def _decode_scalar(tag: str, content: Any) -> Any:
         return base64.b64decode(content)
     if tag == "$dtype":
         return as_dtype(content)
-    raise SerializationError(f"{tag}: not a tag of probe's plain state")
+    raise SerializationError(f"{tag}: not a tag of a state that probe wrote")
 
 
 def as_dtype(name: str) -> torch.dtype:

@@ -96,7 +96,7 @@ def find_latest_ckpt_path(path: str | os.PathLike[str] | None, directory_format:
     try:
         content = tracker.read_text(errors="replace").strip()
     except (FileNotFoundError, NotADirectoryError):
-        _log.info("%s: no such tracker, so no checkpoint", tracker)
+        _log.info("%s: there is no tracker file, so no checkpoint is found", tracker)
         return None
     except OSError as error:
         _log.warning("%s: can't be read (%s); looking for the newest complete checkpoint", tracker, error)
@@ -111,12 +111,16 @@ def _tracked(root: Path, named: Path, pattern: re.Pattern[str]) -> str | None:
     with suppress(OSError):  # a read-only disk can't be settled, but can be read
         settle(named)
     if not named.is_dir():
-        _log.warning("%s: the tracker names it, but it isn't there; there is %s", named, _newest(root, pattern))
+        _log.warning(
+            "%s: the tracker file names it, but it doesn't exist; the newest complete checkpoint is %s",
+            named,
+            _newest(root, pattern),
+        )
         return None
     if is_complete(named) or _is_foreign(named):
         return str(named)
     found = _newest(root, pattern)
-    _log.warning("%s: the tracker names it, but it isn't complete; taking %s", named, found)
+    _log.warning("%s: the tracker file names it, but it isn't complete; taking %s", named, found)
     return found
 
 

@@ -55,10 +55,14 @@ def load_rng_state(rng_state: Mapping[str, Any]) -> None:
         MissingKeyError: A part is missing; nothing has been set then.
     """
     if not isinstance(rng_state, Mapping):
-        raise InputTypeError(f"rng_state: got {type(rng_state).__name__}, expected what get_rng_state gives")
+        raise InputTypeError(
+            f"rng_state: got {type(rng_state).__name__}, expected the mapping that get_rng_state returns"
+        )
     missing = {"random", "numpy", "cpu"} - set(rng_state)
     if missing:
-        raise MissingKeyError(f"rng_state: no {', '.join(sorted(missing))}; there is {', '.join(sorted(rng_state))}")
+        raise MissingKeyError(
+            f"rng_state: lacks {', '.join(sorted(missing))}; it has {', '.join(sorted(rng_state)) or 'nothing'}"
+        )
     random.setstate(rng_state["random"])
     np.random.set_state(rng_state["numpy"])
     torch.set_rng_state(rng_state["cpu"])
@@ -66,4 +70,6 @@ def load_rng_state(rng_state: Mapping[str, Any]) -> None:
     if device is not None and device in rng_state:
         torch.get_device_module(device).set_rng_state(rng_state[device])
     for other in set(rng_state) - {"random", "numpy", "cpu", device}:
-        _log.warning("the generator state of %r is left out: this process has %s", other, device or "no accelerator")
+        _log.warning(
+            "the random state of device %r isn't restored: this process has %s", other, device or "no accelerator"
+        )

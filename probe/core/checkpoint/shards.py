@@ -134,13 +134,13 @@ def _check_covered(name: str, chunks: list[ChunkStorageMetadata], size: list[int
         for one in chunks
     )
     if not inside or sum(math.prod(one.sizes) for one in chunks) != math.prod(size):
-        raise SerializationError(f"{name}: its {len(chunks)} chunks don't make a tensor of {tuple(size)}")
+        raise SerializationError(f"{name}: its {len(chunks)} chunks don't make up a tensor of shape {tuple(size)}")
 
 
 def _chunk(name: str, told: list[Any], stored: dict[MetadataIndex, _StorageInfo]) -> ChunkStorageMetadata:
     offsets, sizes, file, start, length = told
     if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
-        raise SerializationError(f"{name}: {file!r} isn't the name of a file beside the list")
+        raise SerializationError(f"{name}: got the file {file!r}, expected a file name without a directory")
     stored[MetadataIndex(name, offsets)] = _StorageInfo(file, int(start), int(length))
     return ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
 

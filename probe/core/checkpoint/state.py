@@ -88,7 +88,7 @@ def saved_model(state: State, saved_tree: Any, where: str) -> Any:
 
     found = decode(saved_tree, tensor)
     if not isinstance(found, dict) or found.keys() != state.tree.keys() or set(named) != state.tensors.keys():
-        raise MissingKeyError(f"{where}: its structure names other entries than the model has")
+        raise MissingKeyError(f"{where}: its saved structure has other entries than the model")
     return found
 
 
@@ -114,7 +114,7 @@ def check_same(state: State, saved: Metadata, kind: str, where: str) -> None:
         )
     there: dict[str, Any] = dict(saved.state_dict_metadata)
     wrong = [
-        f"{name} is {tuple(there[name].size)} there and {tuple(tensor.size())} here"
+        f"{name} has shape {tuple(there[name].size)} in the checkpoint, but {tuple(tensor.size())} here"
         for name, tensor in state.tensors.items()
         if there[name].size != tensor.size()
     ]
@@ -238,7 +238,7 @@ class OptimizerLoad:
         strangers = sorted(set(saved_tree["state"]) - set(parameters))
         if strangers:
             raise MissingKeyError(
-                f"{self._where}: it has optimizer state of {_some(strangers)}, which the model hasn't"
+                f"{self._where}: it has optimizer state for {_some(strangers)}, which the model lacks"
             )
         self._state = {
             parameters[name]: decode(kept, partial(self._target, like=parameters[name], of_parameter=True))
@@ -246,7 +246,8 @@ class OptimizerLoad:
         }
         for name, kept in saved_tree["state"].items():
             if not isinstance(kept, dict) or not isinstance(self._state[parameters[name]], dict):
-                raise SerializationError(f"{self._where}: the optimizer's state of {name} is {kept!r}, expected a dict")
+                kind = type(self._state[parameters[name]]).__name__
+                raise SerializationError(f"{self._where}: the optimizer's state of {name} is a {kind}, expected a dict")
         names = parameter_names(self._model)
         given = [[names[one] for one in group["params"]] for group in self._optimizer.param_groups]
         self._match_groups(saved_tree["param_groups"], given)
@@ -277,7 +278,7 @@ class OptimizerLoad:
             sizes = [None if names is None else len(names) for names in there]
             raise InputError(
                 f"{self._where}: the optimizer's groups hold other parameters than the saved ones: "
-                f"{[len(mine) for mine in given]} parameters in {len(given)} groups here, {sizes} there"
+                f"got groups of {[len(mine) for mine in given]} parameters, expected {sizes}"
             )
         lookups = [
             partial(self._target, like=_first(group), of_parameter=False) for group in self._optimizer.param_groups
@@ -312,6 +313,8 @@ def _sharded(path: str, saved: Any, placements: list[int | None], like: Any) -> 
 
     mesh = like.device_mesh
     if len(placements) != mesh.ndim:
-        raise SerializationError(f"{path}: saved over {len(placements)} mesh dimensions, the parameter has {mesh.ndim}")
+        raise SerializationError(
+            f"{path}: saved over {len(placements)} mesh dimensions, expected the parameter's {mesh.ndim}"
+        )
     wanted = [Replicate() if dim is None else Shard(dim) for dim in placements]
     return empty(*saved.size, dtype=saved.properties.dtype, device_mesh=mesh, placements=wanted)

@@ -103,7 +103,7 @@ class RowLengths:
         found_lengths = cls(host if lengths.device.type != "cpu" else host.copy())
         if found_lengths.shortest < 0:
             row = int(np.argmax(host < 0))
-            raise InputError(f"lengths: row {row} has length {int(host[row])}, expected none below 0")
+            raise InputError(f"lengths: row {row} has length {int(host[row])}, expected at least 0")
         return found_lengths
 
     def check_width(self, width: int, name: str) -> None:

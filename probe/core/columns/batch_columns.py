@@ -301,7 +301,7 @@ def as_jagged(key: str, column: Any, ragged: int) -> Any:
         return column
     if not isinstance(column, torch.Tensor) or column.ndim <= ragged:
         said = f"shape {tuple(column.shape)}" if isinstance(column, torch.Tensor) else type(column).__name__
-        raise InputTypeError(f"{key!r}: got {said} in one batch and a jagged tensor in another")
+        raise InputTypeError(f"{key!r}: got {said} in one batch, expected a jagged tensor as in another")
     count, width = column.shape[0], column.shape[ragged]
     values = column.movedim(0, ragged - 1).flatten(ragged - 1, ragged)
     offsets = torch.arange(count + 1, device=column.device) * width
@@ -355,7 +355,9 @@ def common_dtype(key: str, dtypes: Sequence[torch.dtype]) -> torch.dtype:
     for one in dtypes:
         whole = one != torch.bool and not one.is_floating_point and not one.is_complex
         if whole and (common.is_floating_point or common.is_complex):
-            raise InputTypeError(f"{key!r}: got {one} in one batch and {common} in another, which can't hold it")
+            raise InputTypeError(
+                f"{key!r}: got {one} and {common} in different batches, expected integers in all or floats in all"
+            )
     return common
 
 
@@ -376,11 +378,13 @@ def check_pad_value(key: str, value: float, dtype: torch.dtype) -> None:
 def _join_objects(key: str, parts: Sequence[Any]) -> Any:
     kinds = {type(one) for one in parts}
     if any(not isinstance(one, list | np.ndarray) for one in parts):
-        raise InputTypeError(f"{key!r}: got {', '.join(sorted(kind.__name__ for kind in kinds))}, which don't mix")
+        names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise InputTypeError(f"{key!r}: got {names} in different batches, expected lists or NumPy arrays in all")
     if all(isinstance(one, list) for one in parts):
         return [row for one in parts for row in one]
     if all(isinstance(one, np.ndarray) and not one.dtype.hasobject for one in parts):
         if len({one.shape[1:] for one in parts}) > 1:
-            raise ShapeError(f"{key!r}: arrays of shapes {', '.join(str(one.shape) for one in parts)} don't fit")
+            shapes = ", ".join(str(one.shape) for one in parts)
+            raise ShapeError(f"{key!r}: got arrays of shapes {shapes}, which may differ in the first size only")
         return np.concatenate(parts)
     return _object_array([row for one in parts for row in one])

@@ -94,20 +94,28 @@ def checked_jagged(
     """
     if type(ragged_dim) is not int or not 1 <= ragged_dim <= values.dim():
         most = values.dim()
-        raise SerializationError(f"ragged_dim: got {ragged_dim!r}, expected 1 to {most} for {tuple(values.shape)}")
+        raise SerializationError(
+            f"ragged_dim: got {ragged_dim!r}, expected 1 to {most} for values of shape {tuple(values.shape)}"
+        )
     total = values.shape[ragged_dim - 1]
     for name, column in (("offsets", offsets), ("lengths", lengths)):
         if column is not None and (column.dim() != 1 or column.dtype not in (torch.int32, torch.int64)):
-            raise SerializationError(f"{name}: got {column.dtype} {tuple(column.shape)}, expected one row of int64")
+            raise SerializationError(
+                f"{name}: got {column.dtype} {tuple(column.shape)}, expected one dimension of int64 or int32"
+            )
     if not offsets.numel() or int(offsets[0]) != 0 or bool((offsets.diff() < 0).any()) or int(offsets[-1]) > total:
         told = offsets[:8].tolist()
-        raise SerializationError(f"offsets: got {told}…, expected to begin with 0, to rise, and to end within {total}")
+        raise SerializationError(
+            f"offsets: got {told}…, expected numbers from 0 to {total} that begin with 0 and never fall"
+        )
     if lengths is None and int(offsets[-1]) != total:
         raise SerializationError(f"offsets: end at {int(offsets[-1])}, expected {total}, where the values end")
     if lengths is not None:
         room = offsets.diff()
         if lengths.shape != room.shape or bool((lengths < 0).any()) or bool((lengths > room).any()):
-            raise SerializationError(f"lengths: got {lengths[:8].tolist()}…, expected them to fit between the offsets")
+            raise SerializationError(
+                f"lengths: got {lengths[:8].tolist()}…, expected one for each row, none beyond the next offset"
+            )
     found = _bounds(offsets.diff() if lengths is None else lengths)
     if bounds is not None and not _are_bounds(bounds, found):
         raise SerializationError(f"bounds: got {bounds!r}, expected {list(found)}, the shortest and the longest row")

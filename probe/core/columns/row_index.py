@@ -37,7 +37,7 @@ def row_number(item: object, rows: int) -> int | None:
         return None
     number = int(item)
     if not -rows <= number < rows:
-        raise RowIndexError(f"index: got row {number}, expected one of a batch of {rows} rows")
+        raise RowIndexError(f"index: got row {number}, but there are only {rows} rows")
     return number + rows if number < 0 else number
 
 
@@ -74,7 +74,7 @@ def row_numbers(index: object, rows: int) -> torch.Tensor:
         smallest, largest = (int(one) for one in torch.aminmax(found))
         if smallest < -rows or largest >= rows:
             outside = smallest if smallest < -rows else largest
-            raise RowIndexError(f"index: got row {outside}, expected rows of a batch of {rows} rows")
+            raise RowIndexError(f"index: got row {outside}, but there are only {rows} rows")
         return found if smallest >= 0 else torch.where(found < 0, found + rows, found)
     return torch.where(found < 0, found + rows, found)
 
@@ -103,7 +103,9 @@ def _list_as_tensor(index: list[Any]) -> torch.Tensor:
     if kinds <= {bool, np.bool_}:
         return torch.tensor([bool(one) for one in index])
     if any(issubclass(kind, bool | np.bool_) for kind in kinds):
-        raise InputTypeError("index: got a list that mixes booleans with other things")
+        raise InputTypeError(
+            "index: got a list that mixes booleans with other things, expected only integers or only booleans"
+        )
     numbers = [one.item() if isinstance(one, torch.Tensor | np.ndarray) and one.ndim == 0 else one for one in index]
     if not all(map(is_whole, numbers)):
         names = ", ".join(sorted({type(one).__name__ for one in numbers}))

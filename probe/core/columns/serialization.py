@@ -78,7 +78,9 @@ def deserialize_single_tensor(arr: Payload) -> torch.Tensor:
     tensor(2.5000)
     """
     if not isinstance(arr, tuple | list) or not arr:
-        raise SerializationError(f"arr: got {type(arr).__name__}, expected the tuple of serialize_single_tensor")
+        raise SerializationError(
+            f"arr: got {type(arr).__name__}, expected the tuple that serialize_single_tensor returns"
+        )
     if arr[0] in ("jagged", "strided"):
         return _nested_tensor(tuple(arr), {})
     if len(arr) not in _DENSE_FORMS:
@@ -115,7 +117,9 @@ def tensor_from_bytes(data: Any, dtype: torch.dtype, shape: Any) -> torch.Tensor
         flat = np.frombuffer(data, dtype=np.uint8) if not isinstance(data, np.ndarray) else data
         sizes = tuple(int(size) for size in shape)
         if flat.dtype != np.uint8 or flat.ndim != 1 or any(size < 0 for size in sizes):
-            raise SerializationError(f"arr: got bytes as {flat.dtype} {flat.shape} for the shape {sizes}")
+            raise SerializationError(
+                f"arr: got {flat.dtype} {flat.shape} for the shape {sizes}, expected flat uint8 bytes and sizes from 0"
+            )
         if not flat.size:  # torch can't look at no bytes as another dtype
             return torch.from_numpy(np.empty(0, np.uint8)).to(dtype).reshape(sizes)
         if not flat.flags.writeable or not flat.flags.c_contiguous:
@@ -224,7 +228,7 @@ def _column_payload(column: Any, holders: dict[int, str], name: str) -> Payload:
 def batch_of(arr: Payload) -> TensorDict:
     """:func:`deserialize_tensordict` without telling anyone."""
     if not isinstance(arr, tuple | list) or len(arr) != 3 or not isinstance(arr[2], Mapping):
-        raise SerializationError("arr: got something else than (batch_size, device, {name: payload})")
+        raise SerializationError(f"arr: got {type(arr).__name__}, expected (batch_size, device, {{name: payload}})")
     size, device_name, items = arr
     offsets: dict[str, torch.Tensor] = {}
     columns: dict[str, Any] = {}
@@ -242,7 +246,7 @@ def batch_of(arr: Payload) -> TensorDict:
 
 def _column(payload: Any, offsets: dict[str, torch.Tensor], name: str, size: Any) -> Any:
     if not isinstance(payload, tuple | list) or not payload:
-        raise SerializationError(f"got {type(payload).__name__}, expected a payload")
+        raise SerializationError(f"got {type(payload).__name__}, expected a tuple that serialize_tensordict made")
     kind = payload[0]
     if kind == "rows":
         return rows_of(payload[1])

@@ -36,8 +36,8 @@ def common_size(columns: Mapping[str, Any], dims: int, check_type: bool = True) 
             raise ShapeError(f"{key!r}: got shape {shape_text(column)}, expected at least {dims} dimensions")
         if column.shape[:dims] != first.shape[:dims]:
             raise ShapeError(
-                f"{key!r}: got shape {shape_text(column)}, expected the first {dims} "
-                f"size(s) of {first_key!r}, {shape_text(first)}"
+                f"{key!r}: got shape {shape_text(column)}, expected the same first {dims} size(s) as {first_key!r}, "
+                f"which has shape {shape_text(first)}"
             )
     return torch.Size(first.shape[:dims])
 
@@ -125,5 +125,5 @@ def unfolded(key: str, column: Any, n_split: int) -> Any:
     if isinstance(column, np.ndarray) and column.dtype == object and column.ndim == 1:
         column = _deeper(column)
     if nested or column.ndim < 2 or column.shape[1] % n_split:
-        raise ShapeError(f"{key!r}: got shape {shape_text(column)}, expected dimension 1 to divide by {n_split}")
+        raise ShapeError(f"{key!r}: got shape {shape_text(column)}, expected dimension 1 to be a multiple of {n_split}")
     return column.reshape(column.shape[0] * n_split, column.shape[1] // n_split, *column.shape[2:])

@@ -47,7 +47,9 @@ def rename(data: M, old_keys: Keys, new_keys: Keys) -> M:
     """See :meth:`probe.core.protocol.DataProto.rename`."""
     olds, news = key_names("old_keys", old_keys or ()), key_names("new_keys", new_keys or ())
     if len(olds) != len(news) or len({*olds}) != len(olds):
-        raise InputError(f"rename: got old_keys {olds} and new_keys {news}, expected equally many, none twice")
+        raise InputError(
+            f"rename: got old_keys {olds} and new_keys {news}, expected equally many, and no old key twice"
+        )
     columns = {} if data.batch is None else dict(data.batch.items())
     picked("batch", columns, olds)
     if data.batch is None:
@@ -55,7 +57,7 @@ def rename(data: M, old_keys: Keys, new_keys: Keys) -> M:
     mapping = dict(zip(olds, news, strict=True))
     renamed = {mapping.get(key, key): column for key, column in columns.items()}
     if len(renamed) != len(columns):
-        raise InputError(f"new_keys: got {news}, of which one would stand for two columns of {list(columns)}")
+        raise InputError(f"new_keys: got {news}, which would give two of the columns {list(columns)} one name")
     data.batch = rows.rebuilt(data.batch, renamed, len(data))
     return data
 

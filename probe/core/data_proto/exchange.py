@@ -73,7 +73,7 @@ def to_mixed_tensordict(
     for section, entries in (("non_tensor_batch", arrays), ("meta_info", meta)):
         for key, value in entries.items():
             if key in columns:
-                raise ConflictError(f"{section}[{key!r}]: another member has the key too; rename one of them")
+                raise ConflictError(f"{section}[{key!r}]: another section has this key too; rename one of them")
             columns[key] = _stack(value, rows) if section == "non_tensor_batch" else _constant(value, size)
     return TensorDict(columns, batch_size=size, device=None if batch is None else batch.device)
 
@@ -214,7 +214,9 @@ def _check_ranks(told: Sequence[_Facts]) -> None:
         for name in ("columns", "arrays"):
             mine, theirs = first[name] or {}, one[name] or {}
             if odd := sorted(map(str, mine.keys() ^ theirs.keys())):
-                raise MissingKeyError(f"all_gather_data_proto: only one of ranks 0 and {rank} has {odd[0]!r}")
+                raise MissingKeyError(
+                    f"all_gather_data_proto: only one of ranks 0 and {rank} has {odd[0]!r}, expected it on all"
+                )
         for key, facts in (first["columns"] or {}).items():
             theirs = one["columns"][key]
             if _common(facts) != _common(theirs):

@@ -135,7 +135,7 @@ def _read(name: str) -> Sections:
         names = file.keys()  # the file itself can't be iterated
         tensors = {key: file.get_tensor(key) for key in names if key != _JSON}
     if tensors.keys() != checksums.keys():
-        raise InputError("it lacks tensors, or has some too many")
+        raise InputError("its tensors aren't those that it lists")
     for key, tensor in tensors.items():
         if _checksum(tensor) != checksums[key]:
             raise InputError(f"the bytes of {key!r} are damaged")
@@ -183,7 +183,10 @@ class _Encoder:
         if tensor.is_nested:
             return self._nested(where, name, tensor)
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.device.type == "meta":
-            raise SerializationError(f"{where}: got a {tensor.layout} tensor on {tensor.device}, expected a dense one")
+            raise SerializationError(
+                f"{where}: got a {'quantised' if tensor.is_quantized else tensor.layout} tensor on {tensor.device}, "
+                "expected a dense one that holds its elements"
+            )
         plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
         spec = {
             _TAG: "tensor",
@@ -361,7 +364,7 @@ class _Decoder:
             return filled.reshape(spec["shape"])
         dtype = np.dtype(spec["dtype"])
         if dtype.hasobject:
-            raise InputError(f"got an array of {dtype}")
+            raise InputError(f"got an array of {dtype}, expected no Python objects")
         if "v" in spec:
             data: Any = bytearray(base64.b64decode(spec["v"], validate=True))
         else:

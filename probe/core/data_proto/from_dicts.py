@@ -37,9 +37,11 @@ def members_of(
 ) -> Sections:
     """See :meth:`probe.core.protocol.DataProto.from_dict`."""
     if not isinstance(num_batch_dims, int) or num_batch_dims < 1:
-        raise InputError(f"num_batch_dims: got {num_batch_dims!r}, expected 1")
+        raise InputError(f"num_batch_dims: got {num_batch_dims!r}, expected a whole number from 1 on")
     if non_tensors and num_batch_dims > 1:
-        raise ShapeError(f"num_batch_dims: got {num_batch_dims}, expected 1: arrays have one batch dimension")
+        raise ShapeError(
+            f"num_batch_dims: got {num_batch_dims}, expected 1, because non_tensors have one batch dimension"
+        )
     batch = None
     if tensors:
         size = common_size(tensors, num_batch_dims)

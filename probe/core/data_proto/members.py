@@ -110,7 +110,9 @@ def restore(data: Members, state: Any) -> None:
         SerializationError: It is something else.
     """
     if not isinstance(state, dict) or not state.keys() >= MEMBERS:
-        raise SerializationError("state: got something else than what DataProto.__getstate__ gives")
+        raise SerializationError(
+            f"state: got {type(state).__name__}, expected the dict that DataProto.__getstate__ returns"
+        )
     data.__dict__.update(state)
     if state["batch"] is not None:
         data.batch = batch_of(state["batch"])

@@ -42,9 +42,11 @@ def plan_tensor_union(mine: TensorDictBase | None, theirs: TensorDictBase | None
     if theirs is None:
         return {}
     if mine is not None and mine.batch_size != theirs.batch_size:
-        raise ConflictError(f"union: batch sizes {tuple(mine.batch_size)} and {tuple(theirs.batch_size)} differ")
+        raise ConflictError(
+            f"union: got batch sizes {tuple(mine.batch_size)} and {tuple(theirs.batch_size)}, expected the same"
+        )
     if count is not None and count != theirs.batch_size[0]:
-        raise ConflictError(f"union: {count} rows and {theirs.batch_size[0]} rows don't go together")
+        raise ConflictError(f"union: got {count} rows and {theirs.batch_size[0]} rows, expected equally many")
     known = {} if mine is None else dict(mine.items())
     return _new_entries("batch", known, dict(theirs.items()))
 
@@ -59,7 +61,7 @@ def plan_array_union(
     """
     new = _new_entries("non_tensor_batch", mine, theirs)
     if new and count is not None and count != other_count:
-        raise ConflictError(f"union: {count} rows and {other_count} rows don't go together")
+        raise ConflictError(f"union: got {count} rows and {other_count} rows, expected equally many")
     return new
 
 
@@ -138,7 +140,7 @@ def list_of_dict_to_dict_of_list(list_of_dict: Sequence[Mapping[Any, Any]]) -> d
     for number, one in enumerate(list_of_dict):
         for key, value in one.items():
             if key not in lists:
-                raise MissingKeyError(f"list_of_dict[{number}]: has {key!r}, which the first dict hasn't")
+                raise MissingKeyError(f"list_of_dict[{number}]: has {key!r}, which the first dict lacks")
             lists[key].append(value)
     return lists
 

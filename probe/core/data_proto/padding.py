@@ -30,7 +30,7 @@ def padding(data: Members, padding_size: int, padding_candidate: str) -> None:
         return
     count = len(data)
     if not count:
-        raise InputError(f"padding_size: got {padding_size} for a batch without rows to copy")
+        raise InputError(f"padding_size: got {padding_size}, expected 0: the batch is without rows to copy")
     copied = 0 if padding_candidate == "first" else count - 1
     become(data, rows_at(data, torch.cat([torch.arange(count), torch.full((padding_size,), copied)])))
     _tell_padded(data, padding_size, "data_proto.padding")
@@ -70,7 +70,7 @@ def unpad(data: M, pad_size: int) -> M:
     """See :func:`probe.core.protocol.unpad_dataproto`."""
     whole_number("pad_size", pad_size, 0, expected="an integer")
     if pad_size > len(data):
-        raise InputError(f"pad_size: got {pad_size} for a batch of {len(data)} rows")
+        raise InputError(f"pad_size: got {pad_size}, expected at most {len(data)}, the rows of the batch")
     if not pad_size:
         return data
     kept = stretch(data, slice(0, len(data) - pad_size))

@@ -25,7 +25,7 @@ def stacked(x: Sequence[DataProtoItem]) -> tuple[TensorDict | None, dict[str, Ar
     for name, members in (("batch", tables), ("non_tensor_batch", others)):
         for number, member in enumerate(members):
             for key in members[0].keys() ^ member.keys():
-                raise MissingKeyError(f"{name}: not all items have {key!r}; items 0 and {number} differ")
+                raise MissingKeyError(f"{name}: only one of items 0 and {number} has {key!r}, expected it in all")
     batch = None
     if x[0].batch is not None:
         shared = Shared()

@@ -96,7 +96,7 @@ class DatasetConfig:
             raise UnknownNameError.of("config.truncation", self.truncation, TRUNCATIONS)
         for name in _OWN_ARGUMENTS:
             if name in self.apply_chat_template_kwargs:
-                raise InputError(f"config.apply_chat_template_kwargs: {name!r} is given by the dataset itself")
+                raise InputError(f"config.apply_chat_template_kwargs: got {name!r}, which the dataset sets itself")
 
 
 def _cache_dir(given: str) -> Path:
@@ -128,8 +128,8 @@ def _plain(value: Any) -> Any:
 def _refuse_tool_file(look_up: Callable[[str], Any]) -> None:
     if look_up("tool_config_path") is not None:  # ignored, it would change every prompt without a word
         raise InputError(
-            "config.tool_config_path: a file of tools isn't read here; "
-            "give their schemas as config.apply_chat_template_kwargs.tools"
+            "config.tool_config_path: got a path, expected None: probe doesn't read files of tools; "
+            "give the tools' schemas as config.apply_chat_template_kwargs.tools"
         )
 
 

@@ -172,7 +172,7 @@ def _check_texts(tables: list[Any], texts: list[frozenset[str]], names: list[str
             if len(table) and column in table.column_names and column not in own:
                 mixed = next(one for one, found in zip(names, texts, strict=True) if column in found)
                 raise InputError(
-                    f"data_files: the column {column!r} has values of one type in {name}, and of several in {mixed}; "
+                    f"data_files: the column {column!r} has values of one type in {name}, but of several in {mixed}; "
                     "put the rows into one file, or give the values one type"
                 )
 

@@ -176,7 +176,7 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def _rows(path: str) -> Iterator[Row]:
     for number, row in enumerate(_values(path)):
         if not isinstance(row, dict):
-            raise InputError(f"row {number} is {str(row)[:60]!r}, expected an object")
+            raise InputError(f"row {number} is {str(row)[:60]!r}, expected a JSON object")
         yield row
 
 

@@ -114,7 +114,9 @@ def _pixels(value: Any, dims: int, shape: str) -> np.ndarray[Any, np.dtype[np.ui
         raise InputError(f"pixels: got ragged lists, expected an array {shape}") from error
     whole = pixels.dtype.kind in "iu" and (not pixels.size or (pixels.min() >= 0 and pixels.max() <= 255))
     if pixels.ndim != dims or pixels.shape[-1] != 3 or not pixels.size or not whole:
-        raise InputError(f"pixels: got {pixels.dtype}{pixels.shape}, expected {shape} of values 0 to 255")
+        raise InputError(
+            f"pixels: got {pixels.dtype} {pixels.shape}, expected an array {shape} of whole numbers 0 to 255"
+        )
     return pixels.astype(np.uint8)
 
 

@@ -146,10 +146,12 @@ class PromptEncoder:
     def _refuse_media(self, messages: list[Message], given: dict[str, list[Any]]) -> None:
         for kind, items in given.items():
             if items and any(f"<{kind}>" in one["content"] for one in messages if isinstance(one["content"], str)):
-                raise InputError(f"processor: got None, but the prompt holds {len(items)} of {self._keys[kind]!r}")
+                raise InputError(
+                    f"processor: got None, expected one: the prompt has {len(items)} of {self._keys[kind]!r}"
+                )
         for kind in self._keys:
             if next(_items(kind, messages), None) is not None:
-                raise InputError(f"processor: got None, but a message holds a part of type {kind!r}")
+                raise InputError(f"processor: got None, expected one: a message has a part of type {kind!r}")
 
     def _placed(self, kind: str, messages: list[Message], given: list[Any]) -> list[Any]:
         """The media of one kind in the order of their places; a place may hold its own."""
@@ -157,8 +159,7 @@ class PromptEncoder:
         open_places = sum(item.get(kind) is None for item in places)
         if open_places != len(given):
             raise InputError(
-                f"{self._keys[kind]}: got {len(given)} for {open_places} places; expected one <{kind}> in the "
-                "messages for each"
+                f"{self._keys[kind]}: got {len(given)}, expected {open_places}, one for each <{kind}> in the messages"
             )
         following = iter(given)
         values = [next(following) if item.get(kind) is None else item[kind] for item in places]

@@ -94,7 +94,7 @@ def allgather_dict_tensors(tensors: Tensors, size: int, group: Any = None, dim: 
     """
     ranks = rank_count(group)
     if size != ranks:
-        raise InputError(f"size: got {size} for a group of {ranks} ranks, expected their number")
+        raise InputError(f"size: got {size}, expected {ranks}, the number of ranks of the group")
     if dim < 0 and isinstance(tensors, TensorDictBase):
         raise InputError(f"dim: got {dim} for a TensorDict, expected at least 0")
     told = told_by_all(_described(tensors, dim), group)
@@ -157,11 +157,11 @@ def _facts(key: _Key, tensor: Any, dim: int | None) -> dict[str, Any]:
     name = f"tensors[{_name(key)!r}]"
     if not is_jagged(tensor):
         if dim is not None and not -tensor.ndim <= dim < tensor.ndim:
-            raise InputError(f"dim: got {dim} for {name} of shape {tuple(tensor.shape)}")
+            raise InputError(f"dim: got {dim}, expected a dimension of {name}, which has shape {tuple(tensor.shape)}")
         along = None if dim is None else dim % tensor.ndim
         return {"shape": tuple(tensor.shape), "common": _common(tensor, along)}
     if dim is None or dim % tensor.ndim != 0:
-        raise InputError(f"{name}: got a jagged tensor, which can only be gathered, along dim=0")
+        raise InputError(f"{name}: got a jagged tensor, which can't be broadcast and is only gathered along dim=0")
     whole = compact_jagged(tensor)
     common = _common(whole._values, whole._ragged_idx - 1)
     bounds = jagged_bounds(whole)
@@ -182,12 +182,14 @@ def _check(told: Sequence[dict[str, Any]], function: str) -> None:
     for rank, one in enumerate(told):
         facts = one["facts"]
         if odd := sorted(first.keys() ^ facts.keys()):
-            raise MissingKeyError(f"{function}: only one of ranks 0 and {rank} of the group has {_name(odd[0])!r}")
+            raise MissingKeyError(
+                f"{function}: only one of ranks 0 and {rank} of the group has {_name(odd[0])!r}, expected it on all"
+            )
         for key in first:
             if first[key]["common"] != facts[key]["common"]:
                 raise ShapeError(
                     f"{function}: tensors[{_name(key)!r}]: rank 0 of the group has {first[key]['common']}, "
-                    f"rank {rank} has {facts[key]['common']}"
+                    f"rank {rank} has {facts[key]['common']}; expected the same on all"
                 )
 
 

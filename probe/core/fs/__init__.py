@@ -120,7 +120,9 @@ def copy_to_local(
     location = as_location("src", src)
     if isinstance(src, str) and _is_hub_id(src):
         if use_shm:
-            _log.warning("%s isn't copied into shared memory: it is a model of the hub, of which nothing is here", src)
+            _log.warning(
+                "%s isn't copied into shared memory: it names a model of the Hugging Face Hub, not a local path", src
+            )
         return src
     if not is_non_local(location):
         found = _existing(location)
@@ -154,7 +156,7 @@ def copy_to_shm(src: str | os.PathLike[str], *, verbose: bool = False) -> str:
     if whole.resolve().is_relative_to(SHM):
         return path
     if not SHM.is_dir() or not os.access(SHM, os.W_OK):
-        _log.warning("%s stays where it is: there is no shared memory at %s that can be written to", path, SHM)
+        _log.warning("%s isn't copied into shared memory: %s doesn't exist or can't be written to", path, SHM)
         return path
     home = _own_folder(SHM / f"probe-cache-{os.getuid()}")
     place = Place(home / md5_encode(str(whole)), whole.name or "root", _LOCK)
@@ -162,7 +164,7 @@ def copy_to_shm(src: str | os.PathLike[str], *, verbose: bool = False) -> str:
     try:
         return kept(LocalSource(str(whole)), place, again=False, teller=Teller(bool(verbose)), reserve_bytes=reserve)
     except NoRoomError as error:
-        _log.warning("%s stays where it is: shared memory is too small: %s", path, error)
+        _log.warning("%s isn't copied into shared memory, which is too small: %s", path, error)
         return path
 
 
@@ -184,11 +186,11 @@ def verify_copy(src: str | os.PathLike[str], dest: str | os.PathLike[str]) -> bo
     try:
         present = source_of(as_location("dest", dest)).inventory()
     except SourceMissingError:
-        _log.info("%s is no copy of %s: it isn't there", dest, src)
+        _log.info("%s isn't a copy of %s: it doesn't exist", dest, src)
         return False
     wrong = list(differences(expected, present))
     if wrong:
-        _log.info("%s is no copy of %s: %s", dest, src, "; ".join(wrong[:5]))
+        _log.info("%s isn't a copy of %s: %s", dest, src, "; ".join(wrong[:5]))
     return not wrong
 
 
@@ -237,7 +239,7 @@ def _copy_out(source: Source, origin: str, location: str, dirs_exist_ok: bool, o
         if not found.is_folder and (is_folder or location.endswith("/")):
             target = RemoteSource(f"{location.rstrip('/')}/{_name(origin)}", options)
         elif found.is_folder and not dirs_exist_ok and _info_type(target) is not None:
-            raise TargetExistsError(f"dst: {location!r} is there already; dirs_exist_ok=True adds to it")
+            raise TargetExistsError(f"dst: {location!r} already exists; dirs_exist_ok=True adds to it")
     upload(source, found, target)
 
 
@@ -257,11 +259,11 @@ def _copy_in(source: Source, origin: str, location: str, dirs_exist_ok: bool) ->
         target /= _name(origin)
     there = os.path.lexists(target)
     if found.is_folder and there and not (dirs_exist_ok and target.is_dir()):
-        raise TargetExistsError(f"dst: {str(target)!r} is there already; dirs_exist_ok=True adds to a directory")
+        raise TargetExistsError(f"dst: {str(target)!r} already exists; dirs_exist_ok=True adds to a directory")
     if isinstance(source, LocalSource) and Path(os.path.realpath(target)).is_relative_to(
         os.path.realpath(source.shown)
     ):
-        raise InputError(f"dst: {str(target)!r} is {source.shown!r} itself, or inside it")
+        raise InputError(f"dst: {str(target)!r} is the source {source.shown!r} itself, or inside it")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with aside(target.parent) as made:
@@ -321,7 +323,7 @@ def makedirs(name: str | os.PathLike[str], mode: int = 0o777, exist_ok: bool = F
         try:
             target.files.makedirs(target.root, exist_ok=exist_ok)
         except FileExistsError as error:
-            raise TargetExistsError(f"name: {location!r} is there already") from error
+            raise TargetExistsError(f"name: {location!r} already exists") from error
 
 
 def local_mkdir_safe(path: str | os.PathLike[str]) -> str:
@@ -418,7 +420,10 @@ def _own_folder(folder: Path) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise CopyError(f"cache_dir: {str(folder)!r} can't be made: {error}; give a cache_dir") from error
+        raise CopyError(f"cache_dir: {str(folder)!r} can't be created: {error}; give another cache_dir") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise CopyError(f"cache_dir: {str(folder)!r} belongs to user {status.st_uid}; give a cache_dir of your own")
+        raise CopyError(
+            f"cache_dir: {str(folder)!r} isn't a directory of this user (its owner is user {status.st_uid}); "
+            "give a cache_dir of your own"
+        )
     return folder

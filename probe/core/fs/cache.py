@@ -55,7 +55,9 @@ class Place:
         if not Path(lock).is_absolute() and (not lock or "/" in lock or lock in (".", "..", RECORD) or "\0" in lock):
             raise InputError(f"filelock: got {lock!r}, expected the name of a file, or an absolute path")
         if name in (lock, RECORD) or name.startswith(PARTIAL):
-            raise InputError(f"src: it is called {name!r}, which the cache uses itself; give another filelock or name")
+            raise InputError(
+                f"src: got the name {name!r}, which the cache uses itself; give another filelock or rename src"
+            )
         self.folder = folder
         self.target = folder / name
         self.record = folder / RECORD
@@ -133,7 +135,7 @@ def _renew(source: Source, place: Place, listed: Inventory, teller: Teller, rese
         fresh = made / place.target.name
         download(source, listed, fresh, reserve_bytes=reserve_bytes, teller=teller)
         if source.inventory().fingerprint() != listed.fingerprint():
-            raise CopyError(f"src: {source.shown!r} changed while it was copied; ask again when it is complete")
+            raise CopyError(f"src: {source.shown!r} changed while it was copied; copy it again once it is complete")
         place.record.unlink(missing_ok=True)
         swap(fresh, place.target, made)
         place.note(listed)
@@ -173,7 +175,7 @@ def _acquire(lock: FileLock, place: Place, teller: Teller) -> bool:
             return bool(waits)
         except FileNotFoundError as error:
             if place.lock.parent != place.folder:
-                raise CopyError(f"filelock: {str(place.lock)!r} can't be made: {error}") from error
+                raise CopyError(f"filelock: {str(place.lock)!r} can't be created: {error}") from error
             # One whose copy failed has just deleted the folder.
         except OSError as error:
             raise CopyError(f"cache_dir: {str(place.folder)!r} can't be used: {error}") from error

@@ -211,7 +211,7 @@ class LocalSource:
                 continue
             here = (status.st_dev, status.st_ino)
             if here in around:
-                raise InputError(f"src: {str(path)!r} is a link to a directory that it is in")
+                raise InputError(f"src: {str(path)!r} is a link to a directory that contains it")
             found.add_folder(relative)
             self._walk(found, relative, around | {here})
 

@@ -108,7 +108,7 @@ def check(source: Source, entry: Entry, copied: Path) -> None:
     size = copied.stat().st_size
     if entry.size_bytes is not None and size != entry.size_bytes:
         raise CopyError(
-            f"src: {entry.path!r} of {source.shown!r} gave {size} bytes, its store lists {entry.size_bytes}"
+            f"src: {entry.path!r} of {source.shown!r} gave {size} bytes, but its store lists {entry.size_bytes}"
         )
     if entry.checksum is None:
         return
@@ -116,7 +116,7 @@ def check(source: Source, entry: Entry, copied: Path) -> None:
     if digest != entry.checksum.digest and source.trusts(entry):
         raise CopyError(
             f"src: {entry.path!r} of {source.shown!r} came with {entry.checksum.algorithm} {digest}, "
-            f"its store lists {entry.checksum.digest}"
+            f"but its store lists {entry.checksum.digest}"
         )
 
 
@@ -128,7 +128,7 @@ def _check_room(found: Inventory, folder: Path, reserve_bytes: int) -> None:
     free = shutil.disk_usage(folder).free - reserve_bytes
     if found.size_bytes > free:
         raise NoRoomError(
-            f"src: {found.shown!r} has {found.size_bytes} bytes, and {str(folder)!r} has room for {max(free, 0)}"
+            f"src: {found.shown!r} has {found.size_bytes} bytes, but {str(folder)!r} has room for only {max(free, 0)}"
         )
 
 
@@ -254,7 +254,7 @@ def differences(one: Inventory, other: Inventory, *, extra: bool = False, folder
         left = [left[0] | one.folders, left[1] | other.folders]
     yield from (f"{name} is missing" for name in sorted(left[0] - left[1]))
     if not extra:
-        yield from (f"{name} is too many" for name in sorted(left[1] - left[0]))
+        yield from (f"{name} isn't in the original" for name in sorted(left[1] - left[0]))
     for name in sorted(one.files.keys() & other.files.keys()):
         yield from _unequal(name, one, other)
 

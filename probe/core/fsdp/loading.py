@@ -69,7 +69,9 @@ def fsdp2_load_full_state_dict(
         PeerError: On the other ranks, with the same words.
     """
     if not any(isinstance(part, FSDPModule) for part in model.modules()):
-        raise InputTypeError(f"model: got a {type(model).__name__} without fully_shard, expected a model after it")
+        raise InputTypeError(
+            f"model: got a {type(model).__name__} without fully_shard, expected one that fully_shard was applied to"
+        )
     ranks = _Ranks(device_mesh)
     state: Mapping[str, Any] = (full_state or {}) if ranks.is_first else {}
     _agree(ranks, _problem(model, state) if ranks.is_first else None)
@@ -114,7 +116,7 @@ def _problem(model: nn.Module, state: object) -> ProbeError | None:
     if missing:
         return MissingKeyError(f"full_state: got no {', '.join(sorted(missing))}; it has {_some(state)}")
     unknown = sorted(set(state) - known)
-    return InputError(f"full_state: the model has no {', '.join(unknown)}") if unknown else None
+    return InputError(f"full_state: got {_some(unknown)}, which the model lacks") if unknown else None
 
 
 def _is_buffer_apart(model: nn.Module, names: list[str]) -> bool:

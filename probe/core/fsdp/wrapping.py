@@ -134,8 +134,8 @@ def _chosen(model: nn.Module, choice: _Choice) -> set[nn.Module]:
         return _apart(chosen, model)
     if not choice.names:
         raise InputError(
-            "config: got no transformer_layer_cls_to_wrap and the model has no _no_split_modules, expected one of "
-            "them, min_num_params, or disable=True for a model that is sharded as one"
+            "config: got no transformer_layer_cls_to_wrap, and the model has no _no_split_modules; give the layers' "
+            "class names, min_num_params, or disable=True to shard the model as a whole"
         )
     classes = _classes_named(model, choice)
     parts = {part for part in model.modules() if type(part) in classes}
@@ -222,7 +222,8 @@ def _classes_named(module: nn.Module, choice: _Choice) -> set[type[nn.Module]]:
         raise UnknownNameError.of(choice.origin, ", ".join(missing), {one.__name__ for one in present})
     if missing:
         warnings.warn(
-            f"{choice.origin}: no module of class {', '.join(missing)} in {type(module).__name__}; the others wrap",
+            f"{choice.origin}: no module of class {', '.join(missing)} in {type(module).__name__}; "
+            "only the other classes are wrapped",
             stacklevel=3,
         )
     return {one for one in present if one.__name__ in choice.names}

@@ -117,7 +117,7 @@ def _check_range(labels: Tensor, vocabulary: int, name: str, ignore_index: int |
         outside &= labels != ignore_index
     if bool(outside.any()):
         where = tuple(outside.nonzero()[0].tolist())
-        more = " or ignore_index" if ignore_index is not None else "; ignore_index= names one to leave out"
+        more = " or ignore_index" if ignore_index is not None else "; set ignore_index to leave a label out"
         raise InputError(
             f"{name}: got {int(labels[where])} at {where}, expected 0 to {vocabulary - 1}"
             + (more if name == "labels" else "")

@@ -31,7 +31,7 @@ def check_logits(logits: object) -> None:
     if logits.ndim == 0:
         raise ShapeError("logits: got a tensor without dimensions, expected (*, vocabulary)")
     if logits.shape[-1] == 0:
-        raise ShapeError(f"logits: got shape {tuple(logits.shape)}, expected a vocabulary of 1 at least")
+        raise ShapeError(f"logits: got shape {tuple(logits.shape)}, expected a vocabulary of at least 1")
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:

@@ -163,7 +163,7 @@ def _reduce(tensor: Tensor, axis: int | tuple[int, ...] | None) -> Tensor:
         return tensor.sum()
     wanted = (axis,) if isinstance(axis, int) else tuple(axis)
     if not wanted or any(not -tensor.ndim <= one < tensor.ndim for one in wanted):
-        raise InputError(f"axis: got {axis!r}, expected dimensions of a tensor that has {tensor.ndim}")
+        raise InputError(f"axis: got {axis!r}, expected dimensions of a tensor with {tensor.ndim} of them")
     return tensor.sum(dim=wanted)
 
 

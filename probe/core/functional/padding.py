@@ -151,7 +151,7 @@ def postprocess_data(
     if input_ids.ndim != 2 or attention_mask.shape != input_ids.shape:
         raise ShapeError(
             f"input_ids, attention_mask: got shapes {tuple(input_ids.shape)} and {tuple(attention_mask.shape)}, "
-            "expected (rows, width) twice"
+            "expected the same (rows, width) for both"
         )
     width = input_ids.shape[1]
     if width <= max_length:
@@ -159,7 +159,8 @@ def postprocess_data(
         return ids, pad_sequence_to_length(attention_mask, max_length, 0, left_pad)
     if truncation == "error":
         raise TruncationError(
-            f"input_ids: got {width} tokens in a row, above max_length={max_length}; truncation= says how to cut them"
+            f"input_ids: got {width} tokens in a row, above max_length={max_length}; "
+            "set truncation to 'left', 'right' or 'middle' to cut them"
         )
     return _cut(input_ids, max_length, truncation), _cut(attention_mask, max_length, truncation)
 
@@ -199,9 +200,11 @@ def pad_2d_list_to_length(
         flat = list(chain.from_iterable(response))
         values = torch.tensor(flat) if flat else torch.empty(0, dtype=torch.int64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputTypeError(f"response: expected lists of numbers: {error}") from error
+        raise InputTypeError(
+            f"response: got {type(response).__name__}, expected a list of lists of numbers: {error}"
+        ) from error
     if values.ndim != 1:
-        raise InputTypeError(f"response: got lists {values.ndim} deep inside the outer one, expected 1")
+        raise InputTypeError(f"response: got lists nested {values.ndim + 1} deep, expected a list of lists of numbers")
     _check_holds(values.dtype, pad_token_id)
     width = max([*lengths, max_length or 0])
     padded = torch.full((len(lengths), width), pad_token_id, dtype=values.dtype)
@@ -295,7 +298,7 @@ def _check_plain(name: str, given: Tensor) -> None:
     if not isinstance(given, Tensor) or given.is_nested:
         raise InputTypeError(f"{name}: got {_kind(given)}, expected a plain tensor")
     if given.ndim == 0:
-        raise ShapeError(f"{name}: got a tensor without dimensions")
+        raise ShapeError(f"{name}: got a tensor without dimensions, expected at least one")
 
 
 def _check_ids(name: str, given: Tensor) -> None:
@@ -307,7 +310,7 @@ def _check_ids(name: str, given: Tensor) -> None:
 def _token_ids(name: str, given: int | Sequence[int]) -> list[int]:
     tokens = [given] if isinstance(given, Integral) else list(given) if isinstance(given, Sequence) else []
     if not tokens and isinstance(given, Sequence):
-        raise InputError(f"{name}: got no id, expected one at least")
+        raise InputError(f"{name}: got no id, expected at least one")
     if not tokens or not all(map(is_whole, tokens)):
         raise InputTypeError(f"{name}: got {given!r}, expected an int or a list of them")
     return [int(token) for token in tokens]

@@ -256,7 +256,7 @@ class Packer:
         if wanted > len(padded):
             raise InputError(
                 f"min_bin_count, bin_count_multiple: {wanted} bins are needed for {len(padded)} sequences, "
-                "and none may be empty"
+                "but none may be empty"
             )
         split_to(bins, padded, wanted)
 

@@ -251,7 +251,9 @@ def adapted(made: Any, name: str = "") -> Backend:
     if isinstance(made, Backend):
         return made
     if not all(callable(getattr(made, method, None)) for method in ("log", "close")):
-        raise BackendError(f"backend {name!r}: got {type(made).__name__}, expected methods log and close")
+        raise BackendError(
+            f"backend {name!r}: got {type(made).__name__}, expected an object with the methods log and close"
+        )
     return _Adapted(made)
 
 

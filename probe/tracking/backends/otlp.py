@@ -277,7 +277,9 @@ def _endpoint(signal: str) -> str:
     base = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or _DEFAULT
     url = own or f"{base.rstrip('/')}/v1/{signal.lower()}"
     if not url.startswith(("http://", "https://")):
-        raise BackendError(f"backend 'otlp': got the endpoint {url!r}, expected http:// or https://")
+        raise BackendError(
+            f"backend 'otlp': got the endpoint {url!r}, expected one that begins with http:// or https://"
+        )
     return url
 
 

@@ -76,7 +76,9 @@ class SwanLab(Backend):
         finally:
             sys.excepthook = hook  # else it ends the run itself at an error, before what waits is sent
         if self._run is None:
-            raise BackendError("backend 'swanlab' can't be used: a run is open already in this process")
+            raise BackendError(
+                "backend 'swanlab' can't be used: a SwanLab run is already open in this process; finish it first"
+            )
         _not_at_exit(self._run)
         self.location = self._where(place)
         self.run_id = str(getattr(self._run, "id", ""))

@@ -59,7 +59,7 @@ def test_1_nemo_rl_deals_neighbours_by_length_and_cuts_all_ranks_alike():
     ]
     with pytest.raises(InputError, match="3 rows can't be shared equally by 2 ranks"):
         nemo_rl_dynamic([1, 2, 3], 2, 8)
-    with pytest.raises(CapacityError, match="below the 12 tokens of a row, rounded"):
+    with pytest.raises(CapacityError, match="below the 12 tokens that a row takes after rounding"):
         nemo_rl_dynamic([9, 1], 2, 10, round_to=4)
 
 

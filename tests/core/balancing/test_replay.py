@@ -104,7 +104,7 @@ def test_5_what_cannot_be_replayed_is_said():
     with pytest.raises(UnknownNameError, match=r"got 'packing\.first_fit_shuffle'"):
         replay(Cut(packer="packing.first_fit_shuffle", lengths=[1]))
     for packer, missing in (("verl.fixed_rows", "rows_each"), ("verl.equal_size", "count")):
-        with pytest.raises(InputError, match=f"{missing}: got None, which '{packer}'"):
+        with pytest.raises(InputError, match=f"{missing}: got None, expected a number: '{packer}'"):
             replay(Cut(packer=packer, lengths=[1, 2]))
     with pytest.raises(UnknownNameError, match="got 'openrlhf'"):
         Cut.of_micro_batches("openrlhf", {}, [1], 1)
@@ -144,9 +144,9 @@ def test_5_what_verl_refuses():
         verl_micro_batches([10, 2], 9)
     with pytest.raises(CapacityError, match="below the 16 tokens"):
         verl_micro_batches([10, 2], 12, width_tokens=16)
-    with pytest.raises(InputError, match="3 rows can't be grouped by 2"):
+    with pytest.raises(InputError, match="got 3 rows, expected a positive multiple of force_group_size=2"):
         verl_micro_batches([1, 2, 3], 9, force_group_size=2)
-    with pytest.raises(InputError, match="3 micro-batches are needed for 2"):
+    with pytest.raises(InputError, match="3 micro-batches are needed, but a rank has only 2"):
         verl_micro_batches([1, 2], 9, min_num_micro_batch=3)
     with pytest.raises(InputError, match="got 3 for 2 partitions, expected a multiple of 2"):
         verl_partition([1, 2, 3], 2, equal_size=True)

@@ -292,7 +292,7 @@ def test_lengths_may_be_lists_and_arrays():
         ({"max_tokens_per_microbatch": 31}, CapacityError, "row 2|sequence 2"),
         ({"max_tokens_per_microbatch": 0}, InputError, "max_tokens_per_microbatch.*got 0"),
         ({"input_key": "idz"}, MissingKeyError, "input_key: no column 'idz'; there are ids, length"),
-        ({"input_key": "text"}, InputTypeError, "'text' isn't a tensor"),
+        ({"input_key": "text"}, InputTypeError, "'text': got .*, expected a tensor of 2 dimensions"),
         ({"input_lengths_key": "ids"}, ShapeError, "'ids': got shape"),
         ({"input_lengths_key": "text"}, InputTypeError, "'text'"),
     ],

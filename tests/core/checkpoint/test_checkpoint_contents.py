@@ -97,7 +97,7 @@ def test_random_state_comes_back_through_the_disk(tmp_path):
     expected = draw()
     BaseCheckpointManager.load_rng_state(rng_state=read_plain(tmp_path / "rng"))
     assert draw() == expected
-    with pytest.raises(MissingKeyError, match="no numpy, random"):
+    with pytest.raises(MissingKeyError, match="lacks numpy, random; it has"):
         load_rng_state({"cpu": torch.get_rng_state()})
 
 

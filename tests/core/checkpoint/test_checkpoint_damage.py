@@ -105,7 +105,7 @@ def test_a_checkpoint_cannot_name_files_outside_of_it(tmp_path):
     text = (one / "shards" / "chunks.json").read_text()
     (one / "shards" / "chunks.json").write_text(text.replace("__0_0.distcp", "../../../etc/passwd"))
     vouch(one)
-    with pytest.raises(SerializationError, match="isn't the name of a file"):
+    with pytest.raises(SerializationError, match="expected a file name without a directory"):
         training.manager.load_checkpoint(one)
     (one / "manifest.json").write_text((one / "manifest.json").read_text().replace("shards/chunks", "../chunks"))
     with pytest.raises(SerializationError, match="outside the checkpoint"):

@@ -83,7 +83,7 @@ def test_missing_tools_are_told_once(make, caplog):
     with caplog.at_level(logging.WARNING, logger="probe.core.rl_dataset"):
         list(dataset)
     assert [record.message for record in caplog.records] == [
-        "tools_kwargs are needed but empty in row 0 of data_files (told once)"
+        "tools_kwargs are needed but empty in row 0 of data_files (warned once)"
     ]
 
 

@@ -145,7 +145,7 @@ def test_columns_of_other_types_are_named(tmp_path):
 
 
 def test_a_column_that_would_be_overwritten_is_an_error(make):
-    with pytest.raises(InputError, match="columns input_ids have names"):
+    with pytest.raises(InputError, match="columns input_ids, whose names"):
         make([row(0, input_ids=[1, 2])])
     assert make([row(0, raw_prompt="kept")])[0]["raw_prompt"] == "kept"
     with pytest.raises(InputError, match="columns raw_prompt"):
@@ -198,7 +198,7 @@ def test_the_documented_defaults():
         ({"filter_overlong_prompts_workers": 0}, InputError, "workers"),
         ({"seed": -1}, InputError, "seed"),
         ({"apply_chat_template_kwargs": [1]}, InputTypeError, "apply_chat_template_kwargs"),
-        ({"apply_chat_template_kwargs": {"tokenize": True}}, InputError, "'tokenize' is given by the dataset"),
+        ({"apply_chat_template_kwargs": {"tokenize": True}}, InputError, "got 'tokenize', which the dataset sets"),
         ({"tool_config_path": "tools.yaml"}, InputError, "tool_config_path"),
         (None, InputTypeError, "config"),
         ("left", InputTypeError, "config"),

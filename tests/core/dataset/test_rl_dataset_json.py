@@ -221,8 +221,8 @@ def test_json_text_of_one_file_never_meets_plain_text_of_another(tmp_path):
         ('{"prompt": 1}\n{"prompt": \n{"prompt": 3}', r"line 3, column 1"),
         ('{"prompt": 1}\n{"prompt": 2} x', r"line 2, column 15"),
         ('[{"prompt": 1}, {"prompt": 2}', r"line 1"),
-        ('[{"prompt": 1}, "text"]', r"row 1 is 'text', expected an object"),
-        ('{"prompt": 1}\n7', r"row 1 is '7', expected an object"),
+        ('[{"prompt": 1}, "text"]', r"row 1 is 'text', expected a JSON object"),
+        ('{"prompt": 1}\n7', r"row 1 is '7', expected a JSON object"),
     ],
 )
 def test_broken_json_names_its_place_and_leaves_nothing(tmp_path, text, message):

@@ -105,10 +105,10 @@ def test_a_message_may_hold_its_parts_and_its_images_itself(make):
 @pytest.mark.parametrize(
     ("text", "images", "message"),
     [
-        ("w1 <image>", as_bytes(0, 1), r"row 1 of .*images: got 2 for 1 places"),
-        ("w1", as_bytes(0), r"row 1 of .*images: got 1 for 0 places"),
-        ("<image> <image>", as_bytes(0), r"row 1 of .*images: got 1 for 2 places"),
-        ("<image>", None, r"row 1 of .*images: got 0 for 1 places"),
+        ("w1 <image>", as_bytes(0, 1), r"row 1 of .*images: got 2, expected 1, one for each <image>"),
+        ("w1", as_bytes(0), r"row 1 of .*images: got 1, expected 0,"),
+        ("<image> <image>", as_bytes(0), r"row 1 of .*images: got 1, expected 2,"),
+        ("<image>", None, r"row 1 of .*images: got 0, expected 1,"),
         ("<image>", [{"bytes": b"nothing", "path": None}], r"row 1 of .*7 bytes can't be decoded"),
     ],
 )
@@ -281,7 +281,7 @@ def test_images_are_read_from_paths_and_made_rgb(tmp_path):
         (3, InputTypeError, "image: got int"),
         ({"bytes": None}, InputError, r"got a dict with \[\]"),
         ({"image": b"x", "max_pixels": 4}, InputError, "'max_pixels'"),
-        (np.zeros((2, 2)), InputError, r"float64\(2, 2\), expected \(H, W, 3\)"),
+        (np.zeros((2, 2)), InputError, r"float64 \(2, 2\), expected an array \(H, W, 3\)"),
         (np.full((1, 1, 3), 256), InputError, "0 to 255"),
         ([[1], [2, 3]], InputError, "ragged"),
         ("data:text,hello", InputError, "base64"),

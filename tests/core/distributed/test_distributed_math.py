@@ -133,7 +133,11 @@ def with_objects():
     ("call", "error", "named"),
     [
         (lambda: allgather_dict_tensors({"a": torch.ones(2)}, 2), InputError, "size"),
-        (lambda: allgather_dict_tensors({"a": torch.ones(2)}, 1, dim=1), PeerError, "dim: got 1 for tensors"),
+        (
+            lambda: allgather_dict_tensors({"a": torch.ones(2)}, 1, dim=1),
+            PeerError,
+            "dim: got 1, expected a dimension of tensors",
+        ),
         (lambda: allgather_dict_tensors({"a": torch.tensor(1)}, 1), PeerError, "dim: got 0"),
         (lambda: allgather_dict_tensors({"a": [1]}, 1), PeerError, r"tensors\['a'\]: got list"),
         (lambda: allgather_dict_tensors({1: torch.ones(2)}, 1), PeerError, "the key 1"),
@@ -394,7 +398,7 @@ def test_broadcast_over_ranks(ranks):
     assert "tensors['a']: rank 0 of the group has float32 (2), rank 1 has float32 (3)" in text
     assert got["odd_key"] == (
         MissingKeyError.__name__,
-        "broadcast_dict_tensor: only one of ranks 0 and 1 of the group has 'a'",
+        "broadcast_dict_tensor: only one of ranks 0 and 1 of the group has 'a', expected it on all",
     )
     assert got["no_tensor"][0] == PeerError.__name__
     assert "rank 0 of the group can't take part: tensors['a']: got str" in got["no_tensor"][1]

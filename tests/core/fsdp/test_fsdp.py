@@ -231,7 +231,7 @@ def check_bad_states(rank):
     cases = [
         ({name: value for name, value in full.items() if "head" not in name}, MissingKeyError, "got no head.weight"),
         ({}, MissingKeyError, "it has nothing"),
-        ({**full, "lost": full["scale"]}, InputError, "the model has no lost"),
+        ({**full, "lost": full["scale"]}, InputError, "got lost, which the model lacks"),
         ({**full, "scale": torch.ones(2)}, ShapeError, r"scale has shape \(2,\), expected \(1,\)"),
         ({**full, "scale": 3}, InputTypeError, "scale is a int"),
         ([3], InputTypeError, "full_state: got list"),

@@ -53,7 +53,7 @@ def test_every_sequence_once_and_no_bin_overfull(lengths, algorithm, least, mult
     try:
         bins = packer.pack(lengths)
     except InputError as error:
-        assert "sequences, and none may be empty" in str(error)  # noqa: PT017  (either outcome is allowed)
+        assert "sequences, but none may be empty" in str(error)  # noqa: PT017  (either outcome is allowed)
         assert len(lengths) < max(least, multiple * math.ceil(len(lengths) / multiple))
         return
     padded = [-(-length // pad) * pad for length in lengths]
