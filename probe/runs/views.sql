@@ -124,8 +124,7 @@ told as materialized (select * from {scopes_nested}),
 cuts as materialized (
   select process, scope_id, micro_batch, wall_ns, batch_id, tokens, sequences,
          coalesce(list_max(lengths), 0) as longest, sequences * width_tokens as slots,
-         lag(wall_ns) over own as before_ns, lag(tokens) over own as before_tokens,
-         row_number() over (partition by process, scope_id, micro_batch, wall_ns order by batch_id desc) as late
+         lag(wall_ns) over own as before_ns, lag(tokens) over own as before_tokens, lead(wall_ns) over own as next_ns
   from {micro_batches} where micro_batch is not null
   window own as (partition by process, scope_id, micro_batch order by wall_ns, batch_id)),
 firsts as (select process, scope_id, micro_batch, min(wall_ns) as since from cuts group by all),
@@ -142,7 +141,7 @@ outward as (
   where (o.since is null or o.since > o.begin_ns) and t.parent_id is not null),
 homes as materialized (select * exclude (since) from outward where since <= begin_ns),
 moments as (
-  select * exclude (late), null::bigint as begun from cuts where late = 1
+  select * exclude (next_ns), null::bigint as begun from cuts where next_ns is distinct from wall_ns
   union all by name select process, home as scope_id, micro_batch, begin_ns as wall_ns, begin_ns as begun
   from homes),
 known as (
