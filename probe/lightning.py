@@ -147,4 +147,7 @@ def _bases() -> list[type]:
         except ModuleNotFoundError:
             continue
         return [sys.modules[one].Callback for one in imported or [name]]
-    raise MissingDependencyError("probe.lightning.Callback needs the package 'lightning' or 'pytorch_lightning'")
+    raise MissingDependencyError(
+        "probe.lightning.Callback needs the package 'lightning' or 'pytorch-lightning'; "
+        "install it with: pip install lightning"
+    )

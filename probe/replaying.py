@@ -57,7 +57,7 @@ def _path_of(failure: Any) -> str:
         path = str(getattr(failure, "batch_path", ""))
     if not path:
         raise InputError(
-            "failure: it has kept no micro-batch; expected a row of run.failures() whose batch_path isn't empty: "
-            "probe.start(save_failed_batch=True) keeps it where an exception comes in a micro-batch"
+            "failure: no micro-batch was kept for it; expected a row of run.failures() whose batch_path isn't empty. "
+            "probe.start(save_failed_batch=True) keeps the micro-batch in which an exception is raised"
         )
     return path

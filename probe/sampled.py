@@ -152,7 +152,7 @@ def samples(
     if not SAMPLES.listeners:
         return
     if response_tokens is None and response_mask is None:
-        raise InputError("response_tokens: got None without a response_mask, expected the tokens of each answer")
+        raise InputError("response_tokens: got None, and no response_mask either; expected one of the two")
     first = "response_mask" if response_tokens is None else "response_tokens"
     count = len(given[first])
     for name in _FOR_EACH:
@@ -191,12 +191,14 @@ def trained(rows: Any, *, clipped: Any = None) -> None:
 def _check_times(begin_ns: Any, end_ns: Any, count: int) -> None:
     """Raise where one of the two is missing, or they are neither one number nor as many as the answers."""
     if (begin_ns is None) != (end_ns is None):
-        raise InputError("begin_ns and end_ns: got one of them, expected both or none")
+        raise InputError(
+            f"begin_ns and end_ns: got only {'end_ns' if begin_ns is None else 'begin_ns'}, expected both or none"
+        )
     for name, one in (("begin_ns", begin_ns), ("end_ns", end_ns)):
         if hasattr(one, "__len__") and len(one) != count:
             raise InputError(f"{name}: got {len(one)} of them, expected {count}, or one number for all")
     if hasattr(begin_ns, "__len__") != hasattr(end_ns, "__len__"):
-        raise InputError("begin_ns and end_ns: got one number and many, expected two of a kind")
+        raise InputError("begin_ns and end_ns: got one number and one list, expected two numbers or two lists")
 
 
 def what_is_kept(samples: object) -> bool:

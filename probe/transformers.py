@@ -37,7 +37,9 @@ class TrainerCallback(_Base):
 
     def __init__(self, project: str = "transformers", experiment: str | None = None, **options: Any) -> None:
         if _Base is object:
-            raise MissingDependencyError("probe.TrainerCallback needs the package 'transformers'")
+            raise MissingDependencyError(
+                "probe.TrainerCallback needs the package 'transformers'; install it with: pip install transformers"
+            )
         self.session: Session | None = None
         self._given = (project, experiment, options)
         self._own = False

@@ -230,5 +230,8 @@ def test_8_without_the_views_numbers_go_to_a_backend_and_figures_don_t(tmp_path,
     with probe.start("p", run_dir=tmp_path / "run", rank=0, world_size=1, track="tensorboard") as session:
         assert session.publisher is None
         session.log({"loss": 1.0}, 0)
-    assert "figures aren't published: pandas isn't installed: pip install 'probe-rl[views]'" in caplog.text
+    assert (
+        "figures aren't published: pandas isn't installed; install it with: pip install 'probe-rl[views]'"
+        in caplog.text
+    )
     assert list((tmp_path / "run" / "tensorboard").rglob("events*"))

@@ -378,7 +378,7 @@ def test_e_a_budget_thins_only_sampled_rows_at_inner_points_and_says_so(tmp_path
             here, there = (int(run.sql(question)["n"][0]) for run in (whole, kept))
             assert 0 < there < here / 4, where  # the first steps, before it knew
             assert there + left[f"{table}: {where}"] == here
-        assert kept.incidents["message"].str.contains("without them it still is").any()
+        assert kept.incidents["message"].str.contains("without them it is still").any()
         said = [one.sentence for one in findings(kept)]
         assert any("rows of inner points were left out to keep the budget" in one for one in said)
         assert not any("incident" in one for one in said)

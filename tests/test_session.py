@@ -151,7 +151,9 @@ def test_a_publisher_that_can_t_be_started_is_an_incident(directory, monkeypatch
         assert session.publisher is None
         train(steps=1, session=session)
     with Run(directory) as run:
-        assert run.incidents["message"].tolist() == ["it can't be started: no more processes"]
+        assert run.incidents["message"].tolist() == [
+            "figures aren't published: the publisher can't be started: no more processes"
+        ]
 
 
 def test_a_run_holds_every_table(directory):

@@ -76,7 +76,7 @@ def client_made(call: Call) -> None:
         if callable(theirs):
             setattr(client, name, _both(theirs))
             return
-    raise AttributeError(f"{type(client).__name__} has no callback by the name of {', '.join(CALLBACKS)}")
+    raise AttributeError(f"{type(client).__name__} has none of the callbacks {', '.join(CALLBACKS)}")
 
 
 def _both(theirs: Callable[..., Any]) -> Callable[..., Any]:

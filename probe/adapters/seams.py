@@ -129,7 +129,7 @@ class Armed:
         self.around = inspect.isgeneratorfunction(seam.tell)
         self.off = False
         where = f"{seam.module}.{seam.name}"
-        failed = f"probe can't tell of {seam.point} at {where}"
+        failed = f"probe can't record {seam.point} at {where}"
         self.guard = Guard(where, failed, kind="adapter", tell=self._failed, log=_log)
         self._ready = ready
 

@@ -90,7 +90,7 @@ class ToldBatch:
 
     def _untold(self, error: Exception) -> Rule:
         """A user's loader or sampler was asked, and raised: its batches are told all the same."""
-        message = f"by whose rule batches are made isn't known: {error!r}"
+        message = f"it isn't known by whose rule batches are made: {error!r}"
         open_now = session()
         if open_now is not None and self._arrivals.first_time(message):
             open_now.recording.incident("adapter", self._source, message, error)

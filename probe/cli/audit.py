@@ -1,6 +1,6 @@
 """Check each logged number: what was reported, what weighted means would have said, and why they differ.
 
-The exit code is 1 if a number fell into a trap.
+The exit code is 1 if a number has a trap: a known mistake in how it was reduced or logged (`trap` in --json).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print a sentence for each limit."""
     if not arguments.max and not arguments.min:
-        raise InputError("--max: got no limit, expected one, such as --max peak=+3%")
+        raise InputError("--max and --min: got neither, expected at least one limit, such as --max peak=+3%")
     places = [find_run(one) for one in (arguments.base, arguments.run_path)]
     from probe.analysis.limits import Limit, check
     from probe.runs.reader import Run

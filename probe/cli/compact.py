@@ -64,4 +64,4 @@ def _work_out(place: str, size_bytes: int) -> None:
         work_out(place)
         tail.once(place)
     except ProbeError as error:  # it is compacted all the same
-        remark("compact", f"what views ask first wasn't worked out: {error}")
+        remark("compact", f"the answers that views ask first couldn't be worked out: {error}")

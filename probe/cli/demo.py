@@ -58,7 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--resume", type=Path, metavar="DIR", help="go on with the run in DIR, from its latest checkpoint")
     add("--track", type=_backends, default=DEFAULT_BACKENDS, metavar="NAMES", help=TRACK_HELP)
     add("--seed", type=_whole, metavar="N", help="seed of the problems and of the training (0)")
-    add("--fault", metavar="NAME", help="plant a fault in a small training, and say what was found; 'list' says which")
+    add(
+        "--fault",
+        metavar="NAME",
+        help="plant a fault in a small training, and say what was found; 'list' names the faults",
+    )
     add("--strength", type=_share, default=1.0, metavar="X", help="strength of the fault, above 0 and up to 1 (1)")
 
 
@@ -122,7 +126,9 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         _refuse_old_run(arguments.run_dir)
         return Settings(seed=arguments.seed or 0, **steps)
     if arguments.run_dir or arguments.seed is not None:
-        raise InputError("--resume: the run has its directory and its seed; expected neither --run-dir nor --seed")
+        raise InputError(
+            "--resume: got --run-dir or --seed with it, expected neither: the run keeps its directory and seed"
+        )
     known = {field.name for field in fields(Settings)}
     before = {name: value for name, value in (read_info(arguments.resume).config or {}).items() if name in known}
     return Settings(**{**before, **steps})
@@ -199,7 +205,7 @@ def _refuse_old_run(given: Path | None) -> None:
 
     place = given or os.environ.get(RUN_DIR_VARIABLE)
     if place and (Path(place).expanduser() / INFO_NAME).exists():
-        raise InputError(f"--run-dir: there is a run in {str(place)!r} already, expected a new directory")
+        raise InputError(f"--run-dir: {str(place)!r} already holds a run, expected a new directory")
 
 
 @contextmanager
@@ -293,5 +299,5 @@ def _backends(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name not in BACKENDS:
-            raise argparse.ArgumentTypeError(f"got {name!r}, expected names out of {', '.join(BACKENDS)}")
+            raise argparse.ArgumentTypeError(f"got {name!r}, expected one or more of {', '.join(BACKENDS)}")
     return names

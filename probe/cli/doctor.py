@@ -4,8 +4,8 @@ For each installed framework it checks whether its files have the functions that
 imported.
 
 For a run it tells, alarms first: what is wrong in the training (`probe findings` says more), torn files, lines that
-are no rows, missing ranks, dropped rows, incidents, and values that a backend hasn't got. --recover sends those values,
-also for the directory of a ``Tracking`` without a run.
+are no rows, missing ranks, dropped rows, incidents, and values that a backend lacks. --recover sends those values, also
+for the directory of a `probe.Tracking` without a run.
 
 The exit code is 1 if a check failed or there is an alarm. Warnings alone give 0.
 """
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser, optional=True)
     add = parser.add_argument
     add("--track", type=_names, default=[], metavar="NAMES", help="backends to check, as in `track=`: console,mlflow")
-    add("--recover", action="store_true", help="send what the run's backends haven't got, and give the run its status")
+    add("--recover", action="store_true", help="send what the run's backends lack, and set the run's status there")
     add_json(parser)
 
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Write, and say what was written."""
     if arguments.format == "perfetto" and arguments.tables is not None:
-        raise InputError("--tables: a trace is made of several tables; expected it with parquet or csv only")
+        raise InputError("--tables: got it with --format perfetto, expected it with parquet or csv only")
     place = find_run(arguments.run_path)
     return _trace(place, arguments) if arguments.format == "perfetto" else _tables(place, arguments)
 

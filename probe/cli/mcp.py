@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in ("mcp", "mcp_types", "anyio"):
             raise
-        raise InputError("mcp: needs the protocol's SDK: pip install 'probe-rl[mcp]'") from error
+        raise InputError("mcp: needs the package 'mcp'; install it with: pip install 'probe-rl[mcp]'") from error
     from probe.views.agents.worker import Worker
 
     worker = Worker(arguments.directory, seconds=arguments.seconds, most_bytes=arguments.bytes)

@@ -160,7 +160,7 @@ def _tell(directory: Path, attempt: int | None, *, well: bool) -> None:
         if attempt is not None and not rows.empty:
             rows = rows[rows["attempt"] == attempt]
     except MissingDependencyError as error:
-        _say(f"what was recorded can be seen where more is installed: {error}")
+        _say(f"the recorded run can't be read here: {error}")
         return
     told = list(dict.fromkeys(one for text in rows["adapters"].dropna() for one in summaries(text)))
     count = len(rows)
@@ -169,9 +169,9 @@ def _tell(directory: Path, attempt: int | None, *, well: bool) -> None:
         _say(one)
     if not count:
         _say("no process has recorded: none was seen to use a framework that probe knows, or to call probe.start")
-        _say("out of reach: python -I, -E or -S, and environments or containers that have no probe or set PYTHONPATH")
+        _say("probe can't record under python -I, -E or -S, or where probe isn't installed or PYTHONPATH is set anew")
     if unseen:
-        _say(f"installed here, and not seen in use: {', '.join(unseen)}")
+        _say(f"installed here, but not seen in use: {', '.join(unseen)}")
     if count:
         _say(f"{count} process{'es' if count > 1 else ''} recorded to {_shown(directory)}")
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("query", metavar="QUERY", help="one statement; - reads it from standard input")
     add("parameters", metavar="VALUE", nargs="*", help="for the question marks in the query, in order")
-    add("--format", choices=("table", "csv", "json"), help="(table on a terminal, else csv)")
+    add("--format", choices=("table", "csv", "json"), help="how to print the result (table on a terminal, else csv)")
     add("--json", action="store_const", const="json", dest="format", help="the same as --format json")
     add("--rows", type=int, default=SHOWN, metavar="N", help=f"rows of a table to show at most; 0 shows all ({SHOWN})")
 

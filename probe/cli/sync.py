@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         sync = Sync(place, arguments.url)
         lock = sync.lock()
         if not _taken(lock, stop, wait=arguments.follow):
-            raise RunError(f"run {place!r}: is being copied to {sync.shown} by another process")
+            raise RunError(f"run {place!r}: another process is copying it to {sync.shown}")
         try:
             return _follow(sync, stop, arguments) if arguments.follow else _once(sync, arguments)
         finally:
@@ -134,7 +134,7 @@ def _follow(sync: Sync, stop: threading.Event, arguments: argparse.Namespace) ->
         nonlocal total, failing
         if isinstance(found, ProbeError):
             if str(found) != failing:
-                remark("sync", f"{found}; it is tried again")
+                remark("sync", f"{found}; trying again")
             failing = str(found)
             return
         if failing:

@@ -1,9 +1,9 @@
 """Follow a run in the terminal: its steps, memory, tokens and padding, with the numbers of the panel.
 
-In a terminal it is a picture that is kept up to date, with the worst finding first. Elsewhere it prints a line for each
-step that is over, each incident and each alarm that is found; --new leaves out the alarms that are there already.
-It ends with the run, with exit code 0. The exit code is 1 if the run's processes are gone and haven't ended it, which
-only their own machine can tell. Ctrl-C ends it before.
+In a terminal it draws a picture and keeps it up to date, with the worst finding first. Elsewhere it prints a line for
+each step that is over, each incident and each alarm; --new leaves out the alarms that are there already.
+The command ends when the run ends, with exit code 0. Ctrl-C ends it earlier. The exit code is 1 if the run's processes
+are gone without having ended it; only their own machine can tell that.
 
 With --json each line is one object. What isn't known is null:
   {"type": "run", "path", "project", "experiment", "started_at", "state", "world_size", "ranks", "last_step",
@@ -376,7 +376,7 @@ def _tables(text: str) -> list[str]:
 
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or not set(names) <= set(NAMES):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected names out of {', '.join(sorted(NAMES))}")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected one or more of {', '.join(sorted(NAMES))}")
     return names
 
 

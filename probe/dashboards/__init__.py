@@ -424,7 +424,7 @@ def _drawn(data: Mapping[str, Any], where: str) -> None:
     if "figure" not in data and (block.get("mark") not in live_blocks.PICTURED or block.get("x") == "time"):
         marks = ", ".join(live_blocks.PICTURED)
         given = f"mark {block.get('mark')!r}, x {block.get('x')!r}"
-        raise InputError(f"{where}: live: got {given}, expected one of {marks} not over time, or analysis and figure")
+        raise InputError(f"{where}: live: got {given}, expected one of {marks} with x not time, or analysis and figure")
 
 
 def _live(block: Any, where: str) -> dict[str, Any]:
@@ -442,7 +442,10 @@ def _chart(data: Any, where: str) -> Chart:
         raise InputError(f"{where}: got {data!r}, expected either lines or margin")
     if margin is not None:
         if not isinstance(margin, str):
-            raise InputError(f"{where}: margin: got {margin!r}, expected a key without its last word")
+            raise InputError(
+                f"{where}: margin: got {margin!r}, expected a key without its last word, "
+                "such as probe/across_ranks/step_time_s"
+            )
         return Chart(data["title"], "margin", tuple(f"{margin}_{one}" for one in MARGIN))
     if not isinstance(lines, list) or not lines or not all(isinstance(key, str) for key in lines):
         raise InputError(f"{where}: lines: got {lines!r}, expected a list of keys")
@@ -454,7 +457,9 @@ def _expect(data: Any, required: Mapping[str, type], optional: set[str], where: 
         raise InputError(f"{where}: got {data!r}, expected a mapping")
     unknown = sorted(map(str, set(data) - set(required) - optional))
     if unknown:
-        raise InputError(f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted({*required, *optional}))}")
+        raise InputError(
+            f"{where}: unknown {', '.join(unknown)}; fields are {', '.join(sorted({*required, *optional}))}"
+        )
     for name, kind in required.items():
         if not isinstance(data.get(name), kind):
             raise InputError(f"{where}: {name}: got {data.get(name)!r}, expected a {kind.__name__}")

@@ -217,7 +217,7 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
     for name in ("y", "by", "each", "per", "least", "slots"):
         _columns(block, name, where)
     if "per" in block and "least" in block:
-        raise InputError(f"{where}: least: got {block['least']!r} beside per, expected one of them")
+        raise InputError(f"{where}: least: got {block['least']!r} together with per, expected one of the two")
     if needs_y and not block.get("y") and block.get("reduce") != "count":
         raise InputError(f"{where}: y: got {block.get('y')!r}, expected a column of {table}")
     if block.get("x") not in ("time", "step", None):
@@ -226,16 +226,16 @@ def _series(block: Mapping[str, Any], where: str, *, needs_y: bool) -> None:
         if name in block and block[name] not in choices:
             raise UnknownNameError.of(f"{where}: {name}", block[name], choices)
     if block.get("reduce") == "ratio" and len(listed(block.get("y"))) != 2:
-        raise InputError(f"{where}: y: got {block.get('y')!r}, expected two columns, whose sums are divided")
+        raise InputError(f"{where}: y: got {block.get('y')!r}, expected two columns: reduce: ratio divides their sums")
     if "slots" in block and block.get("reduce") != "imbalance":
-        raise InputError(f"{where}: slots: got {block['slots']!r}, expected it only with reduce: imbalance")
+        raise InputError(f"{where}: slots: got {block['slots']!r} without reduce: imbalance, expected both or neither")
     if isinstance(block.get("scale", 1), bool) or not isinstance(block.get("scale", 1), int | float):
         raise InputError(f"{where}: scale: got {block['scale']!r}, expected a number")
     _where(block, where)
     _first(block, where)
     if "divide" in block:
         if block.get("x") not in ("step", None):
-            raise InputError(f"{where}: divide: got it with x {block['x']!r}, expected it over steps")
+            raise InputError(f"{where}: divide: got it with x {block['x']!r}, expected x: step")
         _mapping(block["divide"], f"{where}: divide")
         _known(block["divide"], SERIES, f"{where}: divide")
         _series(block["divide"], f"{where}: divide", needs_y=True)
@@ -268,9 +268,11 @@ def _first(block: Mapping[str, Any], where: str) -> None:
         return
     texts = block.get("where", {}).get(block["first"]) if isinstance(block["first"], str) else None
     if not isinstance(texts, list) or not all(isinstance(one, str) and not one.endswith("*") for one in texts):
-        raise InputError(f"{where}: first: got {block['first']!r}, expected a column of which where lists whole texts")
+        raise InputError(
+            f"{where}: first: got {block['first']!r}, expected a column for which where lists texts, none ending in *"
+        )
     if "per" in block or "least" in block:
-        raise InputError(f"{where}: first: got it beside per or least, expected one of them")
+        raise InputError(f"{where}: first: got it together with per or least, expected only one of them")
 
 
 def _own(block: Mapping[str, Any], where: str) -> None:
@@ -372,7 +374,7 @@ def check_tiles(tiles: Any, where: str) -> None:
         if "who" in tile:
             _who(tile, f"{here}: who")
         if tile.get("pooled") and not pairs(tile):
-            raise InputError(f"{here}: pooled: got it without a divide that has the same by, expected one")
+            raise InputError(f"{here}: pooled: got it without a divide of the same by, expected such a divide")
         _tile_words(tile, here)
     names = [tile["id"] for tile in tiles]
     if len(set(names)) < len(names):
@@ -388,7 +390,7 @@ def _who(tile: Mapping[str, Any], where: str) -> None:
     _known(who, SERIES, where)
     _series(who, where, needs_y=True)
     if len(listed(who.get("by"))) != 1:
-        raise InputError(f"{where}: by: got {who.get('by')!r}, expected the one column whose values are compared")
+        raise InputError(f"{where}: by: got {who.get('by')!r}, expected exactly one column, whose values are compared")
 
 
 def check_window(steps: Any, where: str) -> None:
@@ -434,7 +436,7 @@ def _column(block: Mapping[str, Any], column: Any, where: str) -> None:
 def _known(block: Mapping[str, Any], names: frozenset[str], where: str) -> None:
     unknown = sorted(map(str, set(block) - names))
     if unknown:
-        raise InputError(f"{where}: unknown {', '.join(unknown)}; expected {', '.join(sorted(names))}")
+        raise InputError(f"{where}: unknown {', '.join(unknown)}; fields are {', '.join(sorted(names))}")
 
 
 def _texts(block: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:

@@ -48,7 +48,9 @@ def encode(text: str) -> list[int]:
     try:
         return [_ids[character] for character in text]
     except KeyError as missing:
-        raise InputError(f"text: got {text!r} with {missing}, expected characters of {ALPHABET!r}") from None
+        raise InputError(
+            f"text: got {text!r:.200} with the character {missing}, expected characters of {ALPHABET!r}"
+        ) from None
 
 
 def decode(tokens: Iterable[int]) -> str:

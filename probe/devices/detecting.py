@@ -50,7 +50,7 @@ def _named(torch: Any, wanted: Any) -> Device:
         return CudaDevice(wanted.index)
     if wanted.type != "cuda" and wanted.type == _accelerator(torch):
         return AcceleratorDevice(wanted.type, wanted.index)
-    raise InputError(f"device: got {str(wanted)!r}, expected a device of this machine whose memory torch counts")
+    raise InputError(f"device: got {str(wanted)!r}, expected 'cpu' or a device here whose memory torch can measure")
 
 
 def _accelerator(torch: Any) -> str | None:

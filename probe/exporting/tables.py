@@ -99,9 +99,9 @@ def export_tables(
     asked = None if tables is None else list(tables)
     target = expanded("directory", directory).absolute()
     if target.exists() and not target.is_dir():
-        raise InputError(f"path: {str(target)!r} is a file, expected a directory for one file a table")
+        raise InputError(f"directory: {str(target)!r} is a file, expected a directory, for one file per table")
     if (target / INFO_NAME).exists():
-        raise InputError(f"path: {str(target)!r} is a run directory, expected another one; its tables are in parts/")
+        raise InputError(f"directory: {str(target)!r} is a run directory, expected one that holds no run")
     with Source(run, attempt) as source:
         chosen = chosen_tables(asked, source.tables)
         writer = _WRITERS[format]

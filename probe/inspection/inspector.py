@@ -42,7 +42,7 @@ class Inspection:
 
     def __init__(self, batch: Any, tokenizer: Any = None, rows: Any = None) -> None:
         if tokenizer is not None and not callable(getattr(tokenizer, "decode", None)):
-            raise InputTypeError(f"tokenizer: got {plain(tokenizer)}, expected something with a method decode(ids)")
+            raise InputTypeError(f"tokenizer: got {plain(tokenizer)}, expected an object with a decode(ids) method")
         self.schema: Schema = schema_of(batch)
         self.start, self.stop = row_range(rows, self.schema.rows or 0, ROWS)
         self._fields = {_name(field.section, field.key): field.value for field in members(batch).fields}
@@ -158,7 +158,7 @@ class Inspection:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise SessionError("this inspection is closed and has no batch any more; call probe.inspect again")
+            raise SessionError("this inspection is closed and no longer holds a batch; call probe.inspect again")
 
     def _range(self, rows: Any, count: int) -> tuple[int, int]:
         return row_range((self.start, self.stop) if rows is None else rows, count)
@@ -169,7 +169,7 @@ class Inspection:
             name for name, column in zip(self.keys, self.schema.columns, strict=True) if column.key == key
         ]
         if not found:
-            raise MissingKeyError(f"key: no column {key!r}; there are {', '.join(self._fields) or 'none'}")
+            raise MissingKeyError(f"key: no column {key!r}; the batch has {', '.join(self._fields) or 'none'}")
         return self._fields[found[0]]
 
     def _text(self, row: int, ids: Any, found: TokenMap, at: int) -> RowText:
@@ -184,7 +184,8 @@ class Inspection:
         """Without ``input_ids``: ``prompts`` and ``responses`` by themselves, padding included."""
         columns = {name: self._tensors[name] for name in ("prompts", "responses") if name in self._tensors}
         if not columns:
-            raise MissingKeyError("input_ids: no such column, and neither prompts nor responses")
+            have = ", ".join(self._fields) or "none"
+            raise MissingKeyError(f"batch: got the columns {have}, expected input_ids, prompts or responses")
         said: dict[str, list[str]] = {"prompts": [""] * (stop - start), "responses": [""] * (stop - start)}
         for name, column in columns.items():
             said[name] = [decoded(self._tokenizer, ids.tolist()) for ids in rows_of_column(column, start, stop)]

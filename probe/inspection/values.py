@@ -42,7 +42,7 @@ def row_range(rows: Any, count: int, default: int | None = None) -> tuple[int, i
         return 0, count if default is None else min(default, count)
     if is_whole(rows):
         if not -count <= rows < count:
-            raise InputError(f"rows: got {rows}, expected a row of a batch of {count}")
+            raise InputError(f"rows: got {rows}, expected the index of a row; the batch has {count} rows")
         first = int(rows) % count
         return first, first + 1
     if isinstance(rows, tuple) and len(rows) == 2:
@@ -54,9 +54,9 @@ def row_range(rows: Any, count: int, default: int | None = None) -> tuple[int, i
     try:
         start, stop, step = rows.indices(count)
     except TypeError:
-        raise InputTypeError(f"rows: got {plain(rows)}, expected whole numbers") from None
+        raise InputTypeError(f"rows: got {plain(rows)}, expected whole numbers as start and stop") from None
     if step != 1:
-        raise InputError(f"rows: got steps of {step}, expected rows side by side")
+        raise InputError(f"rows: got a step of {step}, expected consecutive rows (step 1)")
     return start, max(start, stop)
 
 
@@ -98,7 +98,7 @@ def _tensor_rows(value: Any, start: int, stop: int, positions: slice | None) -> 
     if value.is_nested:
         return [_moved(row, positions) for row in value.unbind()[start:stop]]
     if value.layout is not torch.strided:
-        raise NotImplementedError(f"values of a tensor of layout {value.layout}")
+        raise NotImplementedError(f"values of a tensor with the layout {value.layout}; only torch.strided is supported")
     if not value.ndim:
         return [value.cpu()] * (stop - start)
     part = value.narrow(0, start, stop - start)

@@ -140,7 +140,7 @@ class Beside:
                 start_new_session=True,
             )
             if process.stdin is None or process.stdout is None:
-                raise RunError("the process that reads runs has no pipes")
+                raise RunError("the process that reads runs has no stdin or stdout")
             told = json.dumps({"token": self._token, "roots": self._roots})
             process.stdin.write(told.encode() + b"\n")
             try:
@@ -148,7 +148,7 @@ class Beside:
                 self._port = int(json.loads(line)["port"])
             except (TimeoutError, ValueError, KeyError) as error:
                 process.kill()
-                raise RunError(f"the process that reads runs doesn't begin: {error!r}") from error
+                raise RunError(f"the process that reads runs didn't start: {error!r}; try again") from error
             self._process = process
 
     def _put_off(self) -> None:

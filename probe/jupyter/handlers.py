@@ -93,7 +93,7 @@ class _Handler(APIHandler):
         """The values of a JSON body; refuses anything else."""
         body = self.get_json_body()
         if not isinstance(body, dict) or not set(names) <= body.keys():
-            raise web.HTTPError(400, f"expected a JSON object with {', '.join(names)}")
+            raise web.HTTPError(400, f"body: expected a JSON object with the keys {', '.join(names)}")
         return {name: body[name] for name in names}
 
 

@@ -174,7 +174,7 @@ class Reading:
             InputError: DuckDB doesn't understand it, or it isn't allowed.
         """
         if not isinstance(query, str) or not query.strip():
-            raise InputError(f"query: got {query!r}, expected SQL")
+            raise InputError(f"query: got {query!r}, expected a query in SQL")
         found: dict[str, Any] = self._once({"sql": str(self.roots.resolve(name)), "query": query})
         return found
 
@@ -374,7 +374,7 @@ class _Request(StreamRequestHandler):
         from probe.views.server.streaming import stream
 
         if len(panel.hub) >= panel.hub.most:
-            raise TooManyError("run: too many views show it already; close one")
+            raise TooManyError(f"run: {panel.hub.most} views show it already, which is the most; close one")
 
         def write() -> None:
             self._head(200)

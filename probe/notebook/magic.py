@@ -121,7 +121,7 @@ class ProbeMagic:
         self._shell = shell
         self._run: Run | None = None
         self._why = ""  # the last summary couldn't be made
-        failed = "the summary of a cell could not be made"
+        failed = "a cell's summary can't be made"
         self._guard = Guard("%%probe", failed, tell=self._unmade, most=None, log=_log, level=logging.WARNING)
 
     def probe(self, line: str, cell: str | None = None) -> Any:
@@ -200,7 +200,7 @@ class ProbeMagic:
             codes = [shell.compile(part, name, mode) for part, mode in parts]
         if any(code.co_flags & inspect.CO_COROUTINE for code in codes):
             raise UsageError(
-                "%%probe: a cell with `await` at its top can't run in a magic; write `with probe.phase(…):`"
+                "%%probe: a cell with top-level `await` can't run in a magic; use `with probe.phase(…):` in the cell"
             )
         return codes
 
@@ -264,7 +264,7 @@ def _tab(words: Sequence[str]) -> Tab:
         return Tab(find_run(_expanded(words[0])))
     session = current_session()
     if session is None:
-        raise InputError("tab: nothing is being recorded; name a run")
+        raise InputError("tab: got no run, and this kernel records none; name one: %probe tab RUN")
     return Tab(str(session.directory))
 
 

@@ -131,7 +131,7 @@ def run(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Training
     6
     """
     if not callable(function):
-        raise InputTypeError(f"function: got {type(function).__name__}, expected something that can be called")
+        raise InputTypeError(f"function: got {type(function).__name__}, expected a callable")
     context = contextvars.copy_context()
     name = getattr(function, "__qualname__", type(function).__name__)
     return Training(name, lambda: context.run(_called, function, args, kwargs))

@@ -42,6 +42,9 @@ GO_TO: Final = "PROBE_ALARMS_GO_TO"
 
 _EXPECTED: Final = "a URL such as 'https://example.org/hook', or a command such as 'cmd:mail -s alarm me@example.org'"
 
+#: Characters that an error shows of what it was given.
+SHOWN: Final = 20
+
 #: What is freed stays with the watching process: each look takes a few megabytes again. By default glibc gives them
 #: back in between, so that a tenth of its time goes into new pages.
 _MALLOC: Final = {"MALLOC_TRIM_THRESHOLD_": str(2**26), "MALLOC_MMAP_THRESHOLD_": str(2**24)}
@@ -71,7 +74,8 @@ def wanted_alarms(alarms: bool | str | None) -> str | None:
         return "" if alarms else None
     why = _wrong(alarms)
     if why:
-        raise InputError(f"alarms: got {alarms!r}: {why}")
+        given = repr(alarms) if len(repr(alarms)) <= SHOWN else f"{alarms!r:.{SHOWN}}…"  # the rest may be a secret
+        raise InputError(f"alarms: got {given}: {why}")
     return alarms
 
 
@@ -115,9 +119,9 @@ def _wrong(alarms: Any) -> str:
     try:
         words = words_of(alarms)
     except ValueError as error:
-        return f"the command can't be taken apart: {error}"
+        return f"the command can't be split into words: {error}"
     if not words:
-        return "expected a command behind 'cmd:'"
+        return "expected a command after 'cmd:'"
     return "" if shutil.which(words[0]) else f"there is no command {words[0]!r} here"
 
 
@@ -212,7 +216,7 @@ class Alarms:
                 except ValueError:
                     continue
                 if FAILED in alarm:
-                    _log.warning("what is wrong can't be told whole: %s", visible(str(alarm[FAILED]), lines=False))
+                    _log.warning("alarms may be missing: %s", visible(str(alarm[FAILED]), lines=False))
                     continue
                 _log.warning("%s", visible(str(alarm.get("sentence", "")), lines=False))
                 self._waiting.append(alarm)

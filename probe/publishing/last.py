@@ -190,7 +190,7 @@ def _wait_for(home: Path, held_s: float) -> None:
     patience = time.monotonic() + held_s
     while in_use(home):
         if time.monotonic() > patience:
-            raise RunError(f"run {str(home)!r}: its session has held the backends for {held_s:g} s")
+            raise RunError(f"run {str(home)!r}: its session still uses the backends after {held_s:g} s")
         time.sleep(0.1)
 
 

@@ -80,7 +80,7 @@ class Publisher:
         self._numbers: set[int] = set()  # and since then
         self._lengths: set[tuple[str, int]] = set()
         self._handing_on = threading.Lock()
-        failed = "what the publisher said can't be handed on"
+        failed = "a message of the publisher can't be handed on to the backends"
         self._hands_on = Guard(
             "publishing", failed, kind="publisher", tell=self._tell_failure, most=None, log=_log, level=logging.WARNING
         )
@@ -141,7 +141,7 @@ class Publisher:
                 _log.warning("waiting up to %d s for the last figures; PROBE_LAST_EDITION=leave waits for none", left)
             self._thread.join(max(0.0, deadline - time.monotonic()))
             if self._thread.is_alive() and not self._leave() and not self._complete:
-                message = f"the last edition wasn't there within {timeout_s:.3g} s and is given up"
+                message = f"the last edition of the figures wasn't made within {timeout_s:.3g} s and was given up"
                 self._tell(message, error=self._said_last())
         finally:
             if not self._left:
@@ -221,7 +221,7 @@ class Publisher:
             self._close_pipes()
         elif not self._complete and not self._muted:
             after = "while the last edition was made" if self._asked else "during the run"
-            message = f"the publisher ended {after} with code {code}; figures and numbers across ranks stay as they are"
+            message = f"the publisher ended {after} with code {code}; figures and numbers across ranks get no update"
             self._tell(message, error=self._said_last())
 
     def _hear(self, line: bytes) -> bool:
@@ -236,7 +236,7 @@ class Publisher:
             try:
                 self._hand_on(decode(line))
             except msgspec.MsgspecError as error:
-                self._tell(f"the publisher said something that can't be read: {error}", error=repr(line[:200]))
+                self._tell(f"a message of the publisher can't be read: {error}", error=repr(line[:200]))
 
     def _hand_on(self, message: Message) -> None:
         if isinstance(message, Trouble):

@@ -289,7 +289,9 @@ class _Work:
         for segment, size in self._read.items():
             now = sizes.get(f"{self._files.root}/{segment.name}")
             if now != size:
-                raise RunError(f"run {self._files.shown!r}: {segment.name} grew meanwhile; nothing was compacted")
+                raise RunError(
+                    f"run {self._files.shown!r}: {segment.name} grew during the compaction; nothing was compacted"
+                )
 
 
 def _of_parts(files: RunFiles, segment: Segment, parts: Parts) -> Taken:

@@ -52,10 +52,10 @@ def open_folder(files: RunFiles) -> Iterator[Folder]:
         directory.mkdir(exist_ok=True)
         with holding(directory) as ours:
             if not ours:
-                raise RunError(f"run {files.shown!r}: is being compacted by another process")
+                raise RunError(f"run {files.shown!r}: another process is compacting it")
             yield LocalFolder(files)
     except OSError as error:
-        raise RunError(f"run {files.shown!r}: can't be compacted: {error}") from error
+        raise RunError(f"run {files.shown!r} can't be compacted: {error}") from error
 
 
 def _leftovers(root: list[str], parts: list[str], manifest: Manifest, before: Manifest) -> tuple[list[str], list[str]]:
@@ -148,7 +148,7 @@ class RemoteFolder:
         with self._files.asking():
             self._files.system.invalidate_cache(self._files.folder)
             if self._files.system.exists(path):
-                raise RunError(f"run {self._files.shown!r}: was compacted by another process meanwhile")
+                raise RunError(f"run {self._files.shown!r}: another process compacted it meanwhile")
             self._files.system.pipe_file(path, encode_manifest(manifest), mode="create")
 
     def clean(self, manifest: Manifest, before: Manifest) -> None:

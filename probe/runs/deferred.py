@@ -122,7 +122,7 @@ class DeferredRows:
             elif isinstance(one, Unbuilt):
                 self._add_rows(one, deferred.scope, deferred.time_ns)
             elif one is not None:
-                raise TypeError(f"{one!r} isn't a row")
+                raise TypeError(f"row: got {one!r:.200}, expected a probe.records.Row")
         self._stamp_all(made, deferred.scope, deferred.time_ns)
         return made
 

@@ -107,7 +107,7 @@ class Disk:
             _log.warning("rows are written to %s again, after %.1f s", self._directory, seconds)
 
     def _tell_lost(self) -> None:
-        message = f"{self._directory} lost its file: it was deleted by someone, with the rows written so far"
+        message = f"the rows' file in {self._directory} was deleted by someone, with the rows written so far"
         _log.error("%s; a new one is begun", message)
         self._report("writer", str(self._directory), message)
 
@@ -129,5 +129,5 @@ class Disk:
                 place.make_room()
             self.file.write_last(lines)
         except OSError as error:
-            _log.error("%s: that can't be written there either: %s", self._directory, error)
+            _log.error("%s: this message can't be written there either: %s", self._directory, error)
         self.file.close()

@@ -12,6 +12,7 @@ import msgspec
 
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError
 from probe.guard import raised_as
+from probe.redaction import without_secrets
 
 #: How far below the directory a run may lie: ``./runs/<project>/<experiment>``.
 DEEPEST: Final = 3
@@ -75,7 +76,7 @@ def find_run(
             return _location(files, root)
         if not files.exists(root):
             raise RunNotFoundError(
-                f"{argument}: there is nothing at {text!r}; check the spelling and the working directory"
+                f"{argument}: there is nothing at {_shown(text)!r}; check the spelling and the working directory"
             )
         is_directory = files.isdir(root)
         found = list(_runs_below(files, root, text, argument)) if is_directory else []
@@ -85,18 +86,20 @@ def find_run(
                 return made
         if not is_directory:
             raise RunNotFoundError(
-                f"{argument}: {text!r} is a file, expected a run directory or a directory that holds runs"
+                f"{argument}: {_shown(text)!r} is a file, expected a run directory or a directory that holds runs"
             )
         newest = _newest(files, found, text, argument)
     location = _location(files, newest)
     if tell is not None:
-        tell(f"{text} holds {len(found)} run{'s' * (len(found) > 1)}; taking {location}")
+        tell(f"{_shown(text)} holds {len(found)} run{'s' * (len(found) > 1)}; taking {location}")
     return location
 
 
 def _asking(text: str, argument: str) -> raised_as:
     """A block in which what a store raises is a RunError: each has errors of its own, most of them no OSError."""
-    return raised_as(lambda error: RunError(f"{argument}: {text!r} can't be read: {type(error).__name__}: {error}"))
+    return raised_as(
+        lambda error: RunError(f"{argument}: {_shown(text)!r} can't be read: {type(error).__name__}: {error}")
+    )
 
 
 def _of_others(root: Path, rollouts: str | os.PathLike[str] | None, tell: Callable[[str], None] | None) -> str | None:
@@ -130,7 +133,7 @@ def runs_below(text: str, *, argument: str = "path") -> list[str]:
         if files.exists(_below(root, INFO_NAME)):
             return [_location(files, root)]
         if not files.isdir(root):
-            raise RunNotFoundError(f"{argument}: there is no directory at {text!r}")
+            raise RunNotFoundError(f"{argument}: there is no directory at {_shown(text)!r}")
         found = [_location(files, one) for one in _runs_below(files, root, text, argument)]
         return found if found or not _is_local(files) else _all_of_others(Path(root))
 
@@ -142,10 +145,15 @@ def _all_of_others(root: Path) -> list[str]:
     return [str(made) for one in readable_below(root) if (made := read(one)) is not None]
 
 
+def _shown(text: str) -> str:
+    """As errors call it: a URL without the secrets in it."""
+    return str(without_secrets(text, True)) if "://" in text else text
+
+
 def _opened(text: str, argument: str) -> tuple[Any, str]:
     from probe.runs.place import system_of  # fsspec takes a moment to load
 
-    with raised_as(lambda error: InputError(f"{argument}: {text!r} can't be opened: {error}"), but=()):
+    with raised_as(lambda error: InputError(f"{argument}: {_shown(text)!r} can't be opened: {error}"), but=()):
         files, root = system_of(text)  # an unknown protocol, a missing package, a client's own refusal
     return files, str(Path(root).absolute()) if _is_local(files) else root.rstrip("/")
 
@@ -175,7 +183,8 @@ def _runs_below(files: Any, root: str, text: str, argument: str) -> Iterator[str
             listed += 1
             if listed > MOST:
                 raise RunNotFoundError(
-                    f"{argument}: {text!r} holds more than {MOST:,} directories, expected one nearer the run"
+                    f"{argument}: {_shown(text)!r} holds more than {MOST:,} directories, "
+                    "expected a directory nearer the run"
                 )
             entries = _entries(files, directory)
             names = {name for name, _ in entries}
@@ -215,7 +224,7 @@ def _newest(files: Any, found: list[str], text: str, argument: str) -> str:
             continue  # unreadable: whoever names that run gets its error
     if not begun:
         raise RunNotFoundError(
-            f"{argument}: there is no run in {text!r}, nor up to {DEEPEST} directories below; expected a run directory "
-            f"such as runs/<project>/<experiment>"
+            f"{argument}: there is no run in {_shown(text)!r}, nor up to {DEEPEST} directories below; "
+            "expected a run directory such as runs/<project>/<experiment>"
         )
     return max(begun)[1]

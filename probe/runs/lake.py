@@ -48,7 +48,7 @@ def lake(run: Run | str | os.PathLike[str], attempt: int | None = None) -> Lake:
     try:
         importlib.import_module("ray.data")
     except ImportError as error:
-        raise InputError("lake: Ray Data is not installed; pip install 'ray[data]'") from error
+        raise InputError("lake: needs Ray Data; install it with: pip install 'ray[data]'") from error
     opened = run if isinstance(run, Run) else Run(find_given(run))
     return Lake(opened, attempt if attempt is not None else opened.shown_attempt)
 

@@ -40,7 +40,7 @@ from probe.configuration import Plain
 from probe.errors import InputError, InputTypeError, RunError, RunNotFoundError, SchemaVersionError
 from probe.guard import attempt
 from probe.records import SCHEMA_VERSION
-from probe.redaction import Redact, redaction
+from probe.redaction import Redact, redaction, without_secrets
 from probe.runs.place import system_of
 
 INFO_NAME: Final = "run.json"
@@ -235,8 +235,8 @@ def create_run(
     for argument, place in ((named, given), ("root", root)):
         if place is not None and _URL.match(os.fspath(place)):
             raise InputError(
-                f"{argument}: got {os.fspath(place)!r}, expected a directory of this machine; "
-                "a run that is copied to a store can be read there by its URL"
+                f"{argument}: got {without_secrets(os.fspath(place), True)!r}, expected a local directory; "
+                "to copy the run to a store, give its URL as upload="
             )
     try:
         if given is not None:
@@ -249,7 +249,7 @@ def create_run(
             content = encode_info(_info(project, experiment, kept))
             write_atomically(directory / INFO_NAME, content, overwrite=False, private=rule is None)
     except OSError as error:
-        raise RunError(f"run directory {given or root!s}: can't be made: {error}") from error
+        raise RunError(f"run directory {str(given or root)!r} can't be made: {error}") from error
     read_info(directory)
     return directory
 
@@ -277,7 +277,7 @@ def complete_run(directory: Path, project: str, config: Any, *, redact: Redact =
     try:
         write_atomically(directory / INFO_NAME, encode_info(info), overwrite=True, private=rule is None)
     except OSError as error:
-        raise RunError(f"run directory {directory}: run.json can't be written: {error}") from error
+        raise RunError(f"run {str(directory)!r}: {INFO_NAME} can't be written: {error}") from error
 
 
 def safe_name(name: str) -> str:
@@ -304,7 +304,7 @@ def _check_name(argument: str, name: object) -> None:
     if not isinstance(name, str):
         raise InputTypeError(f"{argument}: got {name!r}, expected text")
     if not name.strip():
-        raise InputError(f"{argument}: got {name!r}, expected a name with at least one letter")
+        raise InputError(f"{argument}: got {name!r}, expected a name that isn't blank")
 
 
 def _named(project: Path, experiment: str | None) -> Path:

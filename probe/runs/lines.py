@@ -55,7 +55,9 @@ def table_of(row: Row) -> str:
 def _floats_of(kind: type[Row]) -> tuple[str, ...]:
     if kind not in _FLOATS:
         if row_types.row_type(row_types.table_name(kind)) is None:
-            raise TypeError(f"{kind.__name__} is a row type that no recorder brings; name it in the recorder's `rows`")
+            raise TypeError(
+                f"row: got a {kind.__name__}, a row type that no recorder has; list it in the recorder's `rows`"
+            )
         _FLOATS[kind] = _float_fields(kind)
     return _FLOATS[kind]
 

@@ -155,7 +155,7 @@ class NowFile:
         self.thread = threading.get_ident()
         self._state = 0
         # Where each scope fails, an incident each would be more than all rows.
-        failed = "where this process is can't be written through"
+        failed = "the scope that this process is in can't be recorded"
         self._guard = Guard(path.name, failed, tell=None, most=None, log=_log, level=logging.WARNING)
         process_scope = next(reversed(tuple(current_scope().ancestors())))
         self._levels = [_Level(process_scope, 0, None)]  # the first is outside of all scopes
@@ -365,7 +365,7 @@ def _mapped(path: Path) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         if os.write(descriptor, MAGIC + bytes(SIZE - len(MAGIC))) != SIZE:
-            raise OSError("the disk took only a part of the page")
+            raise OSError(f"{path}: the disk took only a part of its {SIZE} bytes")
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, SIZE)
         return mmap.mmap(descriptor, SIZE)

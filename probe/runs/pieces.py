@@ -89,5 +89,5 @@ def unpack(content: bytes, piece: Piece) -> bytes:
     except (EOFError, OSError, zlib.error) as error:
         raise OSError(f"{piece.name} is damaged: {error}") from error
     if len(found) != piece.end - piece.begin:
-        raise OSError(f"{piece.name} is damaged: it has {len(found)} bytes")
+        raise OSError(f"{piece.name} is damaged: it has {len(found)} bytes, expected {piece.end - piece.begin}")
     return found

@@ -246,7 +246,7 @@ class Run(NamedTables):
 
     def _look(self) -> Snapshot:
         if self._closed:
-            raise RunError(f"run {self.path!r}: is closed; open it again")
+            raise RunError(f"run {self.path!r} is closed; open it again")
         if self._snapshot is None:
             self._snapshot = Snapshot(self._files, self.shown_attempt)
         if not self._fresh:

@@ -155,7 +155,7 @@ def _checked(kind: Any) -> type[Row]:
         raise InputError(f"rows: the table {table!r} of {kind.__name__} is one of probe's own; give it another tag")
     if not (table.isidentifier() and table.isascii() and table == table.lower() and not any(map(str.isdigit, table))):
         raise InputError(
-            f"rows: {kind.__name__} has the table {table!r}, expected small letters and _, such as tag='pauses'"
+            f"rows: {kind.__name__} has the table {table!r}, expected lowercase letters and _, such as tag='pauses'"
         )
     return kind
 
@@ -172,7 +172,9 @@ def _field(kind: type[Row], field: Any, hint: Any) -> Field:
     inner = [one for one in typing.get_args(hint) if one is not type(None)] if optional else [hint]
     words = [word for word, known in FIELD_TYPES.items() if inner == [known]]
     if not words:
-        raise InputError(f"rows: {kind.__name__}.{field.name} is {hint}, expected one of {', '.join(FIELD_TYPES)}")
+        raise InputError(
+            f"rows: {kind.__name__}.{field.name} has the type {hint}, expected one of {', '.join(FIELD_TYPES)}"
+        )
     default = field.default
     if field.default_factory is not msgspec.NODEFAULT:
         default = field.default_factory()

@@ -142,7 +142,7 @@ class SegmentFile:
         taken = os.write(self._descriptor, data)
         if taken != len(data):
             os.ftruncate(self._descriptor, size)
-            raise OSError(errno.ENOSPC, f"only {taken} of {len(data)} bytes were taken")
+            raise OSError(errno.ENOSPC, f"only {taken} of {len(data)} bytes were written")
 
     def lost(self) -> bool:
         """Whether somebody deleted the file under us: what is written to it is gone."""

@@ -119,7 +119,7 @@ class Sync:
         try:
             return self._copiers.lock()
         except OSError as error:
-            raise RunError(f"run {self._files.shown!r}: can't be written to: {error}") from error
+            raise RunError(f"run {self._files.shown!r} can't be written to: {error}") from error
 
     def passes(self) -> Passes:
         """Those that whoever has the lock has begun and completed."""
@@ -236,8 +236,8 @@ class Sync:
         held = before[newest].segments() if newest else set()
         if newest > manifest.number or not ours or not held <= manifest.segments():
             raise RunError(
-                f"{self.shown} was compacted there, or another machine that copies to it has compacted its own "
-                f"directory: expected one place of compaction, the directory that is copied"
+                f"{self.shown} was compacted there, or another machine that copies to it compacted its own "
+                f"directory; compact only the run directory that is copied, on one machine"
             )
 
     # --------------------------------------------------------------------------------------------- what is open
@@ -265,7 +265,7 @@ class Sync:
 
     def _check_open(self, segment: Segment) -> None:
         if self._there.has_parts(segment):
-            raise RunError(f"{self.shown} holds another run: its {segment.name} has become Parquet, and ours hasn't")
+            raise RunError(f"{self.shown} holds another run: its {segment.name} is Parquet already, and ours isn't")
 
     def _put_piece(self, piece: Piece, lines: bytes) -> Piece:
         self._put(piece.name, pack(lines))
@@ -277,7 +277,7 @@ class Sync:
             return
         theirs = self._there.read_piece(first)
         if file.read(len(theirs)) != theirs:
-            raise RunError(f"{self.shown} holds another run: its {segment.name} begins otherwise than ours")
+            raise RunError(f"{self.shown} holds another run: its {segment.name} begins with other rows than ours")
         self._known.add(segment)
 
     # ------------------------------------------------------------------------------------- where the processes are

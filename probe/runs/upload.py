@@ -101,7 +101,7 @@ class Upload:
         self._process: subprocess.Popen[bytes] | None = None
         self._copiers = Copiers(directory, url)
         self._using = self._copiers.use()
-        failed = "what the upload said can't be used"
+        failed = "a message of the upload's process can't be read"
         self._guard = Guard(self.shown, failed, kind="upload", tell=self._incident, most=None, log=_log)
         with on_error(lambda _: self._using.release()):
             self._begin()
@@ -187,7 +187,7 @@ class Upload:
                     if not self._listen():
                         break
             except OSError as error:  # no process can be started, or the run directory is gone
-                self._tell(f"it can't be started: {error}")
+                self._tell(f"the upload's process can't be started: {error}")
             finally:
                 self._using.release()  # nobody here would take over
 
@@ -238,7 +238,7 @@ class Upload:
             return
         self._complete = said.complete
         if said.message and not self._failing:
-            self._tell(f"rows can't be sent for now, and are sent later: {said.message}")
+            self._tell(f"rows can't be sent now and will be sent later: {said.message}")
         elif not said.message and self._failing:
             _log.warning("upload: %s takes rows again", self.shown)
         self._failing = bool(said.message)

@@ -206,7 +206,7 @@ class RunWriter:
     def _add_all(self, items: Iterable[Any], scope: Scope, time_ns: int) -> None:
         with self._taking:  # a recorder's generator, or no iterable at all: it never reaches training
             if isinstance(items, str | bytes):  # an iterable of itself
-                raise TypeError(f"{items!r} isn't a row")
+                raise TypeError(f"row: got {items!r:.200}, expected a probe.records.Row")
             for one in items:
                 self.add_rows(one, scope, time_ns)
 
@@ -468,7 +468,7 @@ def _now_file(file: SegmentFile, process: Process) -> NowFile | None:
     try:
         return NowFile(file.directory / file.segment.now_name, process)
     except (OSError, ValueError) as error:
-        _log.warning("%s: it can't be written through where this process is: %s", file.directory, error)
+        _log.warning("%s: the scope that this process is in can't be recorded: %s", file.directory, error)
         return None
 
 

@@ -100,7 +100,7 @@ def _send_leftovers(directory: Path, attempt: int) -> None:
     code = "import sys; from probe.tracking.recovery import recover; recover(sys.argv[1], before=int(sys.argv[2]))"
     quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
     # What is missing stays where it is, and `probe doctor` tells of it.
-    failed = "what backends lack of earlier attempts couldn't be sent"
+    failed = "values of earlier attempts that a backend lacks couldn't be sent"
     with Guard("leftovers", failed, tell=None, most=None, log=_log, level=logging.WARNING):
         if is_behind(directory, before=attempt):
             command = [sys.executable, "-c", code, str(directory), str(attempt)]
@@ -117,13 +117,16 @@ def make_publisher(directory: Path, tracking: Tracking, every_s: float) -> Publi
     """
     missing = missing_view()
     if missing is not None:  # numbers go to the backends all the same
-        _log.warning("figures aren't published: %s isn't installed: pip install 'probe-rl[views]'", missing)
+        _log.warning(
+            "figures aren't published: %s isn't installed; install it with: pip install 'probe-rl[views]'", missing
+        )
         return None
     try:
         return Publisher(directory, tracking, record_incident, every_s=every_s)
     except OSError as error:  # no memory for one more process, say: the run does without
-        _log.warning("no publisher: %s", error)
-        record_incident(Incident(kind="publisher", where="publishing", message=f"it can't be started: {error}"))
+        message = f"figures aren't published: the publisher can't be started: {error}"
+        _log.warning("%s", message)
+        record_incident(Incident(kind="publisher", where="publishing", message=message))
         return None
 
 
@@ -137,8 +140,9 @@ def make_upload(directory: Path, url: str) -> Upload | None:
     try:
         return Upload(directory, url, record_incident, every_s=EVERY_S)
     except OSError as error:  # no memory for one more process, say: `probe sync` copies the run later
-        _log.warning("no upload: %s", error)
-        record_incident(Incident(kind="upload", where="upload", message=f"it can't be started: {error}"))
+        message = f"the run isn't uploaded: the upload can't be started: {error}"
+        _log.warning("%s", message)
+        record_incident(Incident(kind="upload", where="upload", message=message))
         return None
 
 
@@ -152,13 +156,16 @@ def make_alarms(directory: Path, to: str, tracking: Tracking | None) -> Alarms |
     """
     missing = missing_view()
     if missing is not None:
-        _log.warning("alarms aren't looked for: %s isn't installed: pip install 'probe-rl[views]'", missing)
+        _log.warning(
+            "alarms aren't looked for: %s isn't installed; install it with: pip install 'probe-rl[views]'", missing
+        )
         return None
     try:
         made = Alarms(directory, to)
     except OSError as error:  # no memory for one more process, say
-        _log.warning("no alarms: %s", error)
-        record_incident(Incident(kind="alarms", where="alarms", message=f"what looks for them can't start: {error}"))
+        message = f"alarms aren't looked for: the process that looks for them can't be started: {error}"
+        _log.warning("%s", message)
+        record_incident(Incident(kind="alarms", where="alarms", message=message))
         return None
     if tracking is not None:
         made.add(partial(alert, tracking))

@@ -320,9 +320,9 @@ class Recording:
             if not new:
                 continue
             self._told_left_out[table, where] = count
-            message = f"rows of {table} left out to keep what probe costs under {percent(budget.ratio)} of the steps"
+            message = f"rows of {table} left out to keep probe's cost under {percent(budget.ratio)} of the steps' time"
             if budget.thins:
-                message += f"; without them it still is {percent(budget.spent_ratio)}"
+                message += f"; without them it is still {percent(budget.spent_ratio)}"
             self.incident("budget", f"{table}: {where}", message, None, count=new)
 
     def tell_left_out_at_times(self) -> None:

@@ -256,7 +256,7 @@ class Session:
             InputTypeError: It can't be called.
         """
         if not callable(callback):
-            raise InputTypeError(f"callback: got {type(callback).__name__}, expected something that can be called")
+            raise InputTypeError(f"callback: got {type(callback).__name__}, expected a callable")
         self.sending.on_alarm(callback)
 
     def flush(self, timeout_s: float = 5.0) -> bool:

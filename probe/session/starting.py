@@ -141,7 +141,7 @@ def start(
     copy_to, refused = from_environment() if upload is None else (checked(upload), "")
     alarms_to, not_looked_for = alarms_of_the_environment() if alarms is None else (wanted_alarms(alarms), "")
     if publish not in (None, False) and not track:
-        raise InputError(f"publish: got {publish!r} without track: name the backends that it is for")
+        raise InputError(f"publish: got {publish!r} without track; name the backends to publish to in track=")
     if publish not in (None, False):
         needs_views(f"publish={publish!r}")
     given = Given(project, config, redact, track, publish, every_s, copy_to, alarms_to, alarms is None)

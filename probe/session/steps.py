@@ -79,7 +79,9 @@ class Steps:
         """
         opened, self.begun = self.begun, None
         if opened is not None and opened.scope is not None:
-            message = f"step {opened.scope.step} was begun and not ended: it ends as {when}, and its time is too long"
+            message = (
+                f"step {opened.scope.step} was begun and not ended: it ends now, as {when}, and its time is too long"
+            )
             self._recording.incident("step", "session.begin_step", message, None)
             opened.__exit__(None, None, None)
 

@@ -198,7 +198,7 @@ def test_3_a_client_without_a_callback_of_a_known_name_is_an_incident(frameworks
     Another(None)
     (told,) = session.run.incidents.to_dict("records")
     assert told["kind"] == "adapter"
-    assert "Another has no callback by the name of callback, _callback, on_event, _on_event" in told["message"]
+    assert "Another has none of the callbacks callback, _callback, on_event, _on_event" in told["message"]
 
 
 def test_3_detached_nobody_counts_nemos_events(frameworks, session):

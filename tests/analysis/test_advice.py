@@ -378,7 +378,7 @@ def test_4_ranks_of_an_own_loop_that_go_in_step_even_the_work_where_the_measured
     made.packer = "verl 0.9.1"
     with planted(tmp_path / "c", made) as run:
         assert [each for each in advise(run).suggestions if each.kind == "evened"] == []
-        with pytest.raises(InputError, match=r"evened: verl\.rearrange_micro_batches has no choice"):
+        with pytest.raises(InputError, match=r"evened: the packer verl\.rearrange_micro_batches doesn't take it"):
             what_if(run, evened="tokens")
 
 

@@ -431,7 +431,7 @@ def test_no_run_is_misuse_and_a_taken_port_a_failure(run: Path, tmp_path: Path, 
         assert main(["open", str(run), "--no-browser", "--port", str(port)]) == 1
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"probe open: port {port}: can't be listened on" in said.err
+    assert f"probe open: port {port}: can't listen on it" in said.err
 
 
 def test_a_server_says_what_it_can_not_use(tmp_path: Path, run: Path) -> None:

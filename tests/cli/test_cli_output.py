@@ -110,7 +110,7 @@ def test_rows_that_are_left_out_are_said(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--format", "perfetto", "-o", "t", "--tables", "calls"], "--tables: a trace is made of several tables"),
+        (["--format", "perfetto", "-o", "t", "--tables", "calls"], "--tables: got it with --format perfetto"),
         (["--format", "csv", "-o", "t", "--tables", "calls,nope"], "tables: got 'nope', expected one of"),
         (["--format", "csv", "-o", "t", "--tables", ","], "tables: got none"),
         (["--format", "csv", "-o", "."], "is a run directory"),

@@ -67,7 +67,7 @@ def test_7_two_at_a_time_are_one_too_many(run, tmp_path, capsys):
         assert main(["sync", str(run), str(tmp_path / "copy")]) == 1
     finally:
         lock.release()
-    assert "is being copied to" in capsys.readouterr().err
+    assert "another process is copying it to" in capsys.readouterr().err
     assert main(["sync", str(run), str(tmp_path / "copy")]) == 0
 
 

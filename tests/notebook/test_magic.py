@@ -278,7 +278,7 @@ def test_14_3_a_tab_is_asked_for_by_the_line_by_the_session_and_by_a_run(shell, 
         bundle = one._repr_mimebundle_()
         assert bundle["application/vnd.probe.tab+json"]["run"] == str(tmp_path / "run")
         assert "pip install 'probe-rl[notebook]'" in bundle["text/plain"]  # where nothing draws a tab
-    with pytest.raises(UsageError, match="nothing is being recorded; name a run"):
+    with pytest.raises(UsageError, match="this kernel records none; name one"):
         shell.run_line_magic("probe", "tab")
     with pytest.raises(InputError, match="runs of the Jupyter server's own machine"):
         panel("s3://bucket/run", where="tab")

@@ -196,7 +196,7 @@ def test_3_what_can_t_be_an_address_or_a_callback_is_an_error(tmp_path: Path) ->
         with pytest.raises(InputError, match="alarms: got"):
             probe.start("p", run_dir=tmp_path / "run", alarms=wrong)  # type: ignore[arg-type]
     with probe.start("p", run_dir=tmp_path / "run") as session:
-        with pytest.raises(InputTypeError, match="expected something that can be called"):
+        with pytest.raises(InputTypeError, match="expected a callable"):
             session.on_alarm("print")  # type: ignore[arg-type]
         assert session.alarms is None
 

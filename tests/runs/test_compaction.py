@@ -308,7 +308,7 @@ def test_two_at_a_time(directory):
     fill(directory)
     with holding(directory / PARTS_NAME) as ours:
         assert ours
-        with pytest.raises(RunError, match="being compacted by another process"):
+        with pytest.raises(RunError, match="another process is compacting it"):
             compact(directory)
     assert compact(directory).rows
 

@@ -205,7 +205,7 @@ def test_an_undeclared_row_is_told_and_not_written(tmp_path):
         session.recording.write_rows(Undeclared(), hooks.current_scope(), 1)
         session.flush()  # then it is told
         incidents = session.run.incidents
-    assert "no recorder brings" in incidents["message"].str.cat()
+    assert "no recorder has" in incidents["message"].str.cat()
 
 
 def test_a_description_is_the_type_again():

@@ -216,6 +216,6 @@ def test_two_compactions_on_s3_at_once(server, directory, writer, put, upload, m
         publish(folder, manifest)
 
     monkeypatch.setattr(compaction_files.RemoteFolder, "publish", late)
-    with pytest.raises(RunError, match="by another process meanwhile"):
+    with pytest.raises(RunError, match="another process compacted it meanwhile"):
         compact(server.url)
     assert_equal(directory, server.url)

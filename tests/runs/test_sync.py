@@ -131,11 +131,11 @@ def test_7_a_place_that_holds_another_run_is_left_as_it_is(directory, writer, pu
     another = writer(0, into=other)
     numbers(another, put, 100, 200)
     before = fsspec.filesystem("memory").find(memory.removeprefix("memory:/"), detail=True)
-    with pytest.raises(RunError, match=r"holds another run: its rank-00000.jsonl begins otherwise"):
+    with pytest.raises(RunError, match=r"holds another run: its rank-00000.jsonl begins with other rows"):
         Sync(other, memory).once()
     one.close()
     Sync(directory, memory).once()
-    with pytest.raises(RunError, match=r"holds another run: its rank-00000.jsonl has become Parquet"):
+    with pytest.raises(RunError, match=r"holds another run: its rank-00000.jsonl is Parquet already"):
         Sync(other, memory).once()
     another.close()
     with pytest.raises(RunError, match=r"holds another run: its .*parquet has \d+ bytes, and ours has \d+"):

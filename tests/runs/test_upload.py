@@ -83,7 +83,7 @@ def test_7_a_store_that_fails_is_an_incident_and_gets_everything_later(tmp_path)
     with Run(copy) as run:
         (told,) = run.incidents.to_dict("records")
     assert told["kind"] == "upload"
-    assert told["message"].startswith("rows can't be sent for now, and are sent later: ")
+    assert told["message"].startswith("rows can't be sent now and will be sent later: ")
 
 
 RUN = "RUN_OF_THIS_TEST"  #: in the environment of all processes of a training
@@ -313,7 +313,7 @@ def test_7_a_process_that_dies_is_told_and_training_doesn_t_notice(tmp_path, mon
     told = []
     upload = Upload(tmp_path, "memory://x/run", told.append, every_s=1.0)
     wait_for(lambda: len(told) == 2)
-    assert "can't be used" in told[0].message
+    assert "can't be read" in told[0].message
     assert "has ended" in told[1].message
     assert upload.finish() is False
     assert upload.finish() is False

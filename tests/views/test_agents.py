@@ -90,8 +90,8 @@ def test_8_the_sdk_s_client_asks_a_real_run_over_stdio(root: Path) -> None:
                 assert "file system operations are disabled" in await ask("sql", run="p/after", query=query)
             assert "query: " in await ask("sql", run="p/after", query="select * from nowhere")
             assert "there is nothing at" in await ask("findings", run="p/nowhere")
-            assert "expected one below" in await ask("findings", run=str(root.parent / "elsewhere"))
-            assert "expected one below" in await ask("findings", run="../elsewhere")
+            assert "expected a run below" in await ask("findings", run=str(root.parent / "elsewhere"))
+            assert "expected a run below" in await ask("findings", run="../elsewhere")
             assert "cap_tokens" in await ask("what_if", run="p/before", changes={"cap": 1})
             assert "limit: got 5000, expected 1 to 1000" in await ask("sql", query="select 1", limit=5000)
             assert "changes" in await ask("what_if", run="p/before")
@@ -136,9 +136,9 @@ def test_8_runs_of_a_store_stay_below_its_root() -> None:
     assert answers._inside("s3://bucket/runs", "p/a") == "s3://bucket/runs/p/a"
     assert answers._inside("s3://bucket/runs", "s3://bucket/runs/p/a") == "s3://bucket/runs/p/a"
     for name in ("s3://bucket/other", "s3://bucket/runs2/a", "../other", "http://elsewhere/a"):
-        with pytest.raises(InputError, match="expected one below"):
+        with pytest.raises(InputError, match="expected a run below"):
             answers._inside("s3://bucket/runs", name)
-    with pytest.raises(InputError, match="expected one below"):
+    with pytest.raises(InputError, match="expected a run below"):
         answers._inside("runs", "s3://bucket/runs/a")
 
 

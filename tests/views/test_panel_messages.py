@@ -25,7 +25,7 @@ def test_a_gap_is_seen_and_healed_by_the_next_keyframe(page: Any) -> None:
     lost = made.delta(run.step(4))
     host.send(page, made.delta(run.step(5)))
     notice = page.locator(".pp-strip li")
-    expect(notice).to_contain_text("1 message lost on the way here")
+    expect(notice).to_contain_text("1 message lost on the way to this page")
     assert 4 not in store(page, "store.clock.steps")
     host.send(page, made.keyframe())
     expect(notice).to_have_count(0)

@@ -134,7 +134,7 @@ def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> 
         to_view(page, view["id"])
         expect(page.locator(".pp-empty")).to_have_count(len(view["panels"]))
         expect(page.locator(".pp-empty:visible")).to_have_count(len(view["panels"]))
-    expect(page.locator(".pp-empty")).to_have_text("Nothing went wrong with the observing.")
+    expect(page.locator(".pp-empty")).to_have_text("Nothing went wrong while probe recorded.")
 
 
 def test_errors_dropped_rows_and_switched_off_listeners_reach_the_eye(page: Any) -> None:
@@ -186,7 +186,7 @@ def test_one_chart_that_fails_does_not_stop_the_others(page: Any) -> None:
     host.send(page, made.delta(run.step(1)))
     expect(page.locator(".pp-card", has_text="Good").locator("canvas")).to_be_visible()
     expect(page.locator(".pp-card", has_text="Bad").locator("[data-error]")).to_contain_text("This chart failed")
-    expect(page.locator(".pp-card", has_text="Unknown")).to_contain_text("mark pie isn't known here")
+    expect(page.locator(".pp-card", has_text="Unknown")).to_contain_text("can't draw the mark pie")
     expect(page.locator(".pp-card", has_text="Static")).to_contain_text("probe report")
 
 

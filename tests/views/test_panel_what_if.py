@@ -101,7 +101,9 @@ def test_16_2_sliders_answer_in_the_page_and_everything_else_is_asked(page: Any,
     assert page.evaluate("__copied") == "\n".join(overrides({CAP: 4096}))
     field.fill("10")
     field.press("Enter")
-    expect(page.locator(".pp-what-if .pp-sentence").first).to_contain_text("It can't be cut so: The longest row has")
+    expect(page.locator(".pp-what-if .pp-sentence").first).to_contain_text(
+        "The rows can't be packed with these settings: The longest row has"
+    )
     expect(numbers(page, "micro_batches").nth(1)).to_have_text("–")
     page.get_by_role("button", name="Back to the recorded").click()
     expect(cap).to_have_attribute("aria-valuetext", "8,192, as it was")
@@ -139,7 +141,7 @@ def test_16_2_several_steps_are_asked_in_pieces_and_can_be_cancelled(page: Any, 
     expect(page.get_by_role("progressbar")).to_have_attribute("max", "4")
     page.get_by_role("button", name="Cancel").click()
     expect(page.locator(".pp-what-if > .pp-read").first).to_have_text(
-        "Cancelled: what is shown is what was asked before."
+        "Cancelled: the numbers are those of the question before."
     )
     field = page.get_by_role("spinbutton", name=CAP)
     field.fill("4096")

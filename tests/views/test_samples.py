@@ -130,7 +130,7 @@ def test_nothing_is_read_before_somebody_asks_and_each_answer_goes_to_who_asked(
         panel.close()
     assert process is not None
     assert process.poll() is not None
-    assert "isn't wanted" in panel._samples.ask(mark, None)["answer"]["refused"]
+    assert "was closed" in panel._samples.ask(mark, None)["answer"]["refused"]
 
 
 def test_who_waits_in_a_kernel_is_told_by_another_thread_and_idle_processes_end(directory: Path) -> None:

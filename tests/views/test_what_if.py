@@ -120,7 +120,7 @@ def test_2_the_process_beside_a_panel_answers_and_refuses_with_the_reason(cut: P
     assert found["after"]["micro_batches"] > 0
     assert found["saved"] is None
     assert any("sequence-parallel" in one for one in found["notes"])
-    for changes, reason in (({"colour": 1}, "colour"), ({"cap_tokens": 1}, "below the"), ({"sp_size": 3}, "grouped")):
+    for changes, reason in (({"colour": 1}, "colour"), ({"cap_tokens": 1}, "below the"), ({"sp_size": 3}, "divisor")):
         assert reason in browsing.answer({**asked, "changes": changes})["refused"]
     assert browsing.answer({"attempt": None, "of": "batches", "step": 99})["phases"] == []
     browsing.close()

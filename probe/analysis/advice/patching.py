@@ -92,10 +92,10 @@ def _in_yaml(path: str, text: str, key: str, value: Any) -> str:
     except yaml.YAMLError as error:
         raise InputError(f"config: {path} isn't one YAML document: {error}") from error
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"config: {path} holds no mapping")
+        raise InputError(f"config: {path} has no mapping (key: value) at its top level, expected a YAML mapping")
     found, rest, inner = _place(root, key)
     if rest:
-        made = _inserted(text, inner, rest, value)
+        made = _inserted(path, text, inner, rest, value)
     else:
         begin, end = found.start_mark.index, found.end_mark.index
         anchor = re.search(r"\*\s*[\w-]+$", text[:end]) if text[begin : begin + 1] == "&" else None
@@ -116,7 +116,7 @@ def _place(node: Any, key: str) -> tuple[Any, list[str], Any]:
     parts = key.split(".")
     for at, part in enumerate(parts):
         if not isinstance(node, yaml.MappingNode):
-            raise InputError(f"config: {'.'.join(parts[:at])} is no mapping, so that {key} has no place in it")
+            raise InputError(f"config: {'.'.join(parts[:at])} isn't a mapping, so {key} can't be set; set it by hand")
         inside = [value for own, value in node.value if own.value == part]
         if not inside:
             return None, parts[at:], node
@@ -124,14 +124,14 @@ def _place(node: Any, key: str) -> tuple[Any, list[str], Any]:
     return node, [], inner
 
 
-def _inserted(text: str, mapping: Any, parts: list[str], value: Any) -> str:
+def _inserted(path: str, text: str, mapping: Any, parts: list[str], value: Any) -> str:
     """The text with new lines before the first key of a mapping in block style, as far in as that is."""
     if mapping.flow_style or not mapping.value:
-        raise InputError(f"config: {'.'.join(parts)} isn't there; add it by hand as {_yaml_value(value)}")
+        raise InputError(f"config: {'.'.join(parts)} isn't in {path}; add it by hand with {_yaml_value(value)}")
     first = mapping.value[0][0].start_mark
     line = text.rfind("\n", 0, first.index) + 1
     if text[line : first.index].strip():
-        raise InputError(f"config: {'.'.join(parts)} isn't there; add it by hand as {_yaml_value(value)}")
+        raise InputError(f"config: {'.'.join(parts)} isn't in {path}; add it by hand with {_yaml_value(value)}")
     lines = [f"{' ' * (first.column + 2 * at)}{part}:" for at, part in enumerate(parts)]
     added = "\n".join(lines) + f" {_yaml_value(value)}\n"
     return text[:line] + added + text[line:]
@@ -144,14 +144,18 @@ def _check_yaml(path: str, before: str, after: str, key: str, value: Any) -> Non
     try:
         old, new = (yaml.safe_load(one) for one in (before, after))
     except yaml.YAMLError as error:
-        raise InputError(f"config: {path} uses YAML that can't be changed safely: {error}") from error
+        raise InputError(
+            f"config: {path} uses YAML that can't be changed safely; set {key} by hand: {error}"
+        ) from error
     where = old
     parts = [key] if key in old else key.split(".")
     for part in parts[:-1]:
         where = where.setdefault(part, {})
     where[parts[-1]] = value
     if old != new:
-        raise InputError(f"config: {key} in {path} stands for more than one value; change it by hand")
+        raise InputError(
+            f"config: a new {key} in {path} would change other values too; set it by hand to {_yaml_value(value)}"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------- Python
@@ -184,8 +188,8 @@ def _in_python(path: str, text: str, key: str, value: Any) -> str:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             found += [node.value for one in targets if isinstance(one, ast.Name) and one.id == name]
     if len(found) != 1 or not isinstance(found[0], ast.Constant):
-        what = "isn't there" if not found else "stands there several times" if len(found) > 1 else "isn't a plain value"
-        raise InputError(f"config: {name} {what} in {path}; change it by hand to {value!r}")
+        what = "isn't" if not found else "appears more than once" if len(found) > 1 else "isn't a plain value"
+        raise InputError(f"config: {name} {what} in {path}; set it by hand to {value!r}")
     begin, end = _bytes_of(text, found[0])
     raw = text.encode()
     return (raw[:begin] + repr(value).encode() + raw[end:]).decode()
@@ -220,7 +224,7 @@ def _with_argument(path: str, text: str, call: ast.Call, name: str, value: Any) 
     before = [ast.dump(one) for one in given]
     now = [ast.dump(one) for each in after for one in (*each.args, *each.keywords)]
     if sorted(now) != sorted([*before, wanted]):
-        raise InputError(f"config: {name} isn't there in {path}; add the argument {name}={value!r} by hand")
+        raise InputError(f"config: {name} isn't in {path}; add the argument {name}={value!r} by hand")
     return made
 
 
@@ -231,6 +235,6 @@ def _in_overrides(path: str, text: str, key: str, value: Any) -> str:
     pattern = re.compile(rf"(?<![\w.])(\+{{0,2}}{re.escape(key)}=)(\"[^\"\n]*\"|'[^'\n]*'|[^\s\\\"';#]+)")
     found = pattern.findall(text)
     if len(found) != 1:
-        what = "isn't there" if not found else "stands there several times"
+        what = "isn't" if not found else "appears more than once"
         raise InputError(f"config: {key} {what} in {path}; add the override {overrides({key: value})[0]}")
     return pattern.sub(lambda match: match[1] + _yaml_value(value), text)

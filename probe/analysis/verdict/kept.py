@@ -70,4 +70,4 @@ def _plain(value: Any) -> Any:
     """Numpy's scalars as Python's."""
     if hasattr(value, "item"):
         return value.item()
-    raise TypeError(f"{type(value).__name__} can't be kept")
+    raise TypeError(f"finding: got a {type(value).__name__} in it, expected what JSON can hold, or a numpy scalar")

@@ -158,7 +158,7 @@ class Replayer:
         told += [one for one in step_batches(run, chosen or []) if (one.step, one.role, one.phase) not in known]
         found = [one for one in told if (role is None or one.role == role) and (phase is None or one.phase == phase)]
         if not found:
-            raise InputError("run: no micro-batches were recorded in these steps, roles and phases")
+            raise InputError("run: no micro-batches were recorded for these steps, role and phase")
         self._has([Dealing(one) for one in found])
         named = {(one.role, one.phase) for one in found}
         self.memory: dict[Any, MemoryModel] = {}
@@ -277,7 +277,7 @@ class Replayer:
         wanted = len({one.batch.step for one in self.dealings})
         if not phases and refused:
             step, why = next(iter(refused.items()))
-            raise InputError(f"what_if: nothing can be replayed so; step {step}: {why}")
+            raise InputError(f"what_if: no step can be replayed with these settings; step {step}: {why}")
         predicts = settings.sp_size is None
         frame, saved = [], {}
         for key, one in phases.items():
@@ -324,7 +324,7 @@ def what_if(
         InputError: Nothing was cut in these steps; the packer isn't known or refuses every batch.
     """
     if changes is not None and change:
-        raise InputError("changes: got some beside settings by keyword, expected one of the two")
+        raise InputError(f"changes: got it and also {', '.join(change)} by keyword, expected one of the two ways")
     several = changes is not None and not isinstance(changes, Mapping)
     given = [change] if changes is None else [changes] if isinstance(changes, Mapping) else list(changes)
     asked = [Settings.of(one) for one in given]

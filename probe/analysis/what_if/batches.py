@@ -43,7 +43,9 @@ class RankCall:
             InputError: Its rows aren't known.
         """
         if self.packer and not self.ordered:
-            raise InputError("lengths: the places of the rows in the batch weren't recorded")
+            raise InputError(
+                "lengths: the run didn't record the order of the batch's rows, so the batch can't be cut again"
+            )
         arguments = {"max_token_len": self.cap_tokens} | self.arguments
         return Cut.of_micro_batches(self.packer, arguments, self.lengths, len(self.parts))
 

@@ -45,7 +45,7 @@ class Dealing:
         """
         if self.batch.undealt is not None:
             if settings.balance is not None:
-                raise InputError("balance: NeMo-RL's rule deals the rows itself; expected none")
+                raise InputError(f"balance: got {settings.balance!r}, expected None: NeMo-RL's own rule deals the rows")
             return [_stretches(one, self._ranks(settings)) for one in self.batch.undealt]
         if not settings.deals:
             return [[call.lengths for call in one.data_ranks] for one in self.batch.rounds]
@@ -65,7 +65,7 @@ class Dealing:
             return now
         world = now * parallel_of(first)
         if world % settings.sp_size:
-            raise InputError(f"sp_size: {world} ranks can't be grouped by {settings.sp_size}")
+            raise InputError(f"sp_size: got {settings.sp_size}, expected a divisor of the {world} ranks")
         return world // settings.sp_size
 
     def _usual(self) -> Deal:

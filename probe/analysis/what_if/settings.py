@@ -124,7 +124,9 @@ class Settings:
             made = self._kind(made, ranks)
         if made is None:
             names = ", ".join(sorted(PACKERS))
-            raise InputError(f"packer: none was recorded; expected the one that runs, out of {names}")
+            raise InputError(
+                f"packer: got None and the run recorded none; expected the one that it uses, one of {names}"
+            )
         width = made.width_tokens if made.packer.startswith("nemo_rl.") else None  # whose rectangles are no wider
         changes: dict[str, Any] = {"width_tokens": width, "count": made.count if "steps" in made.packer else None}
         if self.cap_tokens is not None:
@@ -136,7 +138,8 @@ class Settings:
                 changes[name] = getattr(self, name)
         if self.evened is not None:
             if not made.packer.startswith("seqlen_balancing."):
-                raise InputError(f"evened: {made.packer} has no choice; probe's own packer has one")
+                names = ", ".join(name for name in sorted(PACKERS) if name.startswith("seqlen_balancing."))
+                raise InputError(f"evened: the packer {made.packer} doesn't take it, expected one of {names}")
             changes["balance"] = self.evened
         if self.order is not None:
             changes["ordered"] = self.order == "by_work"
@@ -146,7 +149,7 @@ class Settings:
 
     def _kind(self, cut: Cut | None, ranks: int) -> Cut:
         if cut is None:
-            raise InputError("dynamic: no packer was recorded; expected packer= as well")
+            raise InputError(f"dynamic: got {self.dynamic!r}, but the run recorded no packer; give packer= as well")
         fixed = cut.packer.endswith("fixed_rows")
         if self.dynamic and fixed:
             return replace(cut, packer="verl.rearrange_micro_batches", counts_agreed=ranks > 1)

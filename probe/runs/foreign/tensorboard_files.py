@@ -32,7 +32,10 @@ def read_events(directory: Path) -> Read:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ModuleNotFoundError as error:
-        raise InputError("path: TensorBoard's files need its reader: pip install 'probe-rl[tensorboard]'") from error
+        raise InputError(
+            "path: TensorBoard's files need the package 'tensorboard'; "
+            "install it with: pip install 'probe-rl[tensorboard]'"
+        ) from error
     found = EventAccumulator(str(directory), size_guidance={"scalars": 0, "tensors": 0})
     found.Reload()
     steps: dict[int, dict[str, float]] = {}

@@ -184,12 +184,12 @@ def _inside(root: str, name: str) -> str:
         place = name if "://" in name else f"{root.rstrip('/')}/{name}".rstrip("/")
         base = root.rstrip("/") + "/"
         if ".." in place.split("/") or not f"{place}/".startswith(base):
-            raise InputError(f"run: got {name!r}, expected one below {root!r}; list_runs has them")
+            raise InputError(f"run: got {name!r}, expected a run below {root!r}; list_runs lists them")
         return place
     base_path = Path(root).resolve()
     path = (base_path / name).resolve()
     if not path.exists() and Path(name).resolve().is_relative_to(base_path):
         path = Path(name).resolve()  # relative to the working directory, as other commands take it
     if not path.is_relative_to(base_path):
-        raise InputError(f"run: got {name!r}, expected one below {root!r}; list_runs has them")
+        raise InputError(f"run: got {name!r}, expected a run below {root!r}; list_runs lists them")
     return str(path)

@@ -65,7 +65,9 @@ class Worker:
                 kind, told = here.recv()
             except (EOFError, OSError) as error:
                 self.close()
-                raise ProbeError(f"{tool}: the process that worked it out has ended, perhaps without memory") from error
+                raise ProbeError(
+                    f"{tool}: the process that answers has ended, perhaps because memory ran out"
+                ) from error
         if kind == "answer":
             return str(told)
         raise ProbeError(told)
@@ -84,7 +86,7 @@ class Worker:
         self._here = here
         if not here.poll(_STARTS):
             self.close()
-            raise ProbeError(f"probe mcp: its process hasn't started within {_STARTS:g} s")
+            raise ProbeError(f"probe mcp: the process that answers didn't start within {_STARTS:g} s")
         here.recv()
         return here
 

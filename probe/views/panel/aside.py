@@ -51,7 +51,7 @@ class Aside:
         """
         process = self._begun()
         if process.stdin is None or process.stdout is None:
-            raise OSError(f"the process that {self._job} has no pipes")
+            raise OSError(f"the process that {self._job} has no stdin or stdout")
         with contextlib.suppress(BrokenPipeError):  # it has ended, as it says by saying nothing
             process.stdin.write(json.dumps(question) + "\n")
             process.stdin.flush()
@@ -60,7 +60,7 @@ class Aside:
             raise OSError(f"the process that {self._job} has ended ({_code(process)})")
         answer = json.loads(line)
         if not isinstance(answer, dict):
-            raise ValueError(f"the process that {self._job} said {line[:80]!r}")
+            raise ValueError(f"the process that {self._job} answered {line[:80]!r}, expected a JSON object")
         return answer
 
     def end(self) -> None:
@@ -88,7 +88,7 @@ class Aside:
     def _begun(self) -> subprocess.Popen[str]:
         with self._lock:
             if self._closed:
-                raise OSError(f"the process that {self._job} isn't wanted any more")
+                raise OSError(f"the process that {self._job} was closed")
             if self.process is None:
                 self.process = subprocess.Popen(
                     self._command,

@@ -52,7 +52,7 @@ def plotly_packed() -> bytes:
     """
     found = util.find_spec("plotly")
     if found is None or found.origin is None:
-        raise MissingDependencyError("the live panel needs the package 'plotly'; install probe-rl again")
+        raise MissingDependencyError.of("the live panel", "plotly", "views")
     path = Path(found.origin).parent / "package_data" / "plotly.min.js"
     return gzip.compress(path.read_bytes(), compresslevel=6, mtime=0)
 

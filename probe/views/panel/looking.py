@@ -125,7 +125,7 @@ class Looker:
 
     def _guard(self, part: str) -> Guard:
         """The findings stand without it."""
-        failed = f"{part}: it can't be worked out"
+        failed = f"{part} can't be worked out"
         return Guard(part, failed, kind="panel", tell=self._tell_failed, most=None, log=_log, level=logging.DEBUG)
 
     def _tell_failed(self, _kind: str, part: str, _message: str, error: BaseException | None, *_: object) -> None:

@@ -215,13 +215,16 @@ class Verdict:
         """
         answer = self._aside.ask(question)
         if not {"findings", "failed", "cpu_s"} <= answer.keys():
-            raise ValueError(f"the process that looks for findings said {str(answer)[:80]!r}")
+            raise ValueError(
+                f"the process that looks for findings answered {str(answer)[:80]!r}, "
+                "expected findings, failed and cpu_s"
+            )
         return answer
 
     def _log_once(self, what: str) -> None:
         if what not in self._logged and not self._stop.is_set():
             self._logged.add(what)
-            _log.warning("what is wrong in %s can't be told: %s", self._path, what)
+            _log.warning("the findings of %s can't be worked out: %s", self._path, what)
 
 
 def topics(views: Sequence[dashboards.View]) -> dict[str, str]:

@@ -98,7 +98,9 @@ class _Remembering(Replayer):
         super().__init__(run, steps, role=where[0], phase=where[1], models=False)
         self.dealings = [one for one in self.dealings if (one.batch.role, one.batch.phase) == where]  # None isn't any
         if not self.dealings:
-            raise InputError(f"where: got {list(where)!r}, of which nothing was cut in these steps")
+            raise InputError(
+                f"where: got {list(where)!r}, expected a role and phase that have micro-batches in these steps"
+            )
         self.memory = {where: models.memory[where]} if where in models.memory else {}
         self.time = {where: models.time[where]} if where in models.time else {}
         self._settings: Settings | None = None
@@ -354,7 +356,7 @@ def _seconds_told(model: TimeModel) -> dict[str, Any]:
 def _memory_told(model: MemoryModel) -> dict[str, Any]:
     """Bytes = coefficients · (1, tokens, longest row, rows), with their covariance, noise and an interval's reach."""
     if model.fit is None:
-        raise InputError("model: it has no fit")
+        raise InputError("model: got one without a fit, expected one with a fit")
     one = np.eye(3)
     base = model.regressors([[0, 0, 0]])
     columns = np.concatenate([base, model.regressors(one) - base])  # (4, k): the constant, and what each adds to it

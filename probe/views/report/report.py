@@ -57,7 +57,7 @@ def write_report(run: Run | str | os.PathLike[str], path: str | os.PathLike[str]
         with Run(run) as opened:
             return write_report(opened, path)
     if path is None and "://" in str(run.path):
-        raise InputError(f"path: got None for the run at {run.path}, expected the local file to write")
+        raise InputError(f"path: got None for the run at {run.path}, expected a local file to write")
     target = expanded("path", Path(run.path) / "report.html" if path is None else path).absolute()
     try:
         # A lone surrogate, as a broken file name may bring, has no UTF-8.

@@ -48,7 +48,7 @@ class PageServer:
         try:
             self._listener = Listener((HOST, port), Handler, self.panel, self.token)
         except OSError as error:
-            raise RunError(f"port {port}: can't be listened on: {error.strerror or error}") from error
+            raise RunError(f"port {port}: can't listen on it: {error.strerror or error}") from error
         self.url = f"http://{HOST}:{self._listener.server_address[1]}/{self.token}/"
         self._thread: threading.Thread | None = None
 

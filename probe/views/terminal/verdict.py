@@ -59,7 +59,7 @@ class Verdict:
         self._stop = threading.Event()
         self._last = False  # one more look before it stops
         self._thread: threading.Thread | None = None
-        failed = f"what is wrong in {path} can't be told"
+        failed = f"the findings of {path} can't be worked out"
         self._beside = Guard("findings", failed, tell=None, most=None, log=_log, level=logging.DEBUG)
 
     def start(self) -> None:
@@ -84,7 +84,7 @@ class Verdict:
             try:
                 look()
             except ProbeError:  # such as a store that doesn't answer
-                _log.debug("what is wrong in %s can't be told at the moment", self._path, exc_info=True)
+                _log.debug("the findings of %s can't be worked out at the moment", self._path, exc_info=True)
                 return False
             return True
 

@@ -86,7 +86,7 @@ export class Lanes {
     const { ui, answers } = this.store;
     const [last] = this.shown;
     if (answers) this._fetch(of, step);
-    else this._say(known && ui.step !== null ? `This copy keeps the replicas of step ${known.step} alone.` : "");
+    else this._say(known && ui.step !== null ? `This saved copy has the replicas of step ${known.step} only.` : "");
     const newer = known && ui.step === null && (last?.step ?? -1) < (known.step ?? 0);
     return newer || !last ? known : last;
   }

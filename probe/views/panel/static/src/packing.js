@@ -220,7 +220,7 @@ function partsWithin(units, count, cap) {
  * @param {PackerCut} cut
  */
 function fixedRows(rows, { packer, rows_each: each, group_size: size }) {
-  if (!each) throw new Refused("How many rows a micro-batch has isn't known.");
+  if (!each) throw new Refused("The number of rows in a micro-batch isn't known.");
   const verl = packer.startsWith("verl");
   const many = each * (verl ? size : 1);
   if (verl && rows % many) throw new Refused(`${rows} rows can't be cut into micro-batches of ${many}.`);

@@ -29,7 +29,7 @@ export class Strip {
     made.push(...missingNotices(state));
     if (state.repeated) made.push(["quiet", state.repeated]);
     if (this.store.broken) made.push(["warn", lossText(losses.messages), "keyframe"]);
-    if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. All else here goes on.`]);
+    if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. Everything else here keeps updating.`]);
     if (paused && waiting.length) made.push(["quiet", `Paused; ${many(waiting.length, "update")} waiting.`]);
     return made;
   }
@@ -79,6 +79,6 @@ function missingText({ name, since, why }) {
 
 /** @param {number} messages so many that were lost */
 function lossText(messages) {
-  const what = messages ? `${many(messages, "message")} lost on the way here` : "Something that came could not be read";
+  const what = messages ? `${many(messages, "message")} lost on the way to this page` : "A message could not be read";
   return `${what}; the next keyframe brings what was in ${messages > 1 ? "them" : "it"}.`;
 }

@@ -128,8 +128,8 @@ export class WhatIf {
     this.steps.root.hidden = true;
     this.back.hidden = true;
     this.best.hidden = true;
-    const waits = step === null ? "No step has ended yet." : "The batches of this step are on their way.";
-    if (!answers || step === null || !this.wanted) this._say(answers || step === null ? waits : "This copy has no batches, and no process to ask for them.");
+    const waits = step === null ? "No step has ended yet." : "Waiting for the batches of this step.";
+    if (!answers || step === null || !this.wanted) this._say(answers || step === null ? waits : "This saved copy has no batches. Open the run with probe open to see them.");
   }
 
   /**
@@ -196,7 +196,7 @@ export class WhatIf {
     const same = JSON.stringify(phase.settings) === JSON.stringify(this.controls.map(({ setting }) => setting));
     if (!same || !this.controls.length) {
       this.controls = phase.settings.map((setting) => new SettingControl(setting, (value) => this._choose({ changes: { ...this.chosen.changes, [setting.name]: value } })));
-      this.settings.replaceChildren(...(this.controls.length ? this.controls.map(({ root }) => root) : [node("p", { text: phase.why || "No setting of your configuration is known that changes these batches." })]));
+      this.settings.replaceChildren(...(this.controls.length ? this.controls.map(({ root }) => root) : [node("p", { text: phase.why || "None of your configuration's settings is known to change these batches." })]));
     }
     if (!phase.lengths) return;
     lengthsOf(phase.lengths).then((lengths) => {
@@ -248,7 +248,7 @@ export class WhatIf {
         this._told(phase, answered(phase, this.lengths, cut), "Packed anew in this page.");
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
-        this._told(phase, null, `It can't be cut so: ${error.message}`);
+        this._told(phase, null, `The rows can't be packed with these settings: ${error.message}`);
       }
     } else if (!cut || !phase.lengths) this._further(told, phase, changes);
   }
@@ -261,7 +261,7 @@ export class WhatIf {
    */
   _further(told, phase, changes) {
     if (!this.store.answers) {
-      this._told(phase, null, "This can't be worked out in a saved page: it takes the run. Open it with probe open.");
+      this._told(phase, null, "A saved page can't work this out: it needs the run. Open the run with probe open.");
       return;
     }
     const { generation } = this;
@@ -284,7 +284,7 @@ export class WhatIf {
     this.generation += 1;
     this.going.hidden = true;
     this.root.toggleAttribute("data-waiting", false);
-    this._say("Cancelled: what is shown is what was asked before.");
+    this._say("Cancelled: the numbers are those of the question before.");
     this.panel.announce("Cancelled.", true);
     this.back.focus();
   }
