@@ -111,7 +111,7 @@ def test_a_page_without_a_kernel_speaks_of_none(chrome, server: PageServer, shot
         page.goto(server.url)
         busy = page.locator(".pp-status", has_text="server is busy")
         busy.wait_for()
-        assert busy.get_attribute("title") == "It answers as soon as it can. All that you see here goes on."
+        assert busy.get_attribute("title") == "It answers as soon as it can. Everything you see here goes on."
         held.pop().continue_()
         busy.wait_for(state="hidden")
 

@@ -32,7 +32,7 @@ const EMPTY = {
   scalars: "No metric was logged yet.",
   reductions: "reduce_metrics was not called yet.",
   calls: "No call of an observed function was recorded yet.",
-  events: "Nothing went wrong with the observing.",
+  events: "probe itself had no errors.",
 };
 
 /**
@@ -87,7 +87,7 @@ export class Card {
     if (this.store.ui.unfolded[id]) this.unfold(true, false);
     /** @type {Mark | null} */
     this.mark = isFaceted(this.spec) ? new FacetMark(this) : markOf(this);
-    if (!this.mark) this._say(definition.live ? `This panel's mark ${this.spec.mark} isn't known here.` : "This picture is in the report: probe report.");
+    if (!this.mark) this._say(definition.live ? `This panel's mark ${this.spec.mark} isn't known here.` : "This figure is in the report: probe report.");
     if (this.mark instanceof PlotMark) walkable(this, this.mark);
   }
 
@@ -260,10 +260,10 @@ export class Card {
     if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
     const whole = this.spec.mark === "stragglers"; //  of all ranks and steps, whatever is chosen
     const chosen = [role, whole ? "" : rank, phase].filter(Boolean);
-    if (chosen.length) return `${chosen.join(", ")} has none of what this picture is made of.`;
-    if (!whole && (this.spec.of === "step" || step !== null)) return `Step ${this.store.step} has none of what this picture is made of.`;
-    if (!whole && zoom) return "This part of the run has none of what this picture is made of.";
-    return this.definition.missing || "Nothing of what this picture is made of was recorded.";
+    if (chosen.length) return `${chosen.join(", ")} has no data for this figure.`;
+    if (!whole && (this.spec.of === "step" || step !== null)) return `Step ${this.store.step} has no data for this figure.`;
+    if (!whole && zoom) return "This part of the run has no data for this figure.";
+    return this.definition.missing || "No data for this figure was recorded.";
   }
 
   /**

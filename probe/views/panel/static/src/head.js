@@ -20,7 +20,7 @@ export class Head {
     this.pill = node("span", { class: "pp-status" });
     this.facts = node("span", { class: "pp-quiet pp-facts-line" });
     const { name, when } = answerer(store.config);
-    this.kernel = node("span", { class: "pp-status", "data-tone": "quiet", hidden: true, title: `It answers ${when}. All that you see here goes on.`, text: `${name} is busy` });
+    this.kernel = node("span", { class: "pp-status", "data-tone": "quiet", hidden: true, title: `It answers ${when}. Everything you see here goes on.`, text: `${name} is busy` });
     const { run = {}, title } = store.config;
     this.root = node("header", { class: "pp-head" }, node("h2", { id }, ...titleOf(title, run)), this.pill, this.kernel, this.facts, tabButton(store.config));
   }
@@ -87,15 +87,15 @@ function pillOf(store) {
   const failure = failureOf(state);
   if (failure) return ["failed", "gone", failure];
   if (state.finished) return ["finished", "done", "Every process that wrote has ended."];
-  if (state.live === false) return ["closed", "done", "This panel follows the run no more."];
+  if (state.live === false) return ["closed", "done", "This panel no longer follows the run."];
   const mute = store.mute();
-  if (mute) return [`no sign of the ${answerer(store.config).name} since ${timeOfDay(Date.now() / 1000 - mute, mute)} (${ago(mute)})`, "gone", "What is shown is what came until then."];
-  if (paused) return ["paused", "paused", "What comes waits."];
+  if (mute) return [`no sign of the ${answerer(store.config).name} since ${timeOfDay(Date.now() / 1000 - mute, mute)} (${ago(mute)})`, "gone", "The panel shows what had arrived by then."];
+  if (paused) return ["paused", "paused", "New rows wait until you resume."];
   if (empty) return ["starting", "waiting", "Nothing has been recorded yet."];
-  if (!state.newest_at) return ["live", "live", "Rows come."];
+  if (!state.newest_at) return ["live", "live", "Rows are arriving."];
   const silent = store.silence();
   const since = timeOfDay(state.newest_at, silent);
-  return state.writers === "gone" ? [`its process is gone, last row at ${since} (${ago(silent)})`, "gone", "It can't write any more."] : [`silent for ${ago(silent)}`, "quiet", `The last row came at ${since}.`];
+  return state.writers === "gone" ? [`its process is gone, last row at ${since} (${ago(silent)})`, "gone", "It can't write any more rows."] : [`silent for ${ago(silent)}`, "quiet", `The last row came at ${since}.`];
 }
 
 /**

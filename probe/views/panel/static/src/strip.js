@@ -29,7 +29,7 @@ export class Strip {
     made.push(...missingNotices(state));
     if (state.repeated) made.push(["quiet", state.repeated]);
     if (this.store.broken) made.push(["warn", lossText(losses.messages), "keyframe"]);
-    if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. All else here goes on.`]);
+    if (this.store.kernel.busy && this.store.kernel.asked !== "ping") made.push(["quiet", `The ${name} is busy: it answers ${when}. Everything else here goes on.`]);
     if (paused && waiting.length) made.push(["quiet", `Paused; ${many(waiting.length, "update")} waiting.`]);
     return made;
   }
