@@ -146,7 +146,7 @@ def bars(ledger: Shown) -> list[Bar]:
     if ledger.seconds is not None:
         spent = ledger.other_seconds
         cost = None if spent is None or ledger.gpu_hour is None else spent * ledger.gpu_hour / 3600
-        found.append(Bar("No token", "waiting, rewards, synchronisation", "", "", spent, cost, 0.0, 0.0, "none"))
+        found.append(Bar("No tokens", "waiting, rewards, synchronisation", "", "", spent, cost, 0.0, 0.0, "none"))
         shown = count, "100 %", ledger.seconds, ledger.money
         found.append(Bar("Total", "each token and each second is in one row", *shown, 0.0, 0.0, "none"))
     return found
