@@ -201,7 +201,7 @@ def take(name: str, chromium: str) -> None:
         page.wait_for_selector("figure[data-state]", timeout=PATIENCE_MS)
         if shot.view:
             page.click(f"[data-view={shot.view}]")
-        page.get_by_text("is looking for what is wrong").wait_for(state="hidden", timeout=PATIENCE_MS)
+        page.get_by_text("Looking for what is wrong").wait_for(state="hidden", timeout=PATIENCE_MS)
         page.wait_for_function(DRAWN, timeout=PATIENCE_MS)
         page.wait_for_timeout(2000)  # for the pictures themselves
         keep(bytes(page.screenshot()), f"images/{name}.png")

@@ -41,7 +41,7 @@ def take(run_dir: Path) -> None:
         field.wait_for(timeout=120_000)
         field.fill("13312")
         field.press("Enter")
-        page.locator(".pp-what-if .pp-sentence", has_text="Packed anew in this page").first.wait_for()
+        page.locator(".pp-what-if .pp-sentence", has_text="Packed again in this page").first.wait_for()
         page.locator(".pp-setting-risk").first.wait_for(timeout=120_000)  # what memory allows takes the whole run
         keep(page.locator(".pp-what-if").screenshot(), "images/what_if.png")
         browser.close()

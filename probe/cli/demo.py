@@ -263,7 +263,7 @@ def _show_reward(console: Console, rewards: list[float]) -> None:
     """Means over a fifth of the steps at either end: single steps are noisy."""
     count = max(1, len(rewards) // 5)
     before, after = sum(rewards[:count]) / count, sum(rewards[-count:]) / count
-    of = f"mean of the first and of the last {count} of {len(rewards)} steps"
+    of = f"means of the first {count} and the last {count} of {len(rewards)} steps"
     console.print(f"\nreward {before:.2f} → {after:.2f} ({of})")
 
 

@@ -78,7 +78,7 @@ def _package() -> Iterator[Check]:
 
     names = list(others())
     if not names:
-        yield Check("environment", "package", "ok", f"no distribution but {DISTRIBUTION} brings a package 'probe'")
+        yield Check("environment", "package", "ok", f"only {DISTRIBUTION} installs a package 'probe'")
     for name in names:
         about = f"{name} brings a package 'probe' too, and this one lies in its place: give each its own environment"
         yield Check("environment", "package", "warning", about)

@@ -59,7 +59,7 @@ def _framework(name: str, version: str) -> Iterator[Check]:
 
     located = locate(_table(name))
     there = len(located.points) - len(located.missing)
-    said = f"{version}: {there} of {len(located.points)} points are in its files"
+    said = f"{version}: {there} of {len(located.points)} hook points are in its files"
     if not located.missing:
         yield Check("frameworks", name, "ok", said)
         return
@@ -145,4 +145,6 @@ def of_run(run: Run) -> Iterator[Check]:
 def _none(names: Iterable[str]) -> str:
     said = "no process has observed a framework"
     here = [one for one in names if one != "ray"]
-    return said + (f"; here {', '.join(here)} can be: `probe run`, or PROBE_RUN_DIR for verl" if here else "")
+    return said + (
+        f"; installed here: {', '.join(here)}. Observe with `probe run`, or PROBE_RUN_DIR for verl" if here else ""
+    )

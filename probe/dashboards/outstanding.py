@@ -112,7 +112,7 @@ def said_of(who: Who | None, spec: Mapping[str, Any]) -> str:
         The sentence; empty where fewer than two ranks were compared.
 
     >>> said_of(Who(5, 1.5, 1.25, 8, 1.2, 1.5, 20, True), {"unit": "s"})
-    'Rank 5: 1.50 s, the other 7: 1.25 s.'
+    'Rank 5: 1.50 s, the other 7 ranks: 1.25 s.'
     """
     if who is None:
         return ""
@@ -121,6 +121,7 @@ def said_of(who: Who | None, spec: Mapping[str, Any]) -> str:
         spell(one, unit) + (" tokens" if unit == "tokens" else "") for one in (who.value, who.others, who.low, who.high)
     )
     if who.stands_out:
-        return f"Rank {who.rank}: {value}, the other {who.ranks - 1}: {others}."
+        rest = f"the other {who.ranks - 1} ranks" if who.ranks > 2 else "the other rank"
+        return f"Rank {who.rank}: {value}, {rest}: {others}."
     extent = f"{low}." if low == high else f"{low} to {high}."
     return f"No rank stands out: {extent}" if who.steps >= LEAST_STEPS else f"{who.ranks} ranks: {extent}"

@@ -52,7 +52,7 @@ def standing(spec: Mapping[str, Any], course: Course) -> Standing:
         status = "none"
         if course.capacity > 0:  # warn and alarm are shares of it then
             share = value / course.capacity
-            note = f"{say.percent(1 - share)} of {spell(course.capacity, unit)} is free."
+            note = f"The peak takes {say.percent(share)} of {spell(course.capacity, unit)}."
             status = status_of(spec, share)
     who = said_of(who_stands_out(spec, course.by_rank), spec)
     return Standing(value, spell(value, unit), note, meaning(spec, status), status, who)

@@ -99,7 +99,7 @@ def test_5_doctor_lists_what_is_installed_and_what_is_missing_in_it(acme, monkey
     monkeypatch.setattr("probe.adapters.attachment.ADAPTERS", {"acme": made})
     (check,) = doctor.frameworks()
     assert (check.name, check.level) == ("acme", "warning")
-    assert check.message == f"{pytest.__version__}: 0 of 2 points are in its files; not found: saving, y"
+    assert check.message == f"{pytest.__version__}: 0 of 2 hook points are in its files; not found: saving, y"
 
 
 def test_5_doctor_says_that_nothing_is_installed(monkeypatch):

@@ -154,7 +154,7 @@ def test_3_the_phase_that_binds_and_the_room_it_leaves_are_told(tmp_path):
         assert found.binding.phase == "update_actor"
         assert found.to_dict()["binding_phase"] == "update_actor"
         assert "a token's share ÷ the vocabulary is 2" in repr(found)
-        assert "update_actor needs most: its largest peak has left" in repr(found).replace("\n", " ")
+        assert "update_actor needs the most memory: its largest peak left" in repr(found).replace("\n", " ")
         room = room_over_steps(run)
         assert room["step"].tolist() == list(range(1, 13))
         assert room["room_bytes"].min() - GIB == pytest.approx(found.binding.left_bytes, abs=2)
@@ -294,7 +294,7 @@ def test_4_the_panel_says_an_advice_without_a_setting_once(tmp_path):
     looker = looking.Looker(str(tmp_path / "run"), looks=[balance.ranks], often=[])
     (finding,) = looker.answer({"attempt": None, "whole": True})["findings"]
     advice, told = finding["change"]["advice"], finding["change"]["told"]
-    assert advice.startswith("Deal the rows of a batch")
+    assert advice.startswith("Deal rows to ranks")
     assert told[0].strip().startswith("imbalance over ranks")
     assert advice not in told
 

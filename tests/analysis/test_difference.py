@@ -156,3 +156,12 @@ def test_5_shares_sum_and_what_is_the_same_has_none() -> None:
         found = shares(number, before, after)
         assert math.fsum(found.values()) == pytest.approx(number(after) - number(before), rel=1e-9)
         assert found["c"] == 0.0
+
+
+def test_micro_batches_that_take_no_time_are_compared_without_a_model(tmp_path: Path) -> None:
+    """As in a recording whose clock stands still within them: there is no pace to divide by."""
+    still = Planted(**BASE | {"per_micro_batch_s": 0.0, "per_token_s": 0.0, "per_square_s": 0.0})
+    longer = Planted(**BASE | {"per_micro_batch_s": 0.0, "per_token_s": 0.0, "per_square_s": 0.0, "rows": 64})
+    with planted(tmp_path / "a", still) as a, planted(tmp_path / "b", longer) as b:
+        for of in difference(a, b).waterfalls:
+            holds(of)

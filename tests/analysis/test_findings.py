@@ -65,7 +65,7 @@ def test_nan_and_dropped_rows_are_told(found: Findings) -> None:
 def test_padding_is_told_by_cause(found: Findings) -> None:
     text = the(found, "Padding fills").sentence
     assert "fixed width" in text
-    assert "shorter than the longest beside them" in text
+    assert "shorter than the longest of their batch" in text
 
 
 def test_own_cost_is_told(found: Findings) -> None:

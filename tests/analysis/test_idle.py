@@ -178,7 +178,7 @@ def test_13_d_a_trainer_that_waits_for_slow_engines_is_told_with_what_would_keep
             "the trainer works",
             "Training is the slower",
         ),
-        ({"update_actor": 4, "gen": 0.01, "update_weights": 5.99}, (-1, 4.5), "weights are brought", "less often"),
+        ({"update_actor": 4, "gen": 0.01, "update_weights": 5.99}, (-1, 4.5), "weights are sent", "less often"),
         ({"update_actor": 4, "gen": 5, "update_weights": 1}, (-1, 4), "waits for answers", "before the trainer needs"),
         ({"update_actor": 4, "gen": 0.01, "": 5.99}, (-1, 4.5), "in no phase", "a phase of its own"),
     ],
@@ -226,7 +226,7 @@ def test_13_d_the_one_replica_that_gets_few_requests_is_named(tmp_path: Path) ->
         lambda _: {"a": (0, 10), "b": (0, 10), "c": (0, 1)},
     )
     one = made.findings()["idle_rollout"]
-    assert "100 % of it is that of c" in one.sentence
+    assert "100 % of the idle time is that of c" in one.sentence
     assert one.change is not None
     assert "how requests are dealt" in one.change.advice
 

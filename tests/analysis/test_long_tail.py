@@ -135,7 +135,10 @@ def test_15_6_where_only_a_batchs_times_are_known_no_tail_is_claimed(told, tmp_p
     found = run.long_tail()
     assert all((one.tail_ns, one.median_ns, one.share, one.idle_ns) == (None,) * 4 for one in found.steps)
     assert all(one.end_ns - one.begin_ns == 40 for one in found.steps)
-    assert found.sentence == "Answers come in whole batches: when each of them ended isn't known, and so no tail."
+    assert (
+        found.sentence
+        == "Answers come in whole batches: when each of them ended isn't known, so there is no tail to measure."
+    )
     assert not {"long_tail", "rollout_ends"} & {one.name for one in run.findings()}
     assert "probe-long-tail" in found._repr_html_()
     assert main(["long-tail", str(tmp_path / "run"), "--json"]) == 0

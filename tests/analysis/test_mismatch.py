@@ -172,8 +172,8 @@ def test_13_other_weights_than_those_that_are_told_are_not_called_stale() -> Non
     found = Mismatch(from_step_4(drawing, lambda step: {"weight_version": step}))
     judged = found.judgement
     assert (judged.cause, judged.since, judged.version) == ("unsynced", 4, None)
-    assert "no longer renewed, though the engine says that they are no older." in judged.why
-    assert found.sentence.startswith("Since step 4 the rollout samples with weights that aren't those whose version")
+    assert "no longer updated, though the engine reports that they are up to date." in judged.why
+    assert found.sentence.startswith("Since step 4 the rollout samples with other weights than those of the version")
     finding = agreement._finding(found)
     assert (finding.kind, finding.missing, finding.since.step) == ("alarm", (), 4)
     assert finding.change is not None
@@ -184,7 +184,7 @@ def test_13_other_weights_than_those_that_are_told_are_not_called_stale() -> Non
     # Nobody tells versions: it may be old weights.
     untold = judge(from_step_4(drawing, lambda step: {}))
     assert (untold.cause, untold.since) == ("stale", 4)
-    assert "no version tells of it" in untold.why
+    assert "no weight version was recorded" in untold.why
 
 
 def test_13_the_trainer_s_version_tells_how_old_weights_are() -> None:

@@ -236,7 +236,7 @@ def turn_a_slider_while_busy(page, notebook: Lab, shots: Path) -> None:
     await_that(page, lambda: more_micro_batches(page) == 0, seen=lambda: more_micro_batches(page))
     cap.focus()
     page.keyboard.press("Home")
-    page.locator(".pp-what-if .pp-sentence", has_text="Packed anew in this page").first.wait_for()
+    page.locator(".pp-what-if .pp-sentence", has_text="Packed again in this page").first.wait_for()
     await_that(page, lambda: (more_micro_batches(page) or 0) > 0, seen=lambda: more_micro_batches(page))
     expect(page.locator(".pp-patch del")).to_contain_text("ppo_max_token_len_per_gpu: 128")
     assert notebook.busy(1)

@@ -99,7 +99,7 @@ def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tm
         "step_time": "No step has ended.",
         "tokens_per_second": "No micro-batches were cut.",
         "peak_memory": "No memory was recorded.",
-        "rank_imbalance": "Needs two ranks or more that cut micro-batches.",
+        "rank_imbalance": "Needs two or more ranks that cut micro-batches.",
         "padding_tax": "No padded batch was formed.",
         "reward": "Your trainer has not logged it.",
         "own_cost": "No step after the first has ended.",
@@ -110,7 +110,7 @@ def test_d_the_tiles_of_an_empty_run_say_why_they_are_empty_and_judge_nothing(tm
 @pytest.mark.parametrize("view", ["report", "saved copy", "tail"])
 def test_d_a_lone_rank_is_compared_with_nobody(tmp_path: Path, view: str) -> None:
     told = tiles_of(write_run(tmp_path / "run", sample_rows(1, 3)), view)
-    assert told["rank_imbalance"] == ("–", "Needs two ranks or more that cut micro-batches.", "", "none")
+    assert told["rank_imbalance"] == ("–", "Needs two or more ranks that cut micro-batches.", "", "none")
 
 
 def test_d_no_quantity_over_ranks_says_anything_of_a_lone_rank(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_d_a_tile_names_the_rank_that_stands_out_and_no_other() -> None:
     tile = {"id": "t", "table": "spans", "y": "duration", "unit": "s", "who": "rank", "window": 20}
     slow = {(step, rank): 2.0 if rank == 3 else 1.0 for step in range(5) for rank in range(4)}
     course = Course(range(5), [2.0] * 5, by_rank=slow)
-    assert standing(tile, course).who == "Rank 3: 2.00 s, the other 3: 1.00 s."
+    assert standing(tile, course).who == "Rank 3: 2.00 s, the other 3 ranks: 1.00 s."
     near = {place: 1.05 if place[1] == 3 else 1.0 for place in slow}
     assert standing(tile, Course(range(5), [1.05] * 5, by_rank=near)).who == "No rank stands out: 1.00 s to 1.05 s."
     short = {place: value for place, value in slow.items() if place[0] < 2}  # too few steps to judge by
@@ -203,7 +203,7 @@ def test_g_the_sixth_tile_is_the_trainer_s_own_reward_and_is_not_judged(tmp_path
     assert [tile["id"] for tile in overview_tiles() if not tile.get("own")][5] == "reward"
     rows = {0: [logged(step, "critic/rewards/mean", 0.25 * step) for step in range(3)]}
     told = tiles_of(write_run(tmp_path / "run", rows), view)["reward"]
-    assert told == ("0.25", "0 to 0.5 in 3 steps.", "Logged by trainer.", "none")
+    assert told == ("0.25", "0 to 0.5 in 3 steps.", "Logged by the trainer.", "none")
     none = tiles_of(write_run(tmp_path / "none", {0: [logged(0, "loss", 1.0)]}), view)["reward"]
     assert none == ("–", "Your trainer has not logged it.", "", "none")
 

@@ -285,7 +285,7 @@ def test_where_it_stands_says_value_limits_and_what_is_free() -> None:
     assert (told.value, told.text, told.note, told.means, told.status) == (
         2048,
         "2.00 KiB",
-        "50 % of 4.00 KiB is free.",
+        "The peak takes 50 % of 4.00 KiB.",
         "w",
         "warn",
     )

@@ -169,8 +169,8 @@ TOKENS = [100, 200, 400, 500, 600, 700, 800, 900]
     ("tokens", "peaks", "why"),
     [
         (TOKENS[:7], TOKENS[:7], "no line: needs 8 dots of a series or more"),
-        (TOKENS, [10_000 - one for one in TOKENS], "no line: none that rises explains 50 % of the variance"),
-        (TOKENS, [5, 1, 9, 2, 8, 1, 9, 3], "no line: none that rises explains 50 % of the variance"),
+        (TOKENS, [10_000 - one for one in TOKENS], "no line: no rising line explains 50 % of the variance"),
+        (TOKENS, [5, 1, 9, 2, 8, 1, 9, 3], "no line: no rising line explains 50 % of the variance"),
         (TOKENS, TOKENS, ""),
     ],
     ids=["too few", "falls", "noise", "rises"],

@@ -17,5 +17,5 @@ test("D: a line needs so many dots, rises, and explains its share", () => {
 
 test("D: where there is no line it is said why", () => {
   assert.equal(noLine(FIT, 3), "no line: needs 8 dots of a series or more");
-  assert.equal(noLine(FIT, 30), "no line: none that rises explains 50 % of the variance");
+  assert.equal(noLine(FIT, 30), "no line: no rising line explains 50 % of the variance");
 });

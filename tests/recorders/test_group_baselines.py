@@ -200,11 +200,11 @@ def test_the_finding_says_what_failed_rollouts_count_as_and_whom_they_move(tmp_p
         lines = answers.arranged(wish).lines
     assert (found.name, found.kind, found.where.rank, found.since.step) == ("failed_in_baseline", "alarm", 0, 0)
     assert found.sentence == (
-        "Failed rollouts count as reward 0 in the baseline of 12 groups since step 0: 24 answers that are trained get "
-        "another advantage because of it."
+        "Failed rollouts count as reward 0 in the baseline of 12 groups since step 0: 24 trained answers get "
+        "a different advantage because of it."
     )
     assert found.cost.share == pytest.approx(24 / 120)
-    assert "They move it by 0.25 on average; the first is 0." in found.why
+    assert "They move the baseline by 0.25 on average; the first group is 0." in found.why
     assert rows["moved_by_failed"].tolist() == [3] * 4
     failed = [answers.answers[at] for kind, at in lines if kind == "answer"]
     assert sorted(one["row"] for one in failed) == [2, 5, 8]

@@ -55,7 +55,7 @@ LIVE: dict[str, dict[str, Any]] = {
             | {
                 "means": {
                     "good": "Ranks get nearly equal work.",
-                    "warn": "Balancing across ranks pays.",
+                    "warn": "Balancing across ranks pays off.",
                     "alarm": "Ranks wait a quarter of the step.",
                 }
             },
@@ -127,7 +127,7 @@ LIVE: dict[str, dict[str, Any]] = {
         "x": "time",
         "y": ["allocated", "reserved", "non_torch", "used"],
     }
-    | {"reduce": "max", "unit": "bytes", "names": {"non_torch": "not torch's", "used": "used on the device"}},
+    | {"reduce": "max", "unit": "bytes", "names": {"non_torch": "non-PyTorch", "used": "used on the device"}},
     "memory_boxes": {"mark": "timeline", "table": "spans", "where": {"level": ["phase", "micro_batch"]}, "y": "peak"}
     | {"by": "role", "of": "step", "unit": "bytes"},
     "memory_by_phase": {

@@ -105,7 +105,7 @@ def test_filters_narrow_every_chart(page: Any) -> None:
     page.get_by_label("Phase", exact=True).select_option("generate")
     to_view(page, "tokens")
     expect(card(page, "balance_heat").locator(".pp-empty")).to_have_text(
-        "Nothing was recorded for this picture: rank 2, generate."
+        "rank 2, generate has no data for this figure."
     )
     to_view(page, "data")
     expect(page.locator("tbody tr:visible td:nth-child(3)")).to_have_text(["2"] * 20)

@@ -146,7 +146,7 @@ def test_d_a_tile_names_the_rank_that_stands_out(page: Any, encoder: host.Encode
     one = tile(page, "Step time")
     expect(one.locator(".pp-means")).to_have_text("4 ranks: 10 s to 15 s.")  # of two steps nobody is named
     host.send(page, encoder.delta({"spans": rows[8:]}))
-    expect(one.locator(".pp-means")).to_have_text("Rank 3: 15 s, the other 3: 10 s.")
+    expect(one.locator(".pp-means")).to_have_text("Rank 3: 15 s, the other 3 ranks: 10 s.")
     expect(one).to_have_attribute("aria-label", re.compile(r"Rank\s3: 15\ss"))
     page.get_by_label("Rank", exact=True).select_option("rank 1")
     expect(one.locator(".pp-means")).to_have_text("The slowest rank's time: the others wait for it.")
@@ -179,20 +179,20 @@ def test_g_six_tiles_stand_in_a_row_and_say_in_sentences_of_what_they_are(page: 
     expect(tiles).to_have_count(6)
     until(lambda: {box(one)["y"] for one in tiles.all()}, lambda tops: len(tops) == 1)
     reward = tile(page, "Reward, mean")
-    expect(reward.locator(".pp-means")).to_have_text("Logged by trainer.")
+    expect(reward.locator(".pp-means")).to_have_text("Logged by the trainer.")
     expect(reward).to_have_attribute("data-status", "none")
     expect(reward.locator(".pp-note")).to_have_text(re.compile(r"^0\.\d+ to 0\.\d+ in 5 steps\.$"))
     for note in page.locator(".pp-note").all_inner_texts():
         assert re.fullmatch(r"[A-Z0-9].*\.", note, re.DOTALL), note
     caption = page.locator(".pp-caption")
     expect(caption).to_have_text(
-        "Each number is the median of the last 5 steps, memory the largest of the run. "
-        "The line is the run, its dot step 5; dotted red is the capacity."
+        "Each number is the median of the last 5 steps; memory is the largest of the run. "
+        "The line is the run, and its dot is step 5; dotted red is the capacity."
     )
     page.get_by_role("button", name="One step back").click()
-    expect(caption).to_contain_text("Each number is of step 4. The line is the run, its dot step 4;")
+    expect(caption).to_contain_text("Each number is of step 4. The line is the run, and its dot is step 4;")
     page.get_by_label("Window").select_option("steps10")
-    expect(caption).to_contain_text("The line is the last 10 steps, its dot step 4;")
+    expect(caption).to_contain_text("The line is the last 10 steps, and its dot is step 4;")
 
 
 def test_g_without_a_reward_the_tile_says_who_has_not_logged_it_and_nothing_undrawn_is_told(

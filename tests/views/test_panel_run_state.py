@@ -134,7 +134,7 @@ def test_an_empty_run_says_what_is_missing(page: Any, encoder: host.Encoder) -> 
         to_view(page, view["id"])
         expect(page.locator(".pp-empty")).to_have_count(len(view["panels"]))
         expect(page.locator(".pp-empty:visible")).to_have_count(len(view["panels"]))
-    expect(page.locator(".pp-empty")).to_have_text("Nothing went wrong while probe recorded.")
+    expect(page.locator(".pp-empty")).to_have_text("probe itself had no errors.")
 
 
 def test_errors_dropped_rows_and_switched_off_listeners_reach_the_eye(page: Any) -> None:

@@ -219,5 +219,5 @@ def test_15_6_a_saved_panel_shows_the_lanes_that_it_keeps_and_says_which_step_th
     page.click("[data-view=tokens]")
     expect(page.get_by_role("figure", name="Replicas beside the trainer, step 3")).to_be_visible()
     page.get_by_role("button", name="One step back").click()
-    expect(page.locator(".pp-lanes .pp-read").first).to_have_text("This saved copy has the replicas of step 3 only.")
+    expect(page.locator(".pp-lanes .pp-read").first).to_have_text("This copy keeps only the replicas of step 3.")
     assert page.evaluate("__host.sent.filter(({ ask }) => ask === 'samples')") == []

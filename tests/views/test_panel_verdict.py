@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 LEAK = finding(
     "alarm",
     "device_leak",
-    "64 MiB more stay on the device of rank 2 after each sync_weights since step 3; memory ends near step 551.",
+    "64 MiB more stay on the device of rank 2 after each sync_weights since step 3; memory runs out near step 551.",
     "memory",
     why="Each step adds 64 MiB that neither tokens nor the longest sequence explain; sync_weights keeps all of it.",
     where={"rank": 2, "step": 3},
@@ -123,7 +123,7 @@ def test_3_copy_takes_the_line_that_can_be_pasted(page: Any) -> None:
     told = {"findings": [{**LEAK, "change": change}], "looking": True, "whole": True, "advice": advice}
     host.send(page, made.state(complete_step=8, verdict=told))
     expect(page.locator(".pp-gains")).to_have_text(gains[1].strip())
-    page.get_by_role("button", name="1 change to the settings").click()
+    page.get_by_role("button", name="1 suggested change to the settings").click()
     unfolded = page.get_by_role("group", name="Changes to the settings")
     expect(unfolded.locator("code").first).to_have_text("\n".join(gains))
     for name, copied in (
@@ -392,7 +392,7 @@ def test_3_the_page_of_a_planted_fault_says_it_and_goes_there(
         title = page.locator(".pp-verdict h3")
         expect(title).to_have_text(
             "Alarm NaN went into actor/pg_loss (update · micro-batch 1 · step 9 · rank 1): 5 of 8 values; "
-            "1 other metric had some after it."
+            "1 other metric had NaN later."
         )
         expect(page.locator("[data-view=metrics] .pp-findings")).to_have_text("1")
         page.get_by_role("button", name="Go to step 9").click()

@@ -106,7 +106,7 @@ def test_memory_is_judged_by_its_share_of_the_device(tmp_path):
     with Panel(tmp_path / "run") as panel:
         reading = next(one for one in panel._overview().readings if one.title == "Peak memory")
     assert reading.status == "good"
-    assert reading.note == "39 % of 80.0 GiB is free."
+    assert reading.note == "The peak takes 61 % of 80.0 GiB."
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ from tests.zoo import planting
 
 SENTENCE = (
     "NaN went into actor/pg_loss (update · micro-batch 1 · step 9 · rank 1): 5 of 8 values; "
-    "1 other metric had some after it."
+    "1 other metric had NaN later."
 )
 
 

@@ -79,7 +79,7 @@ def test_1_a_planted_fault_is_named_first_and_its_evidence_goes_with_it(
         if first.since.step is not None and "step" in rows and rows["step"].notna().any():
             assert rows["step"].min() >= first.since.step
     if name == "device_leak":  # 6: when it ends, of a device that says in its samples alone how much it has
-        assert "memory ends near step 4" in first.sentence  # 40 steps took 5 of 60 GiB
+        assert "memory runs out near step 4" in first.sentence  # 40 steps took 5 of 60 GiB
     assert name in WITHOUT_COST or first.cost != Cost()  # 2: what it costs
     assert name not in CAUSES or first.explained is not None  # 2: a cause is claimed where it explains 80 %
     assert first.explained is None or 0.8 <= first.explained <= 1

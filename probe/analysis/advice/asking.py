@@ -338,10 +338,10 @@ class Asking:
             answer = self.all.answer(Settings(balance="batch"), lambda: True)
         except InputError:
             return None
-        advice = "Deal the rows of a batch to the ranks by work before it is split."
+        advice = "Deal rows to ranks by their workload before the batch is split."
         if framework(self.run) == "":
             call = f"get_seqlen_balanced_partitions(calculate_workload(lengths), {len(rounds.data_ranks)}, True)"
-            advice += f" {call} says which rows each rank gets."
+            advice += f" {call} returns the rows of each rank."
         return self._uneven("balance", {} if key is None else {key: True}, advice, answer)
 
     def strict(self) -> Suggestion | None:

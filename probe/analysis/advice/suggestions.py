@@ -150,7 +150,9 @@ class Advice:
         binding = self.binding
         if binding is not None:
             left = (binding.left_bytes or 0.0) / GIB
-            memory.append(f"{binding.phase or 'no phase'} needs most: its largest peak has left {left:.1f} GiB.")
+            memory.append(
+                f"{binding.phase or 'no phase'} needs the most memory: its largest peak left {left:.1f} GiB free."
+            )
         return "\n\n".join([*told, *(textwrap.fill(one, 102) for one in [*self.remarks, *memory])])
 
 
@@ -171,7 +173,7 @@ def _memory_line(model: MemoryModel) -> str:
     if model.bytes_per_token_and_entry is not None:
         told += f"; a token's share ÷ the vocabulary is {model.bytes_per_token_and_entry:.3g} bytes"
     if model.drift_bytes_per_step:
-        told += f"; {model.drift_bytes_per_step / 1024**2:+.3g} MiB a step beside it"
+        told += f"; {model.drift_bytes_per_step / 1024**2:+.3g} MiB a step besides"
     return f"{told}."
 
 

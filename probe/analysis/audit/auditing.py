@@ -106,7 +106,8 @@ class Audit(Sequence[Audited]):
     def sentence(self) -> str:
         """How many numbers were looked at, and how many are in a trap."""
         many, wrong = len(self._rows), len(self.trapped)
-        said = f"{count(wrong)} of {count(many)} metric{'' if many == 1 else 's'} aren't what they say."
+        isnt = "isn't what it says" if wrong == 1 else "aren't what they say"
+        said = f"{count(wrong)} of {count(many)} metric{'' if many == 1 else 's'} {isnt}."
         if not wrong:
             said = f"None of {count(many)} metric{'' if many == 1 else 's'} fell into a known trap."
         some = f" {count(self.looked_at)} of {count(self.steps)} steps were looked at."

@@ -219,6 +219,8 @@ def _common(frames: list[pd.DataFrame]) -> tuple[Fit, list[float]] | None:
     groups = both.groupby(["run", "process"])
     for begin in (np.ones(len(both)), (both["seconds"] / both["tokens"].clip(lower=1)).to_numpy(dtype=float)):
         middle = pd.Series(begin, both.index).groupby([both["run"], both["process"]]).transform("median")
+        if not (middle > 0).all():  # half of a process's micro-batches took no measurable time
+            continue
         paces, model = middle / float(np.exp(np.log(middle).mean())), None
         for _ in range(_TURNS):
             model = fitted(both.assign(seconds=both["seconds"] / paces))

@@ -19,8 +19,8 @@ NAMES: Final[Mapping[str, str]] = {
 
 #: How to read it.
 MEANT: Final = (
-    "A replica is idle while it has no request under way: by what the trainer does meanwhile. A step lasts until the "
-    "next one begins; steps whose requests aren't all told yet are left out."
+    "A replica is idle while it has no request under way; the columns say what the trainer does meanwhile. A step "
+    "lasts until the next one begins; steps with requests that haven't ended yet are left out."
 )
 
 

@@ -101,15 +101,15 @@ class Ledger:
             )
         if self.equal_tokens:
             found.append(
-                f"{words.count(self.equal_tokens)} tokens are of groups whose rewards are all equal, and were given an"
-                " advantage all the same, as whitening over the batch does."
+                f"{words.count(self.equal_tokens)} tokens are in groups whose rewards are all equal, and still have an"
+                " advantage, as after whitening over the batch."
             )
         if self.kept_samples < self.samples:
             found.append(
-                f"Of {words.count(self.samples)} samples {words.count(self.kept_samples)} have a row of their own;"
-                " these sums are of all."
+                f"{words.count(self.kept_samples)} of {words.count(self.samples)} samples have a row of their own;"
+                " these sums cover all samples."
             )
-        found.append("A slot costs the seconds of its phase, divided by the slots of it.")
+        found.append("A slot costs the seconds of its phase, divided by the phase's slots.")
         if self.gpu_hour is not None:
             found.append(f"Money: {self.gpu_hour:g} for an hour of one accelerator, as PROBE_GPU_HOUR says.")
         return tuple(found)
@@ -142,8 +142,8 @@ class Ledger:
         if self.seconds is not None:
             other = self.other_seconds
             cost = None if other is None or self.gpu_hour is None else other * self.gpu_hour / 3600
-            yield "No token", "waiting, rewards, synchronisation", "", "", told_seconds(other), told_money(cost)
-            yield "Together", self.unit, "", "", told_seconds(self.seconds), told_money(self.money)
+            yield "No tokens", "waiting, rewards, synchronisation", "", "", told_seconds(other), told_money(cost)
+            yield "Total", self.unit, "", "", told_seconds(self.seconds), told_money(self.money)
 
     def __str__(self) -> str:
         head = ("", "tokens", "share", self.unit, *(["money"] if self.money is not None else []))

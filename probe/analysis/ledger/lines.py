@@ -8,14 +8,14 @@ from probe import text as words
 
 #: Title of each fate, and what it means.
 FATES: Final = {
-    "truncated": ("Truncated and dropped", "the answer ran into the limit of tokens, and was left out for it"),
+    "truncated": ("Truncated and dropped", "the answer reached the token limit and was left out for it"),
     "stale": ("Stale", "sampled by weights that were too old"),
     "filtered": ("Filtered group", "its group was left out before training"),
     "failed": ("Failed", "its rollout or its reward failed"),
     "dropped": ("Dropped", "left out for another reason, or not trained in its step"),
-    "masked": ("Masked", "outside of the loss: what tools gave, or what a mask leaves out"),
+    "masked": ("Masked", "outside the loss: tool output, or tokens that a mask leaves out"),
     "no_advantage": ("No advantage", "the advantage is 0, as where all rewards of a group are equal"),
-    "clipped": ("Clipped in every epoch", "the ratio had left its range in each pass"),
+    "clipped": ("Clipped in every epoch", "its ratio was outside the clip range in each pass"),
     "clip_unknown": ("Reached the loss", "with an advantage; whether it was clipped isn't known"),
     "unknown": ("Not known", "what became of it wasn't recorded"),
     "carried": ("Carried policy gradient", ""),
@@ -25,8 +25,8 @@ FATES: Final = {
 SLOTS: Final = {
     "response": ("Answers", "tokens of answers, computed on once"),
     "prompt": ("Prompts", "tokens of prompts"),
-    "again": ("A second time", "log-probabilities of old and reference policies, and further epochs"),
-    "dummy": ("Dummy rows", "rows that only fill a batch up"),
+    "again": ("Computed again", "log-probabilities of old and reference policies, and further epochs"),
+    "dummy": ("Dummy rows", "rows that only fill up a batch"),
     "padding": ("Padding", "slots without a token"),
     "tokens": ("Prompts or answers", "which of them isn't known"),
 }

@@ -146,9 +146,9 @@ def bars(ledger: Shown) -> list[Bar]:
     if ledger.seconds is not None:
         spent = ledger.other_seconds
         cost = None if spent is None or ledger.gpu_hour is None else spent * ledger.gpu_hour / 3600
-        found.append(Bar("No token", "waiting, rewards, synchronisation", "", "", spent, cost, 0.0, 0.0, "none"))
+        found.append(Bar("No tokens", "waiting, rewards, synchronisation", "", "", spent, cost, 0.0, 0.0, "none"))
         shown = count, "100 %", ledger.seconds, ledger.money
-        found.append(Bar("Together", "each token and each second is in one row", *shown, 0.0, 0.0, "none"))
+        found.append(Bar("Total", "each token and each second is in one row", *shown, 0.0, 0.0, "none"))
     return found
 
 
@@ -179,7 +179,7 @@ def html_of(ledger: Shown) -> str:
 
 
 def _row(line: Bar, widest: float, *, money: bool) -> str:
-    strong = ";font-weight:600" if line.kind in ("sampled", "carried") or line.title == "Together" else ""
+    strong = ";font-weight:600" if line.kind in ("sampled", "carried") or line.title == "Total" else ""
     cells = [line.amount, line.share, told_seconds(line.seconds), *([told_money(line.money)] if money else [])]
     told = "".join(f'<td style="{_RIGHT}{strong}">{escape(cell)}</td>' for cell in cells)
     about = f'<span style="{_SMALL};font-weight:400">{escape(line.about)}</span>' if line.about else ""

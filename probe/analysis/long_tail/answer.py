@@ -64,9 +64,10 @@ class LongTail:
         share = median(one.share or 0.0 for one in newest)
         waited = median(one.waited_share or 0.0 for one in newest)
         many = f"median of {len(newest)} steps" if len(newest) > 1 else f"step {newest[0].step}"
-        said = f"The last tenth of the answers ends within {words.seconds(tail)}, {words.percent(share)} of a step"
+        said = f"The last tenth of the answers ends within {words.seconds(tail)}, "
+        said += f"{words.percent(share)} of a step" if share else "outside the step that trains on them"
         if round(waited, 3) != round(share, 3):
-            said += f", and the trainer waits for {words.percent(waited)} of it"
+            said += f"; the trainer waits for {words.percent(waited)} of the step"
         return f"{said} ({many}).{self._idle(newest)}"
 
     def _idle(self, newest: Sequence[Step]) -> str:
@@ -80,7 +81,7 @@ class LongTail:
         if any(one.tail_ns is not None for one in self.steps):
             return "No step with timed answers has ended yet."
         if any(one.begin_ns is not None for one in self.steps):
-            return "Answers come in whole batches: when each of them ended isn't known, and so no tail."
+            return "Answers come in whole batches: when each of them ended isn't known, so there is no tail to measure."
         return "When answers began and ended wasn't recorded."
 
     @property
@@ -99,12 +100,17 @@ class LongTail:
         if self.staleness:
             total = sum(self.staleness.values())
             parts = [
-                f"{words.percent(samples / total)} {behind} behind" for behind, samples in list(self.staleness.items())
+                f"{behind} for {words.percent(samples / total)} of the answers"
+                for behind, samples in list(self.staleness.items())
             ]
             more = f" and {len(parts) - 6} more" if len(parts) > 6 else ""
-            found.append(f"Versions of the weights that sampled, beside the trainer's: {', '.join(parts[:6])}{more}.")
+            found.append(
+                f"How many versions the sampling weights were behind the trainer's: {', '.join(parts[:6])}{more}."
+            )
         if any(not one.whole and one.ninth_ns is not None for one in self.steps):
-            found.append("Of steps with more than 4,096 answers every k-th is counted, in the order of their ends.")
+            found.append(
+                "In steps with more than 4,096 answers every k-th one is counted, in the order in which they end."
+            )
         untimed = sum(one.samples - one.timed for one in self.steps if one.ninth_ns is not None)
         if untimed > 0:
             found.append(f"The end of {words.count(untimed)} answer{'s' * (untimed > 1)} wasn't recorded.")

@@ -202,7 +202,7 @@ class Mismatch:
         """How sure it is, and what else it could be, in a sentence."""
         judged = self.judgement
         others = [CAUSES[one] for one in judged.alternatives]
-        also = f" Else it could be: {'; '.join(others)}." if others else ""
+        also = f" It could also be: {'; '.join(others)}." if others else ""
         return f"Confidence: {judged.confidence}.{also}"
 
     def _repr_html_(self) -> str:
@@ -233,7 +233,7 @@ def _text(judged: Judgement) -> str:
         case "agree":
             return "rollout and training agree within noise."
         case "temperature":
-            return f"the rollout's log-probabilities are at temperature {judged.temperature:g} against training's."
+            return f"the rollout's log-probabilities are at {judged.temperature:g} times training's temperature."
         case "shift" | "untrained" | "retokenised":
             return _of_tokens(judged)
         case "stale" | "unsynced":
@@ -246,7 +246,7 @@ def _text(judged: Judgement) -> str:
             )
             return f"rollout and training disagree about {of}, and about no others."
         case _:
-            return "rollout and training differ by noise of both signs that is larger than bfloat16 makes it."
+            return "rollout and training differ by noise of both signs, larger than bfloat16 rounding."
 
 
 def _of_tokens(judged: Judgement) -> str:
@@ -257,13 +257,13 @@ def _of_tokens(judged: Judgement) -> str:
         return _shifted(judged.by, of)
     if judged.cause == "untrained":
         return f"the loss counts tokens that were never sampled, {of}."
-    return f"training has other tokens than were sampled, {of}, from about token {judged.position} on."
+    return f"training uses other tokens than were sampled, {of}, from about token {judged.position} on."
 
 
 def _of_weights(judged: Judgement) -> str:
     """Where the rollout samples with other weights than training has."""
     if judged.cause == "unsynced":
-        return "the rollout samples with weights that aren't those whose version it tells."
+        return "the rollout samples with other weights than those of the version it reports."
     if judged.version is None:
         return "the rollout samples with other weights than training has, perhaps old ones."
     return f"the rollout samples with weights up to {judged.lag} versions old, the oldest {judged.version}."
@@ -271,6 +271,6 @@ def _of_weights(judged: Judgement) -> str:
 
 def _shifted(by: int | None, of: str) -> str:
     if not by:
-        return f"the loss mask lies beside the tokens that were sampled, {of}."
+        return f"the loss mask does not match the sampled tokens, {of}."
     many = f"{abs(by)} token{'s' if abs(by) > 1 else ''} {'later' if by > 0 else 'earlier'}"
     return f"the rollout's log-probabilities stand {many} than training's, {of}."

@@ -77,8 +77,8 @@ class Evidence:
             again,
             float(gain[again].sum()) + self._cost_of(self.filled.edge | self.filled.inside, again),
             {"position": _usual(at)},
-            f"These rows agree up to a position (the middle one is {_usual(at)}) and not behind it, where "
-            f"{_share(self.moved.by[again] != 0)} of them agree again once they are moved.",
+            f"These rows agree up to a position (median {_usual(at)}) and not after it; "
+            f"{_share(self.moved.by[again] != 0)} of them agree again once they are shifted.",
         )
         yield Explained(
             "untrained",

@@ -166,16 +166,16 @@ def _by_step(rows: _Rows) -> Judgement | None:
     tails = patterns.heaviness(rows.tokens, rows.tokens.compared & inside[rows.tokens.row])
     other = tails is not None and tails >= NOISE_TAILS
     if fresh:
-        versions = ", though the engine says that they are no older"
+        versions = ", though the engine reports that they are up to date"
     elif rows.behind is None:
-        versions = "; no version tells of it"
+        versions = "; no weight version was recorded"
     else:
-        versions = f"; the engine says that they are up to {rows.behind[later].max()} versions old"
+        versions = f"; the engine reports that they are up to {rows.behind[later].max()} versions old"
     return Judgement(
         "unsynced" if fresh else "stale",
         "medium" if other or found.times >= SUDDEN else "low",
-        f"From step {step} on answers differ {found.times:.2g} times as much as before, on all ranks alike, as where "
-        f"weights are no longer renewed{versions}. {heavy(tails) if other else light(tails)}",
+        f"From step {step} on answers differ {found.times:.2g} times as much as before, on all ranks alike, as if "
+        f"weights were no longer updated{versions}. {heavy(tails) if other else light(tails)}",
         ("kernels",),
         concerned_share(rows.tokens, inside),
         step,

@@ -101,8 +101,8 @@ def _tempered(tokens: Tokens, kept: Array) -> Judgement | None:
     return Judgement(
         "temperature",
         sure,
-        f"A temperature explains {percent(found.explained)} of the squares of the differences: unlikely tokens differ "
-        f"one way and likely ones the other, in each row alike.{rest}",
+        f"A temperature explains {percent(found.explained)} of the squared differences: unlikely tokens differ "
+        f"one way and likely ones the other, in every row.{rest}",
         () if sure == "high" else ("stale", "kernels"),
         share=1.0,
         temperature=round(found.temperature, 2),
@@ -123,15 +123,15 @@ def _left(tokens: Tokens, kept: Array, told: Measures) -> Judgement:
         return Judgement(
             "agree",
             "high" if k3 <= NOISE_K3 / 2 and int(told.tokens) >= 5 * LEAST_TOKENS else "medium",
-            "Differences are of both signs, small, and alike in all rows, ranks and steps, as the rounding of bfloat16 "
-            f"makes them. {light(tails)}",
+            "Differences are of both signs, small, and alike in all rows, ranks and steps: no more than "
+            f"bfloat16 rounding makes. {light(tails)}",
             share=0.0,
         )
     return Judgement(
         "kernels",
         "high" if k3 >= 2 * NOISE_K3 and int(told.tokens) >= 5 * LEAST_TOKENS else "medium",
         "Differences are of both signs and alike in all rows, ranks and steps, and fit no temperature and no shift. "
-        f"{light(tails)} They are larger than bfloat16 makes them.",
+        f"{light(tails)} They are larger than bfloat16 rounding.",
         ("stale",),
         1.0,
         affected=everyone,

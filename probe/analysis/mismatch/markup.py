@@ -159,7 +159,7 @@ def _colour(log_ratio: float, counted: bool) -> str:
 
 
 def _tables(found: Shown) -> str:
-    parts = [_table("All", [Line("Together", found.measures)])]
+    parts = [_table("All", [Line("All tokens", found.measures)])]
     for what, title in VIEWS.items():
         lines = found.lines(what)
         if len(lines) > 1:

@@ -38,8 +38,8 @@ class Filled(NamedTuple):
     """Tokens that the loss counts, and that the rollout tells a 0 of: it never sampled them.
 
     Attributes:
-        inside: Those that stand together, three or more or without a neighbour outside of the loss; bool (tokens,).
-        edge: One or two that stand beside tokens outside of the loss: the mask's edge lies wrong; bool (tokens,).
+        inside: Those that stand together, three or more or without a neighbour outside the loss; bool (tokens,).
+        edge: One or two that stand beside tokens outside the loss: the mask's edge lies wrong; bool (tokens,).
     """
 
     inside: Array
@@ -203,7 +203,7 @@ class Tempered(NamedTuple):
 
     Attributes:
         temperature: At which the rollout's numbers are, against training's.
-        explained: Share of the squares of the differences that it explains.
+        explained: Share of the squared differences that it explains.
         exact: Whether entropies were known; else they are guessed from the tokens themselves.
     """
 

@@ -173,7 +173,7 @@ def _memory(event: Event) -> Iterator[Part]:
     lines = ["The device's own numbers are not known." if event.memory is None else _device(event.memory)]
     if event.snapshot_path:
         lines.append(f"Torch's memory snapshot is in {event.snapshot_path}.")
-    head = ("phase", "at its begin", "peak") if event.phases else ()
+    head = ("phase", "at its start", "peak") if event.phases else ()
     yield Part("Memory", tuple(lines), head, tuple(_phase(one) for one in event.phases))
 
 

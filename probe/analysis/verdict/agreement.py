@@ -35,14 +35,14 @@ SHARE, LEAST = 0.5, 0.15
 
 #: What to do about each cause.
 ADVICE: Final = {
-    "temperature": "Give both sides the same temperature, and have the engine return log-probabilities as they are "
-    "after it.",
+    "temperature": "Give both sides the same temperature, and have the engine return log-probabilities "
+    "after temperature is applied.",
     "shift": "Align both: the log-probability of a token stands where the token stands, and the loss mask with it.",
-    "untrained": "Leave tokens that tools or templates gave out of the loss mask.",
+    "untrained": "Leave tokens of tools and templates out of the loss mask.",
     "retokenised": "Hand the token ids of the rollout to the trainer; don't tokenise their text again.",
-    "stale": "Renew the engine's weights before it samples, or weight tokens by their importance ratio, cut off.",
-    "unsynced": "Compare the engine's parameters with the trainer's once they are synced: look at what the transfer, a "
-    "sleep or a change of precision leaves out.",
+    "stale": "Update the engine's weights before it samples, or weight tokens by their importance ratio, cut off.",
+    "unsynced": "Compare the engine's parameters with the trainer's after a sync: look at what the transfer, sleep "
+    "mode or a change of precision leaves out.",
     "rank": "Look at the transfer of weights to that rank's engine, and at its precision.",
     "rows": "Look at which replica sampled these answers, and at its weights.",
     "kernels": "Let engine and trainer compute in the same precision, or weight tokens by their importance ratio, cut "

@@ -109,8 +109,8 @@ def _reserved(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.nd
     text += f"{percent(one.share)} of all it reserves"
     retried = one.pressure == "retries"
     if retried:
-        text += f"; {count(one.retries)} allocation{'s' if one.retries != 1 else ''} failed at first and had to empty "
-        text += f"its cache, from step {one.since} on"
+        text += f"; {count(one.retries)} allocation{'s' if one.retries != 1 else ''} failed at first, and PyTorch "
+        text += f"had to empty its cache, from step {one.since} on"
     return Finding(
         "alarm" if retried else "tuning",
         "fragmentation",
@@ -155,7 +155,7 @@ def _non_torch(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.n
         where=Where(rank=rank, process=process),
         since=Since(found.since),
         cost=Cost(bytes=int(found.bytes_per_step)),
-        why=f"Each step adds {sizes(found.low, found.high)} (95 % interval), without what PyTorch reserved.",
+        why=f"Each step adds {sizes(found.low, found.high)} (95 % interval), not counting what PyTorch reserved.",
         evidence_sql=sql(
             """select * from memory where process = {process} and step >= {since}
             and non_torch_bytes > {middle}""",
@@ -164,7 +164,7 @@ def _non_torch(run: Run, grid: Grid, names: list[str], tables: Mapping[str, np.n
             middle=int(middle),
         ),
         change=Change(
-            "Look at communicators and graphs that are made anew in each step, and at other libraries' buffers."
+            "Look at communicators and graphs that are created in each step, and at other libraries' buffers."
         ),
         alternatives=("Another process on the same device takes it.",),
         urgency=SOON,

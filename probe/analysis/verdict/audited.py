@@ -72,9 +72,9 @@ _SENTENCES: Final = {
 }
 
 _ADVICE: Final = {
-    "averaged_extreme": "Reduce it over ranks and micro-batches by its largest value, too: {typed}.",
-    "scaled_sum": "Divide or multiply it once: {typed} is reduced by what it says, over micro-batches and over ranks.",
-    "uneven_counts": "Reduce the sum and the count of the values over ranks, and divide afterwards; {typed} does.",
+    "averaged_extreme": "Take the largest value over ranks and micro-batches too: {typed}.",
+    "scaled_sum": "Scale it once: {typed} carries its reduction over micro-batches and over ranks.",
+    "uneven_counts": "Reduce the sum and the count of the values over ranks, and divide afterwards; {typed} does this.",
     "last_one_wins": "Collect the values of all micro-batches with append_to_dict, and reduce them once.",
     "share_above_1": "Check the peak FLOP/s that it is divided by, and that ranks are averaged and not summed.",
     "zero_clip_ratio": "Compare lengths with the limit itself, not with the width that the batch was padded to.",

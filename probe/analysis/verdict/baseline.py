@@ -72,8 +72,8 @@ def _failed(told: list[dict[str, Any]], everything: float) -> Finding:
     since = Since(whole(told[0]["step"]), whole(told[0]["wall_ns"]))
     when = "" if since.step is None else f" since step {since.step}"
     said = f"Failed rollouts count{as_what} in the baseline of {_many(groups, 'group')}{when}: "
-    got = "answer that is trained gets" if answers == 1 else "answers that are trained get"
-    said += f"{answers:,} {got} another advantage because of it."
+    got = "trained answer gets" if answers == 1 else "trained answers get"
+    said += f"{answers:,} {got} a different advantage because of it."
     return Finding(
         "alarm" if share is None or share >= ALARM else "tuning",
         "failed_in_baseline",
@@ -100,7 +100,7 @@ def _masked(told: list[dict[str, Any]], everything: float) -> Finding:
         "tuning",
         "masked_in_baseline",
         f"Answers that the loss leaves out still move the baseline of their group{when}: {percent(share)} of "
-        "the answers get another advantage because of it.",
+        "the answers get a different advantage because of it.",
         topic="token_balance",
         where=Where(rank=_rank(told)),
         since=since,
@@ -130,8 +130,8 @@ def _rank(told: list[dict[str, Any]]) -> int | None:
 
 def _moved(told: list[dict[str, Any]], groups: str, shift: str) -> str:
     by = float(np.average([float(one[shift]) for one in told], weights=[int(one[groups]) for one in told]))
-    name = f"; the first is {told[0]['first_group']}" if told[0]["first_group"] else ""
-    return f"They move it by {number(by)} on average{name}."
+    name = f"; the first group is {told[0]['first_group']}" if told[0]["first_group"] else ""
+    return f"They move the baseline by {number(by)} on average{name}."
 
 
 def _evidence(what: str, step: int | None, rank: int | None) -> Sql:

@@ -120,7 +120,11 @@ def _first(one: dict[str, Any]) -> str:
 def _ids(one: dict[str, Any]) -> tuple[str, ...]:
     """That ids aren't kept, where they aren't."""
     kept = whole(one["trained_id"]) is not None
-    return () if kept else ('Which ids these are isn\'t kept: probe.start(samples="text") keeps them, and texts.',)
+    return (
+        ()
+        if kept
+        else ('The ids themselves weren\'t recorded: probe.start(samples="text") records them, and the texts.',)
+    )
 
 
 def _reads(run: Run, one: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ CAUSE: Final = 0.8
 #: What the trainer does while replicas are idle, in words.
 MEANWHILE: Final = {
     "work": "while the trainer works",
-    "weights": "while weights are brought to them",
+    "weights": "while weights are sent to them",
     "answers": "while the trainer waits for answers",
     "rest": "while the trainer is in no phase",
 }
@@ -174,7 +174,7 @@ def _replicas(run: Run, steps: Sequence[Step]) -> Finding:
     text += f": {'nearly all of it' if explained >= CAUSE else f'{percent(explained)} of that'} {MEANWHILE[cause]}."
     change, others = _change(run, told, cause, share, len(parts))
     if blamed is not None:
-        text += f" {percent(_part(parts, blamed))} of it is that of {blamed}."
+        text += f" {percent(_part(parts, blamed))} of the idle time is that of {blamed}."
         change = Change(f"Look at how requests are dealt to replicas: {blamed} gets few.")
     return Finding(
         "tuning",
@@ -208,7 +208,7 @@ def _change(run: Run, told: Sequence[Step], cause: str, share: float, replicas: 
     """What to do about it, and what else it could be."""
     if cause == "weights":
         name, now = setting(run, "weights_every")
-        return Change("Bring weights less often, or while sampling goes on.", name, now=now), ()
+        return Change("Send weights less often, or while sampling goes on.", name, now=now), ()
     if cause == "answers":
         name, now = setting(run, "batches_ahead")
         return Change("Ask for answers before the trainer needs them: let more of them be under way.", name, now=now), (
@@ -222,10 +222,10 @@ def _change(run: Run, told: Sequence[Step], cause: str, share: float, replicas: 
         return Change(advice, name, now=now), ("Steps take very different times.",)
     enough = math.ceil(replicas * (1 - share))
     name, now = setting(run, "rollout_devices")
-    advice = "Training is the slower side: make it faster, or give it devices of the rollout"
+    advice = "Training is the slower side: make it faster, or give it some of the rollout's devices"
     value = None
     if enough < replicas:
-        advice += f", of which {enough} of {replicas} replicas would keep up with it"
+        advice += f": {enough} of {replicas} replicas would keep up"
         devices = number(now)
         value = devices * enough // replicas if devices and devices * enough % replicas == 0 else None
     others = ("Sampling ahead is limited on purpose, so that answers aren't of old weights.",)

@@ -111,7 +111,7 @@ def _leak(
         text = f"{size(found.bytes_per_step)} more stay on the device{who} {by}"
     text += f" since step {found.since}, {size(found.total_bytes)} so far"
     text += f", and {others} other rank{'s grow' if others > 1 else ' grows'} as fast" if others else ""
-    text += f"; memory ends near step {found.full_step}." if found.full_step is not None else "."
+    text += f"; memory runs out near step {found.full_step}." if found.full_step is not None else "."
     why = f"Each step adds {sizes(found.low, found.high)} (95 % interval)"
     why += " that neither tokens nor the longest sequence explain" if found.tokens_known else ""
     why += f"; {keeper.phase} keeps {percent(keeper.share)} of it." if keeper.phase else "."
@@ -123,7 +123,9 @@ def _leak(
         else sql("and phase = {phase} ", phase=literal(keeper.phase))
     )
     advice = f"Look at what {keeper.phase} keeps" if keeper.phase else "Look at what is kept from step to step"
-    advice += ": lists of tensors with their graphs, caches without a limit, buffers that are made anew."
+    advice += (
+        ": lists of tensors with their graphs, caches without a limit, buffers that are allocated again each time."
+    )
     remaining = _remaining_s(run, found, int(steps[-1]))
     return Finding(
         "alarm",
@@ -181,10 +183,8 @@ def _remaining_s(run: Run, found: growth.Growth, newest: int) -> float | None:
 
 
 def _follows(found: growth.Growth, about: dict[str, Any]) -> Finding:
-    what = "the process's memory" if about["host"] else "memory of the device"
-    text = (
-        f"The growth of {what} follows the batches, which grow: their tokens explain {percent(found.explained)} of it."
-    )
+    what = "The process's memory" if about["host"] else "Device memory"
+    text = f"{what} grows because the batches grow: their tokens explain {percent(found.explained)} of the growth."
     return Finding(
         "fine",
         "memory_follows_tokens",
@@ -193,7 +193,7 @@ def _follows(found: growth.Growth, about: dict[str, Any]) -> Finding:
         where=Where(rank=whole(about["rank"]), process=str(about["process"])),
         cost=Cost(bytes=int(found.total_bytes)),
         explained=float(found.explained),
-        why="This is no leak: what remains without the tokens doesn't grow with the steps.",
+        why="This is no leak: without what the tokens explain, memory doesn't grow with the steps.",
         weight=90,
     )
 

@@ -50,6 +50,8 @@ def peak(run: Run) -> list[Finding]:
     )
     if row["source"] == "process_rss" or unknown(row["headroom_ratio"]):
         why = "The device's capacity isn't known."
+        if row["source"] == "process_rss":
+            why = "No accelerator was used: this is the process's resident set, not the memory of a device."
         cost = Cost(bytes=whole(high))
         return [
             Finding(

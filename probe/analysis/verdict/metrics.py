@@ -131,7 +131,7 @@ def accidental(run: Run) -> list[Finding]:
             topic="reductions",
             since=Since(first),
             why="" if matters else "Their values never differed so far.",
-            change=Change("Rename the key, or give a typed Metric, which carries its own reducer."),
+            change=Change("Rename the key, or log a typed Metric, which carries its own reducer."),
             evidence_sql=sql(
                 """select * from reductions where key in ({keys}) and chosen_by = 'name'
                 and (largest > smallest or (reducer = 'sum' and count > 1))""",
@@ -166,7 +166,7 @@ def unequal_means(run: Run) -> list[Finding]:
     worst, query = rows(frame)[0], _means(Sql("step is not null"))
     since = rows(frame.sort_values("step"))[0]
     keys = sorted(set(frame["key"]))
-    more = f" {len(keys) - 1} more metrics are, too." if len(keys) > 1 else ""
+    more = f" {len(keys) - 1} more metrics are too." if len(keys) > 1 else ""
     text = (
         f"{worst['key']} is a mean of unequal means: {number(worst['logged'])} was logged in step {worst['step']}, and "
         f"the mean of all values is {number(worst['correct'])}.{more}"
@@ -184,7 +184,7 @@ def unequal_means(run: Run) -> list[Finding]:
             cost=Cost(steps=int(frame["step"].nunique())),
             explained=_explained(worst),
             why=why,
-            change=Change("Give a typed Metric, which keeps the number of values, or pool the values first."),
+            change=Change("Log a typed Metric, which keeps the number of values, or pool the values first."),
             evidence_sql=sql(
                 "select * from ({query}) where key = {key} and step = {step}",
                 query=query,
@@ -290,7 +290,7 @@ def nan(run: Run) -> list[Finding]:
     )[0]
     text = f"NaN went into {row['key']} ({place(row)}): {count(row['nan_count'])} of {count(row['count'])} values"
     others = len({name for names in found["names"] for name in names}) - 1
-    text += f"; {others} other metric{'s' if others > 1 else ''} had some after it." if others else "."
+    text += f"; {others} other metric{'s' if others > 1 else ''} had NaN later." if others else "."
     where = Where.of(row)
     here = joined((same(name, getattr(where, name)) for name in ("process", "phase", "micro_batch")), " and ")
     many, spoilt = int(found["n"].sum()), int(found["step"].nunique())
@@ -307,7 +307,7 @@ def nan(run: Run) -> list[Finding]:
             since=Since(whole(row["step"]), whole(row["wall_ns"])),
             cost=Cost(steps=spoilt or None),
             why=why + _samples_with_nan(run, where),
-            change=Change("Look at the samples of that micro-batch: an empty mask, a division by zero, or log 0."),
+            change=Change("Look at the samples of that micro-batch: an empty mask, a division by zero, or log(0)."),
             evidence_sql=sql(
                 "select * from ({placed_nan}) where key = {key} and {here}",
                 placed_nan=_placed_nan(step),

@@ -39,8 +39,8 @@ ADVICE: Final[Mapping[str, str]] = {
 }
 
 COMES_FROM: Final[Mapping[str, str]] = {
-    "longest_row": "rows that are shorter than the longest beside them",
-    "fixed_width": "a fixed width that no row fills",
+    "longest_row": "rows shorter than the longest of their batch",
+    "fixed_width": "a fixed width that is wider than any row",
     "rounding": "rounding lengths up",
     "filler_rows": "rows that only fill up a batch",
     "sequence_parallel": "lengths that the sequence-parallel size must divide",
@@ -63,7 +63,7 @@ def tax(run: Run) -> list[Finding]:
     if causes.empty or not total:
         return [_kept(run)]
     parts = ", ".join(f"{percent(row['share_ratio'])} {said(row['cause'])}" for row in rows(causes.head(4)))
-    text = f"Padding fills {percent(total)} of the token slots of a usual step; it comes {parts}."
+    text = f"Padding fills {percent(total)} of the token slots of a usual step: {parts}."
     cause, (phase, seconds, share) = str(causes["cause"][0]), _time(run)
     if total < TAXED or (share is not None and share < WORTH):
         return [Finding("fine", "padding", text, "padding_tax", cost=Cost(share=total), weight=30 * total)]
@@ -126,17 +126,17 @@ def tax(run: Run) -> list[Finding]:
             missing=() if share is not None else ("Phase times weren't recorded, so its cost isn't known.",),
             alternatives=()
             if share is not None
-            else ("If the model packs rows before it computes, this costs memory and no compute.",),
+            else ("If the model packs rows before it computes, this costs memory but no compute.",),
             weight=100 * (share if share is not None else 0.5 * total),
         )
     ]
 
 
 def said(cause: str) -> str:
-    """Where padding comes from, in words that go on after "it comes".
+    """Where padding comes from, in words that go on after its share.
 
     >>> said("longest_row"), said("a_new_cause")
-    ('from rows that are shorter than the longest beside them', 'from a new cause')
+    ('from rows shorter than the longest of their batch', 'from a new cause')
     """
     return f"from {COMES_FROM.get(cause, cause.replace('_', ' '))}"
 
@@ -189,7 +189,7 @@ def _imposed(run: Run) -> dict[str, Any] | None:
     text = (
         f"one long row widens its whole micro-batch: {count(worst['longest'])} tokens, next longest "
         f"{count(worst['second'])} ({place(worst)}). {count(row['many'])} of {count(row['every'])} micro-batches have "
-        f"such a row, and {percent(row['imposed'] / row['padding'])} of the computed padding."
+        f"such a row; these rows cause {percent(row['imposed'] / row['padding'])} of the computed padding."
     )
     return {**worst, "text": text, "explained": float(min(1.0, row["imposed"] / row["padding"]))}
 
@@ -203,6 +203,6 @@ def _kept(run: Run) -> Finding:
     share = kept["padding_tokens"] / kept["rectangle_tokens"]
     text = (
         f"Nothing is computed on padding: micro-batches are packed. Before packing, {percent(share)} of the batches is"
-        f" padding, {size(kept['bytes'])} over the run, which costs memory and no compute."
+        f" padding, {size(kept['bytes'])} over the run: it costs memory but no compute."
     )
     return Finding("fine", "packed", text, "padding_tax", cost=Cost(bytes=whole(kept["bytes"])), weight=5)

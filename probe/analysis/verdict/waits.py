@@ -78,18 +78,18 @@ def _finding(run: Run, one: waiting.Waiting, step_s: float | None, phases: Mappi
             f"Rank {one.culprit} needs {ratio(one.pace)} as long for a token as the others in {one.phase} since step "
             f"{one.since}; {victims} wait for it, {late}."
         )
-        change = Change("Look at the clock, heat and neighbours of that device, or leave its node out.")
+        change = Change("Check that device's clock speed, temperature and other jobs, or leave its node out.")
         others: tuple[str, ...] = ("Its host is busy with other work.", "Its device is throttled.")
         why = ""
         if one.tokens_others:
             why = f"Tokens aren't the reason: it has {ratio(one.tokens / one.tokens_others)} those of the others."
     else:
-        text = f"The data of rank {one.culprit} have come late since step {one.since}: {victims} wait for it in "
+        text = f"The data of rank {one.culprit} has been late since step {one.since}: {victims} wait for it in "
         text += f"{one.phase}, {late}."
         name, now = setting(run, "loader_workers")
         change = Change("Give the loader more workers, or prefetch; look at the storage of that rank.", name, now=now)
         others = ()
-        why = f"{seconds(one.data_s)} of it pass before its first micro-batch, or in the phases that bring data."
+        why = f"{seconds(one.data_s)} of it pass before its first micro-batch, or in the phases that load data."
     return Finding(
         "alarm",
         "slow_rank" if one.cause == "machine" else "data_late",

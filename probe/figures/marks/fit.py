@@ -78,8 +78,8 @@ def no_line(fit: Mapping[str, Any], points: int) -> str:
     >>> no_line({"explained": 0.5, "rows": 8}, 3)
     'no line: needs 8 dots of a series or more'
     >>> no_line({"explained": 0.5, "rows": 8}, 30)
-    'no line: none that rises explains 50 % of the variance'
+    'no line: no rising line explains 50 % of the variance'
     """
     if points < fit["rows"]:
         return f"no line: needs {fit['rows']} dots of a series or more"
-    return f"no line: none that rises explains {fit['explained']:.0%} of the variance".replace("%", " %")
+    return f"no line: no rising line explains {fit['explained']:.0%} of the variance".replace("%", " %")

@@ -22,7 +22,7 @@ def unjudged(numbers: pd.DataFrame, found: Findings) -> pd.DataFrame:
     if not any(one.topic == "memory" for one in found.alarms):
         return numbers
     good = (numbers["name"] == "peak_memory") & (numbers["status"] == "good")
-    return numbers.assign(about=numbers["about"].mask(good, "An alarm is about memory."))
+    return numbers.assign(about=numbers["about"].mask(good, "There is an alarm about memory."))
 
 
 def tiles_section(numbers: pd.DataFrame) -> str:

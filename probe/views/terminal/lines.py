@@ -7,6 +7,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from probe import text as words
@@ -95,7 +96,7 @@ def row_line(row: Row) -> str:
 def start_line(run: Following) -> str:
     """Which run it is."""
     info = run.feed.info
-    return plain(f"{info.project} / {info.experiment or '–'}  {run.feed.path}")
+    return plain(f"{info.project} / {info.experiment or Path(run.feed.path).name}  {run.feed.path}")
 
 
 def end_line(run: Following) -> str:

@@ -86,7 +86,7 @@ function copier(label, text, name = label) {
  */
 export function showAdvice(fold, verdict) {
   const { changes = [], patch = "" } = verdict?.advice ?? {};
-  fold.show(changes.length ? JSON.stringify([changes, patch]) : "", `${many(changes.length, "change")} to the settings`, () => [
+  fold.show(changes.length ? JSON.stringify([changes, patch]) : "", `${many(changes.length, "suggested change")} to the settings`, () => [
     node("p", { class: "pp-quiet", text: "Each was tried on this run's own batches. probe advise RUN --config FILE makes a patch of your own file." }),
     ...changes.map(({ told, line }) => node("div", {}, node("pre", { tabindex: "0" }, node("code", { text: told.join("\n") })), line ? copier("Copy", line, `Copy ${line}`) : null)),
     patch ? node("div", {}, node("pre", { tabindex: "0" }, node("code", { text: patch })), copier("Copy patch", patch)) : null,

@@ -32,7 +32,7 @@ const EMPTY = {
   scalars: "No metric was logged yet.",
   reductions: "reduce_metrics was not called yet.",
   calls: "No call of an observed function was recorded yet.",
-  events: "Nothing went wrong while probe recorded.",
+  events: "probe itself had no errors.",
 };
 
 /**
@@ -87,7 +87,7 @@ export class Card {
     if (this.store.ui.unfolded[id]) this.unfold(true, false);
     /** @type {Mark | null} */
     this.mark = isFaceted(this.spec) ? new FacetMark(this) : markOf(this);
-    if (!this.mark) this._say(definition.live ? `This page can't draw the mark ${this.spec.mark}.` : "This picture is in the report: probe report.");
+    if (!this.mark) this._say(definition.live ? `This page can't draw the mark ${this.spec.mark}.` : "This figure is in the report: probe report.");
     if (this.mark instanceof PlotMark) walkable(this, this.mark);
   }
 
@@ -260,10 +260,10 @@ export class Card {
     if (!held) return EMPTY[this.spec.table] || "Nothing yet.";
     const whole = this.spec.mark === "stragglers"; //  of all ranks and steps, whatever is chosen
     const chosen = [role, whole ? "" : rank, phase].filter(Boolean);
-    if (chosen.length) return `Nothing was recorded for this picture: ${chosen.join(", ")}.`;
-    if (!whole && (this.spec.of === "step" || step !== null)) return `Nothing was recorded for this picture in step ${this.store.step}.`;
-    if (!whole && zoom) return "Nothing was recorded for this picture in this part of the run.";
-    return this.definition.missing || "Nothing was recorded for this picture.";
+    if (chosen.length) return `${chosen.join(", ")} has no data for this figure.`;
+    if (!whole && (this.spec.of === "step" || step !== null)) return `Step ${this.store.step} has no data for this figure.`;
+    if (!whole && zoom) return "This part of the run has no data for this figure.";
+    return this.definition.missing || "No data for this figure was recorded.";
   }
 
   /**

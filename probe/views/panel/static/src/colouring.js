@@ -31,7 +31,7 @@ export function differences({ log_probs: train, rollout_log_probs: rollout }) {
 }
 
 /**
- * The same where it means something: 0 for a token outside of the loss that the engine told nothing of, as what a tool said.
+ * The same where it means something: 0 for a token outside the loss that the engine told nothing of, as what a tool said.
  * @param {Arrays} arrays
  */
 function compared(arrays) {

@@ -251,7 +251,7 @@ export class Details {
     return facts("Memory of the scope", [
       ["Peak allocated", bytes(scope.peak), SURE[scope.peak_kind] || ""],
       ["Peak reserved", bytes(scope.reserved_peak)],
-      ["At its begin", bytes(scope.at_begin)],
+      ["At its start", bytes(scope.at_begin)],
       ["Left behind", Number.isNaN(grew) ? "–" : `${grew > 0 ? "+" : ""}${bytes(grew)}`],
       ["Took", seconds(scope.duration), "host time"],
     ]);

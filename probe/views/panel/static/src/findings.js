@@ -108,7 +108,7 @@ export function standing({ findings, judged, looking, begun, over, silent, topic
   if (silent) return { ...plain("silent", `No process has reported for ${silent}.`), more: found };
   if (found.length) return ofFinding(found, over);
   if (judged && findings.some(({ kind }) => kind === "fine")) return { ...plain("fine", "Nothing is wrong and nothing is worth a change."), why: withheld(findings), more: findings };
-  return looking && !judged ? plain("starting", "probe is looking for what is wrong in this run.") : null;
+  return looking && !judged ? plain("starting", "Looking for what is wrong in this run.") : null;
 }
 
 /**

@@ -90,12 +90,12 @@ function pillOf(store) {
   if (state.live === false) return ["closed", "done", "This panel no longer follows the run."];
   const mute = store.mute();
   if (mute) return [`no sign of the ${answerer(store.config).name} since ${timeOfDay(Date.now() / 1000 - mute, mute)} (${ago(mute)})`, "gone", "The panel shows what had arrived by then."];
-  if (paused) return ["paused", "paused", "What comes waits."];
+  if (paused) return ["paused", "paused", "New rows wait until you resume."];
   if (empty) return ["starting", "waiting", "Nothing has been recorded yet."];
-  if (!state.newest_at) return ["live", "live", "Rows come."];
+  if (!state.newest_at) return ["live", "live", "Rows are arriving."];
   const silent = store.silence();
   const since = timeOfDay(state.newest_at, silent);
-  return state.writers === "gone" ? [`its process is gone, last row at ${since} (${ago(silent)})`, "gone", "It can't write any more."] : [`silent for ${ago(silent)}`, "quiet", `The last row came at ${since}.`];
+  return state.writers === "gone" ? [`its process is gone, last row at ${since} (${ago(silent)})`, "gone", "It can't write any more rows."] : [`silent for ${ago(silent)}`, "quiet", `The last row came at ${since}.`];
 }
 
 /**

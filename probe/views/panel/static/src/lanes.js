@@ -86,7 +86,7 @@ export class Lanes {
     const { ui, answers } = this.store;
     const [last] = this.shown;
     if (answers) this._fetch(of, step);
-    else this._say(known && ui.step !== null ? `This saved copy has the replicas of step ${known.step} only.` : "");
+    else this._say(known && ui.step !== null ? `This copy keeps only the replicas of step ${known.step}.` : "");
     const newer = known && ui.step === null && (last?.step ?? -1) < (known.step ?? 0);
     return newer || !last ? known : last;
   }
@@ -166,7 +166,7 @@ export class Lanes {
 
 /** @param {Told} told */
 function howToRead({ tail = null, most = 1, left_out = 0 }) {
-  const read = [`A lane is as high as its replica has answers under way, at most ${most} at once.`];
+  const read = [`The height of a lane is the number of answers under way, at most ${most} at once.`];
   if (tail) read.push("Shaded: the tail, from the end of 90 % of the answers to the end of the last. Ticks: answers that end in it. Hatched: the replica has nothing left to do.");
   if (left_out) read.push(`${left_out} more replicas, which ended earlier, aren't drawn.`);
   return read.join(" ");

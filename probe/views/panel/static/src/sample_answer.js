@@ -64,11 +64,11 @@ export class SampleAnswer {
   /** @param {boolean} cells */
   _legend(cells) {
     const { coloured } = this.map;
-    if (!cells) say(this.legend, "A run keeps the numbers of each token for a few answers of a batch; of this one it keeps those of the whole answer.");
+    if (!cells) say(this.legend, "A run keeps numbers per token for a few answers of each batch; for this one it keeps only those of the whole answer.");
     else if (!coloured) say(this.legend, "No number per token was recorded.");
     else {
       const meant = [coloured.less && `Orange: ${coloured.less}`, coloured.more && `${coloured.less ? "blue" : "Blue"}: ${coloured.more}`].filter(Boolean).join("; ");
-      const low = this.map.shown?.arrays.mask && this.colour.select.value !== "mask" ? " Low cells are outside of the loss." : "";
+      const low = this.map.shown?.arrays.mask && this.colour.select.value !== "mask" ? " Low cells are outside the loss." : "";
       say(this.legend, `${meant ? `${meant}. ` : ""}${coloured.scale}.${low} Log-probs and entropies are kept to 3 digits.`);
     }
   }

@@ -50,6 +50,6 @@ export function factsOf(line) {
 
 /** @type {Record<string, string>} */
 const FATES = {
-  carried: "carried policy gradient", clipped: "clipped in every pass", no_advantage: "without advantage", masked: "outside of the loss", dropped: "dropped",
+  carried: "carried policy gradient", clipped: "clipped in every pass", no_advantage: "without advantage", masked: "outside the loss", dropped: "dropped",
   clip_unknown: "perhaps clipped", unknown: "not recorded",
 };

@@ -244,7 +244,7 @@ export class Samples {
 
   /** @param {SampleRows} answer */
   _tell({ answers, kept, sampled, note, near, step }) {
-    const some = sampled !== null && sampled > kept ? `Of ${many(sampled, "sampled answer")} ${count(kept)} have a row` : many(kept, "answer");
+    const some = sampled !== null && sampled > kept ? `${count(kept)} of ${many(sampled, "sampled answer")} ${kept === 1 ? "has" : "have"} a row` : many(kept, "answer");
     say(this.sentence, kept ? `${some}${answers < kept ? `; ${count(answers)} shown` : ""}.` : "");
     const none = kept ? "No answer matches the filters." : `No samples were recorded in step ${step}.`;
     say(this.note, note || (answers ? (this.tools.hidden ? "Saved copy: the worst answers of the last step, without texts." : "") : none));

@@ -84,7 +84,7 @@ export function risingLine(xs, ys, fit) {
  */
 export function noLine(fit, points) {
   if (points < fit.rows) return `no line: needs ${fit.rows} dots of a series or more`;
-  return `no line: none that rises explains ${spell(fit.explained, "percent")} of the variance`;
+  return `no line: no rising line explains ${spell(fit.explained, "percent")} of the variance`;
 }
 
 /** @param {Item[]} items */

@@ -185,7 +185,7 @@ function endsOf(mark, { steps, series, columns, totals }) {
     below += value;
     return { label: one.label, text: mark.spell(value), at: below - value / 2, colour: mark.style(one.label).colour };
   });
-  if (ends.length > 1) ends.push({ label: "together", text: mark.spell(totals[at]), at: totals[at], colour: LOOKS[mark.card.theme].ink });
+  if (ends.length > 1) ends.push({ label: "total", text: mark.spell(totals[at]), at: totals[at], colour: LOOKS[mark.card.theme].ink });
   return ends;
 }
 

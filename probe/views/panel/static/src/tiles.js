@@ -52,11 +52,11 @@ export class TilesMark {
   _told() {
     const { ui, state } = this.store;
     const most = Math.max(...this.tiles.map((one) => one.many));
-    const memory = this.tiles.some((one) => one.spec.unit === "bytes" && one.drawn) ? ", memory the largest of the run" : "";
+    const memory = this.tiles.some((one) => one.spec.unit === "bytes" && one.drawn) ? "; memory is the largest of the run" : "";
     const middle = most > 1 ? `Each number is the median of the last ${most} steps${memory}.` : most ? `Each number is of one step${memory}.` : "";
     const dots = [...new Set(this.tiles.filter((one) => one.drawn).map((one) => one.dotted))];
     if (!dots.length) return "";
-    const line = `The line is ${windowOf(this.store) ?? attemptOf(state)[0] ?? "the run"}${dots.length === 1 ? `, its dot step ${dots[0]}` : ""}`;
+    const line = `The line is ${windowOf(this.store) ?? attemptOf(state)[0] ?? "the run"}${dots.length === 1 ? `, and its dot is step ${dots[0]}` : ""}`;
     const limit = this.tiles.some((one) => one.limited) ? "; dotted red is the capacity" : "";
     return `${ui.step === null ? middle : `Each number is of step ${ui.step}.`} ${line}${limit}.`.trim();
   }
@@ -216,7 +216,7 @@ class Tile {
   _explain(shown, status) {
     const { spec } = this;
     const praised = status === "good" && spec.id === "peak_memory" && isAlarmOf(this.store, "memory");
-    const [means, who] = [praised ? "An alarm is about memory." : meaning(spec, shown, status), Number.isNaN(shown) ? null : this._who()];
+    const [means, who] = [praised ? "There is an alarm about memory." : meaning(spec, shown, status), Number.isNaN(shown) ? null : this._who()];
     const said = saidOf(who, this.compared?.unit);
     const judged = status === "warn" || status === "alarm";
     say(this.means, judged ? [who?.standsOut ? said : "", means].filter(Boolean).join(" ") : said || means);
@@ -243,7 +243,7 @@ class Tile {
     const { unit, total, pooled } = this.spec;
     const parts = [];
     if (unit === "bytes" && this.store.state.memory) parts.push(`This is ${this.store.state.memory}.`);
-    if (capacity > 0) parts.push(`${held(spell(1 - value / capacity, "percent"))} of ${held(spell(capacity, unit))} is free.`);
+    if (capacity > 0) parts.push(`The peak takes ${held(spell(value / capacity, "percent"))} of ${held(spell(capacity, unit))}.`);
     if (total) parts.push(step === null ? "In the run so far." : `Up to step ${step}.`);
     else if (many > 1 && pooled) parts.push(`The last ${many} steps together.`);
     else if (many > 1) parts.push(`${extentText(lastOf(values.slice(0, this._until(values)), many).map((at) => values[at]), unit)} in ${many} steps.`);

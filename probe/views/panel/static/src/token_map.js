@@ -165,7 +165,7 @@ export class TokenMap {
     if (this.difference) told.push(["Difference", number(this.difference[at])], ["Ratio", `${number(Math.exp(this.difference[at]))}${clippedText(arrays, at)}`]);
     if (arrays.advantages) told.push(["Advantage", number(arrays.advantages[at])]);
     if (arrays.entropies) told.push(["Entropy", number(arrays.entropies[at])]);
-    const place = [arrays.mask?.[at] === 0 ? "outside of the loss" : "", this.turns ? `turn ${this.turns[at]}` : "", version === null ? "" : `weights ${version}`].filter(Boolean);
+    const place = [arrays.mask?.[at] === 0 ? "outside the loss" : "", this.turns ? `turn ${this.turns[at]}` : "", version === null ? "" : `weights ${version}`].filter(Boolean);
     if (place.length) told.push(["Place", place.join(" · ")]);
     return told;
   }

@@ -239,13 +239,13 @@ export class WhatIf {
     this.going.hidden = true;
     say(this.title, `What if: ${nameOf(phase)}, ${steps === 1 ? `step ${told.step}` : `${SEVERAL} steps up to ${told.step}`}`);
     if (steps === 1 && !Object.keys(changes).length) {
-      this._told(phase, { ...AS_IT_WAS, before: phase.before, after: phase.before, compared: phase.compared }, "As it was recorded. Turn a setting to see what would have come of it.");
+      this._told(phase, { ...AS_IT_WAS, before: phase.before, after: phase.before, compared: phase.compared }, "As it was recorded. Change a setting to see what it would have done.");
       return;
     }
     const cut = steps === 1 ? cutOf(phase, changes) : null;
     if (cut && this.lengths) {
       try {
-        this._told(phase, answered(phase, this.lengths, cut), "Packed anew in this page.");
+        this._told(phase, answered(phase, this.lengths, cut), "Packed again in this page.");
       } catch (error) {
         if (!(error instanceof Refused)) throw error;
         this._told(phase, null, `The rows can't be packed with these settings: ${error.message}`);
@@ -326,7 +326,7 @@ export class WhatIf {
     const beyond = Number(shown.after.largest_tokens) > (phase.memory?.largest_tokens ?? Infinity);
     if (beyond) lines.push(`No micro-batch above ${spelled(phase.memory?.largest_tokens ?? 0)} tokens was seen: beyond them the peak is extrapolated.`);
     if (this.limit) lines.push(...limitTold(this.limit));
-    if (phase.memory || phase.seconds) lines.push("Time and peak are the models' on both sides, with the interval of 95 %; every other number is exact.");
+    if (phase.memory || phase.seconds) lines.push("Time and peak are estimates of the models on both sides, with a 95 % interval; every other number is exact.");
     this.read.replaceChildren(...lines.map((text) => node("p", { text })));
   }
 
@@ -358,7 +358,7 @@ export class WhatIf {
  */
 function limitTold({ best, risky, risk }) {
   const hatched = risky === null ? [] : [`Hatched: the risk of running out of memory within 1,000 steps is above ${percent(risk)}.`];
-  const marked = best === null ? [] : [`The triangle marks the largest cap within ${percent(risk)} risk that what was seen can tell of.`];
+  const marked = best === null ? [] : [`The triangle marks the largest cap within ${percent(risk)} risk that the recorded micro-batches can predict.`];
   return [[...hatched, ...marked].join(" ")].filter(Boolean);
 }
 

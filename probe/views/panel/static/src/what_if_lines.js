@@ -18,11 +18,11 @@ const whole = (value) => (Number.isInteger(value) && value < 1e6 ? value.toLocal
 const LINES = [
   { name: "predicted_s", title: "Time of the phase", about: "by the time model", spell: seconds },
   { name: "predicted_peak_bytes", title: "Largest peak", about: "by the memory model", spell: bytes },
-  { name: "micro_batches", title: "Micro-batches of a rank", about: "of the one with most", spell: whole },
+  { name: "micro_batches", title: "Micro-batches of a rank", about: "of the rank with the most", spell: whole },
   { name: "largest_tokens", title: "Largest micro-batch, tokens", about: "", spell: whole },
   { name: "over_cap", title: "Micro-batches above the cap", about: "", spell: whole },
   { name: "rank_imbalance_ratio", title: "Imbalance over ranks", about: "fullest ÷ mean", spell: times },
-  { name: "mini_batch_imbalance_ratio", title: "Imbalance over mini-batches", about: "fullest ÷ mean, of each", spell: times },
+  { name: "mini_batch_imbalance_ratio", title: "Imbalance over mini-batches", about: "fullest ÷ mean, in each mini-batch", spell: times },
   { name: "waiting_ratio", title: "Waiting for the fullest rank", about: "if time is proportional to tokens", spell: percent },
   { name: "padding_tokens", title: "Padding computed, tokens", about: "", spell: whole },
 ];

@@ -99,6 +99,6 @@ export function saidOf(who, unit) {
   if (!who) return "";
   /** @param {number} value */
   const text = (value) => `${spell(value, unit)}${unit === "tokens" ? " tokens" : ""}`.replaceAll(" ", "\u00a0");
-  if (who.standsOut) return `Rank\u00a0${who.rank}: ${text(who.value)}, the other ${who.ranks - 1}: ${text(who.others)}.`;
+  if (who.standsOut) return `Rank\u00a0${who.rank}: ${text(who.value)}, ${who.ranks > 2 ? `the other ${who.ranks - 1} ranks` : "the other rank"}: ${text(who.others)}.`;
   return `${who.steps < LEAST_STEPS ? `${who.ranks} ranks` : "No rank stands out"}: ${[...new Set([text(who.low), text(who.high)])].join(" to ")}.`;
 }

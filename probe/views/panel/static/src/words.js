@@ -12,7 +12,7 @@ export function digits(value, most = 3) {
   if (!Number.isFinite(value)) return Number.isNaN(value) ? "–" : value > 0 ? "∞" : "−∞";
   if (value === 0) return "0";
   const size = Math.floor(Math.log10(Math.abs(value)));
-  if (size < -4) return value.toExponential(1).replace("-", "−");
+  if (size < -4) return value.toExponential(1).replaceAll("-", "−");
   const text = value.toFixed(Math.min(Math.max(most - 1 - size, 0), 8));
   const trimmed = text.includes(".") ? text.replace(/\.?0+$/, "") : text;
   return (trimmed === "-0" ? "0" : trimmed).replace("-", "−");
