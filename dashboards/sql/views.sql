@@ -84,8 +84,7 @@ told as materialized (select * from told),
 cuts as materialized (
   select process, scope_id, micro_batch, wall_ns, batch_id, tokens, sequences,
          coalesce(list_max(lengths), 0) as longest, sequences * width_tokens as slots,
-         lag(wall_ns) over own as before_ns, lag(tokens) over own as before_tokens,
-         row_number() over (partition by process, scope_id, micro_batch, wall_ns order by batch_id desc) as late
+         lag(wall_ns) over own as before_ns, lag(tokens) over own as before_tokens, lead(wall_ns) over own as next_ns
   from micro_batches where micro_batch is not null
   window own as (partition by process, scope_id, micro_batch order by wall_ns, batch_id)),
 firsts as (select process, scope_id, micro_batch, min(wall_ns) as since from cuts group by all),
@@ -102,7 +101,7 @@ outward as (
   where (o.since is null or o.since > o.begin_ns) and t.parent_id is not null),
 homes as materialized (select * exclude (since) from outward where since <= begin_ns),
 moments as (
-  select * exclude (late), null::bigint as begun from cuts where late = 1
+  select * exclude (next_ns), null::bigint as begun from cuts where next_ns is distinct from wall_ns
   union all by name select process, home as scope_id, micro_batch, begin_ns as wall_ns, begin_ns as begun
   from homes),
 known as (
@@ -129,8 +128,7 @@ told as materialized (select * from told),
 cuts as materialized (
   select process, scope_id, micro_batch, wall_ns, batch_id, tokens, sequences,
          coalesce(list_max(lengths), 0) as longest, sequences * width_tokens as slots,
-         lag(wall_ns) over own as before_ns, lag(tokens) over own as before_tokens,
-         row_number() over (partition by process, scope_id, micro_batch, wall_ns order by batch_id desc) as late
+         lag(wall_ns) over own as before_ns, lag(tokens) over own as before_tokens, lead(wall_ns) over own as next_ns
   from micro_batches where micro_batch is not null
   window own as (partition by process, scope_id, micro_batch order by wall_ns, batch_id)),
 firsts as (select process, scope_id, micro_batch, min(wall_ns) as since from cuts group by all),
@@ -147,7 +145,7 @@ outward as (
   where (o.since is null or o.since > o.begin_ns) and t.parent_id is not null),
 homes as materialized (select * exclude (since) from outward where since <= begin_ns),
 moments as (
-  select * exclude (late), null::bigint as begun from cuts where late = 1
+  select * exclude (next_ns), null::bigint as begun from cuts where next_ns is distinct from wall_ns
   union all by name select process, home as scope_id, micro_batch, begin_ns as wall_ns, begin_ns as begun
   from homes),
 known as (
@@ -181,28 +179,39 @@ from micro_batches;
 
 create or replace view padding_counted as
 with
-base as materialized (
-  select process, any_value(rank) as rank, coalesce(step, -1) as step, source, batch_id, field, cause,
-         sum(tokens) as tokens, sum(bytes) as bytes, max(rectangle_tokens) as rectangle, max(valid_tokens) as valid
-  from padding group by process, coalesce(step, -1), source, batch_id, field, cause),
-cut as (select distinct process, step from base where source in ('seqlen_balancing.partition', 'packing.packed', 'batched_data_dict.partition', 'micro_batch.told')),
-fields as (
-  select process, step, source, batch_id, field, max(rectangle) as rectangle, max(valid) as valid,
-         min(cause) as first,
-         row_number() over (partition by process, step, source, batch_id
-           order by max(rectangle) desc, field <> 'input_ids', field) = 1 as widest
-  from base group by process, step, source, batch_id, field),
+fields as materialized (
+  select process, coalesce(step, -1) as step, source, batch_id, field, any_value(rank) as rank,
+         max(rectangle_tokens) as rectangle, max(valid_tokens) as valid, min(cause) as first
+  from padding group by process, coalesce(step, -1), source, batch_id, field),
+odd as materialized (
+  select process, step, source, batch_id, max(rectangle) as widest from fields group by process, step, source, batch_id
+  having max(rectangle) is distinct from max(rectangle) filter (field = 'input_ids')),
+chosen as materialized (
+  select odd.process, odd.step, odd.source, odd.batch_id, min(field) as field
+  from fields join odd on odd.process = fields.process and odd.step = fields.step and odd.source = fields.source
+       and odd.batch_id = fields.batch_id and odd.widest = fields.rectangle
+  group by all),
+cut as (select distinct process, step from fields where source in ('seqlen_balancing.partition', 'packing.packed', 'batched_data_dict.partition', 'micro_batch.told')),
 told as (
-  select base.process, base.rank, base.step, base.source, base.field, cause, tokens, bytes,
-         if(cause = first, fields.rectangle, 0) as rectangle, if(cause = first, fields.valid, 0) as valid,
-         case when not (base.source in ('seqlen_balancing.partition', 'packing.packed', 'batched_data_dict.partition', 'micro_batch.told') or (cut.process is null and base.source not in ('codec.packed', 'padding.added', 'ulysses.padded'))) then 0
-              when widest then 2 else 1 end as counted
-  from base join fields using (process, step, source, batch_id, field)
-       left join cut on cut.process = base.process and cut.step = base.step)
-select nullif(step, -1) as step, any_value(rank) as rank, process, source, field, cause, counted,
+  select p.process, any_value(p.rank) as rank, coalesce(p.step, -1) as step, p.source, p.field, p.cause,
+         p.field = coalesce(chosen.field, 'input_ids') as widest, sum(p.tokens) as tokens, sum(p.bytes) as bytes,
+         0 as rectangle, 0 as valid
+  from padding p left join chosen on chosen.process = p.process and chosen.step = coalesce(p.step, -1)
+       and chosen.source = p.source and chosen.batch_id = p.batch_id
+  group by p.process, coalesce(p.step, -1), p.source, p.field, p.cause, widest
+  union all
+  select fields.process, any_value(fields.rank), fields.step, fields.source, fields.field, first,
+         fields.field = coalesce(chosen.field, 'input_ids') as widest, 0, 0, sum(rectangle), sum(valid)
+  from fields left join chosen on chosen.process = fields.process and chosen.step = fields.step
+       and chosen.source = fields.source and chosen.batch_id = fields.batch_id
+  group by fields.process, fields.step, fields.source, fields.field, first, widest)
+select nullif(told.step, -1) as step, any_value(rank) as rank, told.process, source, field, cause,
+       case when source not in ('seqlen_balancing.partition', 'packing.packed', 'batched_data_dict.partition', 'micro_batch.told') and (cut.process is not null or source in ('codec.packed', 'padding.added', 'ulysses.padded')) then 0
+            when widest then 2 else 1 end as counted,
        sum(tokens)::bigint as tokens, sum(bytes)::bigint as bytes, sum(rectangle)::bigint as rectangle,
        sum(valid)::bigint as valid
-from told group by process, step, source, field, cause, counted;
+from told left join cut on cut.process = told.process and cut.step = told.step
+group by told.process, told.step, source, field, cause, counted;
 
 create or replace view padding_widest as
 with
