@@ -86,6 +86,17 @@ def size(value: float | None) -> str:
     return f"{number:.0f} {unit}" if unit == "B" else f"{_digits(number / divisor)} {unit}"
 
 
+def size_within(value: float, error: float) -> str:
+    """Bytes with their standard error, both in one unit.
+
+    >>> size_within(-336_000, 31_500), size_within(1.2 * 1024**3, 2e7), size_within(3e6, 0)
+    ('−328 ± 31 KiB', '1.20 ± 0.019 GiB', '2.86 ± 0 MiB')
+    """
+    divisor, unit = byte_unit(max(abs(value), error))
+    said = f"{_digits(abs(value) / divisor)} ± {float(f'{error / divisor:.2g}'):g} {unit}"
+    return f"−{said}" if value < 0 else said
+
+
 def byte_unit(largest: float) -> tuple[float, str]:
     """Divisor and name of the unit in which so many bytes have at most three digits before the point.
 

@@ -17,6 +17,7 @@ from probe.analysis.difference.markup import markup
 from probe.analysis.difference.parts import CAUSES
 from probe.analysis.quantities import courses
 from probe.analysis.verdict import Finding
+from probe.analysis.verdict.finding import KINDS
 from probe.analysis.verdict.verdict import LOOKS
 from probe.dashboards.courses import over_run
 from probe.dashboards.quantities import quantities
@@ -85,7 +86,9 @@ class RunComparison:
     def __repr__(self) -> str:
         metrics = self._spelled()
         numbers = "Neither run has any." if metrics.empty else metrics.to_string(index=False)
-        settings = "It is the same." if self.config.empty else self.config.to_string(index=False, max_colwidth=60)
+        settings = (
+            "Both runs have the same." if self.config.empty else self.config.to_string(index=False, max_colwidth=60)
+        )
         found = "\n".join(
             f"{row['about']}\n{_indented('a', _side(row, 'a'))}\n{_indented('b', _side(row, 'b'))}"
             for row in rows(self.findings)
@@ -103,7 +106,7 @@ class RunComparison:
         parts = (
             ("Promises of advice", pd.DataFrame({"": said(self.promises)}), _NO_PROMISES),
             ("Metrics", self._spelled(), "Neither run has any."),
-            ("Configuration", self.config, "It is the same."),
+            ("Configuration", self.config, "Both runs have the same."),
             ("Findings", found, _NONE),
         )
         with pd.option_context("display.max_colwidth", None):
@@ -221,7 +224,7 @@ def _text(found: Finding | None) -> str | None:
 
 def _side(row: Mapping[str, Any], side: str) -> str:
     kind, finding = row[f"kind_{side}"], row[f"finding_{side}"]
-    return "nothing" if kind is None else f"{kind}: {finding}"
+    return "nothing" if kind is None else f"{KINDS[kind][1]}: {finding}"
 
 
 def _filled(text: str) -> str:

@@ -65,6 +65,8 @@ def test_d_two_runs_are_compared_by_metrics_configuration_and_findings(two: tupl
         assert "actor.lr" in told
         assert "Padding fills 75 % of the token slots" in " ".join(told.split())
         assert "−50 %" in told
+    assert "Worth a change: Padding fills" in repr(found)
+    assert "tuning" not in repr(found)
 
 
 def test_d_runs_are_compared_by_their_paths_too_or_an_error_says_what_was_expected(two: tuple[Path, Path]) -> None:
@@ -86,7 +88,7 @@ def test_d_the_same_run_has_the_same_configuration_and_numbers(two: tuple[Path, 
         found = probe.compare(a, b)
     assert found.config.empty
     assert (found.metrics["a"] == found.metrics["b"]).all()
-    assert "It is the same." in repr(found)
+    assert "Configuration\nBoth runs have the same." in repr(found)
 
 
 def test_d_a_run_is_compared_with_nothing_but_a_run(two: tuple[Path, Path]) -> None:

@@ -47,6 +47,7 @@ test("on a view its own come first, but never before an alarm", () => {
 
 test("without alarm and tuning all is well, where all could be looked for", () => {
   assert.equal(said({ findings: [FINE] })?.sentence, "Nothing is wrong and nothing is worth a change.");
+  assert.equal(said({ findings: [FINE], advised: true })?.sentence, "Nothing is wrong.");
   assert.equal(said({ findings: [FINE] })?.word, "All is well");
   assert.deepEqual(names(said({ findings: [FINE] })?.more ?? []), ["peak"]);
   assert.notEqual(said({ findings: [FINE], judged: false })?.kind, "fine");

@@ -12,6 +12,7 @@ from probe.analysis.change import Change, Confidence
 from probe.analysis.memory_model import MemoryModel
 from probe.analysis.what_if.answering import WhatIf
 from probe.records import GIB
+from probe.text import size_within
 
 #: Share of runs of a thousand steps that may run out of memory.
 RISK: Final = 0.02
@@ -164,12 +165,12 @@ def _switched_off(key: str, value: Any) -> bool:
 def _memory_line(model: MemoryModel) -> str:
     """A memory model in words."""
     terms = [
-        f"{value / 1024**2:.3g} ± {error / 1024**2:.1g} MiB {what}"
+        f"{'−' if value < 0 else '+'} {size_within(abs(value), error)} {what}"
         for name, what in (("tokens", "a token"), ("longest", "a token of the longest row"), ("rows", "a row"))
         for value, error in [model.coefficient(name)]
         if abs(value) > max(1024, 2 * error)
     ]
-    told = f"{model.phase or 'no phase'}: peak = {model.floor_bytes / GIB:.1f} GiB + {' + '.join(terms)}"
+    told = f"{model.phase or 'no phase'}: peak = {model.floor_bytes / GIB:.1f} GiB {' '.join(terms)}"
     if model.bytes_per_token_and_entry is not None:
         told += f"; a token's share ÷ the vocabulary is {model.bytes_per_token_and_entry:.3g} bytes"
     if model.drift_bytes_per_step:

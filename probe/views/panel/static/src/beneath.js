@@ -79,6 +79,14 @@ function copier(label, text, name = label) {
 }
 
 /**
+ * Whether the advice has a change of settings.
+ * @param {{advice?: FoundAdvice | null} | undefined} verdict
+ */
+export function hasAdvice(verdict) {
+  return Boolean(verdict?.advice?.changes?.length);
+}
+
+/**
  * The settings that are worth a change, each as `probe advise` prints it, and all of them to be copied.
  * @param {Fold} fold
  * @param {{advice?: FoundAdvice | null} | undefined} verdict

@@ -95,19 +95,20 @@ export function standingFirst(findings, topics, view, walked = null) {
  * @param {boolean} of.looking whether they will be
  * @param {boolean} of.begun whether a step has ended
  * @param {boolean} of.over whether none will come any more
+ * @param {boolean} [of.advised] whether the advice has a change of settings
  * @param {string} of.silent for how long nobody has written, in words; "" where somebody writes or all is over
  * @param {Record<string, string>} of.topics
  * @param {string | undefined} of.view
  * @param {string | null} [of.walked] the key of the one that was walked to
  * @returns {Standing | null}
  */
-export function standing({ findings, judged, looking, begun, over, silent, topics, view, walked = null }) {
+export function standing({ findings, judged, looking, begun, over, advised = false, silent, topics, view, walked = null }) {
   const found = standingFirst(findings, topics, view, walked);
   if (found[0]?.kind === "alarm") return ofFinding(found, over);
   if (!begun) return over ? plain("silent", "No step has ended in this run.") : plain("starting", "No step has ended yet.");
   if (silent) return { ...plain("silent", `No process has reported for ${silent}.`), more: found };
   if (found.length) return ofFinding(found, over);
-  if (judged && findings.some(({ kind }) => kind === "fine")) return { ...plain("fine", "Nothing is wrong and nothing is worth a change."), why: withheld(findings), more: findings };
+  if (judged && findings.some(({ kind }) => kind === "fine")) return { ...plain("fine", advised ? "Nothing is wrong." : "Nothing is wrong and nothing is worth a change."), why: withheld(findings), more: findings };
   return looking && !judged ? plain("starting", "Looking for what is wrong in this run.") : null;
 }
 

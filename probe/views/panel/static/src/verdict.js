@@ -1,6 +1,6 @@
 // The strip on top of a view: the worst of what was found, what to change, where it is, and what else there is.
 
-import { Fold, askForNotebook, notebookLabel, showAdvice, showFolded, showPostMortem, showRows } from "./beneath.js";
+import { Fold, askForNotebook, hasAdvice, notebookLabel, showAdvice, showFolded, showPostMortem, showRows } from "./beneath.js";
 import { copyBy, freshId, node, say } from "./dom.js";
 import { iconOf } from "./kind_icon.js";
 import { WORDS, destination, isOpen, keyOf, standing, walkedTo } from "./findings.js";
@@ -100,6 +100,7 @@ export class Verdict {
       // Whoever doesn't say which step is complete doesn't judge either.
       begun: complete === undefined ? !verdict || clock.steps.length > 0 : complete !== null,
       over,
+      advised: hasAdvice(verdict),
       silent: verdict && state.newest_at && !over ? ago(this.store.silence()) : "",
       topics: this.topics,
       view: chosen === config.views?.[0] ? undefined : chosen?.id,
