@@ -5,6 +5,10 @@ statement deleted, None returned. Tests that fail kill it; a mutant that survive
 
     python tests/mutate.py probe/tracking probe/analysis --count 40 --seed 7
     python tests/mutate.py probe/live --count 100 --jobs 4 --results build/mutants.jsonl
+    python tests/mutate.py probe/core/metric.py --count 300 --seed 7 --redundant --tests tests/core/test_metric.py
+
+With ``--redundant`` each mutant runs against all quick tests, and the tests that no mutant needs are printed. That is
+where to look for two tests of the same, not a verdict: what the mutants can't express, a test may still hold.
 
 Every mutant runs in a copy of the tree, so the checkout is never changed and may be worked in meanwhile. Results are
 appended to a file as they come: the same command goes on where it stopped. Not a part of the suite.
@@ -23,6 +27,7 @@ from pathlib import Path
 if __name__ == "__main__":  # this file's folder is on the path then, and not the repository
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.mutation import redundancy
 from tests.mutation.mutants import ROOT, Mutant, drawn, modules_of
 from tests.mutation.running import QUICK, REST, Results, run_all
 from tests.mutation.suites import suite_for
@@ -52,6 +57,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time, each in a copy of its own")
     parser.add_argument("--factor", type=float, default=3.0, help="time limit, in times of the unchanged tests")
     parser.add_argument("--quick", action="store_true", help="leave out tests marked slow or multiprocess")
+    parser.add_argument("--redundant", action="store_true", help="which quick tests no mutant needs, in one job")
+    parser.add_argument("--tests", default=[], nargs="*", metavar="FILE", help="with --redundant: only these tests")
     parser.add_argument("--skip", default=[], nargs="*", metavar="FILE", help="files without mutants")
     parser.add_argument("--results", type=Path, help="file of results (default: build/mutants-SEED.jsonl)")
     return parser.parse_args()
@@ -64,12 +71,15 @@ def main() -> None:
     results = Results(given.results or ROOT / "build" / f"mutants-{seed}.jsonl")
     targets = [Path(one).as_posix().rstrip("/") for one in given.targets]
     for target in targets:
-        if not modules_of(target) or not suite_for(ROOT, target, target):
+        if not modules_of(target) or not (given.tests or suite_for(ROOT, target, target)):
             raise SystemExit(f"{target}: expected a package or module of this repository that has tests")
     work = drawn(targets, given.count, seed, given.skip)
     print(f"seed {seed}: {len(work)} mutants", flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if given.redundant:
+            redundancy.search(work, results, given.tests, QUICK, given.factor)
+            return
         run_all(work, results, [QUICK] if given.quick else [QUICK, REST], given.jobs, given.factor)
     except KeyboardInterrupt:
         print("stopped; the same command with this seed goes on")

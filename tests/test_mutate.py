@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import mutate
-from tests.mutation import mutants, running, suites
+from tests.mutation import mutants, redundancy, running, suites
 
 SOURCE = '''"""A module."""
 
@@ -88,6 +88,75 @@ def test_a_line_without_a_test_survives_and_one_with_a_test_does_not(tmp_path, m
     assert "1 of 2 killed" not in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
     results.add(dead)
     assert "clip.py: 1 of 2 killed" in "\n".join(mutate.report([("clip.py", tested), ("clip.py", untested)], results))
+
+
+def killed(name, *killers, outcome="killed"):
+    return running.Result(name, "clip.py", 1, "kind", outcome, 0.0, killers[0] if killers else "", "", list(killers))
+
+
+def test_what_no_mutant_needs_is_told_with_its_twin_and_the_weakest_first():
+    example, wide, narrow, slow, only = "probe/clip.py::clip", *(f"tests/t.py::{one}" for one in "wnso")
+    found = [
+        killed("a", example, wide),
+        killed("b", wide, narrow, slow),
+        killed("c", wide, slow),
+        killed("d", only, wide),
+        killed("e", only),
+        killed("f"),
+        killed("g", narrow, outcome="timed out"),  # what comes after it wasn't run
+        killed("h", "tests/t.py"),  # the file can't be imported
+    ]
+    seconds = {example: 0.1, wide: 0.1, narrow: 0.1, slow: 2.0, only: 0.1, "tests/t.py::idle": 0.1}
+    kills = redundancy.kills_of(found, list(seconds))
+    assert kills[narrow] == {"b"}
+    assert redundancy.cover(kills, seconds) == [example, wide, only]
+    assert [" ".join(line.split()) for line in redundancy.report(found, seconds)] == [
+        "0 killed, 0.10 s tests/t.py::idle",
+        f"1 killed, 0.10 s {narrow}",
+        f"1 of them by {wide}",
+        f"2 killed, 2.00 s {slow}",
+        f"2 of them by {wide}",
+        "8 mutants, 5 with known killers; 3 of 6 tests kill those",
+    ]
+
+
+def test_of_tests_that_kill_the_same_the_fastest_is_kept():
+    kills = {f"tests/t.py::{one}": {"a", "b"} for one in ("slow", "fast")}
+    assert redundancy.cover(kills, {"tests/t.py::slow": 1.0, "tests/t.py::fast": 0.1}) == ["tests/t.py::fast"]
+
+
+@pytest.mark.slow
+def test_each_mutant_is_run_against_every_test_until_its_time_is_up(tmp_path, monkeypatch, capsys):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "clip.py").write_text(SOURCE)
+    (tmp_path / "tests" / "test_clip.py").write_text(
+        "from clip import clip\n\n"
+        "def test_one():\n    assert clip(1) == 2\n\n"
+        "def test_other():\n    assert clip(2) == 3\n\n"
+        "def test_limit():\n    assert clip(9) == 3\n"
+    )
+    by_change = {one.applied(SOURCE): one for one in mutants.mutants_of("clip.py", SOURCE)}
+    work = [
+        ("clip.py", by_change[SOURCE.replace(old, new)])
+        for old, new in (("return LIMIT", "return None"), ("value + 1", "value + 2"), ("LIMIT = 3", "LIMIT = 4"))
+    ]
+    monkeypatch.setattr(redundancy, "copy_of_tree", lambda place: tmp_path)
+    monkeypatch.setattr(redundancy, "_LEAST_S", 600.0)
+    results = running.Results(tmp_path / "results.jsonl")
+    redundancy.search(work, results, ["tests/test_clip.py"], running.QUICK, 3.0)
+    found = [results.by_name[mutant.name] for _, mutant in work]
+    test = "tests/test_clip.py::test_{}".format
+    assert [(one.outcome, one.killers) for one in found] == [
+        ("killed", [test("limit")]),
+        ("killed", [test("one"), test("other")]),
+        ("killed", [test("limit")]),
+    ]
+    assert redundancy._outcome(tmp_path, work[0][1], ["tests/test_clip.py"], running.QUICK, 0.0).outcome == "timed out"
+    assert (tmp_path / "clip.py").read_text() == SOURCE
+    assert "3 mutants, 3 with known killers; 2 of 3 tests kill those" in capsys.readouterr().out
+    (tmp_path / "clip.py").write_text("no python")
+    with pytest.raises(SystemExit, match=r"test_clip\.py: fails with nothing changed"):
+        redundancy.search(work, results, ["tests/test_clip.py"], running.QUICK, 3.0)
 
 
 def test_a_package_and_a_module_have_the_tests_of_their_own_path():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -30,11 +28,6 @@ from tests.core.numbered_batches import make
 def test_three_members_have_their_defaults():
     empty = DataProto()
     assert (empty.batch, empty.non_tensor_batch, empty.meta_info, len(empty)) == (None, {}, {}, 0)
-    assert [field.name for field in dataclasses.fields(DataProto)] == [
-        "batch",
-        "non_tensor_batch",
-        "meta_info",
-    ]
     assert DataProto().meta_info is not empty.meta_info
 
 

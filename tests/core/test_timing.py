@@ -151,7 +151,7 @@ def test_an_unknown_operation(operation):
 
 
 @pytest.mark.parametrize("function", [gather_timing, reduce_timing])
-@pytest.mark.parametrize("seconds", [[1.0], {"a": "1.0"}, {"a": None}])
+@pytest.mark.parametrize("seconds", [[1.0], {"a": "1.0"}])
 def test_bad_timings(function, seconds):
     with pytest.raises(InputTypeError, match="timing_raw"):
         function(seconds)

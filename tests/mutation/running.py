@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,10 @@ REST = "(slow or multiprocess) and not browser and not gpu and not framework"
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a mutant: "killed", "timed out" (which kills it too) or "survived"."""
+    """What became of a mutant: "killed", "timed out" (which kills it too) or "survived".
+
+    ``killers`` are all tests that failed, where they were asked for; ``killer`` is the first.
+    """
 
     name: str
     path: str
@@ -38,6 +41,7 @@ class Result:
     seconds: float
     killer: str
     diff: str
+    killers: list[str] = field(default_factory=list)
 
 
 #: Runs of tests that have to end with this process.
